@@ -1,0 +1,1 @@
+"""What every part shares: settings, declarations, the Iceberg catalog, the Spark session, quoting, errors."""

@@ -1,0 +1,245 @@
+"""The declarations: one dbt source entry per raw table, read from dbt's manifest.
+
+Ingestion, maintenance and orchestration read only these models. What is wrong in a declaration is reported with
+the file and line it stands on.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
+from lakehouse.policies import LoadPolicy, MaintenancePolicy, Policy, RawPolicy
+from lakehouse.settings import Settings
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Declared(BaseModel):
+    """A frozen model."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Column(Declared):
+    """A declared column of a raw table."""
+
+    name: str
+    data_type: str | None
+    description: str
+
+
+class RawTable(Declared):
+    """One raw table: a dbt source entry with its policies."""
+
+    source: str
+    name: str
+    description: str
+    columns: tuple[Column, ...]
+    raw: RawPolicy
+    load: LoadPolicy
+    maintenance: MaintenancePolicy | None
+    owners: tuple[str, ...]
+
+    @property
+    def namespace(self) -> str:
+        """The Iceberg namespace, `raw_<source>`."""
+        return f"raw_{self.source}"
+
+    @property
+    def asset_key(self) -> tuple[str, str]:
+        """[schema, table], as everywhere in Dagster and Trino."""
+        return (self.namespace, self.name)
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """The Iceberg table identifier."""
+        return (self.namespace, self.name)
+
+    @property
+    def relation(self) -> tuple[str, str]:
+        """Schema and name of the relation in Postgres."""
+        return self.raw.schema_and_table
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The declared key columns, as the source spells them."""
+        return self.raw.key
+
+
+class Source(Declared):
+    """One source database with its raw tables."""
+
+    name: str
+    description: str
+    load: LoadPolicy
+    tables: tuple[RawTable, ...]
+
+    def table(self, name: str) -> RawTable:
+        """The raw table of that name; raises LakehouseError."""
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise LakehouseError(f"source {self.name!r} declares no table {name!r}; it declares {_names(self.tables)}")
+
+
+class Declarations(Declared):
+    """Everything that is declared."""
+
+    sources: tuple[Source, ...]
+
+    def source(self, name: str) -> Source:
+        """The source of that name; raises LakehouseError."""
+        for source in self.sources:
+            if source.name == name:
+                return source
+        raise LakehouseError(f"no source {name!r} is declared; declared are {_names(self.sources)}")
+
+    @property
+    def tables(self) -> tuple[RawTable, ...]:
+        """All raw tables of all sources."""
+        return tuple(table for source in self.sources for table in source.tables)
+
+
+class _TableMeta(Policy):
+    raw: RawPolicy
+    load: LoadPolicy | None = None
+    maintenance: MaintenancePolicy | None = None
+    owners: tuple[str, ...] = ()
+    vault: dict[str, Any] | None = None
+
+
+def load_declarations(settings: Settings) -> Declarations:
+    """Reads the declarations of `settings.dbt_project_dir`, parsing the dbt project when it has changed.
+
+    Raises LakehouseError with file and line for the first mistake, and the number of further ones.
+    """
+    return declarations_from(load_manifest(settings), settings.dbt_project_dir)
+
+
+def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declarations:
+    """Builds the models from a dbt manifest; pure but for reading YAML to name a line."""
+    grouped: dict[str, list[RawTable]] = {}
+    descriptions: dict[str, str] = {}
+    problems: list[str] = []
+    for node in _raw_nodes(manifest):
+        descriptions[node["source_name"]] = node.get("source_description") or ""
+        try:
+            grouped.setdefault(node["source_name"], []).append(_raw_table(node))
+        except (ValidationError, ValueError) as error:
+            problems += [f"{_where(node, project_dir, path)}: {text}" for path, text in _problems(error)]
+    if problems:
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        raise LakehouseError(f"{problems[0]}{more}")
+    return Declarations(
+        sources=tuple(
+            Source(name=name, description=descriptions[name], load=tables[0].load, tables=tuple(tables))
+            for name, tables in sorted(grouped.items())
+        )
+    )
+
+
+def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for _, node in sorted(manifest["sources"].items()):
+        if node["schema"].startswith("raw_"):
+            yield node
+
+
+def _raw_table(node: dict[str, Any]) -> RawTable:
+    for name in (node["source_name"], node["name"]):
+        if not NAME.fullmatch(name):
+            raise ValueError(f"name {name!r} must match {NAME.pattern} (put the source's spelling in meta.raw.relation)")
+    if node["schema"] != f"raw_{node['source_name']}":
+        raise ValueError(f"schema of source {node['source_name']!r} must be raw_{node['source_name']}")
+    meta = _TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
+    columns = tuple(
+        Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
+        for c in node["columns"].values()
+    )
+    _check_columns(meta.raw, columns)
+    return RawTable(
+        source=node["source_name"],
+        name=node["name"],
+        description=node.get("description") or "",
+        columns=columns,
+        raw=meta.raw,
+        load=meta.load or LoadPolicy(),
+        maintenance=meta.maintenance,
+        owners=meta.owners,
+    )
+
+
+def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
+    declared = {column.name for column in columns}
+    for part in ("key", "exclude", "mask", "alias"):
+        unknown = sorted(set(getattr(raw, part)) - declared - set(raw.exclude))
+        if unknown:
+            raise ValueError(f"meta.raw.{part} names {', '.join(unknown)}, which is not among the declared columns")
+    if lost := sorted(set(raw.key) & (set(raw.exclude) | set(raw.mask))):
+        raise ValueError(f"key column {', '.join(lost)} cannot be excluded or masked")
+
+
+def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...], str]]:
+    if not isinstance(error, ValidationError):
+        return [((), str(error))]
+    return [
+        (tuple(map(str, p["loc"])), f"meta.{'.'.join(map(str, p['loc']))}: {p['msg']}") for p in error.errors()
+    ]
+
+
+def _where(node: dict[str, Any], project_dir: Path, path: tuple[str, ...]) -> str:
+    """`file:line` of the table entry, or of the offending key below it."""
+    file = project_dir / node["original_file_path"]
+    line = 1
+    if file.exists():
+        entry = _table_entry(yaml.compose(file.read_text()), node["source_name"], node["name"])
+        if entry is not None:
+            line = _deepest_line(entry, ("config", "meta", *path))
+    return f"{project_dir.name}/{node['original_file_path']}:{line}"
+
+
+def _table_entry(root: yaml.Node | None, source: str, table: str) -> yaml.Node | None:
+    for source_node in _items(_child(root, "sources")):
+        if _text(_child(source_node, "name")) == source:
+            for table_node in _items(_child(source_node, "tables")):
+                if _text(_child(table_node, "name")) == table:
+                    return table_node
+    return None
+
+
+def _deepest_line(node: yaml.Node, path: tuple[str, ...]) -> int:
+    line = node.start_mark.line + 1
+    for key in path:
+        found = _pair(node, key)
+        if found is None:
+            break
+        line, node = found[0].start_mark.line + 1, found[1]
+    return line
+
+
+def _pair(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((pair for pair in node.value if pair[0].value == key), None)
+    return None
+
+
+def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
+    pair = _pair(node, key)
+    return pair[1] if pair else None
+
+
+def _items(node: yaml.Node | None) -> list[yaml.Node]:
+    return node.value if isinstance(node, yaml.SequenceNode) else []
+
+
+def _text(node: yaml.Node | None) -> str | None:
+    return node.value if isinstance(node, yaml.ScalarNode) else None
+
+
+def _names(items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:
+    return ", ".join(item.name for item in items) or "none"

@@ -1,0 +1,71 @@
+"""dbt's manifest, parsed again only when the project has changed.
+
+`dbt parse` needs no server but takes seconds, so its result is kept in the home together with a fingerprint of
+the project's files.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages")
+
+
+def manifest_path(settings: Settings) -> Path:
+    """Where the current manifest is kept."""
+    return settings.home / "dbt" / "manifest.json"
+
+
+def load_manifest(settings: Settings) -> dict[str, Any]:
+    """The manifest of the dbt project as it is now; raises LakehouseError when the project does not parse."""
+    return json.loads(ensure_manifest(settings).read_text())
+
+
+def ensure_manifest(settings: Settings) -> Path:
+    """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed."""
+    target = manifest_path(settings)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = target.with_suffix(".key")
+        key = _fingerprint(settings.dbt_project_dir)
+        if not (target.exists() and stamp.exists() and stamp.read_text() == key):
+            parsed = _parse(settings, target.parent / "target")
+            os.replace(parsed, target)
+            stamp.write_text(key)
+    return target
+
+
+def _fingerprint(project_dir: Path) -> str:
+    digest = hashlib.sha256(str(project_dir).encode())
+    for part in _PARTS:
+        root = project_dir / part
+        for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                stat = file.stat()
+                digest.update(f"{file}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _parse(settings: Settings, target_dir: Path) -> Path:
+    project = settings.dbt_project_dir
+    if not (project / "dbt_project.yml").exists():
+        raise LakehouseError(f"{project}: no dbt_project.yml; set LAKEHOUSE_PROJECT_DIR to the checkout that holds it")
+    command = [
+        str(Path(sys.executable).with_name("dbt")), "parse", "--quiet", "--no-use-colors",
+        "--project-dir", str(project), "--profiles-dir", str(project),
+        "--target-path", str(target_dir), "--log-path", str(target_dir),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise LakehouseError("the dbt project does not parse: " + " ".join(lines[-6:])[:600])
+    return target_dir / "manifest.json"

@@ -1,0 +1,99 @@
+"""The policies a declaration may carry: how a table is loaded and how it is maintained.
+
+They are read from dbt's `config.meta`. A part that is left out means "do not do this": nothing has a silent default.
+"""
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+
+class Policy(BaseModel):
+    """Frozen, and strict about names: an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cron(Policy):
+    """A schedule in cron syntax, in UTC."""
+
+    cron: str
+
+
+class LoadPolicy(Policy):
+    """Which job loads a table into parsed and vault, and what starts it."""
+
+    job: Literal["shared", "own"] = "shared"
+    trigger: Literal["sensor"] | Cron = "sensor"
+
+
+class CompactPolicy(Policy):
+    """Rewrite small data files into files of a target size."""
+
+    target_file_size_mb: int = Field(gt=0)
+    min_input_files: int = Field(5, gt=1)
+
+
+class ExpirePolicy(Policy):
+    """Drop old snapshots, keeping the newest ones."""
+
+    older_than_hours: float = Field(ge=0)
+    retain_last: int = Field(1, ge=1)
+
+
+class OrphanPolicy(Policy):
+    """Delete files that no snapshot refers to."""
+
+    older_than_hours: float = Field(ge=0)
+
+
+class StatisticsPolicy(Policy):
+    """Refresh the optimizer's statistics: drop the extended ones, then ANALYZE."""
+
+    analyze: bool = True
+
+
+class MaintenancePolicy(Policy):
+    """What is done to keep one table fast, and in which schedule group."""
+
+    schedule_group: str
+    compact: CompactPolicy | None = None
+    expire_snapshots: ExpirePolicy | None = None
+    remove_orphan_files: OrphanPolicy | None = None
+    statistics: StatisticsPolicy | None = None
+
+
+class RawPolicy(Policy):
+    """Where a raw table comes from and what is done before a row lands."""
+
+    relation: str = Field(description="schema.table in Postgres; quote parts that need it")
+    key: tuple[str, ...] = Field((), description="source columns that identify a row; empty for a table without a key")
+    exclude: tuple[str, ...] = Field((), description="columns that never land")
+    mask: dict[str, Literal["null", "sha256"]] = Field(default_factory=dict, description="column → how it is masked")
+    alias: dict[str, str] = Field(default_factory=dict, description="source column → name in the lake")
+    on_unrepresentable: Literal["error", "clamp", "null"] = "error"
+    freshness_minutes: int | None = Field(None, gt=0, description="older than this, the table counts as stale")
+
+    @field_validator("relation")
+    @classmethod
+    def _has_two_parts(cls, value: str) -> str:
+        split_relation(value)
+        return value
+
+    @property
+    def schema_and_table(self) -> tuple[str, str]:
+        """The relation's two parts, unquoted."""
+        return split_relation(self.relation)
+
+
+def split_relation(text: str) -> tuple[str, str]:
+    """Splits `schema.table`, either part in double quotes when it holds a dot, capitals or spaces."""
+    match = re.fullmatch(r'(?:"((?:[^"]|"")+)"|([^".]+))\.(?:"((?:[^"]|"")+)"|([^".]+))', text)
+    if match is None:
+        raise ValueError(f"{text!r} is not schema.table")
+    quoted_schema, schema, quoted_table, table = match.groups()
+    return (
+        quoted_schema.replace('""', '"') if quoted_schema else schema,
+        quoted_table.replace('""', '"') if quoted_table else table,
+    )

@@ -1,0 +1,200 @@
+"""Every setting of the system in one typed object.
+
+Order of precedence: `LAKEHOUSE_*` environment, `lakehouse.toml` in the working directory,
+`$LAKEHOUSE_HOME/endpoints.toml` (written by `lakehouse up`, so the embedded stack is one way among others of
+filling these settings), the defaults below. Nested settings use two underscores: `LAKEHOUSE_TRINO__HOST`.
+"""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from lakehouse.errors import LakehouseError
+
+PROJECT_DIR = Path(__file__).resolve().parent.parent
+CONFIG_FILE = "lakehouse.toml"
+ENDPOINTS_FILE = "endpoints.toml"
+
+
+class Section(BaseModel):
+    """A group of settings; unknown names are errors, so that a typing mistake does not go unseen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceSettings(Section):
+    """How to reach one source database."""
+
+    url: SecretStr = Field(description="libpq URL of the run-time role: REPLICATION and SELECT are enough")
+    owner_url: SecretStr | None = Field(
+        None, description="libpq URL of the tables' owner; with it set-up DDL is run, without it printed"
+    )
+    slot: str | None = Field(None, description="replication slot; default lakehouse_<source>")
+    publication: str = Field("lakehouse", description="publication that carries the declared tables")
+
+
+class S3Settings(Section):
+    """The object store that holds the warehouse."""
+
+    endpoint: str | None = Field(None, description="URL of an S3-compatible server; unset means AWS")
+    region: str = "us-east-1"
+    access_key: SecretStr | None = None
+    secret_key: SecretStr | None = None
+    path_style: bool = Field(True, description="bucket in the path rather than in the host name")
+
+
+class TrinoSettings(Section):
+    """The Trino coordinator that dbt and readers talk to."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    user: str = "lakehouse"
+    password: SecretStr | None = Field(None, description="needs http_scheme=https")
+    catalog: str = "lake"
+    http_scheme: str = "http"
+
+
+class SparkSettings(Section):
+    """The Spark session: local by default, `spark://host:7077` or `k8s://...` beyond one machine."""
+
+    master: str = "local[2]"
+    driver_memory: str = "2g"
+    java_home: Path | None = Field(None, description="a Java 17 or 21; found by itself when unset")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
+
+
+class IngestionSettings(Section):
+    """How changes are brought into the raw layer."""
+
+    flush_bytes: int = Field(64 * 1024 * 1024, gt=0, description="publish when this much WAL has gathered")
+    flush_interval_seconds: float = Field(5.0, gt=0, description="or when the oldest change waited this long")
+    poll_seconds: float = Field(0.5, gt=0, description="how often the follower looks at the WAL position")
+    cycle_max_bytes: int = Field(1024 * 1024 * 1024, gt=0, description="WAL read by one cycle at most")
+    batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="pgoutput bytes decoded at a time")
+    file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes gathered per data file")
+    snapshot_chunk_bytes: int = Field(128 * 1024 * 1024, gt=0, description="heap bytes per snapshot chunk")
+    lease_seconds: float = Field(30.0, gt=1, description="a writer silent for so long loses its lease")
+    wait_seconds: float = Field(300.0, gt=0, description="how long to wait for a follower to reach a position")
+
+
+class DagsterSettings(Section):
+    """Where the Dagster UI listens and where its instance keeps its state."""
+
+    host: str = "127.0.0.1"
+    port: int = 3000
+    storage_url: SecretStr | None = Field(None, description="libpq URL of Dagster's own database")
+
+
+class Settings(BaseSettings):
+    """All settings; see the module's docstring for where they come from."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="LAKEHOUSE_", env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    home: Path = Field(Path(".lakehouse"), description="data, logs, ports and secrets of this installation")
+    cache: Path = Field(
+        Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True
+    )
+    sources: dict[str, SourceSettings] = Field(default_factory=dict)
+    catalog_url: SecretStr | None = Field(None, description="libpq URL of the catalog and state database")
+    catalog_name: str = "lake"
+    warehouse: str = "s3://warehouse/"
+    s3: S3Settings = S3Settings()
+    trino: TrinoSettings = TrinoSettings()
+    spark: SparkSettings = SparkSettings()
+    ingestion: IngestionSettings = IngestionSettings()
+    dagster: DagsterSettings = DagsterSettings()
+    project_dir: Path = Field(PROJECT_DIR, description="the checkout that holds dbt_project/")
+
+    @property
+    def artifacts(self) -> Path:
+        """Jars, servers and Java runtimes, shared by all homes."""
+        return self.cache / "artifacts"
+
+    @property
+    def dbt_project_dir(self) -> Path:
+        """The dbt project that holds the declarations."""
+        return self.project_dir / "dbt_project"
+
+    @property
+    def dagster_home(self) -> Path:
+        """What Dagster knows as DAGSTER_HOME."""
+        return self.home / "dagster"
+
+    def source(self, name: str) -> SourceSettings:
+        """The settings of one source; raises LakehouseError when there are none."""
+        try:
+            return self.sources[name]
+        except KeyError:
+            raise LakehouseError(
+                f"source {name!r} has no connection: set LAKEHOUSE_SOURCES__{name.upper()}__URL or "
+                f"[sources.{name}] url in {CONFIG_FILE}, or run `lakehouse up` for the embedded stack"
+            ) from None
+
+    def catalog_dsn(self) -> str:
+        """libpq URL of the catalog database; raises LakehouseError when it is not set."""
+        if self.catalog_url is None:
+            raise LakehouseError(
+                "the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL"
+            )
+        return self.catalog_url.get_secret_value()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment over lakehouse.toml over the home's endpoints."""
+        config = Path(os.environ.get("LAKEHOUSE_CONFIG", CONFIG_FILE))
+        toml = TomlConfigSettingsSource(settings_cls, config)
+        home = _home(init_settings, env_settings, toml)
+        endpoints = TomlConfigSettingsSource(settings_cls, home / ENDPOINTS_FILE)
+        paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
+        return paths, init_settings, env_settings, toml, endpoints
+
+
+def _home(*sources: PydanticBaseSettingsSource) -> Path:
+    return _absolute(_first("home", sources) or ".lakehouse")
+
+
+def _cache(*sources: PydanticBaseSettingsSource) -> Path:
+    return _absolute(_first("cache", sources) or "~/.cache/lakehouse")
+
+
+def _first(key: str, sources: tuple[PydanticBaseSettingsSource, ...]) -> Any:
+    return next((values[key] for values in (source() for source in sources) if values.get(key)), None)
+
+
+def _absolute(path: str | Path) -> Path:
+    return Path(path).expanduser().resolve()
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Reads all settings; `overrides` win over every file and variable.
+
+    Raises LakehouseError naming each wrong setting.
+    """
+    try:
+        return Settings(**overrides)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
+        )
+        raise LakehouseError(f"settings: {problems}; see the settings table in README.md") from None
+    except tomllib.TOMLDecodeError as error:
+        raise LakehouseError(f"settings: {CONFIG_FILE} or {ENDPOINTS_FILE} is not TOML: {error}") from None
