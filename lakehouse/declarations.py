@@ -153,7 +153,9 @@ def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _raw_table(node: dict[str, Any]) -> RawTable:
     for name in (node["source_name"], node["name"]):
         if not NAME.fullmatch(name):
-            raise ValueError(f"name {name!r} must match {NAME.pattern} (put the source's spelling in meta.raw.relation)")
+            raise ValueError(
+                f"name {name!r} must match {NAME.pattern} (put the source's spelling in meta.raw.relation)"
+            )
     if node["schema"] != f"raw_{node['source_name']}":
         raise ValueError(f"schema of source {node['source_name']!r} must be raw_{node['source_name']}")
     meta = _TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
@@ -187,9 +189,7 @@ def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
 def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...], str]]:
     if not isinstance(error, ValidationError):
         return [((), str(error))]
-    return [
-        (tuple(map(str, p["loc"])), f"meta.{'.'.join(map(str, p['loc']))}: {p['msg']}") for p in error.errors()
-    ]
+    return [(tuple(map(str, p["loc"])), f"meta.{'.'.join(map(str, p['loc']))}: {p['msg']}") for p in error.errors()]
 
 
 def _where(node: dict[str, Any], project_dir: Path, path: tuple[str, ...]) -> str:

@@ -7,7 +7,6 @@ the project's files.
 import fcntl
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -39,7 +38,7 @@ def ensure_manifest(settings: Settings) -> Path:
         key = _fingerprint(settings.dbt_project_dir)
         if not (target.exists() and stamp.exists() and stamp.read_text() == key):
             parsed = _parse(settings, target.parent / "target")
-            os.replace(parsed, target)
+            parsed.replace(target)
             stamp.write_text(key)
     return target
 

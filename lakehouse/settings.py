@@ -98,14 +98,10 @@ class DagsterSettings(Section):
 class Settings(BaseSettings):
     """All settings; see the module's docstring for where they come from."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="LAKEHOUSE_", env_nested_delimiter="__", extra="forbid", frozen=True
-    )
+    model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     home: Path = Field(Path(".lakehouse"), description="data, logs, ports and secrets of this installation")
-    cache: Path = Field(
-        Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True
-    )
+    cache: Path = Field(Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True)
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     catalog_url: SecretStr | None = Field(None, description="libpq URL of the catalog and state database")
     catalog_name: str = "lake"
@@ -145,9 +141,7 @@ class Settings(BaseSettings):
     def catalog_dsn(self) -> str:
         """libpq URL of the catalog database; raises LakehouseError when it is not set."""
         if self.catalog_url is None:
-            raise LakehouseError(
-                "the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL"
-            )
+            raise LakehouseError("the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL")
         return self.catalog_url.get_secret_value()
 
     @classmethod
@@ -192,9 +186,7 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()
-        )
+        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
         raise LakehouseError(f"settings: {problems}; see the settings table in README.md") from None
     except tomllib.TOMLDecodeError as error:
         raise LakehouseError(f"settings: {CONFIG_FILE} or {ENDPOINTS_FILE} is not TOML: {error}") from None

@@ -1,0 +1,1 @@
+"""The `lakehouse` command: thin, one file per group of subcommands."""

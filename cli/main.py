@@ -1,0 +1,80 @@
+"""Entry point of the `lakehouse` command: mounts the groups and turns errors into one line."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import click
+import typer
+
+from lakehouse.errors import LakehouseError
+
+app = typer.Typer(
+    help="An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# Command → module and function; a sub-command group is a module's `app`. Loaded lazily: `--help` of one command
+# should not import Spark for another.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("cli.stack", "up"),
+    "down": ("cli.stack", "down"),
+    "status": ("cli.stack", "status"),
+    "env": ("cli.stack", "env"),
+    "samples": ("cli.samples", "load_samples"),
+    "simulate": ("cli.simulate", "app"),
+    "prepare": ("cli.ingest", "prepare"),
+    "ingest": ("cli.ingest", "ingest"),
+    "run": ("cli.run", "run"),
+    "maintain": ("cli.maintain", "maintain"),
+    "reconcile": ("cli.reconcile", "reconcile"),
+    "scaffold": ("cli.scaffold", "scaffold"),
+    "demo": ("cli.demo", "demo"),
+    "dev": ("cli.dev", "dev"),
+}
+
+
+def _mount(name: str) -> None:
+    module, attribute = COMMANDS[name]
+    target: Any = getattr(importlib.import_module(module), attribute)
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=name)
+    else:
+        app.command(name)(target)
+
+
+def main() -> None:
+    """Runs the command line; exits 1 with one line on stderr for a LakehouseError."""
+    wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
+    for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
+        _mount(name)
+    if len(app.registered_commands) + len(app.registered_groups) == 1:
+        app.callback()(_keep_subcommands)
+    try:
+        app(standalone_mode=False)
+    except LakehouseError as error:
+        _fail(str(error), 1)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("interrupted", 130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _keep_subcommands() -> None:
+    """An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut."""
+
+
+def _fail(message: str, status: int) -> None:
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

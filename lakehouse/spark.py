@@ -1,0 +1,112 @@
+"""The Spark session that ingestion and maintenance share.
+
+All properties travel in a file with mode 0600: PySpark would put them on the command line of the JVM, where `ps`
+shows the passwords of the catalog and the object store to everybody.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse.errors import LakehouseError
+from lakehouse.java import spark_java_home
+from lakehouse.settings import Settings
+from lakehouse.urls import parse_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
+
+
+def spark_session(settings: Settings, app_name: str) -> SparkSession:
+    """The process's Spark session with the Iceberg catalog; started at the first call (5–9 s), shared afterwards.
+
+    Raises LakehouseError when jars or a fitting Java are missing.
+    """
+    from pyspark.sql import SparkSession
+
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    os.environ["JAVA_HOME"] = str(spark_java_home(settings))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    properties = _write_properties(settings, app_name)
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {properties} pyspark-shell"
+    try:
+        session = SparkSession.builder.getOrCreate()
+    finally:
+        properties.unlink(missing_ok=True)
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
+    """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
+    catalog = f"spark.sql.catalog.{settings.catalog_name}"
+    url = parse_url(settings.catalog_dsn())
+    properties = {
+        "spark.master": settings.spark.master,
+        "spark.app.name": app_name,
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.jars": ",".join(map(str, _jars(settings))),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
+        "spark.driver.extraJavaOptions": "-Dderby.system.home=" + str(settings.home / "data" / "derby"),
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{catalog}.uri": url.jdbc(),
+        f"{catalog}.jdbc.user": url.user,
+        f"{catalog}.jdbc.password": url.password,
+        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.jdbc.init-catalog-tables": "false",
+        f"{catalog}.warehouse": settings.warehouse,
+        f"{catalog}.cache-enabled": "false",
+        f"{catalog}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        f"{catalog}.client.region": settings.s3.region,
+        f"{catalog}.s3.path-style-access": str(settings.s3.path_style).lower(),
+    }
+    if not settings.spark.master.startswith("local"):
+        del properties["spark.driver.host"]
+    if settings.s3.endpoint:
+        properties[f"{catalog}.s3.endpoint"] = settings.s3.endpoint
+    if settings.s3.access_key and settings.s3.secret_key:
+        properties[f"{catalog}.s3.access-key-id"] = settings.s3.access_key.get_secret_value()
+        properties[f"{catalog}.s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()
+    return properties | settings.spark.conf
+
+
+def _jars(settings: Settings) -> list[Path]:
+    jars = [settings.artifacts / "jars" / jar for jar in JARS]
+    missing = [jar.name for jar in jars if not jar.exists()]
+    if missing:
+        raise LakehouseError(
+            f"{settings.artifacts}: {', '.join(missing)} missing; run `lakehouse up`, which fetches it"
+        )
+    return jars
+
+
+def _write_properties(settings: Settings, app_name: str) -> Path:
+    path = settings.home / "run" / f"spark-{os.getpid()}.properties"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [f"{key}={_escape(value)}\n" for key, value in spark_properties(settings, app_name).items()]
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.writelines(lines)
+    return path
+
+
+def _escape(value: str) -> str:
+    """Java's properties format: a backslash escapes."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

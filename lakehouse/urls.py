@@ -1,0 +1,44 @@
+"""libpq URLs, taken apart for the clients that want another form."""
+
+from dataclasses import dataclass
+from urllib.parse import quote, urlencode
+
+from psycopg.conninfo import conninfo_to_dict
+
+
+@dataclass(frozen=True)
+class PostgresUrl:
+    """A Postgres address; `options` are the further libpq parameters (sslmode, sslrootcert, ...)."""
+
+    host: str
+    port: int
+    database: str
+    user: str
+    password: str
+    options: tuple[tuple[str, str], ...] = ()
+
+    def jdbc(self) -> str:
+        """JDBC URL without user and password; libpq's ssl parameters have the same names there."""
+        query = urlencode(self.options)
+        return f"jdbc:postgresql://{self.host}:{self.port}/{quote(self.database)}" + (f"?{query}" if query else "")
+
+    def sqlalchemy(self) -> str:
+        """URL for SQLAlchemy with psycopg 3."""
+        query = urlencode(self.options)
+        login = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}"
+        return f"postgresql+psycopg://{login}@{self.host}:{self.port}/{quote(self.database)}" + (
+            f"?{query}" if query else ""
+        )
+
+
+def parse_url(url: str) -> PostgresUrl:
+    """Reads a libpq URL or keyword string; raises psycopg.ProgrammingError when it is neither."""
+    parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    return PostgresUrl(
+        host=parts.pop("host", "127.0.0.1"),
+        port=int(parts.pop("port", "5432")),
+        database=parts.pop("dbname", "postgres"),
+        user=parts.pop("user", ""),
+        password=parts.pop("password", ""),
+        options=tuple(sorted(parts.items())),
+    )
