@@ -1,0 +1,11 @@
+"""pgoutput (protocol version 1, text mode) to columns: bytes of the slot in, one Arrow table per relation out.
+
+`decoder` follows transactions and relations through the stream, `rows` turns the messages of one relation into
+rows, `cells` finds and copies the values of one column, `wire` reads integers at many positions at once.
+Every step works on arrays; only relation and truncate messages, which are few, are read one by one.
+"""
+
+from ingestion.pgoutput.decoder import Decoder
+from ingestion.pgoutput.model import Batch, DecodeError, Relation, RelationColumn
+
+__all__ = ["Batch", "DecodeError", "Decoder", "Relation", "RelationColumn"]

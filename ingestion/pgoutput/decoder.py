@@ -1,0 +1,238 @@
+"""Follow transactions and relations through the stream.
+
+A block of messages may begin and end in the middle of a transaction, so what a later message needs to know about
+earlier ones is one small immutable `State`. `feed` puts the new state in force only when the whole
+array decoded: after a DecodeError the decoder stands where it stood before.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from ingestion.pgoutput.cells import fail_where
+from ingestion.pgoutput.model import META_SCHEMA, Batch, DecodeError, Relation
+from ingestion.pgoutput.relations import group_by_oid, read_truncates, read_versions
+from ingestion.pgoutput.rows import Rows, decode_rows
+from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
+
+Keys = Mapping[tuple[str, str], tuple[str, ...]]
+
+_POSTGRES_EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
+_BEGIN_SIZE, _COMMIT_SIZE, _SMALLEST_CHANGE = 21, 26, 8
+
+
+@dataclass(frozen=True)
+class State:
+    """Where the decoder stands. The fields of a transaction are meaningful while `in_transaction`."""
+
+    in_transaction: bool = False
+    lsn: int = 0
+    committed_at: int = 0
+    xid: int = 0
+    counted: int = 0  # messages of the transaction so far that take a place in `_seq`
+    relations: Mapping[int, Relation] = field(default_factory=dict)
+    transactions: int = 0
+    last_commit_lsn: int | None = None
+    last_commit_end_lsn: int | None = None
+    last_commit_at: int | None = None
+
+
+@dataclass(frozen=True)
+class _Transactions:
+    """The transactions of a block; number 0 is the one open when the block began (or a placeholder)."""
+
+    number: Positions  # per message
+    lsn: Positions  # the rest: per transaction
+    committed_at: Positions
+    xid: Positions
+    place: Positions  # per message: its index within its transaction
+
+
+class Decoder:
+    """Decode a stream of pgoutput messages that arrives in pieces, cut anywhere between messages.
+
+    `xid_reference` is a 64-bit transaction id at or above every one in the stream; it widens the 32-bit ids.
+    `keys` names the key of a relation (schema, name) where the replica identity does not: under REPLICA IDENTITY
+    FULL an update is known as a key change only with it.
+    """
+
+    def __init__(self, xid_reference: int, keys: Keys | None = None) -> None:
+        self._xid_reference = xid_reference
+        self._keys: Keys = dict(keys or {})
+        self._state = State()
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether the last message was inside a transaction."""
+        return self._state.in_transaction
+
+    @property
+    def transactions(self) -> int:
+        """Complete transactions seen."""
+        return self._state.transactions
+
+    @property
+    def last_commit_lsn(self) -> int | None:
+        """Commit LSN of the last complete transaction."""
+        return self._state.last_commit_lsn
+
+    @property
+    def last_commit_end_lsn(self) -> int | None:
+        """End LSN of the last complete transaction: the slot may be advanced to here."""
+        return self._state.last_commit_end_lsn
+
+    @property
+    def last_commit_at(self) -> int | None:
+        """Commit time of the last complete transaction, microseconds since 1970."""
+        return self._state.last_commit_at
+
+    @property
+    def relations(self) -> Mapping[int, Relation]:
+        """The relations in force, by oid."""
+        return self._state.relations
+
+    def feed(self, messages: pa.Array | pa.ChunkedArray) -> list[Batch]:
+        """Decode the next messages. The batches of one table are in the order of the stream."""
+        state = self._state
+        parts: list[Batch] = []
+        for first, wire in _all_blocks(messages):
+            try:
+                state, decoded = _decode_block(state, wire, self._keys, self._xid_reference)
+            except DecodeError as error:
+                raise DecodeError(first + error.index, error.reason) from None
+            parts += decoded
+        self._state = state
+        return _merged(parts)
+
+    def skip(self, message: bytes) -> None:
+        """Pass over one change message that could not be decoded, so that those after it keep their `_seq`."""
+        if message[:1] not in (b"I", b"U", b"D", b"T", b"M") or not self._state.in_transaction:
+            raise ValueError("only a change message inside a transaction can be skipped")
+        self._state = replace(self._state, counted=self._state.counted + 1)
+
+
+def _all_blocks(messages: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, Wire]]:
+    first = 0
+    for chunk in messages.chunks if isinstance(messages, pa.ChunkedArray) else [messages]:
+        for index, wire in blocks(chunk):
+            yield first + index, wire
+        first += len(chunk)
+
+
+def _decode_block(state: State, wire: Wire, keys: Keys, xid_reference: int) -> tuple[State, list[Batch]]:
+    every = np.arange(len(wire))
+    size = wire.end - wire.start
+    fail_where(size == 0, every, "message is empty")
+    kind = wire.u8(wire.start)
+    known = np.isin(kind, np.frombuffer(b"BCRYOMIUDT", np.uint8))
+    if not known.all():
+        index = int(np.argmin(known))
+        raise DecodeError(index, f"unknown kind of message {bytes([kind[index]])!r}")
+    change = np.isin(kind, np.frombuffer(b"IUD", np.uint8))
+    fail_where(change & (size < _SMALLEST_CHANGE), every, "message is too short")
+    transactions, depth = _read_transactions(state, wire, kind, size, xid_reference)
+    fail_where((change | (kind == ord("T"))) & (depth != 1), every, "change outside of a transaction")
+    versions = read_versions(wire, np.flatnonzero(kind == ord("R")), state.relations)
+    messages, oids = _changes(wire, np.flatnonzero(change), np.flatnonzero(kind == ord("T")))
+    batches = []
+    for oid, group in group_by_oid(messages, oids):
+        for relation, segment in versions.split(oid, group):
+            rows = decode_rows(wire, relation, keys.get((relation.schema, relation.name)), segment)
+            batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
+    after = _after(state, wire, kind, transactions, bool(depth[-1]))
+    return replace(after, relations=versions.after() if versions.changes else state.relations), batches
+
+
+def _read_transactions(
+    state: State, wire: Wire, kind: np.ndarray, size: Positions, xid_reference: int
+) -> tuple[_Transactions, Positions]:
+    begins, commits = kind == ord("B"), kind == ord("C")
+    number = np.cumsum(begins)
+    depth = int(state.in_transaction) + number - np.cumsum(commits)
+    every = np.arange(len(wire))
+    fail_where(begins & ((depth != 1) | (size != _BEGIN_SIZE)), every, "begin is misplaced or has a wrong length")
+    fail_where(commits & ((depth != 0) | (size != _COMMIT_SIZE)), every, "commit is misplaced or has a wrong length")
+    begin = wire.start[begins]
+    lsn = np.concatenate(([state.lsn], wire.i64(begin + 1)))
+    committed_at = np.concatenate(([state.committed_at], wire.i64(begin + 9) + _POSTGRES_EPOCH))
+    xid = wire.u32(begin + 17)
+    xid = np.concatenate(([state.xid], xid_reference - ((xid_reference - xid) & 0xFFFFFFFF)))
+    commit = np.flatnonzero(commits)
+    fail_where(
+        wire.i64(wire.start[commit] + 2) != lsn[number[commit]], commit, "commit is of another LSN than its begin"
+    )
+    return _Transactions(number, lsn, committed_at, xid, _places(state, kind, begins, depth, number)), depth
+
+
+def _places(state: State, kind: np.ndarray, begins: Mask, depth: Positions, number: Positions) -> Positions:
+    """Index of each message in its transaction, among the messages that take a place."""
+    counts = np.isin(kind, np.frombuffer(b"IUDTM", np.uint8)) & (depth == 1)
+    so_far = np.cumsum(counts)
+    base = np.concatenate(([-state.counted], so_far[begins]))
+    return so_far - 1 - base[number]
+
+
+def _changes(wire: Wire, change: Positions, truncate: Positions) -> tuple[Positions, Positions]:
+    oids = wire.u32(wire.start[change] + 1)
+    if len(truncate) == 0:
+        return change, oids
+    truncated, truncated_oids = read_truncates(wire, truncate)
+    messages = np.concatenate((change, np.array(truncated, np.int64)))
+    order = np.argsort(messages, kind="stable")
+    return messages[order], np.concatenate((oids, np.array(truncated_oids, np.int64)))[order]
+
+
+def _meta(rows: Rows, transactions: _Transactions) -> pa.Table:
+    number = transactions.number[rows.message]
+    columns = [
+        rows.op,
+        pa.array(transactions.lsn[number]),
+        pa.array(2 * transactions.place[rows.message] + rows.late),
+        pa.array(transactions.xid[number]),
+        pa.array(transactions.committed_at[number]).cast(pa.timestamp("us", tz="UTC")),
+        rows.unchanged,
+        rows.old_key,
+    ]
+    return pa.table(columns, schema=META_SCHEMA)
+
+
+def _after(state: State, wire: Wire, kind: np.ndarray, transactions: _Transactions, open_: bool) -> State:
+    commits = np.flatnonzero(kind == ord("C"))
+    state = replace(
+        state,
+        in_transaction=open_,
+        lsn=int(transactions.lsn[-1]),
+        committed_at=int(transactions.committed_at[-1]),
+        xid=int(transactions.xid[-1]),
+        counted=int(transactions.place[-1]) + 1,
+        transactions=state.transactions + len(commits),
+    )
+    if len(commits) == 0:
+        return state
+    last = wire.start[commits[-1:]]
+    return replace(
+        state,
+        last_commit_lsn=int(wire.i64(last + 2)[0]),
+        last_commit_end_lsn=int(wire.i64(last + 10)[0]),
+        last_commit_at=int(wire.i64(last + 18)[0]) + _POSTGRES_EPOCH,
+    )
+
+
+def _merged(parts: Iterable[Batch]) -> list[Batch]:
+    """Join the batches of one relation version across blocks (no copy), in order of first appearance."""
+    runs: dict[tuple[str, str], list[list[Batch]]] = {}
+    for part in parts:
+        of_table = runs.setdefault((part.relation.schema, part.relation.name), [])
+        if of_table and of_table[-1][0].relation == part.relation:
+            of_table[-1].append(part)
+        else:
+            of_table.append([part])
+    return [_joined(run) for of_table in runs.values() for run in of_table]
+
+
+def _joined(run: list[Batch]) -> Batch:
+    if len(run) == 1:
+        return run[0]
+    return Batch(run[0].relation, pa.concat_tables(b.values for b in run), pa.concat_tables(b.meta for b in run))

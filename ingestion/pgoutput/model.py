@@ -1,0 +1,60 @@
+"""What the decoder gives back, and how it refuses."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+META_SCHEMA = pa.schema(
+    [
+        pa.field("_op", pa.string(), nullable=False),
+        pa.field("_commit_lsn", pa.int64(), nullable=False),
+        pa.field("_seq", pa.int64(), nullable=False),
+        pa.field("_xid", pa.int64(), nullable=False),
+        pa.field("_committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("_unchanged", pa.list_(pa.string())),
+        pa.field("_old_key", pa.string()),
+    ]
+)
+
+
+class DecodeError(ValueError):
+    """A message that pgoutput would not have sent. `index` counts within the array given to `feed`."""
+
+    def __init__(self, index: int, reason: str) -> None:
+        super().__init__(f"pgoutput message {index}: {reason}")
+        self.index = index
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class RelationColumn:
+    """A published column. `is_key`: part of the replica identity (every column under REPLICA IDENTITY FULL)."""
+
+    name: str
+    type_oid: int
+    typmod: int
+    is_key: bool
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A relation as one Relation message described it; `replica_identity` is pg_class.relreplident: d, n, f, i."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one relation version in the order of the stream, row i of `values` beside row i of `meta`.
+
+    `values` holds the source's columns as Postgres printed them (text, null = NULL or not carried), `meta` the
+    columns of META_SCHEMA. They are apart because a source column may have any name.
+    """
+
+    relation: Relation
+    values: pa.Table
+    meta: pa.Table
