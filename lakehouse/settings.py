@@ -7,6 +7,7 @@ filling these settings), the defaults below. Nested settings use two underscores
 
 import os
 import tomllib
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ class DagsterSettings(Section):
     host: str = "127.0.0.1"
     port: int = 3000
     storage_url: SecretStr | None = Field(None, description="libpq URL of Dagster's own database")
+    first_day: date = Field(date(2026, 1, 1), description="first day that can be backfilled")
 
 
 class Settings(BaseSettings):
