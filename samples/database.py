@@ -46,7 +46,7 @@ def _remedy(error: psycopg.Error, source: str) -> str:
         return "its tables are not loaded: run `lakehouse samples`"
     if isinstance(error, errors.InsufficientPrivilege):
         return f"LAKEHOUSE_SOURCES__{source.upper()}__OWNER_URL must name the role that owns the tables"
-    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+    if error.sqlstate is None:  # no server has answered, or not to this URL
         return f"run `lakehouse up`, or check LAKEHOUSE_SOURCES__{source.upper()}__OWNER_URL"
     return "the whole step was rolled back; mend the cause and run it again"
 

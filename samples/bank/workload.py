@@ -20,9 +20,7 @@ NAMESPACE = UUID("5b1c9f0e-6d0a-4c38-9a5e-7f2f3d9b8a11")
 CURRENCIES = ("USD", "EUR", "GBP", "KES")
 NAMES = ("Amina Odhiambo", "Bruno Keller", "Chiara Rossi", "Deng Wei", "Elif Kaya", "Farid Haddad")
 
-INSERT_USER: LiteralString = (
-    "INSERT INTO users (id, email, name, created_at) VALUES (%s, %s, %s, current_date)"
-)
+INSERT_USER: LiteralString = "INSERT INTO users (id, email, name, created_at) VALUES (%s, %s, %s, current_date)"
 INSERT_ACCOUNT: LiteralString = (
     "INSERT INTO accounts (id, user_id, currency, balance, created_at) VALUES (%s, %s, %s, %s, current_date)"
 )
@@ -98,9 +96,7 @@ def _run_round(connection: psycopg.Connection, plan: Round) -> RoundReport:
             _change(connection, INSERT_USER, _id("user", user), _email(user, 0), NAMES[user % len(NAMES)])
         for account in plan.new_accounts:
             currency = CURRENCIES[account % len(CURRENCIES)]
-            _change(
-                connection, INSERT_ACCOUNT, _id("account", account), _id("user", 1), currency, _amount(account)
-            )
+            _change(connection, INSERT_ACCOUNT, _id("account", account), _id("user", 1), currency, _amount(account))
     with connection.transaction():
         for user in plan.updated_users:
             _change(connection, UPDATE_USER, _email(user, plan.number), _id("user", user))

@@ -1,0 +1,1 @@
+"""A shop: five stores, fifteen products, ten customers, and the sales a simulator makes of them."""
