@@ -1,0 +1,30 @@
+"""Postgres types to Iceberg types, and the source's text to typed columns.
+
+`table` is the one place that decides which type becomes which; `convert` applies it to a column; `docs` prints
+it as docs/types.md. A value that the target cannot hold is never changed silently: a policy names what happens and
+it is counted.
+"""
+
+from ingestion.types.convert import convert
+from ingestion.types.model import (
+    ConversionError,
+    Converted,
+    Policy,
+    SourceType,
+    Target,
+    UnreadableValue,
+    UnrepresentableValue,
+)
+from ingestion.types.table import target_type
+
+__all__ = [
+    "ConversionError",
+    "Converted",
+    "Policy",
+    "SourceType",
+    "Target",
+    "UnreadableValue",
+    "UnrepresentableValue",
+    "convert",
+    "target_type",
+]
