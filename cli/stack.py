@@ -1,0 +1,141 @@
+"""`lakehouse up|down|status|env`: the servers of this machine."""
+
+import json
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.table import Table
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+
+Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+
+
+def up() -> None:
+    """Start Postgres, S3 and Trino (what already runs is left alone); fetch them first where needed."""
+    from stack.control import up as stack_up
+
+    settings, begun = load_settings(), time.monotonic()
+    console = Console(highlight=False)
+    download = _DownloadBar(console)
+    try:
+        stack_up(settings, report=lambda *what: _tell(console, *what), progress=download)
+    finally:
+        download.close()
+    settings = load_settings()
+    console.print(f"stack is up after {time.monotonic() - begun:.1f} s; home {settings.home}", soft_wrap=True)
+
+
+def down() -> None:
+    """Stop every server of this home; the data stays."""
+    from stack.control import down as stack_down
+
+    stopped = stack_down(load_settings())
+    print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def status(as_json: Json = False) -> None:
+    """Show each server; the exit status is 1 when one is down."""
+    from stack.inspect import inspect
+
+    servers = inspect(load_settings())
+    if as_json:
+        print(json.dumps({"servers": [{**asdict(s), "log": str(s.log)} for s in servers]}, indent=2))
+    else:
+        table = Table(box=None, pad_edge=False)
+        for heading in ("server", "state", "pid", "port", "up for", "log"):
+            table.add_column(heading, overflow="fold")
+        for s in servers:
+            state = "healthy" if s.healthy else "not answering" if s.pid else "down"
+            table.add_row(s.name, state, _text(s.pid), _text(s.port), _duration(s.uptime_seconds), str(s.log))
+        Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+    if not all(s.healthy for s in servers):
+        raise typer.Exit(1)
+
+
+def env(as_json: Json = False) -> None:
+    """Print how to reach everything; `eval "$(lakehouse env)"` sets it in a shell."""
+    values = environment(load_settings())
+    if as_json:
+        print(json.dumps(values, indent=2))
+        return
+    for name, value in values.items():
+        if isinstance(value, dict):
+            for key, url in value.items():
+                print(f"export {name.upper()}_{key.upper()}={shlex.quote(str(url))}")
+        else:
+            print(f"export {name.upper()}={shlex.quote(str(value))}")
+
+
+def environment(settings: Settings) -> dict[str, Any]:
+    """Addresses and credentials by name; raises LakehouseError when there is no stack yet."""
+    if settings.s3.access_key is None or settings.s3.secret_key is None:
+        raise LakehouseError(f"no stack is configured for the home {settings.home}: run `lakehouse up`")
+    owners = {name: source.owner_url or source.url for name, source in settings.sources.items()}
+    return {
+        "sources": {name: url.get_secret_value() for name, url in owners.items()},
+        "catalog_url": settings.catalog_dsn(),
+        "trino_host": settings.trino.host,
+        "trino_port": settings.trino.port,
+        "trino_catalog": settings.trino.catalog,
+        "s3_endpoint": settings.s3.endpoint,
+        "s3_region": settings.s3.region,
+        "s3_access_key": settings.s3.access_key.get_secret_value(),
+        "s3_secret_key": settings.s3.secret_key.get_secret_value(),
+        "warehouse": settings.warehouse,
+        "dagster_url": f"http://{settings.dagster.host}:{settings.dagster.port}",
+        "dagster_home": str(settings.dagster_home),
+    }
+
+
+class _DownloadBar:
+    """Shows the download: a bar on a terminal, one line per stage elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+        self.stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not self.console.is_terminal:
+            if stage != self.stage:
+                self.console.print(f"{stage} {f'({total >> 20} MB)' if total else ''}".rstrip())
+        elif self.bar is None:
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+                console=self.console,
+            )  # fmt: skip
+            self.task = self.bar.add_task(stage, total=total or None)
+            self.bar.start()
+        elif self.task is not None:
+            self.bar.update(self.task, description=stage, completed=done, total=total or None)
+        self.stage = stage
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _tell(console: Console, server: str, what: str, seconds: float) -> None:
+    if what != "starting" or console.is_terminal:
+        console.print(f"  {server:<8} {what} {'' if what == 'starting' else f'({seconds:.1f} s)'}".rstrip())
+
+
+def _text(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _duration(seconds: int | None) -> str:
+    if seconds is None:
+        return "-"
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}h{rest // 60:02}m" if hours else f"{rest // 60}m{rest % 60:02}s"

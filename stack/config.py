@@ -1,0 +1,33 @@
+"""Settings of the embedded stack alone; everything else reads `lakehouse.settings`."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+SERVERS = ("sources", "catalog", "s3", "trino")
+SAMPLE_DATABASES = ("retail", "bank", "payroll")
+
+
+class StackSettings(BaseSettings):
+    """`LAKEHOUSE_STACK_*` environment variables; a port that is not set is chosen once and kept in the home."""
+
+    model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_STACK_", frozen=True)
+
+    sources_port: int | None = None
+    catalog_port: int | None = None
+    s3_port: int | None = None
+    trino_port: int | None = None
+    dagster_port: int | None = None
+    trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
+    s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")
+    start_seconds: float = Field(120.0, gt=0, description="how long a server may take until it answers")
+    system_dir: Path = Field(
+        Path("/var/lib/lakehouse"),
+        description="as root, the clusters live here when their own user cannot reach the home (/root, say)",
+    )
+
+    def fixed_ports(self) -> dict[str, int]:
+        """The ports the user insists on."""
+        ports = {name: getattr(self, f"{name}_port") for name in (*SERVERS, "dagster")}
+        return {name: port for name, port in ports.items() if port is not None}

@@ -1,0 +1,171 @@
+"""Starts and stops the servers of one home.
+
+`up` may be called at any time: it starts what is missing and leaves alone what runs. All servers start at once.
+"""
+
+import fcntl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from stack import process
+from stack.config import SERVERS, StackSettings
+from stack.credentials import ensure_credentials
+from stack.download import Progress, ensure_artifacts
+from stack.endpoints import write_endpoints
+from stack.pathnames import credentials_file, pid_file, ports_file, run_dir
+from stack.plan import build_servers
+from stack.ports import plan_ports, read_ports, write_ports
+from stack.servers import Server
+
+Report = Callable[[str, str, float], None]  # server, what happens to it, seconds since the servers are started
+PATIENCE = 20.0  # seconds a server has to end by itself
+
+
+def up(
+    settings: Settings,
+    report: Report = lambda *_: None,
+    progress: Progress = lambda *_: None,
+) -> None:
+    """Downloads what is missing, starts what does not run, and writes the endpoints.
+
+    Raises LakehouseError; what was started by then keeps running, and the next `up` goes on from there.
+    """
+    stack = StackSettings()
+    with _alone(settings):
+        ensure_artifacts(settings, progress)
+        credentials = ensure_credentials(credentials_file(settings))
+        ports = _choose_ports(settings, stack)
+        servers = build_servers(settings, stack, ports, credentials)
+        _bring_up_all(servers, settings, stack.start_seconds, report)
+        write_endpoints(settings, ports, credentials)
+
+
+def down(settings: Settings) -> list[str]:
+    """Stops every server of this home and whatever they left behind; returns the names of those that ran."""
+    if not run_dir(settings).exists():
+        return []
+    stack = StackSettings()
+    with _alone(settings):
+        servers = build_servers(
+            settings, stack, read_ports(ports_file(settings)) or dict.fromkeys((*SERVERS, "dagster"), 0),
+            ensure_credentials(credentials_file(settings)),
+        )  # fmt: skip
+        with ThreadPoolExecutor(len(servers)) as pool:
+            stopped = list(pool.map(lambda server: _stop(server, settings), servers))
+    return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]
+
+
+def running(settings: Settings, name: str) -> psutil.Process | None:
+    """The process of a server, if it is alive."""
+    return process.find(process.read_record(pid_file(settings, name)))
+
+
+def _bring_up_all(servers: tuple[Server, ...], settings: Settings, patience: float, report: Report) -> None:
+    begun, cancelled = time.monotonic(), threading.Event()
+
+    def bring_up(server: Server) -> None:
+        def tell(what: str) -> None:
+            report(server.name, what, time.monotonic() - begun)
+
+        try:
+            _bring_up(server, settings, begun + patience, cancelled, tell)
+        except BaseException:
+            tell("failed")
+            raise
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        starts = [pool.submit(bring_up, server) for server in servers]
+        try:
+            failures = [error for start in starts if (error := start.exception()) is not None]
+        except KeyboardInterrupt:
+            cancelled.set()
+            raise
+    if failures:
+        raise failures[0]
+
+
+def _bring_up(
+    server: Server, settings: Settings, deadline: float, cancelled: threading.Event, tell: Callable[[str], None]
+) -> None:
+    record = process.read_record(pid_file(settings, server.name))
+    alive = process.find(record)
+    keep = alive is not None and record is not None and record.fingerprint == server.launch.fingerprint()
+    if keep:
+        process.rotate(server.launch.log)
+    else:
+        _stop(server, settings)
+        tell("starting")
+        server.prepare()
+        alive = process.start(server.launch, server.port, pid_file(settings, server.name))
+    while not server.ready():
+        if process.find(process.read_record(pid_file(settings, server.name))) is None:
+            raise LakehouseError(
+                f"{server.name} ended while starting: {process.last_lines(server.launch.log)}; "
+                f"see {server.launch.log}, then run `lakehouse up` again"
+            )
+        if time.monotonic() > deadline or cancelled.is_set():
+            raise LakehouseError(
+                f"{server.name} (port {server.port}) does not answer; see {server.launch.log}, "
+                "run `lakehouse down` and `lakehouse up`, or raise LAKEHOUSE_STACK_START_SECONDS"
+            )
+        time.sleep(0.1)
+    server.follow_up()
+    tell("running" if keep else "started")
+
+
+def _stop(server: Server, settings: Settings) -> bool:
+    """Ends the server and what a killed one left; True when anything was there."""
+    known = running(settings, server.name)
+    if known is not None:
+        process.stop([known], server.launch.stop_signal, PATIENCE)
+    orphans = process.working_in(server.works_in, server.program)
+    process.stop(orphans, server.launch.stop_signal, 5.0)
+    pid_file(settings, server.name).unlink(missing_ok=True)
+    return known is not None or bool(orphans)
+
+
+def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
+    ours = {}
+    for name in SERVERS:
+        record = process.read_record(pid_file(settings, name))
+        if record is not None and process.find(record) is not None:
+            ours[name] = record.port
+    kept = read_ports(ports_file(settings))
+    if "dagster" in kept and process.listener_has(kept["dagster"], "DAGSTER_HOME", str(settings.dagster_home)):
+        ours["dagster"] = kept["dagster"]
+    ports = plan_ports((*SERVERS, "dagster"), kept, stack.fixed_ports(), ours)
+    write_ports(ports_file(settings), ports)
+    return ports
+
+
+@contextmanager
+def _alone(settings: Settings) -> Iterator[None]:
+    """One `up` or `down` at a time in a home; the second waits for the first."""
+    folder = run_dir(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _protect(settings.home)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise LakehouseError(
+            f"the home {settings.home} cannot be written: {error.strerror}; set LAKEHOUSE_HOME to another folder"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _protect(home: Path) -> None:
+    """Others may pass through the home (Postgres may run as another user) but not look into it."""
+    home.chmod(0o711)
+    for name in ("run", "logs", "dagster"):
+        (home / name).mkdir(exist_ok=True)
+        (home / name).chmod(0o700)

@@ -1,0 +1,50 @@
+"""What runs and what does not, for `lakehouse status`; nothing is changed."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakehouse.settings import Settings
+from stack.config import SERVERS, StackSettings
+from stack.control import running
+from stack.credentials import ensure_credentials
+from stack.pathnames import credentials_file, ports_file
+from stack.plan import build_servers
+from stack.ports import read_ports
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """One server as seen now."""
+
+    name: str
+    pid: int | None
+    port: int | None
+    healthy: bool
+    uptime_seconds: int | None
+    log: Path
+
+
+def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
+    """The state of each server of this home; all are down where `up` never ran."""
+    ports = read_ports(ports_file(settings))
+    if not set(SERVERS) <= set(ports) or not credentials_file(settings).exists():
+        return tuple(
+            ServerStatus(name, None, ports.get(name), False, None, settings.home / "logs" / f"{name}.log")
+            for name in SERVERS
+        )
+    servers = build_servers(settings, StackSettings(), ports, ensure_credentials(credentials_file(settings)))
+    found = []
+    for server in servers:
+        process = running(settings, server.name)
+        found.append(
+            ServerStatus(
+                name=server.name,
+                pid=process.pid if process else None,
+                port=server.port,
+                healthy=process is not None and server.ready(),
+                uptime_seconds=int(time.time() - process.create_time()) if process else None,
+                log=server.launch.log,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,111 @@
+"""The two Postgres clusters: `sources` (what is ingested) and `catalog` (Iceberg catalog, ingestion state, Dagster)."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import psycopg
+
+from lakehouse.errors import LakehouseError
+from stack.accounts import Account, Placement, hand_over
+from stack.ports import LOOPBACK
+from stack.process import Launch
+from stack.render import render
+from stack.servers import Server
+
+CONFIG_FILE = "lakehouse.conf"
+
+
+def postgres_server(
+    name: str, port: int, place: Placement, log: Path, superuser: str, sql: str, passwords: Mapping[str, str]
+) -> Server:
+    """A cluster; `sql` makes its roles and databases and finds their `passwords` in its environment."""
+    data = place.data / name
+    config = render("postgresql.conf.j2", cluster=name, listen=LOOPBACK, port=port, sockets=False)
+    launch = Launch(
+        argv=(str(place.programs / "postgres"), "-D", str(data)),
+        cwd=Path("/"),
+        log=log,
+        env={},
+        stop_signal=signal.SIGINT,  # fast shutdown: ends sessions, keeps the data
+        account=place.account,
+        config=config,
+    )
+    return Server(
+        name=name,
+        port=port,
+        launch=launch,
+        ready=lambda: _answers(port, superuser),
+        prepare=lambda: _prepare(data, place, superuser, config),
+        follow_up=lambda: run_sql(place.programs, port, superuser, sql, passwords),
+        works_in=data,
+        program="postgres",
+    )
+
+
+def run_sql(programs: Path, port: int, password: str, sql: str, environment: Mapping[str, str]) -> None:
+    """Runs a psql script as the superuser; raises LakehouseError with psql's message."""
+    command = [str(programs / "psql"), "--no-psqlrc", "--quiet", "--host", LOOPBACK, "--port", str(port)]
+    command += ["--username", "postgres", "--dbname", "postgres", "--file", "-"]
+    env = {"PATH": os.environ.get("PATH", ""), "PGPASSWORD": password, **environment}
+    done = subprocess.run(command, input=sql, env=env, capture_output=True, text=True)
+    if done.returncode:
+        message = " ".join(done.stderr.split())[:400]
+        raise LakehouseError(f"setting up the Postgres cluster on port {port} failed: {message}")
+
+
+def _answers(port: int, password: str) -> bool:
+    try:
+        with psycopg.connect(
+            host=LOOPBACK, port=port, user="postgres", password=password, dbname="postgres", connect_timeout=2
+        ) as connection:
+            return not connection.execute("SELECT pg_is_in_recovery()").fetchone()[0]  # type: ignore[index]
+    except psycopg.OperationalError:
+        return False
+
+
+def _prepare(data: Path, place: Placement, superuser: str, config: str) -> None:
+    if not (data / "PG_VERSION").exists():
+        _initialize(data, place, superuser)
+    (data / CONFIG_FILE).write_text(config)
+    hand_over(data / CONFIG_FILE, place.account)
+
+
+def _initialize(data: Path, place: Placement, superuser: str) -> None:
+    """Makes the cluster beside its place and moves it there when complete."""
+    staging = data.with_name(f"{data.name}.new")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(mode=0o700)
+    hand_over(staging, place.account)
+    with tempfile.NamedTemporaryFile("w", dir=data.parent, prefix=".initdb-") as password:
+        password.write(superuser)
+        password.flush()
+        hand_over(Path(password.name), place.account)
+        _run_initdb(place.programs, staging, Path(password.name), place.account)
+    with (staging / "postgresql.conf").open("a") as main:
+        main.write(f"\ninclude '{CONFIG_FILE}'\n")
+    staging.rename(data)
+
+
+def _run_initdb(programs: Path, data: Path, password: Path, account: Account | None) -> None:
+    command = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", f"--pwfile={password}"]
+    command += ["--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions"]
+    # the builtin locale needs nothing of the machine and sorts the same everywhere
+    command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
+    done = subprocess.run(
+        command,
+        cwd="/",
+        env={"PATH": os.environ.get("PATH", ""), "LANG": "C.UTF-8"},
+        capture_output=True,
+        text=True,
+        user=account.uid if account else None,
+        group=account.gid if account else None,
+        extra_groups=[] if account else None,
+    )
+    if done.returncode:
+        message = " ".join(done.stderr.split())[-400:]
+        raise LakehouseError(f"initdb of {data} failed: {message}; check disk space and rights, then run `up` again")

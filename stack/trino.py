@@ -1,0 +1,119 @@
+"""Trino with the `lake` catalog: coordinator and worker in one process."""
+
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from lakehouse.errors import LakehouseError
+from stack.artifacts import artifact
+from stack.java import server_java
+from stack.ports import LOOPBACK
+from stack.process import Launch
+from stack.render import render, write_private
+from stack.servers import Server
+
+CATALOG = "lake"
+JVM = (
+    "-XX:+UseG1GC",
+    "-XX:G1HeapRegionSize=16M",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:+ExitOnOutOfMemoryError",
+    "-XX:-OmitStackTraceInFastThrow",
+    "-XX:ReservedCodeCacheSize=256M",
+    "-XX:PerMethodRecompilationCutoff=10000",
+    "-XX:PerBytecodeRecompilationCutoff=10000",
+    "-XX:+EnableDynamicAgentLoading",
+    "-Djdk.attach.allowAttachSelf=true",
+    "-Djdk.nio.maxCachedBufferSize=2000000",
+    "-Dfile.encoding=UTF-8",
+    "--enable-native-access=ALL-UNNAMED",
+    "--sun-misc-unsafe-memory-access=allow",
+)
+
+
+def trino_server(
+    home: Path, etc: Path, artifacts: Path, port: int, heap_mb: int, catalog_jdbc: str, s3_endpoint: str,
+    credentials: Mapping[str, str],
+) -> Server:  # fmt: skip
+    """Trino; secrets reach it by its environment, which its catalog file refers to."""
+    data = home / "data" / "trino"
+    programs = artifacts / artifact("trino-server-core").target
+    plugins = (artifacts / artifact("trino-iceberg").target).parent
+    config = server_config(
+        port=port, heap_mb=heap_mb, listen=LOOPBACK, data_dir=data, catalog_dir=etc / "catalog",
+        plugin_dir=plugins, log_file=home / "logs" / "trino.log",
+    )  # fmt: skip
+    lake = render(
+        "lake.properties.j2", catalog_name=CATALOG, catalog_jdbc=catalog_jdbc, warehouse="s3://warehouse/",
+        s3_endpoint=s3_endpoint, s3_region="us-east-1",
+    )  # fmt: skip
+
+    def prepare() -> None:
+        data.mkdir(parents=True, exist_ok=True)
+        write_private(etc / "config.properties", config)
+        write_private(etc / "catalog" / f"{CATALOG}.properties", lake)
+
+    java = (str(server_java()), f"-Xmx{heap_mb}m", *JVM, f"-Dconfig={etc / 'config.properties'}")
+    launch = Launch(
+        argv=(*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer"),
+        cwd=data,
+        log=home / "logs" / "trino.log",
+        env={
+            "LAKEHOUSE_TRINO_CATALOG_USER": "trino",
+            "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
+            "LAKEHOUSE_S3_ACCESS_KEY": credentials["s3_access_key"],
+            "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
+        },
+        config=config + lake,
+    )
+    return Server(
+        name="trino",
+        port=port,
+        launch=launch,
+        ready=lambda: _answers(port),
+        prepare=prepare,
+        follow_up=lambda: _wait_for_catalog(port),
+        works_in=data,
+        program="java",
+    )
+
+
+def server_config(
+    port: int, heap_mb: int, listen: str | None, data_dir: Path, catalog_dir: Path, plugin_dir: Path | None,
+) -> str:  # fmt: skip
+    """config.properties: half the heap for queries, a quarter as head-room."""
+    return render(
+        "trino.config.properties.j2", node_id=CATALOG, port=port, listen=listen, data_dir=data_dir,
+        catalog_dir=catalog_dir, plugin_dir=plugin_dir, log_file=log_file, heap=f"{heap_mb} MB",
+        query_memory=f"{heap_mb // 2}MB", headroom=f"{heap_mb // 4}MB", cores=os.cpu_count() or 1,
+    )  # fmt: skip
+
+
+def _answers(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/v1/info", timeout=2) as answer:
+            return json.load(answer)["starting"] is False
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _wait_for_catalog(port: int, patience: float = 60.0) -> None:
+    """Asks for the lake's schemas: catalog database, role and credentials are right, and a worker is there."""
+    from trino.dbapi import connect
+    from trino.exceptions import Error
+
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            connect(host=LOOPBACK, port=port, user="lakehouse").cursor().execute(
+                f"SHOW SCHEMAS FROM {CATALOG}"
+            ).fetchall()
+            return
+        except Error as error:
+            if time.monotonic() > deadline:
+                reason = str(getattr(error, "message", error))[:300]
+                raise LakehouseError(f"Trino does not reach its catalog {CATALOG!r}: {reason}") from None
+            time.sleep(0.3)
