@@ -110,9 +110,12 @@ class _DownloadBar:
                 self.console.print(f"{stage} {f'({total >> 20} MB)' if total else ''}".rstrip())
         elif self.bar is None:
             self.bar = Progress(
-                TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(),
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
                 console=self.console,
-            )  # fmt: skip
+            )
             self.task = self.bar.add_task(stage, total=total or None)
             self.bar.start()
         elif self.task is not None:

@@ -55,9 +55,11 @@ def down(settings: Settings) -> list[str]:
     stack = StackSettings()
     with _alone(settings):
         servers = build_servers(
-            settings, stack, read_ports(ports_file(settings)) or dict.fromkeys((*SERVERS, "dagster"), 0),
+            settings,
+            stack,
+            read_ports(ports_file(settings)) or dict.fromkeys((*SERVERS, "dagster"), 0),
             ensure_credentials(credentials_file(settings)),
-        )  # fmt: skip
+        )
         with ThreadPoolExecutor(len(servers)) as pool:
             stopped = list(pool.map(lambda server: _stop(server, settings), servers))
     return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]

@@ -35,21 +35,34 @@ JVM = (
 
 
 def trino_server(
-    home: Path, etc: Path, artifacts: Path, port: int, heap_mb: int, catalog_jdbc: str, s3_endpoint: str,
+    home: Path,
+    etc: Path,
+    artifacts: Path,
+    port: int,
+    heap_mb: int,
+    catalog_jdbc: str,
+    s3_endpoint: str,
     credentials: Mapping[str, str],
-) -> Server:  # fmt: skip
+) -> Server:
     """Trino; secrets reach it by its environment, which its catalog file refers to."""
     data = home / "data" / "trino"
     programs = artifacts / artifact("trino-server-core").target
     plugins = (artifacts / artifact("trino-iceberg").target).parent
     config = server_config(
-        port=port, heap_mb=heap_mb, listen=LOOPBACK, data_dir=data, catalog_dir=etc / "catalog",
-        plugin_dir=plugins, log_file=home / "logs" / "trino.log",
-    )  # fmt: skip
+        port=port,
+        heap_mb=heap_mb,
+        listen=LOOPBACK,
+        catalog_dir=etc / "catalog",
+        plugin_dir=plugins,
+    )
     lake = render(
-        "lake.properties.j2", catalog_name=CATALOG, catalog_jdbc=catalog_jdbc, warehouse="s3://warehouse/",
-        s3_endpoint=s3_endpoint, s3_region="us-east-1",
-    )  # fmt: skip
+        "lake.properties.j2",
+        catalog_name=CATALOG,
+        catalog_jdbc=catalog_jdbc,
+        warehouse="s3://warehouse/",
+        s3_endpoint=s3_endpoint,
+        s3_region="us-east-1",
+    )
 
     def prepare() -> None:
         data.mkdir(parents=True, exist_ok=True)
@@ -81,15 +94,20 @@ def trino_server(
     )
 
 
-def server_config(
-    port: int, heap_mb: int, listen: str | None, data_dir: Path, catalog_dir: Path, plugin_dir: Path | None,
-) -> str:  # fmt: skip
+def server_config(port: int, heap_mb: int, listen: str | None, catalog_dir: Path, plugin_dir: Path | None) -> str:
     """config.properties: half the heap for queries, a quarter as head-room."""
     return render(
-        "trino.config.properties.j2", node_id=CATALOG, port=port, listen=listen, data_dir=data_dir,
-        catalog_dir=catalog_dir, plugin_dir=plugin_dir, log_file=log_file, heap=f"{heap_mb} MB",
-        query_memory=f"{heap_mb // 2}MB", headroom=f"{heap_mb // 4}MB", cores=os.cpu_count() or 1,
-    )  # fmt: skip
+        "trino.config.properties.j2",
+        node_id=CATALOG,
+        port=port,
+        listen=listen,
+        catalog_dir=catalog_dir,
+        plugin_dir=plugin_dir,
+        heap=f"{heap_mb} MB",
+        query_memory=f"{heap_mb // 2}MB",
+        headroom=f"{heap_mb // 4}MB",
+        cores=os.cpu_count() or 1,
+    )
 
 
 def _answers(port: int) -> bool:
