@@ -54,6 +54,12 @@ class StatisticsPolicy(Policy):
     analyze: bool = True
 
 
+class TemporaryPolicy(Policy):
+    """Drop what dbt left behind of a model: temporary relations, and objects no table knows."""
+
+    older_than_hours: float = Field(ge=0)
+
+
 class MaintenancePolicy(Policy):
     """What is done to keep one table fast, and in which schedule group."""
 
@@ -62,6 +68,7 @@ class MaintenancePolicy(Policy):
     expire_snapshots: ExpirePolicy | None = None
     remove_orphan_files: OrphanPolicy | None = None
     statistics: StatisticsPolicy | None = None
+    clean_dbt_temporary: TemporaryPolicy | None = None
 
 
 class RawPolicy(Policy):
