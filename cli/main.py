@@ -55,7 +55,7 @@ def main() -> None:
     if len(app.registered_commands) + len(app.registered_groups) == 1:
         app.callback()(_keep_subcommands)
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
     except LakehouseError as error:
         _fail(str(error), 1)
     except click.ClickException as error:
@@ -65,6 +65,8 @@ def main() -> None:
         _fail("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    else:
+        sys.exit(status if isinstance(status, int) else 0)
 
 
 def _keep_subcommands() -> None:

@@ -27,11 +27,11 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
 
     Raises LakehouseError when jars or a fitting Java are missing.
     """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
     os.environ["JAVA_HOME"] = str(spark_java_home(settings))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     properties = _write_properties(settings, app_name)

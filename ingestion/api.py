@@ -1,0 +1,123 @@
+"""Ingestion as its callers see it: bring a source up to now, and say how far it is."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from ingestion import lease as leases
+from ingestion import source as src
+from ingestion import state
+from ingestion.context import Connection, RowCounts, Writer
+from ingestion.cycle import run_cycle
+from ingestion.reports import SourceReport, SourceStatus, TableReport
+from lakehouse.catalog import load_table, open_catalog
+from lakehouse.declarations import Declarations, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from lakehouse.spark import spark_session
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+WAIT_STEP_SECONDS = 0.5
+
+
+def bring_up(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+) -> SourceReport:
+    """Everything the source has committed at this moment is in the lake when this returns.
+
+    Runs a cycle, or waits for the writer that holds the source's lease. Raises LakehouseError when the source or the
+    lake cannot be reached, when going on would lose rows, or when the other writer takes too long.
+    """
+    declared = declarations.source(source)
+    with src.connect_source(settings, source) as connection:
+        until = src.committed_lsn(connection)
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        deadline = time.monotonic() + settings.ingestion.wait_seconds
+        while time.monotonic() < deadline:
+            lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
+            if lease is not None:
+                return _cycle(settings, declared, lease, session, until)
+            stream = state.read_stream(states, source)
+            if (
+                stream is not None
+                and stream.lsn >= until
+                and set(stream.cut_tables) >= {t.name for t in declared.tables}
+            ):
+                return _report(settings, declared, states, {})
+            time.sleep(WAIT_STEP_SECONDS)
+        held = leases.holder_of(states, source)
+    raise LakehouseError(
+        f"source {source!r}: the writer {held[0] if held else 'before this one'} did not reach "
+        f"{src.lsn_text(until)} within {settings.ingestion.wait_seconds:.0f} s: look at its log"
+    )
+
+
+def source_status(settings: Settings, source: str) -> SourceStatus:
+    """How far a source is in the lake; cheap, needs neither Spark nor Iceberg. Raises LakehouseError."""
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        stream, held = state.read_stream(states, source), leases.holder_of(states, source)
+    with src.connect_source(settings, source) as connection:
+        slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
+        slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
+    return SourceStatus(
+        source=source,
+        follower_alive=held is not None and held[1] == "follow",
+        holder=held[0] if held else None,
+        slot_lag_bytes=slot.lag_bytes if slot else 0,
+        slot_active=slot is not None and slot.active_pid is not None,
+        position_lsn=stream.lsn if stream else None,
+        position_at=stream.updated_at if stream else None,
+        cut_lsn=stream.cut_lsn if stream else None,
+        cut_at=stream.cut_at if stream else None,
+        behind_bytes=max(0, now.lsn - stream.lsn) if stream else 0,
+    )
+
+
+def _cycle(
+    settings: Settings, declared: Source, lease: leases.Lease, session: SparkSession | None, until: int
+) -> SourceReport:
+    with leases.kept_alive(settings, lease), state.connect_catalog(settings) as states:
+        catalog = open_catalog(settings)
+        try:
+            running = session or spark_session(settings, "lakehouse-ingest")
+            outcome = run_cycle(Writer(settings, catalog, running, lease, declared), until)
+            return _report(settings, declared, states, outcome.rows, catalog)
+        finally:
+            catalog.close()
+
+
+def _report(
+    settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog | None = None
+) -> SourceReport:
+    catalog = catalog or open_catalog(settings)
+    stream = state.read_stream(states, declared.name)
+    assert stream is not None and stream.cut_lsn is not None and stream.cut_at is not None
+    with src.connect_source(settings, declared.name) as connection:
+        behind = max(0, src.source_now(connection).lsn - stream.lsn)
+    return SourceReport(
+        source=declared.name,
+        epoch=stream.epoch,
+        cut_lsn=stream.cut_lsn,
+        cut_at=stream.cut_at,
+        tables=tuple(_table_report(catalog, t.identifier, rows.get(t.name, {}), behind) for t in declared.tables),
+    )
+
+
+def _table_report(catalog: SqlCatalog, identifier: tuple[str, str], rows: dict[str, int], behind: int) -> TableReport:
+    table = load_table(catalog, *identifier)
+    snapshot = table.current_snapshot() if table else None
+    summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return TableReport(
+        name=identifier[1],
+        snapshot_id=snapshot.snapshot_id if snapshot else None,
+        rows=rows,
+        total_rows=int(summary.get("total-records", 0)),
+        lag_bytes=behind,
+        columns=tuple((field.name, str(field.field_type)) for field in table.schema().fields) if table else (),
+    )

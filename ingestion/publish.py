@@ -1,0 +1,221 @@
+"""Publishes a cycle: all tables it touched, its cut and its positions, in one catalog transaction.
+
+PyIceberg stages each table's next metadata file; nothing is visible yet. Then one SQL transaction checks the lease
+and swaps the metadata pointers, in sorted order so that two publishes cannot deadlock. A conflict (a compaction
+committed first) rolls all of it back, and everything is staged again on the new state.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
+
+from ingestion import lease as leases
+from ingestion import state
+from ingestion.lease import Lease
+from lakehouse.catalog import load_table
+from lakehouse.errors import LakehouseError
+from lakehouse.retry import until_answered
+from lakehouse.settings import Settings
+
+CUTS = ("meta", "cuts")
+CUTS_SCHEMA = Schema(
+    NestedField(1, "source", StringType(), required=False),
+    NestedField(2, "epoch", IntegerType(), required=False),
+    NestedField(3, "cut_lsn", LongType(), required=False),
+    NestedField(4, "cut_at", TimestamptzType(), required=False),
+    NestedField(5, "published_at", TimestamptzType(), required=False),
+    NestedField(6, "snapshots", MapType(7, StringType(), 8, StringType(), value_required=False), required=False),
+)
+TABLE_PROPERTIES = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.previous-versions-max": "20",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "commit.retry.num-retries": "20",
+}
+MAX_CONFLICTS = 50
+
+
+@dataclass(frozen=True)
+class TableAppend:
+    """Data files to append to one table; no files still make a snapshot, so that a cut can name one."""
+
+    name: str
+    identifier: tuple[str, str]
+    data_files: tuple[DataFile, ...]
+    summary: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A consistent point of the source: everything at or below `lsn` of the named tables."""
+
+    epoch: int
+    lsn: int
+    at: datetime
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What one publish does."""
+
+    cycle_id: str
+    source: str
+    epoch: int
+    appends: tuple[TableAppend, ...]
+    cut: Cut | None = None
+    advance_to: int | None = None
+    positions: tuple[state.Position, ...] = ()
+
+
+@dataclass
+class _Staged:
+    identifier: tuple[str, str]
+    old_location: str
+    new_location: str
+    snapshot_id: int
+    table: Table = field(repr=False)
+
+
+class _Conflict(Exception):
+    """Another commit moved a table's metadata pointer between staging and publishing."""
+
+
+def ensure_table(catalog: SqlCatalog, identifier: tuple[str, str], create: Callable[[], Table]) -> Table:
+    """The table, made by `create` when it is missing."""
+    table = load_table(catalog, *identifier)
+    if table is None:
+        catalog.create_namespace_if_not_exists(identifier[0])
+        create()
+        table = catalog.load_table(identifier)
+    return table
+
+
+def ensure_cuts(catalog: SqlCatalog) -> Table:
+    """`meta.cuts`, created when it is missing."""
+    return ensure_table(
+        catalog,
+        CUTS,
+        lambda: catalog.create_table_if_not_exists(CUTS, CUTS_SCHEMA, properties=TABLE_PROPERTIES),
+    )
+
+
+def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: Publication) -> dict[str, int]:
+    """Makes a cycle visible, all of it or nothing; returns table name → new snapshot id.
+
+    Raises LeaseLost when another writer took the source over.
+    """
+    for _ in range(MAX_CONFLICTS):
+        staged = {append.name: _stage_append(catalog, append) for append in publication.appends}
+        all_staged = [*staged.values()]
+        if publication.cut:
+            all_staged.append(_stage_cut(settings, catalog, publication, staged))
+        try:
+            _swap(settings, catalog.name, lease, publication, all_staged)
+        except _Conflict:
+            continue
+        return {name: table.snapshot_id for name, table in staged.items()}
+    raise LakehouseError(
+        f"source {lease.source!r}: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost"
+    )
+
+
+def _stage_append(catalog: SqlCatalog, append: TableAppend) -> _Staged:
+    return _stage(catalog, append.identifier, append.data_files, append.summary)
+
+
+def _stage(
+    catalog: SqlCatalog, identifier: tuple[str, str], files: tuple[DataFile, ...], summary: dict[str, str]
+) -> _Staged:
+    table = catalog.load_table(identifier)
+    transaction = Transaction(table, autocommit=False)
+    with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
+        for file in files:
+            append.append_data_file(file)
+    staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
+    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    snapshot = staged.metadata.current_snapshot_id
+    assert snapshot is not None
+    return _Staged(identifier, table.metadata_location, staged.metadata_location, snapshot, table)
+
+
+def _stage_cut(
+    settings: Settings, catalog: SqlCatalog, publication: Publication, staged: dict[str, _Staged]
+) -> _Staged:
+    cut, table = publication.cut, ensure_cuts(catalog)
+    assert cut is not None
+    with state.connect_catalog(settings) as connection:
+        now = state.catalog_clock(connection)
+    snapshots = {
+        name: str(staged[name].snapshot_id if name in staged else _current_snapshot(catalog, publication.source, name))
+        for name in cut.tables
+    }
+    row = pa.Table.from_pylist(
+        [
+            {
+                "source": publication.source,
+                "epoch": cut.epoch,
+                "cut_lsn": cut.lsn,
+                "cut_at": cut.at,
+                "published_at": now,
+                "snapshots": list(snapshots.items()),
+            }
+        ],
+        schema=table.schema().as_arrow(),
+    )
+    files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
+    return _stage(catalog, CUTS, files, {"lakehouse.source": publication.source})
+
+
+def _current_snapshot(catalog: SqlCatalog, source: str, name: str) -> int:
+    snapshot = catalog.load_table((f"raw_{source}", name)).current_snapshot()
+    assert snapshot is not None, f"{name} is in a cut but has no snapshot"
+    return snapshot.snapshot_id
+
+
+def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publication, staged: list[_Staged]) -> None:
+    """The one SQL transaction. After an answer that never came, the cycle id tells whether it landed."""
+
+    def attempt() -> None:
+        with state.connect_catalog(settings) as connection, connection.transaction():
+            leases.check(connection, lease, settings.ingestion.lease_seconds)
+            # The lease's row is locked now, so an earlier attempt has either committed or gone.
+            if state.cycle_landed(connection, publication.cycle_id):
+                return
+            for table in sorted(staged, key=lambda item: item.identifier):
+                _swap_pointer(connection, catalog_name, table)
+            for position in publication.positions:
+                state.put_position(connection, publication.source, position)
+            if publication.advance_to is not None:
+                state.advance_positions(connection, publication.source, publication.advance_to)
+            cut = publication.cut
+            state.finish_cycle(
+                connection,
+                publication.cycle_id,
+                publication.source,
+                publication.epoch,
+                (cut.lsn, cut.at, list(cut.tables)) if cut else None,
+            )
+
+    until_answered(attempt, what=f"publish of source {lease.source!r}")
+
+
+def _swap_pointer(connection: psycopg.Connection, catalog_name: str, table: _Staged) -> None:
+    namespace, name = table.identifier
+    done = connection.execute(
+        "UPDATE iceberg_tables SET metadata_location = %s, previous_metadata_location = %s"
+        " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND metadata_location = %s",
+        (table.new_location, table.old_location, catalog_name, namespace, name, table.old_location),
+    )
+    if done.rowcount != 1:
+        raise _Conflict

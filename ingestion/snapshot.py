@@ -1,0 +1,161 @@
+"""Snapshots: all rows of a table at one consistent point of the source, read in ranges of its heap by Spark tasks.
+
+The point is made by a temporary slot that exports its snapshot. From the point on the stream takes over: a
+transaction that the snapshot does not contain has a commit LSN at or above it.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from ingestion.describe import TableFacts
+from ingestion.pgoutput.model import META_SCHEMA
+from ingestion.rows import Counts, TableTarget, raw_rows
+from ingestion.source import connect_source, lsn_number, source_now
+from ingestion.writer import TableWriter, Written
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from lakehouse.sql import ident, literal, relation
+
+PAGE_BYTES = 8192
+CHUNK_SEQ = 1 << 32
+
+
+@dataclass(frozen=True)
+class Point:
+    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
+
+    lsn: int
+    snapshot: str
+    at: datetime
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A range of heap pages of one relation; `last` has no upper bound."""
+
+    number: int
+    relation: tuple[str, str]
+    first_page: int
+    end_page: int | None
+
+
+@dataclass(frozen=True)
+class ChunkPlan:
+    """One chunk to read at a point. Travels by pickle; holds secrets."""
+
+    source: str
+    url: str
+    chunk: Chunk
+    select: str
+    point: Point
+    target: TableTarget
+    restart: bool
+    io_properties: dict[str, str]
+    batch_bytes: int
+    file_bytes: int
+
+
+@contextmanager
+def consistent_point(settings: Settings, source: str, tables: list[RawTable]) -> Iterator[Point]:
+    """A point whose snapshot stays readable inside the `with` block.
+
+    The tables are locked in ACCESS SHARE mode before the point is made and until the end: a rewrite in between would
+    show later readers of the snapshot an empty table.
+    """
+    with connect_source(settings, source) as holder, connect_source(settings, source, replication=True) as exporter:
+        holder.execute("BEGIN READ ONLY")
+        for table in tables:
+            holder.execute(f"LOCK TABLE {relation(*table.relation)} IN ACCESS SHARE MODE")
+        name = f"lakehouse_snapshot_{os.getpid()}"
+        with connect_source(settings, source) as clock:
+            at = source_now(clock).at
+        command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+        result = exporter.pgconn.exec_(command.encode())
+        if result.ntuples != 1:
+            raise LakehouseError(f"source {source!r}: no consistent point: {result.error_message.decode().strip()}")
+        lsn, snapshot = result.get_value(0, 1), result.get_value(0, 2)
+        assert lsn is not None and snapshot is not None
+        yield Point(lsn_number(lsn.decode()), snapshot.decode(), at)
+
+
+def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
+    """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`."""
+    leaves = connection.execute(
+        "SELECT n.nspname, c.relname, pg_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
+        " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
+        {"oid": facts.oid},
+    ).fetchall()
+    ranges = [(schema, name, *pages) for schema, name, size in leaves for pages in page_ranges(size, chunk_bytes)]
+    return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]
+
+
+def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:
+    """Page ranges [first, end) that cover a heap of `size` bytes; the last one is open."""
+    step = max(1, chunk_bytes // PAGE_BYTES)
+    starts = list(range(0, max(1, size // PAGE_BYTES), step))
+    return [(first, starts[i + 1] if i + 1 < len(starts) else None) for i, first in enumerate(starts)]
+
+
+def select_sql(facts: TableFacts, chunk: Chunk) -> str:
+    """The rows of a chunk, every value as its type's output function prints it, as the stream carries it.
+
+    A cast to text is not the same: it strips the padding of char(n) and spells booleans and addresses differently.
+    """
+    columns = ", ".join(
+        f"pg_catalog.textin({column.output_function}({ident(column.name)})) AS {ident(column.name)}"
+        for column in facts.columns
+    )
+    bounds = [f"ctid >= {literal(f'({chunk.first_page},0)')}::tid"]
+    if chunk.end_page is not None:
+        bounds.append(f"ctid < {literal(f'({chunk.end_page},0)')}::tid")
+    return f"SELECT {columns} FROM ONLY {relation(*chunk.relation)} WHERE {' AND '.join(bounds)}"
+
+
+def read_chunk(plan: ChunkPlan) -> Written:
+    """Reads and writes one chunk; raises LakehouseError naming source and relation."""
+    import adbc_driver_postgresql.dbapi as adbc
+
+    counts = Counts()
+    writer = TableWriter(plan.target.metadata_json, PyArrowFileIO(plan.io_properties), plan.file_bytes)
+    if plan.restart and plan.chunk.number == 0:
+        writer.add(raw_rows(plan.target, {}, _meta(plan.point, "t", -1, 1), writer.schema, counts))
+    row = plan.chunk.number * CHUNK_SEQ
+    try:
+        with adbc.connect(plan.url) as connection, connection.cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(plan.point.snapshot)}")
+            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(plan.batch_bytes)})
+            cursor.execute(plan.select)
+            for batch in cursor.fetch_record_batch():
+                values = pa.Table.from_batches([batch])
+                meta = _meta(plan.point, "r", row, batch.num_rows)
+                writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
+                row += batch.num_rows
+    except adbc.Error as error:
+        reason = str(error).strip().splitlines()[0][:300]
+        raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
+    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable)
+
+
+def _meta(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:
+    """Metadata columns of rows that are true at the point: its LSN minus one, which sorts before the stream."""
+    import numpy as np
+
+    columns = {
+        "_op": pa.repeat(operation, rows),
+        "_commit_lsn": pa.repeat(pa.scalar(point.lsn - 1, pa.int64()), rows),
+        "_seq": pa.array(np.arange(first_seq, first_seq + rows, dtype=np.int64)),
+        "_committed_at": pa.repeat(pa.scalar(point.at, pa.timestamp("us", "UTC")), rows),
+    }
+    fields = [pa.field(item.name, item.type) for item in META_SCHEMA]
+    return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in fields], schema=pa.schema(fields))

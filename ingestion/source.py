@@ -1,0 +1,195 @@
+"""Connections to a source database, and what is checked there before a cycle reads anything.
+
+Every check here guards against a way of losing rows without an error: Postgres only warns about a missing
+publication, forgets a slot, or answers from another cluster after a restore.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import psycopg
+from psycopg.rows import dict_row
+
+from ingestion.state import Cluster
+from lakehouse.errors import LakehouseError
+from lakehouse.retry import Unreachable
+from lakehouse.settings import Settings, SourceSettings
+from lakehouse.sql import literal
+from lakehouse.urls import parse_url
+
+# Values arrive as text, so everything that changes how Postgres prints a value is pinned. `row_security = off` turns
+# a policy that would silently filter rows into an error.
+PINNED = {
+    "DateStyle": "ISO,YMD",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "xmloption": "content",
+    "lc_monetary": "C",
+    "row_security": "off",
+    "search_path": "pg_catalog",
+    "statement_timeout": "0",
+    "lock_timeout": "60000",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+
+def source_url(settings: SourceSettings) -> str:
+    """The run-time role's URL with every session setting pinned that changes how values are printed."""
+    url = parse_url(settings.url.get_secret_value())
+    given = dict(url.options)
+    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED.items())
+    given["options"] = f"{given.get('options', '')} {pinned}".strip()
+    given["client_encoding"] = "UTF8"
+    given.setdefault("application_name", "lakehouse")
+    given.setdefault("connect_timeout", "10")
+    given |= {"host": url.host, "port": str(url.port), "user": url.user, "password": url.password}
+    given["dbname"] = url.database
+    return "postgresql://?" + urlencode({key: value for key, value in given.items() if value})
+
+
+def connect_source(settings: Settings, source: str, *, replication: bool = False) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy."""
+    try:
+        url = source_url(settings.source(source))
+        return psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
+    except psycopg.OperationalError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise Unreachable(
+            f"source {source!r}: {reason}; check LAKEHOUSE_SOURCES__{source.upper()}__URL, or run `lakehouse up`"
+        ) from None
+    except psycopg.ProgrammingError as error:
+        raise LakehouseError(f"source {source!r}: its URL is not a libpq URL: {str(error).strip()}") from None
+
+
+def lsn_text(lsn: int) -> str:
+    """An LSN as Postgres writes it, such as 16/B374D848."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_number(text: str) -> int:
+    """The number behind an LSN's text."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+@dataclass(frozen=True)
+class SourceNow:
+    """The source at one moment: everything committed below `lsn` is flushed; `xid` is at or above every one used."""
+
+    lsn: int
+    at: datetime
+    xid: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A logical slot; `lag_bytes` is the WAL it makes the server keep."""
+
+    confirmed_lsn: int
+    active_pid: int | None
+    lag_bytes: int
+    wal_status: str
+
+
+def identify(settings: Settings, source: str) -> Cluster:
+    """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right."""
+    try:
+        with connect_source(settings, source, replication=True) as connection:
+            result = connection.pgconn.exec_(b"IDENTIFY_SYSTEM")
+            if result.ntuples != 1:
+                raise LakehouseError(f"source {source!r}: {result.error_message.decode().strip()}")
+            system, timeline = result.get_value(0, 0), result.get_value(0, 1)
+    except Unreachable as error:
+        if "replication" in str(error) or "walsender" in str(error).lower():
+            raise LakehouseError(
+                f"source {source!r}: the role may not replicate: run `lakehouse prepare {source}` for the statements"
+            ) from None
+        raise
+    assert system is not None and timeline is not None
+    return Cluster(system.decode(), int(timeline))
+
+
+def check_server(connection: psycopg.Connection[Any], source: str) -> None:
+    """Raises LakehouseError when the server cannot decode its WAL or the role may not."""
+    level = _value(connection, "SELECT current_setting('wal_level')")
+    if level != "logical":
+        raise LakehouseError(
+            f"source {source!r}: wal_level is {level}, not logical: run `ALTER SYSTEM SET wal_level = logical`"
+            " as a superuser and restart Postgres"
+        )
+    role = _value(
+        connection, "SELECT rolname FROM pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper"
+    )
+    if role is not None:
+        raise LakehouseError(
+            f"source {source!r}: role {role} may not replicate: run `ALTER ROLE {role} REPLICATION` as a superuser"
+        )
+
+
+def publication_oid(connection: psycopg.Connection[Any], source: str, publication: str) -> int:
+    """The oid of the publication; raises LakehouseError when it is missing or leaves operations out."""
+    row = connection.execute(
+        "SELECT oid::bigint, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot"
+        " FROM pg_publication WHERE pubname = %s",
+        (publication,),
+    ).fetchone()
+    if row is None:
+        raise LakehouseError(
+            f"source {source!r}: publication {publication!r} does not exist: run `lakehouse prepare {source}`"
+        )
+    if not row[1]:
+        raise LakehouseError(
+            f"source {source!r}: publication {publication!r} leaves out some of insert, update, delete, truncate: "
+            f"run `ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')`"
+        )
+    return int(row[0])
+
+
+def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
+    """The slot's state, or None when there is none in this database."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(
+            "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint AS confirmed_lsn, active_pid, wal_status,"
+            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes"
+            " FROM pg_replication_slots"
+            " WHERE slot_name = %s AND database = current_database() AND plugin = 'pgoutput'",
+            (slot,),
+        ).fetchone()
+    if row is None:
+        return None
+    return Slot(row["confirmed_lsn"] or 0, row["active_pid"], row["lag_bytes"], row["wal_status"] or "unknown")
+
+
+def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
+    """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits)."""
+    row = connection.execute(
+        "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, clock_timestamp(),"
+        " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+    ).fetchone()
+    assert row is not None
+    return SourceNow(int(row[0]), row[1], int(row[2]))
+
+
+def committed_lsn(connection: psycopg.Connection[Any]) -> int:
+    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush."""
+    return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+
+
+def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
+    """Makes the permanent slot and returns its LSN."""
+    lsn = _value(connection, f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')")
+    return lsn_number(lsn)
+
+
+def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
+    """Confirms everything below `lsn`, which must be in the lake."""
+    connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, lsn_text(lsn)))
+
+
+def _value(connection: psycopg.Connection[Any], sql: str) -> Any:
+    row = connection.execute(sql).fetchone()
+    return row[0] if row else None
