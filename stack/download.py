@@ -56,7 +56,7 @@ def ensure_artifacts(settings: Settings, progress: Progress = lambda *_: None) -
         ) from None
 
 
-def ivy_command(root: Path, work: Path, wanted: tuple[Artifact, ...]) -> list[str]:
+def ivy_command(work: Path, wanted: tuple[Artifact, ...]) -> list[str]:
     """Writes Ivy's two files and its trust store to `work`; returns the command that downloads to `work`/cache."""
     (work / "ivy.xml").write_text(render("ivy.xml.j2", artifacts=wanted))
     (work / "ivysettings.xml").write_text(render("ivysettings.xml.j2"))
@@ -80,7 +80,7 @@ def _fetch(wanted: tuple[Artifact, ...], root: Path, progress: Progress) -> None
     total = sum(artifact.size for artifact in wanted)
     if (free := shutil.disk_usage(root).free) < 3 * total:
         raise OSError(f"{free >> 20} MB free, {3 * total >> 20} MB needed")
-    _run_ivy(ivy_command(root, work, wanted), work, total, progress)
+    _run_ivy(ivy_command(work, wanted), work, total, progress)
     for artifact in wanted:
         progress(f"unpacking {artifact.name}" if artifact.unpack_to else "verifying", total, total)
         if not _install(artifact, work, root):

@@ -82,12 +82,14 @@ def install_private_java(settings: Settings) -> None:
 def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
     """Writes the certificate authorities the system trusts as a PKCS12 store that Java reads.
 
-    A private JRE does not know a company's authority. Returns None when no bundle is found: Java's own list is used.
+    A private JRE does not know a company's authority. Returns None when there is none: Java then uses its own list.
     """
     bundle = ca_bundle(environ)
     if bundle is None:
         return None
     certificates = _certificates(bundle.read_text(errors="replace"))
+    if not certificates:
+        return None
     entries = [pkcs12.PKCS12Certificate(c, f"ca-{n}".encode()) for n, c in enumerate(certificates)]
     encryption = BestAvailableEncryption(TRUST_STORE_PASSWORD.encode())
     path.write_bytes(pkcs12.serialize_java_truststore(entries, encryption))

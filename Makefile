@@ -1,0 +1,60 @@
+# Everything a user or a contributor types. `make help` lists it.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo dev up down test test-all bench lint format lock clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(READY) ## the whole path on this machine: Postgres, ingestion, vault, marts, checked against the source
+	@$(BIN)/lakehouse demo
+
+dev: $(READY) ## stack, ingestion, Dagster UI and daemon in the foreground; Ctrl-C ends them, the stack stays
+	@$(BIN)/lakehouse dev
+
+up: $(READY) ## start the stack alone
+	@$(BIN)/lakehouse up
+
+down: $(READY) ## stop the stack; the data stays
+	@$(BIN)/lakehouse down
+
+test: $(READY) ## unit tests, then the tests that share one stack
+	@$(BIN)/pytest
+
+test-all: $(READY) ## the slow tests too
+	@$(BIN)/pytest -m ''
+
+bench: $(READY) ## measure ingestion and loads on this machine
+	@$(BIN)/python -m benchmarks
+
+lint: $(READY) ## ruff, mypy and the import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY) ## let ruff rewrite the code
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: ## pin every dependency with hashes, for all platforms, from pyproject.toml (needs uv)
+	@command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 1; }
+	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-header --output-file requirements.lock
+
+clean: ## delete caches of the tools; not the environment, not the data
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
+
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing $$(grep -c '==' requirements.lock) pinned packages"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,130 @@
+"""What the templates render to, and what of it may be seen by others."""
+
+import json
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from jinja2 import UndefinedError
+
+from lakehouse.settings import load_settings
+from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
+from stack.credentials import NAMES, ensure_credentials
+from stack.endpoints import dagster_yaml, endpoints, to_toml, write_endpoints
+from stack.render import render, write_private
+from stack.trino import server_config
+
+PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}
+CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    return load_settings()
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_missing_value_is_an_error_rather_than_an_empty_string():
+    with pytest.raises(UndefinedError):
+        render("postgresql.conf.j2", cluster="sources")
+
+
+def test_only_the_source_cluster_writes_logical_wal():
+    common = {"listen": "127.0.0.1", "port": 1, "sockets": False}
+    assert "wal_level = 'logical'" in render("postgresql.conf.j2", cluster="sources", **common)
+    assert "wal_level" not in render("postgresql.conf.j2", cluster="catalog", **common)
+
+
+def test_trinos_memory_fits_in_its_heap_and_it_listens_on_loopback_alone():
+    text = server_config(21004, 2048, "127.0.0.1", Path("/etc/catalog"), None)
+    values = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
+    assert values["query.max-memory-per-node"] == "1024MB"
+    assert values["memory.heap-headroom-per-node"] == "512MB"
+    assert values["node.bind-ip"] == "127.0.0.1"
+    assert values["retry-policy"] == "NONE"
+
+
+def test_trinos_catalog_file_holds_no_secret():
+    text = render(
+        "lake.properties.j2", catalog_name="lake", catalog_jdbc="jdbc:postgresql://h/lake", warehouse="s3://warehouse/",
+        s3_endpoint="http://s3", s3_region="us-east-1",
+    )  # fmt: skip
+    assert "iceberg.jdbc-catalog.connection-password=${ENV:LAKEHOUSE_TRINO_CATALOG_PASSWORD}" in text
+    assert "s3.aws-secret-key=${ENV:LAKEHOUSE_S3_SECRET_KEY}" in text
+
+
+@pytest.mark.parametrize("script", ["sources.sql.j2", "catalog.sql.j2"])
+def test_the_set_up_scripts_hold_no_secret_and_stop_at_the_first_error(script):
+    text = render(script, databases=SAMPLE_DATABASES)
+    assert "\\set ON_ERROR_STOP on" in text
+    assert "PASSWORD '" not in text
+
+
+def test_dagsters_instance_limits_pools_and_frees_those_of_killed_runs():
+    instance = yaml.safe_load(dagster_yaml(json.dumps("postgresql://u:p@h/dagster"), Path("/logs")))
+    assert instance["storage"]["postgres"]["postgres_url"] == "postgresql://u:p@h/dagster"
+    assert instance["concurrency"]["pools"]["default_limit"] == 1
+    assert instance["run_monitoring"]["enabled"] is True
+    assert instance["run_monitoring"]["free_slots_after_run_end_seconds"] > 0
+    assert instance["telemetry"]["enabled"] is False
+
+
+def test_dagsters_storage_may_come_from_the_environment():
+    instance = yaml.safe_load(dagster_yaml("{env: DAGSTER_URL}", Path("/logs")))
+    assert instance["storage"]["postgres"]["postgres_url"] == {"env": "DAGSTER_URL"}
+
+
+def test_the_endpoints_are_read_back_as_settings(settings):
+    write_endpoints(settings, PORTS, CREDENTIALS)
+    read = load_settings()
+    assert read.trino.port == 21004
+    assert read.dagster.port == 21005
+    assert read.s3.endpoint == "http://127.0.0.1:21003"
+    assert set(read.sources) == set(SAMPLE_DATABASES)
+    assert read.catalog_dsn() == "postgresql://lakehouse:secret-lakehouse@127.0.0.1:21002/lake"
+
+
+def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(settings):
+    values = endpoints(PORTS, CREDENTIALS)["sources"]["retail"]
+    assert values["url"].startswith("postgresql://lakehouse_ingest:")
+    assert values["owner_url"].startswith("postgresql://app:")
+
+
+def test_files_with_passwords_are_private(settings):
+    write_endpoints(settings, PORTS, CREDENTIALS)
+    ensure_credentials(settings.home / "run" / "credentials.json")
+    for name in ("endpoints.toml", "dagster/dagster.yaml", "run/credentials.json"):
+        assert mode(settings.home / name) == 0o600
+
+
+def test_a_private_file_is_private_from_its_first_byte_even_when_it_replaces_an_open_one(tmp_path):
+    target = tmp_path / "secret"
+    target.write_text("old")
+    target.chmod(0o644)
+    write_private(target, "new")
+    assert target.read_text() == "new"
+    assert mode(target) == 0o600
+
+
+def test_toml_text_survives_a_round_trip():
+    values = {"a": 'quote " and \\ and é', "b": {"n": 1, "c": {"on": True}}}
+    assert tomllib.loads(to_toml(values)) == values
+
+
+def test_credentials_are_generated_once_and_differ(tmp_path):
+    first = ensure_credentials(tmp_path / "c.json")
+    assert ensure_credentials(tmp_path / "c.json") == first
+    assert len(set(first.values())) == len(NAMES)
+
+
+def test_fixed_ports_come_from_the_environment(monkeypatch):
+    monkeypatch.setenv("LAKEHOUSE_STACK_TRINO_PORT", "8080")
+    assert StackSettings().fixed_ports() == {"trino": 8080}
+    assert "trino" in SERVERS

@@ -1,0 +1,116 @@
+"""Processes are known by pid and start time, and stopped with everything they started."""
+
+import dataclasses
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from stack import process
+from stack.process import Launch
+
+SLEEPER = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
+)
+
+
+def launch(folder, code: str = SLEEPER) -> Launch:
+    return Launch(argv=(sys.executable, "-c", code), cwd=folder, log=folder / "server.log", env={})
+
+
+@pytest.fixture
+def started(tmp_path):
+    handles = []
+
+    def begin(code: str = SLEEPER):
+        handles.append(process.start(launch(tmp_path, code), 1234, tmp_path / "server.json"))
+        return handles[-1]
+
+    yield begin
+    for handle in handles:
+        with suppress(psutil.NoSuchProcess):
+            for child in handle.children(recursive=True):
+                child.kill()
+            handle.kill()
+
+
+def until(condition) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_started_process_is_found_by_its_record(tmp_path, started):
+    handle = started()
+    record = process.read_record(tmp_path / "server.json")
+    assert record is not None and record.port == 1234
+    assert process.find(record) == handle
+
+
+def test_a_pid_that_now_belongs_to_another_process_is_not_taken_for_ours(tmp_path, started):
+    started()
+    record = process.read_record(tmp_path / "server.json")
+    assert process.find(dataclasses.replace(record, created=record.created - 3600)) is None
+
+
+def test_a_killed_process_is_not_found_even_while_it_is_a_zombie(tmp_path, started):
+    handle = started()
+    handle.kill()
+    until(lambda: process.find(process.read_record(tmp_path / "server.json")) is None)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"pid": 1}', "[1]"])
+def test_a_damaged_pid_file_counts_as_not_running(tmp_path, text):
+    (tmp_path / "server.json").write_text(text)
+    assert process.find(process.read_record(tmp_path / "server.json")) is None
+
+
+def test_stop_leaves_no_child(started):
+    handle = started()
+    until(lambda: handle.children())
+    children = handle.children()
+    process.stop([handle], signal.SIGTERM, 5)
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_process_that_ignores_the_signal_is_killed(tmp_path, started):
+    handle = started(STUBBORN)
+    until(lambda: "ready" in (tmp_path / "server.log").read_text())
+    process.stop([handle], signal.SIGTERM, 0.3)
+    assert process.find(process.read_record(tmp_path / "server.json")) is None
+
+
+def test_orphans_are_found_by_working_directory_and_program(tmp_path):
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as orphan:
+        try:
+            assert [found.pid for found in process.working_in(tmp_path, "sleep")] == [orphan.pid]
+            assert process.working_in(tmp_path, "postgres") == []
+        finally:
+            orphan.kill()
+
+
+def test_the_fingerprint_changes_with_what_the_process_would_see(tmp_path):
+    plain = launch(tmp_path)
+    assert plain.fingerprint() == launch(tmp_path).fingerprint()
+    for changed in ({"config": "port=2"}, {"env": {"PASSWORD": "new"}}, {"argv": ("java",)}):
+        assert dataclasses.replace(plain, **changed).fingerprint() != plain.fingerprint()
+
+
+def test_a_log_past_the_limit_is_rotated_in_place_and_the_oldest_copy_dropped(tmp_path):
+    log = tmp_path / "server.log"
+    with log.open("a") as writer:
+        for generation in range(5):
+            writer.write(f"generation {generation}")
+            writer.flush()
+            process.rotate(log, limit=5, copies=2)
+        writer.write("still the same file")
+    assert log.read_text() == "still the same file"
+    assert (tmp_path / "server.log.1").read_text() == "generation 4"
+    assert (tmp_path / "server.log.2").read_text() == "generation 3"
+    assert not (tmp_path / "server.log.3").exists()
