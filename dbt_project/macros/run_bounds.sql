@@ -1,0 +1,1 @@
+{% macro write_run_bounds() %}{% endmacro %}
