@@ -85,7 +85,7 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _follow(settings: Settings, declarations: Declarations, names: list[str]) -> None:
-    from ingestion import follow
+    from ingestion import follow_sources
 
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     for chatty in ("py4j", "pyiceberg"):
@@ -93,7 +93,7 @@ def _follow(settings: Settings, declarations: Declarations, names: list[str]) ->
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    follow(settings, declarations, names, stop)
+    follow_sources(settings, declarations, names, stop)
 
 
 def _chosen(settings: Settings, declarations: Declarations, sources: list[str] | None) -> list[str]:

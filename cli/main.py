@@ -1,11 +1,9 @@
 """Entry point of the `lakehouse` command: mounts the groups and turns errors into one line."""
 
 import importlib
-import os
 import sys
 from typing import Any
 
-import click
 import typer
 
 from lakehouse.errors import LakehouseError
@@ -55,27 +53,14 @@ def main() -> None:
     if len(app.registered_commands) + len(app.registered_groups) == 1:
         app.callback()(_keep_subcommands)
     try:
-        status = app(standalone_mode=False)
+        app()
     except LakehouseError as error:
-        _fail(str(error), 1)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    else:
-        sys.exit(status if isinstance(status, int) else 0)
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
 
 
 def _keep_subcommands() -> None:
     """An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut."""
-
-
-def _fail(message: str, status: int) -> None:
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 _EXPORTS = {
     "bring_up": "ingestion.api",
     "source_status": "ingestion.api",
-    "follow": "ingestion.follow",
+    "follow_sources": "ingestion.follow",
     "setup_statements": "ingestion.setup",
     "SourceReport": "ingestion.reports",
     "SourceStatus": "ingestion.reports",

@@ -30,7 +30,7 @@ log = logging.getLogger("lakehouse.follow")
 LONGEST_PAUSE_SECONDS = 30.0
 
 
-def follow(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
+def follow_sources(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
     """Follows the sources until `stop` is set; a failing source is tried again and does not hold up the others."""
     with state.connect_catalog(settings) as states:
         state.ensure_state(states)

@@ -7,7 +7,7 @@ publication, forgets a slot, or answers from another cluster after a restore.
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.rows import dict_row
@@ -48,7 +48,7 @@ def source_url(settings: SourceSettings) -> str:
     given.setdefault("connect_timeout", "10")
     given |= {"host": url.host, "port": str(url.port), "user": url.user, "password": url.password}
     given["dbname"] = url.database
-    return "postgresql://?" + urlencode({key: value for key, value in given.items() if value})
+    return "postgresql://?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
 
 
 def connect_source(settings: Settings, source: str, *, replication: bool = False) -> psycopg.Connection[Any]:

@@ -16,7 +16,6 @@ from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings
 
 DDL = """
-CREATE SCHEMA IF NOT EXISTS lakehouse;
 CREATE TABLE IF NOT EXISTS lakehouse.streams (
   source text PRIMARY KEY, epoch integer NOT NULL, lsn bigint NOT NULL, slot text NOT NULL,
   system_identifier text NOT NULL, timeline integer NOT NULL, publication_oid bigint NOT NULL,
@@ -90,6 +89,8 @@ def ensure_state(connection: psycopg.Connection) -> None:
     if connection.execute("SELECT to_regclass('lakehouse.cycles')").fetchone() == (None,):
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
+            if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
+                connection.execute("CREATE SCHEMA lakehouse")
             connection.execute(DDL)
 
 

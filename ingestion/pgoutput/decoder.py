@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.pgoutput.cells import fail_where
-from ingestion.pgoutput.model import META_SCHEMA, Batch, DecodeError, Relation
+from ingestion.pgoutput.model import META_SCHEMA, Batch, DecodeError, Relation, rows_without_columns
 from ingestion.pgoutput.relations import group_by_oid, read_truncates, read_versions
 from ingestion.pgoutput.rows import Rows, decode_rows
 from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
@@ -20,6 +20,8 @@ from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
 Keys = Mapping[tuple[str, str], tuple[str, ...]]
 
 _POSTGRES_EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
+_LATEST = 252_455_615_999_999_999  # 9999-12-31 in microseconds since 2000
+_EARLIEST = -63_082_281_600_000_000  # 0001-01-01
 _BEGIN_SIZE, _COMMIT_SIZE, _SMALLEST_CHANGE = 21, 26, 8
 
 
@@ -101,10 +103,19 @@ class Decoder:
             try:
                 state, decoded = _decode_block(state, wire, self._keys, self._xid_reference)
             except DecodeError as error:
-                raise DecodeError(first + error.index, error.reason) from None
+                earliest = self._earliest(state, wire, error)
+                raise DecodeError(first + earliest.index, earliest.reason) from None
             parts += decoded
         self._state = state
         return _merged(parts)
+
+    def _earliest(self, state: State, wire: Wire, error: DecodeError) -> DecodeError:
+        """The first bad message: checks run by kind and column, so a later one may have been found first."""
+        try:
+            _decode_block(state, wire.first(error.index), self._keys, self._xid_reference)
+        except DecodeError as earlier:
+            return self._earliest(state, wire, earlier)
+        return error
 
     def skip(self, message: bytes) -> None:
         """Pass over one change message that could not be decoded, so that those after it keep their `_seq`."""
@@ -122,6 +133,8 @@ def _all_blocks(messages: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, Wir
 
 
 def _decode_block(state: State, wire: Wire, keys: Keys, xid_reference: int) -> tuple[State, list[Batch]]:
+    if len(wire) == 0:
+        return state, []
     every = np.arange(len(wire))
     size = wire.end - wire.start
     fail_where(size == 0, every, "message is empty")
@@ -155,8 +168,11 @@ def _read_transactions(
     fail_where(begins & ((depth != 1) | (size != _BEGIN_SIZE)), every, "begin is misplaced or has a wrong length")
     fail_where(commits & ((depth != 0) | (size != _COMMIT_SIZE)), every, "commit is misplaced or has a wrong length")
     begin = wire.start[begins]
-    lsn = np.concatenate(([state.lsn], wire.i64(begin + 1)))
-    committed_at = np.concatenate(([state.committed_at], wire.i64(begin + 9) + _POSTGRES_EPOCH))
+    begin_lsn, begin_at = wire.i64(begin + 1), wire.i64(begin + 9)
+    possible = (begin_lsn > 0) & (begin_at >= _EARLIEST) & (begin_at <= _LATEST)
+    fail_where(~possible, np.flatnonzero(begins), "begin has an impossible LSN or commit time")
+    lsn = np.concatenate(([state.lsn], begin_lsn))
+    committed_at = np.concatenate(([state.committed_at], begin_at + _POSTGRES_EPOCH))
     xid = wire.u32(begin + 17)
     xid = np.concatenate(([state.xid], xid_reference - ((xid_reference - xid) & 0xFFFFFFFF)))
     commit = np.flatnonzero(commits)
@@ -235,4 +251,7 @@ def _merged(parts: Iterable[Batch]) -> list[Batch]:
 def _joined(run: list[Batch]) -> Batch:
     if len(run) == 1:
         return run[0]
-    return Batch(run[0].relation, pa.concat_tables(b.values for b in run), pa.concat_tables(b.meta for b in run))
+    meta = pa.concat_tables(part.meta for part in run)
+    if not run[0].relation.columns:
+        return Batch(run[0].relation, rows_without_columns(meta.num_rows), meta)
+    return Batch(run[0].relation, pa.concat_tables(part.values for part in run), meta)

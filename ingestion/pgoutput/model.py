@@ -58,3 +58,8 @@ class Batch:
     relation: Relation
     values: pa.Table
     meta: pa.Table
+
+
+def rows_without_columns(count: int) -> pa.Table:
+    """A table of `count` rows and no columns: Postgres has such relations, and concat_tables would forget the rows."""
+    return pa.table({"": pa.nulls(count)}).select([])

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from ingestion.pgoutput.cells import NULL, TEXT, UNCHANGED, Cells, fail_where, parse_tuples, text_array
 from ingestion.pgoutput.json_key import json_objects
-from ingestion.pgoutput.model import Relation
+from ingestion.pgoutput.model import Relation, rows_without_columns
 from ingestion.pgoutput.wire import Bytes, Mask, Positions, Wire
 
 INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"
@@ -158,8 +158,8 @@ def _merge(wire: Wire, relation: Relation, messages: Positions, moved: Mask, new
 
 
 def _table(columns: list[pa.Array], names: list[str], count: int) -> pa.Table:
-    if not columns:  # a table may have no columns, its rows still count
-        return pa.table({"": pa.nulls(count)}).select([])
+    if not columns:
+        return rows_without_columns(count)
     return pa.table(columns, schema=pa.schema([(name, pa.string()) for name in names]))
 
 

@@ -37,6 +37,10 @@ class Wire:
         """The bytes of one message."""
         return self.data[self.start[index] : self.end[index]].tobytes()
 
+    def first(self, count: int) -> "Wire":
+        """The first messages alone."""
+        return Wire(self.data, np.append(self.start[:count], self.start[count]))
+
     def u8(self, at: Positions) -> Bytes:
         """Bytes."""
         return np.take(self.data, at, mode="clip")
