@@ -1,0 +1,1 @@
+"""Keeps the lake's tables fast and small: plain functions `(session, table, policy) -> Outcome`."""

@@ -1,0 +1,61 @@
+"""Sizes and histories of a table from its Iceberg metadata: what every action plans with, no data file is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog import DATA_OPERATIONS
+from maintenance.outcome import Figures
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+
+def measure(table: Table) -> Figures:
+    """The table's current size: one manifest list is read."""
+    snapshot = table.current_snapshot()
+    return Figures(
+        files=total(snapshot, "total-data-files"),
+        bytes=total(snapshot, "total-files-size"),
+        delete_files=total(snapshot, "total-delete-files"),
+        manifests=len(live_manifests(table)),
+        snapshots=len(table.metadata.snapshots),
+    )
+
+
+def total(snapshot: Snapshot | None, key: str) -> int:
+    """A number of the snapshot's summary; 0 when there is no snapshot or the writer left it out."""
+    summary = snapshot.summary if snapshot else None
+    return int(summary.additional_properties.get(key, 0)) if summary else 0
+
+
+def live_manifests(table: Table) -> list[ManifestFile]:
+    """The current snapshot's manifests that still hold a file (the next commit drops the others)."""
+    snapshot = table.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
+
+
+def history(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
+    """A snapshot, the current one by default, and its ancestors, newest first."""
+    snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+
+
+def newest_data_chain(table: Table) -> list[Snapshot]:
+    """The current snapshot back to the newest one that changed data, that one included.
+
+    Sensors walk this chain to tell new data from a compaction, so no link of it may be missing.
+    """
+    chain = []
+    for snapshot in history(table):
+        chain.append(snapshot)
+        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+            break
+    return chain

@@ -1,0 +1,94 @@
+"""What one action did to one table, in numbers; the same record for the terminal, JSON and Dagster."""
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import MaintenancePolicy
+
+if TYPE_CHECKING:
+    from maintenance.session import Session
+
+Status = Literal["failed", "done", "planned", "skipped"]
+ERROR_LENGTH = 400
+
+
+class TableName(NamedTuple):
+    """An Iceberg table's identifier."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The size of a table's current state; None where an action does not look at it."""
+
+    files: int | None = None
+    bytes: int | None = None
+    delete_files: int | None = None
+    manifests: int | None = None
+    snapshots: int | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one action did to one table. `reason` says why it was skipped, or what was done."""
+
+    action: str
+    table: TableName
+    status: Status
+    reason: str = ""
+    error: str | None = None
+    before: Figures = Figures()
+    after: Figures = Figures()
+    removed_files: int = 0
+    removed_bytes: int = 0
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: the table as `namespace.name`, figures that were not looked at left out."""
+        record = asdict(self) | {"table": str(self.table), "seconds": round(self.seconds, 3)}
+        for side in ("before", "after"):
+            record[side] = {key: value for key, value in record[side].items() if value is not None}
+        return record
+
+
+Body = Callable[["Session", TableName, MaintenancePolicy], Outcome]
+
+
+def action(name: str) -> Callable[[Body], Body]:
+    """Makes an action time itself and turn its table's failure into an Outcome.
+
+    A LakehouseError passes through: it means that the environment is broken, for every table alike.
+    """
+
+    def wrap(body: Body) -> Body:
+        @functools.wraps(body)
+        def run(session: "Session", table: TableName, policy: MaintenancePolicy) -> Outcome:
+            started = time.perf_counter()
+            try:
+                outcome = body(session, table, policy)
+            except LakehouseError:
+                raise
+            except Exception as error:
+                outcome = Outcome(name, table, "failed", error=one_line(error))
+            return replace(outcome, seconds=time.perf_counter() - started)
+
+        return run
+
+    return wrap
+
+
+def one_line(error: Exception) -> str:
+    """An exception's first line with its type; Spark and Trino send pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].endswith(":") and len(lines) > 1:
+        lines[0] += " " + lines[1].removeprefix(": ")
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:ERROR_LENGTH]
