@@ -1,0 +1,116 @@
+"""Runs actions over tables: several at a time, failures counted per table, the worst shown first.
+
+A failing table does not stop the others; the run fails at its end when more than a stated share failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
+from maintenance.clean_dbt_temporary import clean_dbt_temporary, strays
+from maintenance.compact import compact
+from maintenance.declared import MaintainedTable, maintained_tables, select
+from maintenance.drop_extended_stats import drop_extended_stats
+from maintenance.expire_snapshots import expire_snapshots
+from maintenance.outcome import Body, Outcome
+from maintenance.remove_orphan_files import remove_orphan_files
+from maintenance.session import Session
+
+# In the order in which `all` runs them: what one sets free, the next removes.
+ACTIONS: dict[str, Body] = {
+    "compact": compact,
+    "expire_snapshots": expire_snapshots,
+    "remove_orphan_files": remove_orphan_files,
+    "drop_extended_stats": drop_extended_stats,
+    "clean_dbt_temporary": clean_dbt_temporary,
+}
+READ_THE_LAKE = frozenset({"remove_orphan_files", "clean_dbt_temporary"})
+WORKERS = 4
+ORDER = {"failed": 0, "done": 1, "planned": 2, "skipped": 3}
+Report = Callable[[Outcome], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """All outcomes of a run, the worst first."""
+
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """The outcomes that are failures."""
+        return tuple(outcome for outcome in self.outcomes if outcome.status == "failed")
+
+    @property
+    def failed_share(self) -> float:
+        """Failures among the tables that were tried, from 0 to 1; skipped ones do not thin it out."""
+        tried = sum(outcome.status != "skipped" for outcome in self.outcomes)
+        return len(self.failed) / tried if tried else 0.0
+
+    def check(self, max_failed_share: float = 0.0) -> None:
+        """Raises LakehouseError when a larger share failed than is accepted."""
+        if self.failed_share > max_failed_share:
+            first = self.failed[0]
+            raise LakehouseError(
+                f"{len(self.failed)} of {len(self.outcomes)} maintenance actions failed, "
+                f"first {first.action} of {first.table}: {first.error}"
+            )
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        counts = {status: sum(o.status == status for o in self.outcomes) for status in ORDER}
+        return {"counts": counts, "outcomes": [outcome.as_dict() for outcome in self.outcomes]}
+
+
+def run(
+    session: Session,
+    actions: Iterable[str],
+    names: Iterable[str] = (),
+    group: str | None = None,
+    report: Report = lambda outcome: None,
+) -> Result:
+    """Runs the named actions, one after the other, over the declared tables of these names and this group.
+
+    `report` is called with each outcome as it comes. Raises LakehouseError for a broken environment or unknown names.
+    """
+    names = tuple(names)
+    declared = maintained_tables(load_manifest(session.settings))
+    chosen = select(declared, names, group)
+    outcomes: list[Outcome] = []
+    for name in actions:
+        stray = strays_for(session, name, declared, names, group)
+        outcomes += run_action(session, name, (*chosen, *stray), report)
+    return Result(tuple(sorted(outcomes, key=_worst_first)))
+
+
+def run_action(
+    session: Session, name: str, tables: Iterable[MaintainedTable], report: Report = lambda outcome: None
+) -> list[Outcome]:
+    """Runs one action over tables, a few at a time."""
+    if name in READ_THE_LAKE:
+        session.lake()
+    outcomes = []
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for outcome in pool.map(lambda table: ACTIONS[name](session, table.name, table.policy), tables):
+            report(outcome)
+            outcomes.append(outcome)
+    session.forget_lake()
+    return outcomes
+
+
+def strays_for(
+    session: Session, name: str, declared: tuple[MaintainedTable, ...], names: tuple[str, ...], group: str | None
+) -> tuple[MaintainedTable, ...]:
+    """Undeclared models that left temporary things; none when the run was restricted to named tables."""
+    if name != "clean_dbt_temporary" or names:
+        return ()
+    return tuple(table for table in strays(session, declared) if group in (None, table.policy.schedule_group))
+
+
+def _worst_first(outcome: Outcome) -> tuple[int, float, int, str]:
+    return (ORDER[outcome.status], -outcome.seconds, list(ACTIONS).index(outcome.action), str(outcome.table))
