@@ -1,0 +1,56 @@
+"""`lakehouse run`: Dagster jobs in the foreground, one after another, recorded like any other run."""
+
+import json as jsonlib
+import sys
+from dataclasses import asdict
+from datetime import date, datetime
+from typing import Annotated
+
+import typer
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+
+
+def run(
+    jobs: Annotated[list[str], typer.Argument(help="Jobs in order, such as load_retail build_marts.")],
+    partition: Annotated[
+        datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Derive this day of commit time (UTC) again, past the watermarks."),
+    ] = None,
+    first: Annotated[
+        datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day to derive again, in one run.")
+    ] = None,
+    last: Annotated[
+        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day to derive again (included).")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON, and progress on stderr.")] = False,
+) -> int:
+    """Run Dagster jobs in this process, on the instance that the UI shows; stops at the first failure."""
+    days = _days(_date(partition), _date(first), _date(last))
+    from orchestration.days import DayRange
+    from orchestration.runner import run_jobs
+
+    outcomes = run_jobs(load_settings(), jobs, DayRange(*days) if days else None, to_stderr=json)
+    if json:
+        print(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
+    for outcome in outcomes:
+        if not outcome.success:
+            print(f"error: {outcome.job}: {outcome.error or 'see the run in the UI'}", file=sys.stderr)
+    return 0 if all(outcome.success for outcome in outcomes) else 1
+
+
+def _date(value: datetime | None) -> date | None:
+    return value.date() if value else None
+
+
+def _days(partition: date | None, first: date | None, last: date | None) -> tuple[date, date] | None:
+    if partition and (first or last):
+        raise LakehouseError("give --partition for one day, or --from and --to for several, not both")
+    if partition:
+        return partition, partition
+    if not first and not last:
+        return None
+    if not first or not last or first > last:
+        raise LakehouseError("--from and --to belong together, the earlier day first")
+    return first, last

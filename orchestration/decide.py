@@ -1,0 +1,168 @@
+"""Whether a job is due, decided from facts alone: no Dagster, no server, so that every case is a unit test.
+
+Each answer says which facts were seen: it becomes the SkipReason in the UI, or the run's `lakehouse/why` tag.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Protocol
+
+from orchestration.history import JobHistory, PastRun
+
+if TYPE_CHECKING:
+    from lakehouse.catalog import SnapshotFact
+
+MAX_ATTEMPTS = 3
+FIRST_WAIT = timedelta(seconds=30)
+LONGEST_WAIT = timedelta(hours=1)
+PULL_BYTES = 64 * 1024
+PULL_AFTER = timedelta(minutes=15)
+
+
+class SourceFacts(Protocol):
+    """What `ingestion.source_status` says."""
+
+    @property
+    def follower_alive(self) -> bool:
+        """Whether somebody holds the source's lease and keeps raw up to date."""
+
+    @property
+    def slot_lag_bytes(self) -> int:
+        """WAL between the slot and the source's end."""
+
+    @property
+    def position_lsn(self) -> int | None:
+        """How far the lake is; None when nothing was ever ingested."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at the lake, and at the source when the job ingests."""
+
+    newest: Mapping[str, SnapshotFact]
+    source: SourceFacts | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Run the job now; `trigger` names the occasion, `attempt` counts its runs from 1."""
+
+    why: str
+    trigger: str
+    attempt: int
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Do nothing, for this reason."""
+
+    why: str
+
+
+def decide(
+    job: str, seen: Seen, history: JobHistory, now: datetime, confirm_after: timedelta | None = None
+) -> Launch | Skip:
+    """Launches for news, never beside a run of the same job, a failed one at most MAX_ATTEMPTS times.
+
+    `confirm_after`: after so long without news a run confirms that there is none, or a quiet source would look stale.
+    """
+    if history.unfinished:
+        run = history.unfinished[0]
+        return Skip(f"run {run.short_id} of {job} is {run.status}; looking again when it has ended")
+    news = _news(seen, history, now) or _silence(history, now, confirm_after)
+    if news is None:
+        return Skip(_nothing_new(job, seen, history))
+    trigger = fingerprint(seen, history)
+    failed = [run for run in history.failures if run.trigger == trigger]
+    if len(failed) >= MAX_ATTEMPTS:
+        return Skip(
+            f"{news}, but {len(failed)} runs of {job} have failed on it, the last is {failed[0].short_id}: "
+            f"see its log, fix the cause, then launch {job} by hand"
+        )
+    if wait := _wait(history, now):
+        return Skip(f"{news}; run {history.failures[0].short_id} of {job} has failed, next attempt in {_ago(wait)}")
+    return Launch(news, trigger, len(failed) + 1)
+
+
+def fingerprint(seen: Seen, history: JobHistory) -> str:
+    """The occasion of a run: equal as long as nothing new is seen and no run has succeeded."""
+    facts = [
+        {table: fact.snapshot_id for table, fact in sorted(seen.newest.items())},
+        seen.source.position_lsn if seen.source and not seen.source.follower_alive else None,
+        history.last_success.run_id if history.last_success else None,
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
+
+
+def _news(seen: Seen, history: JobHistory, now: datetime) -> str | None:
+    loaded = history.last_success.snapshots if history.last_success else {}
+    changed = {table: fact for table, fact in seen.newest.items() if loaded.get(table) != fact.snapshot_id}
+    if changed:
+        return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
+    return _not_followed(seen.source, history, now) if seen.source else None
+
+
+def _not_followed(source: SourceFacts, history: JobHistory, now: datetime) -> str | None:
+    if source.follower_alive:
+        return None
+    if source.position_lsn is None:
+        return "nothing was ever ingested and no follower is alive"
+    lag = source.slot_lag_bytes
+    since = _ended(history.last_success)
+    if lag >= PULL_BYTES or (lag > 0 and (since is None or now - since >= PULL_AFTER)):
+        return f"no follower is alive and the slot is {lag} bytes behind"
+    return None
+
+
+def _silence(history: JobHistory, now: datetime, confirm_after: timedelta | None) -> str | None:
+    since = _ended(history.last_success)
+    if confirm_after is None or since is None or now - since < confirm_after:
+        return None
+    return f"no news for {_ago(now - since)}; a run confirms it, as freshness is declared"
+
+
+def _nothing_new(job: str, seen: Seen, history: JobHistory) -> str:
+    source = seen.source
+    follower = ""
+    if source is not None:
+        alive = "a" if source.follower_alive else "no"
+        follower = f"; {alive} follower is alive, the slot is {source.slot_lag_bytes} bytes behind"
+    if history.last_success is None:
+        return f"{len(seen.newest)} tables hold data and {job} never succeeded{follower}"
+    run = history.last_success
+    newest = max((fact.committed_at for fact in seen.newest.values()), default=None)
+    at = f", newest of {newest:%Y-%m-%d %H:%M:%S}Z" if newest else ""
+    return f"run {run.short_id} has loaded the newest data snapshots of {len(seen.newest)} tables{at}{follower}"
+
+
+def _wait(history: JobHistory, now: datetime) -> timedelta | None:
+    """Doubles with each failure since the last success, so that constant news cannot flood a broken job."""
+    if not history.failures:
+        return None
+    since = _ended(history.failures[0]) or history.failures[0].created_at
+    left = since + min(FIRST_WAIT * 2 ** (min(len(history.failures), 20) - 1), LONGEST_WAIT) - now
+    return left if left > timedelta(0) else None
+
+
+def _ended(run: PastRun | None) -> datetime | None:
+    return None if run is None else run.ended_at or run.created_at
+
+
+def _fact(table: str, fact: SnapshotFact) -> str:
+    return f"{table} (snapshot {fact.snapshot_id}, {fact.added_rows} rows added)"
+
+
+def _list(items: list[str]) -> str:
+    return ", ".join(items[:3]) + (f" and {len(items) - 3} more tables" if len(items) > 3 else "")
+
+
+def _ago(span: timedelta) -> str:
+    seconds = int(span.total_seconds())
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds // 3600} h"

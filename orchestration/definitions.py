@@ -1,0 +1,42 @@
+"""The composition root: everything Dagster knows, made from the declarations.
+
+Loading reads files only, no server: dbt's manifest is parsed again when the project has changed.
+"""
+
+import warnings
+
+import dagster as dg
+from dagster_shared.utils.warnings import PreviewWarning
+
+from lakehouse.declarations import declarations_from
+from lakehouse.manifest import load_manifest
+from lakehouse.settings import Settings, load_settings
+from orchestration.dbt_assets import load_assets, other_sources
+from orchestration.dbt_resource import dbt_resource
+from orchestration.maintenance_jobs import maintenance_definitions
+from orchestration.marts import marts_definitions
+from orchestration.policies import policies
+from orchestration.raw import source_definitions
+from orchestration.resources import Lake, LakeSpark
+
+warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", category=PreviewWarning)
+
+
+def definitions(settings: Settings) -> dg.Definitions:
+    """Raw by source, parsed and vault, marts, maintenance; then the policies that hold for all of them."""
+    manifest = load_manifest(settings)
+    declared = declarations_from(manifest, settings.dbt_project_dir)
+    first_day = settings.dagster.first_day
+    return dg.Definitions.merge(
+        *(source_definitions(source, first_day) for source in declared.sources),
+        dg.Definitions(assets=[load_assets(manifest, first_day), *other_sources(manifest)]),
+        marts_definitions(manifest),
+        maintenance_definitions(manifest),
+        dg.Definitions(
+            resources={"lake": Lake(), "spark": LakeSpark(), "dbt": dbt_resource(settings)},
+            executor=dg.in_process_executor,
+        ),
+    ).map_asset_specs(func=policies(manifest))
+
+
+defs = definitions(load_settings())

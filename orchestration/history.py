@@ -1,0 +1,74 @@
+"""What Dagster's run storage knows about a job: all the memory a sensor has."""
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import dagster as dg
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+
+from orchestration import tags
+
+FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
+RECENT = 50
+
+
+@dataclass(frozen=True)
+class PastRun:
+    """One run of a job."""
+
+    run_id: str
+    status: str
+    trigger: str | None
+    snapshots: dict[str, int]
+    created_at: datetime
+    ended_at: datetime | None
+
+    @property
+    def short_id(self) -> str:
+        """As the UI shows it."""
+        return self.run_id[:8]
+
+
+@dataclass(frozen=True)
+class JobHistory:
+    """The last success of a job, and what came after it (newest first)."""
+
+    last_success: PastRun | None = None
+    failures: tuple[PastRun, ...] = ()
+    unfinished: tuple[PastRun, ...] = ()
+
+
+def read_history(instance: dg.DagsterInstance, job: str, assets: Set[dg.AssetKey]) -> JobHistory:
+    """Three queries by job name. A run of part of the job's assets is no success of the job."""
+    successes = _runs(instance, job, [dg.DagsterRunStatus.SUCCESS])
+    success = next((_past(record) for record in successes if _is_whole(record.dagster_run, assets)), None)
+    return JobHistory(
+        last_success=success,
+        failures=tuple(map(_past, _runs(instance, job, FAILED, success))),
+        unfinished=tuple(map(_past, _runs(instance, job, UNFINISHED))),
+    )
+
+
+def _runs(
+    instance: dg.DagsterInstance, job: str, statuses: Sequence[dg.DagsterRunStatus], after: PastRun | None = None
+) -> Sequence[dg.RunRecord]:
+    filters = dg.RunsFilter(job_name=job, statuses=statuses, created_after=after.created_at if after else None)
+    return instance.get_run_records(filters=filters, limit=RECENT)
+
+
+def _is_whole(run: dg.DagsterRun, assets: Set[dg.AssetKey]) -> bool:
+    return run.asset_selection is None or run.asset_selection >= assets
+
+
+def _past(record: dg.RunRecord) -> PastRun:
+    run = record.dagster_run
+    return PastRun(
+        run_id=run.run_id,
+        status=run.status.value,
+        trigger=run.tags.get(tags.TRIGGER),
+        snapshots=tags.unpack_snapshots(run.tags.get(tags.SNAPSHOTS)),
+        created_at=record.create_timestamp,
+        ended_at=datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else None,
+    )

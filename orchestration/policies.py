@@ -1,0 +1,52 @@
+"""What holds for all assets alike, applied once at the root: owners, kinds and freshness, from dbt's meta."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+
+from orchestration.translator import is_raw, node_key
+
+RAW_KINDS = {"postgres", "pyspark", "iceberg"}
+MODEL_KINDS = {"trino", "iceberg", "dbt"}
+
+
+def policies(manifest: dict[str, Any]) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
+    """A function that completes the spec of any asset, raw or dbt: both are nodes of the manifest."""
+    nodes = [*manifest["sources"].values(), *manifest["nodes"].values()]
+    by_key = {
+        node_key(node): node for node in nodes if node["resource_type"] in ("source", "model", "seed", "snapshot")
+    }
+
+    def complete(spec: dg.AssetSpec) -> dg.AssetSpec:
+        node = by_key.get(spec.key)
+        return with_policies(spec, node) if node else spec
+
+    return complete
+
+
+def with_policies(spec: dg.AssetSpec, node: dict[str, Any]) -> dg.AssetSpec:
+    """The spec with the node's owners and freshness, and the kinds of its layer."""
+    meta = {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
+    freshness = freshness_policy(meta.get("freshness_minutes") or meta.get("raw", {}).get("freshness_minutes"))
+    spec = spec.replace_attributes(
+        kinds=kinds_of(node),
+        owners=meta.get("owners") or spec.owners,
+    )
+    return spec.replace_attributes(freshness_policy=freshness) if freshness else spec
+
+
+def kinds_of(node: dict[str, Any]) -> set[str]:
+    """What made the table: shown as icons in the graph."""
+    if node["resource_type"] == "source":
+        return RAW_KINDS if is_raw(node) else {"iceberg"}
+    return MODEL_KINDS
+
+
+def freshness_policy(minutes: int | None) -> dg.FreshnessPolicy | None:
+    """Warns at three quarters of the declared time; none when nothing is declared."""
+    if minutes is None:
+        return None
+    window = timedelta(minutes=minutes)
+    return dg.FreshnessPolicy.time_window(fail_window=window, warn_window=window * 0.75 if minutes > 1 else None)

@@ -1,0 +1,130 @@
+"""The factory: one declared source → its raw assets, with their checks, jobs and triggers.
+
+All raw tables of a source are one subsettable multi-asset, because one replication slot serves them all:
+materializing any of them brings the source up to its present end, once.
+"""
+
+from collections.abc import Iterator
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lakehouse.declarations import RawTable, Source
+from orchestration import tags
+from orchestration.loads import load_definitions, loads_of
+from orchestration.resources import Lake
+
+if TYPE_CHECKING:
+    from ingestion import SourceReport, TableReport
+
+CHECK = "columns_as_declared"
+OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}
+
+
+def source_definitions(source: Source, first_day: date) -> dg.Definitions:
+    """Everything Dagster has for one source."""
+    return dg.Definitions.merge(
+        dg.Definitions(assets=[raw_assets(source)]),
+        *(load_definitions(load, first_day) for load in loads_of(source)),
+    )
+
+
+def raw_assets(source: Source) -> dg.AssetsDefinition:
+    """The source's raw tables as one multi-asset; its pool admits one run, as the slot has one reader."""
+
+    @dg.multi_asset(
+        name=f"raw_{source.name}",
+        specs=[raw_spec(table) for table in source.tables],
+        check_specs=[raw_check(table) for table in source.tables],
+        can_subset=True,
+        pool=f"raw_{source.name}",
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        description=f"Brings the raw tables of {source.name} up to the commit LSN of this moment.",
+    )
+    def bring_up(context: dg.AssetExecutionContext, lake: Lake) -> Iterator[dg.MaterializeResult]:
+        report = lake.bring_up(source.name)
+        tags.record_snapshots(context, lake.newest_snapshots(table.identifier for table in source.tables))
+        yield from _results(context, source, report)
+
+    return bring_up
+
+
+def raw_spec(table: RawTable) -> dg.AssetSpec:
+    """The asset of one raw table."""
+    return dg.AssetSpec(
+        key=dg.AssetKey(table.asset_key),
+        description=table.description or None,
+        group_name="raw",
+        tags={"source": table.source},
+        metadata={
+            "dagster/table_name": ".".join(table.asset_key),
+            "dagster/column_schema": dg.TableSchema(
+                [dg.TableColumn(c.name, c.data_type or "?", c.description or None) for c in table.columns]
+            ),
+            "relation": ".".join(table.relation),
+            "key": ", ".join(table.key) or "none",
+        },
+    )
+
+
+def raw_check(table: RawTable) -> dg.AssetCheckSpec:
+    """Compares the lake's columns with the declared ones: the source may have changed since it was declared."""
+    return dg.AssetCheckSpec(
+        name=CHECK,
+        asset=dg.AssetKey(table.asset_key),
+        description="The columns that arrive are the declared ones, less those excluded.",
+    )
+
+
+def _results(
+    context: dg.AssetExecutionContext, source: Source, report: "SourceReport"
+) -> Iterator[dg.MaterializeResult]:
+    tables = {table.name: table for table in report.tables}
+    missing = []
+    for key in sorted(context.selected_asset_keys):
+        name = key.path[-1]
+        if name not in tables:
+            missing.append(name)
+            continue
+        checked = dg.AssetCheckKey(key, CHECK) in context.selected_asset_check_keys
+        yield dg.MaterializeResult(
+            asset_key=key,
+            metadata=raw_metadata(report, tables[name]),
+            check_results=[check_columns(source.table(name), tables[name])] if checked else [],
+        )
+    if missing:
+        raise dg.Failure(
+            f"{', '.join(missing)} of {source.name} did not arrive: see the log of the ingestion, "
+            "`lakehouse status` tells which tables are parked and why"
+        )
+
+
+def raw_metadata(report: "SourceReport", table: "TableReport") -> dict[str, Any]:
+    """What the table's page plots and lists. Snapshot ids are text: JavaScript rounds 64-bit integers."""
+    counts = {f"rows_{word}": table.rows.get(op, 0) for op, word in OPERATIONS.items()}
+    return {
+        "dagster/row_count": table.total_rows,
+        "dagster/column_schema": dg.TableSchema([dg.TableColumn(name, kind) for name, kind in table.columns]),
+        "snapshot_id": dg.MetadataValue.text(str(table.snapshot_id)),
+        "lag_bytes": table.lag_bytes,
+        "cut_lsn": dg.MetadataValue.text(str(report.cut_lsn)),
+        "cut_at": dg.MetadataValue.timestamp(report.cut_at),
+        "epoch": report.epoch,
+        **counts,
+    }
+
+
+def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResult:
+    """A warning rather than an error: ingestion has landed the rows as the source has them."""
+    wanted = {declared.raw.alias.get(c.name, c.name).lower() for c in declared.columns} - set(declared.raw.exclude)
+    found = {name.lower() for name, _ in table.columns if not name.startswith("_")}
+    return dg.AssetCheckResult(
+        check_name=CHECK,
+        passed=wanted == found,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "missing": ", ".join(sorted(wanted - found)) or "none",
+            "not_declared": ", ".join(sorted(found - wanted)) or "none",
+        },
+    )

@@ -1,0 +1,92 @@
+"""What Dagster's code asks of the outside world, as resources: a test replaces one object.
+
+Methods import what they need: pyiceberg, pyspark and drivers at module level would cost every load of the code
+location seconds.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from dagster_pyspark import LazyPySparkResource
+
+from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ingestion import SourceReport, SourceStatus
+    from lakehouse.catalog import SnapshotFact
+    from maintenance.outcome import Outcome
+    from maintenance.run import Result
+
+TableKey = tuple[str, str]
+
+
+class LakeSpark(LazyPySparkResource):
+    """dagster-pyspark's lazy session, made by lakehouse.spark.
+
+    Its properties hold passwords, which must not become resource config: the UI shows that to everybody.
+    """
+
+    spark_config: dict[str, str] = {}  # noqa: RUF012  (a pydantic field, not a class variable)
+
+    def _init_session(self) -> None:
+        if self._spark_session is None:
+            from lakehouse.spark import spark_session
+
+            self._spark_session: SparkSession = spark_session(load_settings(), "dagster")
+
+
+class Lake(dg.ConfigurableResource):
+    """Ingestion, the catalog and the settings, read anew at each use: ports may change while a server runs."""
+
+    def settings(self) -> Settings:
+        """All settings as they are now."""
+        return load_settings()
+
+    def declarations(self) -> Declarations:
+        """All declarations as they are now."""
+        return load_declarations(self.settings())
+
+    def bring_up(self, source: str) -> "SourceReport":
+        """Runs a cycle up to the source's present end, or waits for the follower that holds its lease."""
+        from ingestion import bring_up
+
+        return bring_up(self.settings(), self.declarations(), source)
+
+    def source_status(self, source: str) -> "SourceStatus":
+        """Follower, slot and position; no Spark."""
+        from ingestion import source_status
+
+        return source_status(self.settings(), source)
+
+    def newest_snapshots(self, tables: Iterable[TableKey]) -> dict[str, "SnapshotFact"]:
+        """The newest data snapshot of each table that has one, by `namespace.table`."""
+        from lakehouse.catalog import newest_data_snapshot, open_catalog
+
+        with closing(open_catalog(self.settings())) as catalog:
+            facts = {".".join(table): newest_data_snapshot(catalog, *table) for table in tables}
+        return {table: fact for table, fact in facts.items() if fact is not None}
+
+    def maintain(
+        self,
+        action: str,
+        tables: Sequence[str],
+        group: str | None,
+        spark: LazyPySparkResource,
+        report: Callable[["Outcome"], None],
+    ) -> "Result":
+        """One maintenance action over the declared tables; Spark is started by the first table that needs it."""
+        from maintenance.run import run
+        from maintenance.session import Session
+
+        class LazySession(Session):
+            def spark(self, files: int) -> "SparkSession":
+                self.once("spark", lambda: spark.spark_session)
+                return super().spark(files)
+
+        with closing(LazySession(self.settings())) as session:
+            return run(session, [action], tables, group, report)

@@ -1,0 +1,45 @@
+"""How a dbt node becomes a Dagster asset: the key is [schema, table] everywhere, the group is the layer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from dagster_dbt import DagsterDbtTranslator, DagsterDbtTranslatorSettings
+
+Node = Mapping[str, Any]
+
+
+class LakeTranslator(DagsterDbtTranslator):
+    """dbt tests, those of sources included, are asset checks."""
+
+    def __init__(self) -> None:
+        super().__init__(DagsterDbtTranslatorSettings(enable_source_tests_as_checks=True, enable_source_metadata=False))
+
+    def get_asset_key(self, dbt_resource_props: Node) -> dg.AssetKey:
+        """[schema, table]: what a Trino user types is what Dagster shows."""
+        return node_key(dbt_resource_props)
+
+    def get_group_name(self, dbt_resource_props: Node) -> str | None:
+        """The layer."""
+        return layer(dbt_resource_props)
+
+
+def node_key(node: Node) -> dg.AssetKey:
+    """The key of a dbt model or source table."""
+    name = node["identifier"] if node["resource_type"] == "source" else node["alias"]
+    return dg.AssetKey([node["schema"], name])
+
+
+def layer(node: Node) -> str:
+    """raw, parsed, vault, marts …: the schema, and one layer for all raw schemas."""
+    return "raw" if is_raw(node) else str(node["schema"])
+
+
+def is_raw(node: Node) -> bool:
+    """Whether the node is a raw table of a source (`meta` is a dbt source as well, but ingestion's own)."""
+    return node["resource_type"] == "source" and node["schema"].startswith("raw_")
+
+
+def is_view(node: Node) -> bool:
+    """Whether the node holds no rows of its own."""
+    return node.get("config", {}).get("materialized") in ("view", "ephemeral")
