@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from lakehouse.declarations import load_declarations
 from lakehouse.settings import load_settings
@@ -21,7 +20,7 @@ def reconcile(
         list[str] | None, typer.Argument(help="Sources or source.table names; all when left out.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
-) -> int:
+) -> None:
     """Compare every column of every row of the source with the lake's current view; exits 1 on a difference.
 
     Changes that came after the lake was last built count as differences: compare while the source is quiet, or
@@ -40,21 +39,18 @@ def reconcile(
         print(json.dumps([result.as_dict() for result in results]))
     else:
         _print(results)
-    return 0 if all(result.equal for result in results) else 1
+    if not all(result.equal for result in results):
+        raise typer.Exit(1)
 
 
 def _print(results: list[TableComparison]) -> None:
-    table = Table("table", "source rows", "lake rows", "missing", "extra", "differing", "columns", "seconds", "")
+    headings = ("source rows", "lake rows", "missing", "extra", "differing", "columns", "seconds")
+    print(f"{'table':<30}" + "".join(f"{heading:>13}" for heading in headings))
     for result in results:
         counts = (result.source_rows, result.lake_rows, result.missing, result.extra, result.differing)
-        table.add_row(
-            f"{result.source}.{result.table}",
-            *(f"{count:,}" for count in counts),
-            str(len(result.columns)),
-            f"{result.seconds:.1f}",
-            "equal" if result.equal else "DIFFERENT",
-        )
-    Console().print(table)
+        cells = [f"{count:,}" for count in (*counts, len(result.columns))] + [f"{result.seconds:.1f}"]
+        verdict = "equal" if result.equal else "DIFFERENT"
+        print(f"{f'{result.source}.{result.table}':<30}" + "".join(f"{cell:>13}" for cell in cells), verdict)
     for result in results:
         _print_differences(result)
 
