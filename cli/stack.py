@@ -107,7 +107,7 @@ class _DownloadBar:
     def __call__(self, stage: str, done: int, total: int) -> None:
         if not self.console.is_terminal:
             if stage != self.stage:
-                self.console.print(f"{stage} {f'({total >> 20} MB)' if total else ''}".rstrip())
+                self.console.print(f"{stage} ({total >> 20} MB)" if total and not done else stage)
         elif self.bar is None:
             self.bar = Progress(
                 TextColumn("{task.description}"),

@@ -28,3 +28,9 @@ def write_private(path: Path, text: str) -> None:
     with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     temporary.replace(path)
+
+
+def private_dir(path: Path) -> None:
+    """Makes a folder that only its owner may enter."""
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(0o700)

@@ -8,7 +8,7 @@ from pathlib import Path
 from stack.java import server_java
 from stack.ports import LOOPBACK
 from stack.process import Launch
-from stack.render import render, write_private
+from stack.render import private_dir, render, write_private
 from stack.servers import Server
 
 BUCKET = "warehouse"
@@ -26,7 +26,8 @@ def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mappi
     )
 
     def prepare() -> None:
-        (folder / BUCKET).mkdir(parents=True, exist_ok=True)
+        private_dir(folder)
+        private_dir(folder / BUCKET)
         write_private(config_file, config)
 
     java = (str(server_java()), f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")

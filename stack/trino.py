@@ -12,7 +12,7 @@ from stack.artifacts import artifact
 from stack.java import server_java
 from stack.ports import LOOPBACK
 from stack.process import Launch
-from stack.render import render, write_private
+from stack.render import private_dir, render, write_private
 from stack.servers import Server
 
 CATALOG = "lake"
@@ -65,7 +65,7 @@ def trino_server(
     )
 
     def prepare() -> None:
-        data.mkdir(parents=True, exist_ok=True)
+        private_dir(data)
         write_private(etc / "config.properties", config)
         write_private(etc / "catalog" / f"{CATALOG}.properties", lake)
 
