@@ -1,7 +1,9 @@
 """Writes what the rest of the system needs to find the embedded stack: endpoints.toml and dagster.yaml."""
 
 import json
+import tomllib
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,8 @@ from lakehouse.settings import ENDPOINTS_FILE, Settings
 from stack.config import SAMPLE_DATABASES
 from stack.ports import LOOPBACK
 from stack.render import render, write_private
+
+FIRST_DAY_MARGIN = timedelta(days=6)
 
 
 def postgres_url(user: str, password: str, port: int, database: str) -> str:
@@ -58,12 +62,28 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
 def write_endpoints(settings: Settings, ports: Mapping[str, int], credentials: Mapping[str, str]) -> None:
     """Writes `endpoints.toml` and `dagster/dagster.yaml` to the home, both private: they hold passwords."""
     values = endpoints(ports, credentials)
+    values["dagster"]["first_day"] = _first_day(settings.home / ENDPOINTS_FILE)
     header = "# Written by `lakehouse up`; environment variables and lakehouse.toml take precedence.\n"
     write_private(settings.home / ENDPOINTS_FILE, header + to_toml(values))
     write_private(
         settings.dagster_home / "dagster.yaml",
-        dagster_yaml(json.dumps(values["dagster"]["storage_url"]), settings.home / "logs" / "dagster"),
+        dagster_yaml(json.dumps(with_driver(values["dagster"]["storage_url"])), settings.home / "logs" / "dagster"),
     )
+
+
+def with_driver(url: str) -> str:
+    """The URL for dagster-postgres, which is written for psycopg2; SQLAlchemy 2.1 takes psycopg 3 unless told."""
+    return url.replace("postgresql://", "postgresql+psycopg2://", 1)
+
+
+def _first_day(path: Path) -> str:
+    """Kept once chosen: days before it cannot be backfilled. A week before the lake's birth, for clocks that differ."""
+    if path.exists():
+        with path.open("rb") as file:
+            kept = tomllib.load(file).get("dagster", {}).get("first_day")
+        if kept:
+            return str(kept)
+    return (datetime.now(UTC).date() - FIRST_DAY_MARGIN).isoformat()
 
 
 def dagster_yaml(storage_url: str, compute_logs: Path) -> str:

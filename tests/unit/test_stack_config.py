@@ -1,8 +1,10 @@
 """What the templates render to, and what of it may be seen by others."""
 
 import json
+import re
 import stat
 import tomllib
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,20 @@ def test_the_endpoints_are_read_back_as_settings(settings):
     assert read.s3.endpoint == "http://127.0.0.1:21003"
     assert set(read.sources) == set(SAMPLE_DATABASES)
     assert read.catalog_dsn() == "postgresql://lakehouse:secret-lakehouse@127.0.0.1:21002/lake"
+
+
+def test_the_first_day_of_backfills_is_kept_when_the_stack_starts_again(settings):
+    write_endpoints(settings, PORTS, CREDENTIALS)
+    path = settings.home / "endpoints.toml"
+    path.write_text(re.sub(r'first_day = ".*"', 'first_day = "2020-02-02"', path.read_text()))
+    write_endpoints(settings, PORTS, CREDENTIALS)
+    assert load_settings().dagster.first_day == date(2020, 2, 2)
+
+
+def test_dagster_is_told_the_driver_it_is_written_for(settings):
+    write_endpoints(settings, PORTS, CREDENTIALS)
+    instance = yaml.safe_load((settings.dagster_home / "dagster.yaml").read_text())
+    assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster:")
 
 
 def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(settings):
