@@ -1,0 +1,55 @@
+{#-
+  Types. A parsed column has the type of its raw column (docs/types.md tells which that is); only the `current_` views
+  go further and show a time of day as one, because Spark, which compacts the tables, has no such type.
+-#}
+
+{% macro postgres_type_name(data_type) %}
+  {{ return(modules.re.sub("\s*\([^)]*\)", "", data_type | lower | trim) | trim) }}
+{% endmacro %}
+
+{#- The Trino type of a raw column that is declared with this Postgres type. -#}
+{% macro lake_type(data_type) %}
+  {%- set name = postgres_type_name(data_type) -%}
+  {%- set arguments = modules.re.findall("\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\)", data_type) -%}
+  {%- set plain = {
+    "bool": "boolean", "boolean": "boolean",
+    "int2": "integer", "smallint": "integer", "smallserial": "integer",
+    "int4": "integer", "integer": "integer", "int": "integer", "serial": "integer",
+    "int8": "bigint", "bigint": "bigint", "bigserial": "bigint", "oid": "bigint", "xid": "bigint", "cid": "bigint",
+    "float4": "real", "real": "real", "float8": "double", "double precision": "double",
+    "date": "date",
+    "timestamp": "timestamp(6)", "timestamp without time zone": "timestamp(6)",
+    "timestamptz": "timestamp(6) with time zone", "timestamp with time zone": "timestamp(6) with time zone",
+    "time": "bigint", "time without time zone": "bigint",
+    "bytea": "varbinary",
+  } -%}
+  {%- if name in ("numeric", "decimal") and arguments -%}
+    {%- set precision, scale = arguments[0][0] | int, (arguments[0][1] or 0) | int -%}
+    {%- set digits = precision - scale if scale < 0 else [precision, scale] | max -%}
+    {{ return("varchar" if digits > 38 else "decimal(" ~ digits ~ "," ~ ([scale, 0] | max) ~ ")") }}
+  {%- endif -%}
+  {{ return(plain.get(name, "varchar")) }}
+{% endmacro %}
+
+{#- A value of that type from its text in Postgres' own output format. -#}
+{% macro from_postgres_text(text, column) %}
+  {%- set name = postgres_type_name(column.postgres_type) -%}
+  {%- if column.type == "varchar" -%}
+    {{ return(text) }}
+  {%- elif column.type == "timestamp(6) with time zone" -%}
+    {{ return("cast(from_iso8601_timestamp_nanos(replace(" ~ text ~ ", ' ', 'T')) as " ~ column.type ~ ")") }}
+  {%- elif column.type == "varbinary" -%}
+    {{ return("from_hex(substr(" ~ text ~ ", 3))") }}
+  {%- elif name in ("time", "time without time zone") -%}
+    {{ return("date_diff('microsecond', time '00:00:00.000000', cast(" ~ text ~ " as time(6)))") }}
+  {%- endif -%}
+  {{ return("cast(" ~ text ~ " as " ~ column.type ~ ")") }}
+{% endmacro %}
+
+{#- The column as a reader wants it: a time of day as one. -#}
+{% macro for_readers(column) %}
+  {%- if postgres_type_name(column.postgres_type) in ("time", "time without time zone") -%}
+    {{ return("date_add('microsecond', " ~ adapter.quote(column.name) ~ ", time '00:00:00.000000') as " ~ adapter.quote(column.name)) }}
+  {%- endif -%}
+  {{ return(adapter.quote(column.name)) }}
+{% endmacro %}

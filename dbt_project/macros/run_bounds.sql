@@ -1,1 +1,0 @@
-{% macro write_run_bounds() %}{% endmacro %}

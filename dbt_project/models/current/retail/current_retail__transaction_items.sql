@@ -1,0 +1,1 @@
+{{ current_table('retail', 'transaction_items') }}

@@ -1,0 +1,1 @@
+{{ parsed_table('retail', 'stores') }}
