@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from ingestion.pgoutput.cells import fail_where
 from ingestion.pgoutput.model import META_SCHEMA, Batch, DecodeError, Relation, rows_without_columns
-from ingestion.pgoutput.relations import group_by_oid, read_truncates, read_versions
+from ingestion.pgoutput.relations import read_truncates, read_versions, segments
 from ingestion.pgoutput.rows import Rows, decode_rows
 from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
 
@@ -150,10 +150,9 @@ def _decode_block(state: State, wire: Wire, keys: Keys, xid_reference: int) -> t
     versions = read_versions(wire, np.flatnonzero(kind == ord("R")), state.relations)
     messages, oids = _changes(wire, np.flatnonzero(change), np.flatnonzero(kind == ord("T")))
     batches = []
-    for oid, group in group_by_oid(messages, oids):
-        for relation, segment in versions.split(oid, group):
-            rows = decode_rows(wire, relation, keys.get((relation.schema, relation.name)), segment)
-            batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
+    for relation, segment in segments(versions, messages, oids):
+        rows = decode_rows(wire, relation, keys.get((relation.schema, relation.name)), segment)
+        batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
     after = _after(state, wire, kind, transactions, bool(depth[-1]))
     return replace(after, relations=versions.after() if versions.changes else state.relations), batches
 

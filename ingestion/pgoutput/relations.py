@@ -56,11 +56,14 @@ class Versions:
         return {**self.before, **{relation.oid: relation for _, relation in self.changes}}
 
     def split(self, oid: int, messages: Positions) -> Iterator[tuple[Relation, Positions]]:
-        """Cut a relation's row messages (ascending) where the relation changed."""
+        """Cut a relation's row messages (ascending) where the relation was described anew.
+
+        Also where it was described as before: between the two another relation may have had its name.
+        """
         current = self.before.get(oid)
         first = 0
         for index, relation in self.changes:
-            if relation.oid == oid and relation != current:
+            if relation.oid == oid:
                 last = int(np.searchsorted(messages, index))
                 yield from _segment(current, oid, messages[first:last])
                 current, first = relation, last
@@ -101,13 +104,18 @@ def read_truncates(wire: Wire, at: Positions) -> tuple[list[int], list[int]]:
     return messages, oids
 
 
-def group_by_oid(messages: Positions, oids: Positions) -> Iterator[tuple[int, Positions]]:
-    """Row messages (ascending) of each relation, in order of the relation's first message."""
+def segments(versions: Versions, messages: Positions, oids: Positions) -> list[tuple[Relation, Positions]]:
+    """Row messages (ascending) of each relation version, in order of the first message."""
+    found = [part for oid, group in _group_by_oid(messages, oids) for part in versions.split(oid, group)]
+    return sorted(found, key=lambda part: int(part[1][0]))
+
+
+def _group_by_oid(messages: Positions, oids: Positions) -> Iterator[tuple[int, Positions]]:
     if len(oids) and (oids == oids[0]).all():
         yield int(oids[0]), messages
         return
-    distinct, first, code = np.unique(oids, return_index=True, return_inverse=True)
+    distinct, code = np.unique(oids, return_inverse=True)
     order = np.argsort(code.astype(np.uint32), kind="stable")
     bounds = np.searchsorted(code[order], np.arange(len(distinct) + 1))
-    for group in np.argsort(first).tolist():
+    for group in range(len(distinct)):
         yield int(distinct[group]), messages[order[bounds[group] : bounds[group + 1]]]
