@@ -30,7 +30,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("cli.run", "run"),
     "maintain": ("cli.maintain", "maintain"),
     "reconcile": ("cli.reconcile", "reconcile"),
-    "scaffold": ("cli.scaffold", "scaffold"),
+    "sql": ("cli.sql", "sql"),
+    "show": ("cli.show", "show"),
     "demo": ("cli.demo", "demo"),
     "dev": ("cli.dev", "dev"),
 }

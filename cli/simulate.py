@@ -17,10 +17,12 @@ from samples.database import owner_url
 from samples.payroll import workload as payroll_workload
 from samples.retail import options as retail_options
 from samples.retail import simulator
+from samples.untouched import untouched
 
 app = typer.Typer(help="Change the sample databases the way an application would.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
+IfUntouched = Annotated[bool, typer.Option("--if-untouched", help="Only when no workload has changed the sample yet.")]
 
 
 @app.command()
@@ -39,6 +41,7 @@ def retail(
     sync: Annotated[bool, typer.Option(help="Set synced_at after each batch, as an export would.")] = True,
     rate: Annotated[float | None, typer.Option(help="Sales a second, until stopped.")] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed on the same rows sells the same.")] = None,
+    if_untouched: IfUntouched = False,
     as_json: AsJson = False,
 ) -> None:
     """Sell things: new sales, price and loyalty changes, returns; Ctrl-C stops after the batch in hand."""
@@ -58,6 +61,8 @@ def retail(
         seed=seed,
     )
     url = owner_url(load_settings(), "retail")
+    if _skipped("retail", url, if_untouched):
+        return
     with _stop_signals() as stop, _progress_bar(transactions) as report:
         done = simulator.run(url, options, report, stop)
     _print_summary("retail", done.as_dict(), as_json)
@@ -68,21 +73,36 @@ def bank(
     number: Annotated[
         int | None, typer.Option("--round", min=1, help="The round to run; it must be the next one.")
     ] = None,
+    if_untouched: IfUntouched = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the next round of a known number of creates, updates and deletes of users and accounts."""
-    done = bank_workload.run(owner_url(load_settings(), "bank"), number)
+    url = owner_url(load_settings(), "bank")
+    if _skipped("bank", url, if_untouched):
+        return
+    done = bank_workload.run(url, number)
     _print_summary("bank", done.as_dict(), as_json)
 
 
 @app.command()
 def payroll(
     step: Annotated[payroll_workload.Step, typer.Option(help="Which step to run.")] = payroll_workload.Step.all,
+    if_untouched: IfUntouched = False,
     as_json: AsJson = False,
 ) -> None:
     """Hire five employees, give all five one salary, let them go."""
-    done = payroll_workload.run(owner_url(load_settings(), "payroll"), step)
+    url = owner_url(load_settings(), "payroll")
+    if _skipped("payroll", url, if_untouched):
+        return
+    done = payroll_workload.run(url, step)
     _print_summary("payroll", done, as_json)
+
+
+def _skipped(source: str, url: str, if_untouched: bool) -> bool:
+    if if_untouched and not untouched(url, source):
+        print(f"{source}: changed before, left as it is")
+        return True
+    return False
 
 
 @contextmanager

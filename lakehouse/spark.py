@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,7 +39,8 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     properties = _write_properties(settings, app_name)
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {properties} pyspark-shell"
     try:
-        session = SparkSession.builder.getOrCreate()
+        with _stderr_to(settings.home / "logs" / "spark.log"):
+            session = SparkSession.builder.getOrCreate()
     finally:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
@@ -86,6 +89,22 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         properties[f"{catalog}.s3.access-key-id"] = settings.s3.access_key.get_secret_value()
         properties[f"{catalog}.s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()
     return properties | settings.spark.conf
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """The JVM started inside the block writes its messages to `log` rather than over the user's terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(file)
 
 
 def _jars(settings: Settings) -> list[Path]:

@@ -18,7 +18,7 @@ Mask = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
 _WIDEST = 8
-BLOCK_MESSAGES = 1 << 15  # the working set of a block should stay in the CPU's cache
+BLOCK_MESSAGES = 1 << 16  # small enough for the CPU's cache, large enough that many tables share it well
 BLOCK_BYTES = 1 << 30  # keeps every position of a block within int32, which Arrow's string offsets need
 
 

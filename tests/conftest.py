@@ -1,0 +1,63 @@
+"""One stack per test session: free ports, its own directory, and no process left behind.
+
+`LAKEHOUSE_TEST_HOME` names a home to keep and use again, which saves the start while a test is being written.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from lakehouse.settings import Settings, load_settings
+
+
+@pytest.fixture(scope="session")
+def settings() -> Iterator[Settings]:
+    """Settings of a running stack in a home of its own."""
+    from stack.control import down, up
+
+    kept = os.environ.get("LAKEHOUSE_TEST_HOME")
+    home = Path(kept or tempfile.mkdtemp(prefix="lakehouse-test-"))
+    home.chmod(0o755)
+    before = {name: os.environ.get(name) for name in ("LAKEHOUSE_HOME", "LAKEHOUSE_CONFIG")}
+    os.environ["LAKEHOUSE_HOME"] = str(home)
+    os.environ["LAKEHOUSE_CONFIG"] = str(home / "lakehouse.toml")
+    try:
+        up(load_settings())
+        yield load_settings()
+    finally:
+        if not kept:
+            _stop_spark()
+            down(load_settings())
+            _assert_no_process(home)
+            shutil.rmtree(home, ignore_errors=True)
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def spark(settings: Settings) -> Any:
+    """The session's Spark, started at the first test that needs it."""
+    from lakehouse.spark import spark_session
+
+    return spark_session(settings, "lakehouse-tests")
+
+
+def _stop_spark() -> None:
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+        SparkContext._gateway.shutdown()
+        SparkContext._gateway.proc.stdin.close()
+        SparkContext._gateway.proc.wait(timeout=60)
+
+
+def _assert_no_process(home: Path) -> None:
+    left = [p.info for p in psutil.process_iter(["pid", "cmdline"]) if str(home) in " ".join(p.info["cmdline"] or [])]
+    assert not left, f"processes left behind: {left}"

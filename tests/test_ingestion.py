@@ -1,0 +1,290 @@
+"""Source to raw on real servers, compared with SQL against the source."""
+
+import threading
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from lakehouse.catalog import open_catalog
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import RawPolicy
+from lakehouse.settings import Settings
+from tests.world import World, make_world, position, superuser
+
+pytestmark = pytest.mark.stack
+
+ORDERS = """
+CREATE TABLE orders (id bigint PRIMARY KEY, customer text, amount numeric(12,2), note text);
+CREATE TABLE lines (order_id bigint REFERENCES orders, line int, quantity int, PRIMARY KEY (order_id, line))
+"""
+TABLES = {
+    "orders": RawPolicy(relation="public.orders", key=("id",)),
+    "lines": RawPolicy(relation="public.lines", key=("order_id", "line")),
+}
+
+
+def assert_equal(world: World, table: str) -> None:
+    """Every column of every row: what the raw layer replays to, against the table."""
+    relation, key = world.source.table(table).raw.relation, world.source.table(table).key
+    names = [n for (n,) in world.rows(
+        f"SELECT attname FROM pg_attribute WHERE attrelid = '{relation}'::regclass AND attnum > 0 AND NOT attisdropped"
+        " ORDER BY attnum"
+    )]  # fmt: skip
+    expected = {}
+    for values in world.rows(f"SELECT {', '.join(names)} FROM {relation}"):
+        row = dict(zip(names, values, strict=True))
+        expected[tuple(row[k] for k in key)] = row
+    actual = {k: {n: row[n] for n in names} for k, row in world.current(table).items()}
+    assert actual == expected
+
+
+def assert_order_is_unique(world: World, table: str) -> None:
+    positions = [position(row) for row in world.raw(table)]
+    assert len(positions) == len(set(positions))
+
+
+def cuts(world: World) -> list[dict[str, Any]]:
+    catalog = open_catalog(world.settings)
+    try:
+        rows = catalog.load_table(("meta", "cuts")).scan().to_arrow().to_pylist()
+    finally:
+        catalog.close()
+    return sorted((r for r in rows if r["source"] == world.source.name), key=lambda r: (r["epoch"], r["cut_lsn"]))
+
+
+def test_snapshot_then_changes_equal_the_source(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql(
+        "INSERT INTO orders SELECT i, 'c' || i % 7, i * 1.5, NULL FROM generate_series(1, 1000) i",
+        "INSERT INTO lines SELECT i, 1, i % 5 FROM generate_series(1, 1000) i",
+    )
+    first = world.ingest(spark)
+    assert {t.name: t.rows for t in first.tables} == {"orders": {"r": 1000}, "lines": {"r": 1000}}
+    world.sql(
+        "UPDATE orders SET amount = amount + 1 WHERE id <= 10",
+        "DELETE FROM lines WHERE order_id > 990",
+        "DELETE FROM orders WHERE id > 990",
+        "INSERT INTO orders VALUES (2000, '', 0.01, E'a\\nb\"c')",
+    )
+    second = world.ingest(spark)
+    assert {t.name: t.rows for t in second.tables} == {
+        "orders": {"u": 10, "d": 10, "c": 1},
+        "lines": {"d": 10},
+    }
+    for table in TABLES:
+        assert_equal(world, table)
+        assert_order_is_unique(world, table)
+    assert world.current("orders")[(2000,)]["amount"] == Decimal("0.01")
+
+
+def test_snapshot_in_many_chunks_reads_every_row_once(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES, snapshot_chunk_bytes=8192 * 4)
+    world.sql("INSERT INTO orders SELECT i, repeat('x', 50), i, 'n' FROM generate_series(1, 5000) i")
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+
+
+def test_nothing_new_makes_no_iceberg_snapshot(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    before = [t.snapshot_id for t in world.ingest(spark).tables], len(cuts(world))
+    world.sql("CREATE TABLE unrelated (x int)", "INSERT INTO unrelated VALUES (1)")
+    assert ([t.snapshot_id for t in world.ingest(spark).tables], len(cuts(world))) == before
+
+
+def test_a_cut_names_every_table_and_a_snapshot_that_holds_it(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
+    world.ingest(spark)
+    newest = cuts(world)[-1]
+    assert {name for name, _ in newest["snapshots"]} == set(TABLES)
+    catalog = open_catalog(settings)
+    for name, snapshot in newest["snapshots"]:
+        assert catalog.load_table((f"raw_{world.source.name}", name)).snapshot_by_id(int(snapshot))
+    catalog.close()
+    assert newest["cut_lsn"] >= max(row["_commit_lsn"] for row in world.raw("orders"))
+
+
+def test_every_cut_shows_lines_only_with_their_order(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES, cycle_max_bytes=65536)
+    world.ingest(spark)
+    for first in range(0, 400, 20):
+        world.sql(
+            "WITH o AS (INSERT INTO orders SELECT i, 'x', 1, repeat('y', 300)"
+            f" FROM generate_series({first}, {first + 19}) i RETURNING id) INSERT INTO lines SELECT id, 1, 1 FROM o"
+        )  # fmt: skip
+    world.ingest(spark)
+    orders, lines = world.raw("orders"), world.raw("lines")
+    several = cuts(world)
+    assert len(several) > 2
+    for cut in several:
+        seen = {r["id"] for r in orders if r["_commit_lsn"] <= cut["cut_lsn"]}
+        assert {r["order_id"] for r in lines if r["_commit_lsn"] <= cut["cut_lsn"]} == seen
+
+
+def test_interleaved_transactions_follow_commit_order(settings: Settings, spark: Any) -> None:
+    import psycopg
+
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    with psycopg.connect(world.owner_url) as slow, psycopg.connect(world.owner_url) as fast:
+        slow.execute("INSERT INTO orders VALUES (1, 'slow', 1, NULL)")
+        fast.execute("INSERT INTO orders VALUES (2, 'fast', 1, NULL)")
+        fast.commit()
+        world.ingest(spark)
+        slow.execute("UPDATE orders SET note = 'late' WHERE id = 2")
+        slow.commit()
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert [row["id"] for row in world.raw("orders")] == [2, 1, 2]
+
+
+def test_savepoints_and_a_rolled_back_part_leave_only_what_committed(settings: Settings, spark: Any) -> None:
+    import psycopg
+
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    with psycopg.connect(world.owner_url) as connection:
+        connection.execute("INSERT INTO orders VALUES (1, 'kept', 1, NULL)")
+        connection.execute("SAVEPOINT s")
+        connection.execute("INSERT INTO orders VALUES (2, 'gone', 1, NULL)")
+        connection.execute("ROLLBACK TO SAVEPOINT s")
+        connection.execute("INSERT INTO orders VALUES (3, 'kept', 1, NULL)")
+    world.ingest(spark)
+    assert_equal(world, "orders")
+
+
+def test_unchanged_toast_values_are_named_and_not_overwritten(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    big = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 2000) i)"
+    world.sql(
+        f"INSERT INTO orders VALUES (1, 'a', 1, {big})",
+        "UPDATE orders SET amount = 2 WHERE id = 1",
+        "UPDATE orders SET id = 5 WHERE id = 1",
+    )
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert [row["_unchanged"] for row in world.raw("orders")] == [None, ["note"], None, ["note"]]
+
+
+def test_key_changes_and_swaps_leave_no_ghost(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders VALUES (1, 'one', 1, NULL), (2, 'two', 2, NULL)")
+    world.ingest(spark)
+    import psycopg
+
+    with psycopg.connect(world.owner_url) as connection:
+        for old, new in ((1, 9), (2, 1), (9, 2)):
+            connection.execute(f"UPDATE orders SET id = {new} WHERE id = {old}")
+    world.ingest(spark)
+    assert_equal(world, "orders")
+
+
+def test_truncate_empties_the_table_in_the_order_of_its_transaction(settings: Settings, spark: Any) -> None:
+    import psycopg
+
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")
+    world.ingest(spark)
+    with psycopg.connect(world.owner_url) as connection:
+        connection.execute("INSERT INTO orders VALUES (2, 'before', 1, NULL)")
+        connection.execute("TRUNCATE orders CASCADE")
+        connection.execute("INSERT INTO orders VALUES (3, 'after', 1, NULL)")
+    world.ingest(spark)
+    for table in TABLES:
+        assert_equal(world, table)
+    assert set(world.current("orders")) == {(3,)}
+
+
+def test_a_column_added_while_running_lands(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
+    world.ingest(spark)
+    world.sql("ALTER TABLE orders ADD COLUMN colour text", "INSERT INTO orders VALUES (2, 'b', 1, NULL, 'red')")
+    world.ingest(spark)
+    assert_equal(world, "orders")
+
+
+def test_a_partitioned_table_lands_under_its_root(settings: Settings, spark: Any) -> None:
+    ddl = """CREATE TABLE events (id int, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day);
+    CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM ('2026-01-01') TO ('2026-02-01');
+    CREATE TABLE events_2 PARTITION OF events FOR VALUES FROM ('2026-02-01') TO ('2026-03-01');
+    INSERT INTO events VALUES (1, '2026-01-05'), (2, '2026-02-05')"""
+    world = make_world(settings, ddl, {"events": RawPolicy(relation="public.events", key=("id", "day"))})
+    world.ingest(spark)
+    world.sql("INSERT INTO events VALUES (3, '2026-02-07')", "UPDATE events SET day = '2026-02-01' WHERE id = 1")
+    world.ingest(spark)
+    assert_equal(world, "events")
+
+
+def test_excluded_columns_never_land_and_masked_ones_only_as_hashes(settings: Settings, spark: Any) -> None:
+    ddl = "CREATE TABLE people (id int PRIMARY KEY, secret text, email text); INSERT INTO people VALUES (1, 's', 'e')"
+    policy = RawPolicy(relation="public.people", key=("id",), exclude=("secret",), mask={"email": "sha256"})
+    world = make_world(settings, ddl, {"people": policy})
+    world.ingest(spark)
+    world.sql("INSERT INTO people VALUES (2, 's', 'e')")
+    world.ingest(spark)
+    rows = world.raw("people")
+    assert all("secret" not in row for row in rows)
+    assert {row["email"] for row in rows} == {"3f79bb7b435b05321651daefd374cdc681dc06faa65e374e38337b88ca046dea"}
+
+
+def test_a_second_writer_waits_for_the_first_and_both_see_everything(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders SELECT i, 'x', 1, NULL FROM generate_series(1, 500) i")
+    problems: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            world.ingest(spark)
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        ("ALTER PUBLICATION lakehouse DROP TABLE orders", "not in publication"),
+        ("DROP PUBLICATION lakehouse", "does not exist"),
+        ("ALTER TABLE orders REPLICA IDENTITY NOTHING", "REPLICA IDENTITY"),
+        ("ALTER TABLE orders RENAME TO orders2", "does not exist"),
+        ("REVOKE SELECT ON orders FROM lakehouse_ingest", "no SELECT right"),
+    ],
+)
+def test_what_would_lose_rows_is_refused_in_one_line(
+    settings: Settings, spark: Any, break_it: str, message: str
+) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    world.sql(break_it)
+    with pytest.raises(LakehouseError, match=message) as caught:
+        world.ingest(spark)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_slot_that_is_gone_or_was_consumed_is_detected(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    slot = f"lakehouse_{world.source.name}"
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
+    with superuser(settings, world.source.name) as admin:
+        admin.execute(f"SELECT pg_replication_slot_advance('{slot}', pg_current_wal_lsn())")
+        with pytest.raises(LakehouseError, match="something else consumed it"):
+            world.ingest(spark)
+        admin.execute(f"SELECT pg_drop_replication_slot('{slot}')")
+    with pytest.raises(LakehouseError, match="is gone"):
+        world.ingest(spark)
+    assert world.raw("orders") == []

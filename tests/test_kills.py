@@ -1,0 +1,143 @@
+"""Ingestion killed with SIGKILL before, during and after each step: nothing lost, nothing doubled."""
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestion import state
+from ingestion.publish import publish
+from lakehouse.settings import Settings
+from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
+from tests.world import World, _plain, make_world
+
+pytestmark = pytest.mark.stack
+
+STEPS = [
+    "ingestion.source:create_slot",
+    "ingestion.load_snapshots:run_tasks",
+    "ingestion.load_snapshots:publish",
+    "ingestion.load_changes:run_tasks",
+    "ingestion.publish:_stage_append",
+    "ingestion.publish:_swap",
+    "ingestion.source:advance_slot",
+]
+
+
+def fill(world: World, first: int, rows: int) -> None:
+    world.sql(
+        f"INSERT INTO orders SELECT i, 'c', i, NULL FROM generate_series({first}, {first + rows - 1}) i",
+        f"UPDATE orders SET amount = amount + 1 WHERE id % 3 = 0 AND id >= {first}",
+        f"DELETE FROM orders WHERE id % 10 = 0 AND id >= {first}",
+    )
+
+
+def assert_right(world: World) -> None:
+    for table in TABLES:
+        assert_equal(world, table)
+        assert_order_is_unique(world, table)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_a_step_it_resumes_with_nothing_lost_or_doubled(
+    settings: Settings, spark: Any, step: str, when: str
+) -> None:
+    world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
+    fill(world, 1, 300)
+    if "snapshots" not in step and "create_slot" not in step:
+        world.ingest(spark)
+        fill(world, 1001, 300)
+    killed = world.driver(f"{step}:{when}")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    fill(world, 2001, 50)
+    world.ingest(spark)
+    assert_right(world)
+
+
+def test_killed_in_the_middle_of_a_large_transaction_nothing_is_lost_or_doubled(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
+    world.ingest(spark)
+    world.sql("INSERT INTO orders SELECT i, 'c' || i, i, repeat('n', 20) FROM generate_series(1, 100000) i")
+    plan = settings.home / "large.pickle"
+    plan.write_bytes(pickle.dumps((_plain(world.settings), world.source)))
+    process = subprocess.Popen([sys.executable, "-m", "tests.driver", str(plan)], cwd=Path(__file__).parents[1])
+    deadline = time.monotonic() + 120
+    with state.connect_catalog(settings) as states:
+        while time.monotonic() < deadline:
+            found = states.execute(
+                "SELECT 1 FROM lakehouse.staged_files WHERE source = %s", (world.source.name,)
+            ).fetchone()
+            if found:
+                break
+            time.sleep(0.02)
+    time.sleep(random.Random(7).uniform(0.1, 0.6))
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    world.ingest(spark)
+    assert len(world.raw("orders")) == 100_000
+    assert_right(world)
+
+
+def test_a_writer_that_lost_its_lease_cannot_publish(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    fill(world, 1, 100)
+
+    def taken_over(*args: Any) -> Any:
+        with state.connect_catalog(settings) as states:
+            states.execute("UPDATE lakehouse.leases SET token = token + 1 WHERE source = %s", (world.source.name,))
+        return publish(*args)
+
+    monkeypatch.setattr("ingestion.load_changes.publish", taken_over)
+    with pytest.raises(Exception, match="took the lease over"):
+        world.ingest(spark)
+    assert world.raw("orders") == []
+    monkeypatch.undo()
+    with state.connect_catalog(settings) as states:
+        states.execute("UPDATE lakehouse.leases SET expires_at = now() WHERE source = %s", (world.source.name,))
+    world.ingest(spark)
+    assert_right(world)
+
+
+def test_a_publish_whose_answer_was_lost_is_not_repeated(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import psycopg
+
+    world = make_world(settings, ORDERS, TABLES)
+    world.ingest(spark)
+    fill(world, 1, 100)
+    original, lost = state.connect_catalog, [True]
+
+    class LosesTheAnswer:
+        def __init__(self, connection: psycopg.Connection[Any]) -> None:
+            self.connection = connection
+
+        def __enter__(self) -> psycopg.Connection[Any]:
+            return self.connection.__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            self.connection.__exit__(*error)
+            if error == (None, None, None) and lost.pop():
+                lost.append(False)
+                raise psycopg.OperationalError("the connection broke after COMMIT")
+
+    def connect(settings: Settings) -> Any:
+        connection = original(settings)
+        caller = sys._getframe(1).f_code.co_name
+        return LosesTheAnswer(connection) if caller == "attempt" and lost[0] else connection
+
+    monkeypatch.setattr("ingestion.publish.state.connect_catalog", connect)
+    world.ingest(spark)
+    assert lost == [False]
+    assert_right(world)

@@ -1,0 +1,143 @@
+"""A source database of a test's own, what the lake holds of it, and the independent oracle: SQL against the source."""
+
+import json
+import pickle
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from pydantic import SecretStr
+
+from ingestion import bring_up
+from ingestion.setup import prepare
+from lakehouse.catalog import load_table, open_catalog
+from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.settings import Settings, SourceSettings
+from lakehouse.urls import parse_url
+from stack.pathnames import credentials_file
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """A database with declared tables, and the settings that reach it."""
+
+    settings: Settings
+    source: Source
+    owner_url: str
+
+    def sql(self, *statements: str) -> None:
+        """Runs each statement as the owner in a transaction of its own."""
+        with psycopg.connect(self.owner_url, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement)
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """The oracle's answer."""
+        with psycopg.connect(self.owner_url) as connection:
+            return connection.execute(query).fetchall()
+
+    def ingest(self, spark: Any) -> Any:
+        """Brings the lake up to now, in this process."""
+        return bring_up(self.settings, Declarations(sources=(self.source,)), self.source.name, spark)
+
+    def raw(self, table: str) -> list[Row]:
+        """All rows of a raw table in the source's order."""
+        catalog = open_catalog(self.settings)
+        try:
+            iceberg = load_table(catalog, f"raw_{self.source.name}", table)
+            rows = iceberg.scan().to_arrow().to_pylist() if iceberg else []
+        finally:
+            catalog.close()
+        return sorted(rows, key=position)
+
+    def current(self, table: str) -> dict[tuple[Any, ...], Row]:
+        """The table's state, replayed from the raw layer by the plainest code that can do it."""
+        return replay(self.raw(table), self.source.table(table).key)
+
+    def driver(self, *faults: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
+        """One `ingest --once` in a process of its own that kills itself at the given fault."""
+        plan = self.settings.home / f"driver-{uuid.uuid4().hex}.pickle"
+        plan.write_bytes(pickle.dumps((_plain(self.settings), self.source)))
+        command = [sys.executable, "-m", "tests.driver", str(plan), *faults]
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[1])
+
+
+def position(row: Row) -> tuple[int, int, int]:
+    """The total order of a raw table."""
+    return row["_epoch"], row["_commit_lsn"], row["_seq"]
+
+
+def replay(rows: list[Row], key: tuple[str, ...]) -> dict[tuple[Any, ...], Row]:
+    """Applies changes in order; a value the update did not carry is the previous version's."""
+    state: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        identity = tuple(row[name] for name in key)
+        if row["_op"] == "t":
+            state.clear()
+        elif row["_op"] == "d":
+            gone = state.pop(identity)
+            last_deleted = gone
+        else:
+            previous = state.get(identity) or (last_deleted if row["_old_key"] else {})
+            kept = {name: previous[name] for name in row["_unchanged"] or ()}
+            state[identity] = {k: v for k, v in row.items() if not k.startswith("_")} | kept
+    return state
+
+
+def make_world(settings: Settings, ddl: str, tables: dict[str, RawPolicy], **limits: Any) -> World:
+    """A fresh database with `ddl` run in it, and one declared raw table per entry of `tables`."""
+    name = f"t{uuid.uuid4().hex[:10]}"
+    sample = settings.sources["bank"]
+    assert sample.owner_url is not None
+    owner, role = parse_url(sample.owner_url.get_secret_value()), parse_url(sample.url.get_secret_value())
+    _create_database(settings, name, owner.user)
+    urls = [f"postgresql://{u.user}:{u.password}@{u.host}:{u.port}/{name}" for u in (role, owner)]
+    mine = settings.model_copy(
+        update={
+            "sources": {name: SourceSettings(url=SecretStr(urls[0]), owner_url=SecretStr(urls[1]))},
+            "ingestion": settings.ingestion.model_copy(update=limits),
+        }
+    )
+    declared = tuple(
+        RawTable(
+            source=name, name=table, description="", columns=tuple(_column(c) for c in policy.key), raw=policy,
+            load=LoadPolicy(), maintenance=None, owners=(),
+        )
+        for table, policy in tables.items()
+    )  # fmt: skip
+    world = World(mine, Source(name=name, description="", load=LoadPolicy(), tables=declared), urls[1])
+    world.sql(*filter(str.strip, ddl.split(";")))
+    prepare(mine, world.source)
+    return world
+
+
+def _create_database(settings: Settings, name: str, owner: str) -> None:
+    with superuser(settings) as connection:
+        connection.execute(f'CREATE DATABASE "{name}" OWNER "{owner}"')
+
+
+def superuser(settings: Settings, database: str = "postgres") -> psycopg.Connection[Any]:
+    """A superuser's connection to the sources' cluster, for what only an administrator may do."""
+    password = json.loads(credentials_file(settings).read_text())["sources_superuser"]
+    at = parse_url(settings.sources["bank"].url.get_secret_value())
+    return psycopg.connect(
+        host=at.host, port=at.port, user="postgres", password=password, dbname=database, autocommit=True
+    )
+
+
+def _column(name: str) -> Column:
+    return Column(name=name, data_type=None, description="")
+
+
+def _plain(settings: Settings) -> str:
+    def reveal(value: Any) -> Any:
+        return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+    return json.dumps(settings.model_dump(), default=reveal)
