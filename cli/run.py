@@ -1,7 +1,6 @@
 """`lakehouse run`: Dagster jobs in the foreground, one after another, recorded like any other run."""
 
 import json as jsonlib
-import sys
 from dataclasses import asdict
 from datetime import date, datetime
 from typing import Annotated
@@ -25,7 +24,7 @@ def run(
         datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day to derive again (included).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON, and progress on stderr.")] = False,
-) -> int:
+) -> None:
     """Run Dagster jobs in this process, on the instance that the UI shows; stops at the first failure."""
     days = _days(_date(partition), _date(first), _date(last))
     from orchestration.days import DayRange
@@ -36,8 +35,7 @@ def run(
         print(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
     for outcome in outcomes:
         if not outcome.success:
-            print(f"error: {outcome.job}: {outcome.error or 'see the run in the UI'}", file=sys.stderr)
-    return 0 if all(outcome.success for outcome in outcomes) else 1
+            raise LakehouseError(f"{outcome.job}: run {outcome.run_id[:8]}: {outcome.error or 'failed, see the UI'}")
 
 
 def _date(value: datetime | None) -> date | None:

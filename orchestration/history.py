@@ -1,6 +1,6 @@
 """What Dagster's run storage knows about a job: all the memory a sensor has."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -8,6 +8,7 @@ import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from orchestration import tags
+from orchestration.workers import WORKING, bury
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
@@ -41,7 +42,12 @@ class JobHistory:
 
 
 def read_history(instance: dg.DagsterInstance, job: str, assets: Set[dg.AssetKey]) -> JobHistory:
-    """Three queries by job name. A run of part of the job's assets is no success of the job."""
+    """A few queries by job name. A run of part of the job's assets is no success of the job.
+
+    A run whose process is gone is marked failed on the way.
+    """
+    for record in _runs(instance, job, WORKING):
+        bury(instance, record.dagster_run)
     successes = _runs(instance, job, [dg.DagsterRunStatus.SUCCESS])
     success = next((_past(record) for record in successes if _is_whole(record.dagster_run, assets)), None)
     return JobHistory(
@@ -52,9 +58,9 @@ def read_history(instance: dg.DagsterInstance, job: str, assets: Set[dg.AssetKey
 
 
 def _runs(
-    instance: dg.DagsterInstance, job: str, statuses: Sequence[dg.DagsterRunStatus], after: PastRun | None = None
+    instance: dg.DagsterInstance, job: str, statuses: Iterable[dg.DagsterRunStatus], after: PastRun | None = None
 ) -> Sequence[dg.RunRecord]:
-    filters = dg.RunsFilter(job_name=job, statuses=statuses, created_after=after.created_at if after else None)
+    filters = dg.RunsFilter(job_name=job, statuses=list(statuses), created_after=after.created_at if after else None)
     return instance.get_run_records(filters=filters, limit=RECENT)
 
 

@@ -120,6 +120,7 @@ def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResu
     wanted = {declared.raw.alias.get(c.name, c.name).lower() for c in declared.columns} - set(declared.raw.exclude)
     found = {name.lower() for name, _ in table.columns if not name.startswith("_")}
     return dg.AssetCheckResult(
+        asset_key=dg.AssetKey(declared.asset_key),
         check_name=CHECK,
         passed=wanted == found,
         severity=dg.AssetCheckSeverity.WARN,

@@ -13,6 +13,7 @@ from dagster_pyspark import LazyPySparkResource
 
 from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.settings import Settings, load_settings
+from orchestration.workers import sign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,11 @@ class LakeSpark(LazyPySparkResource):
 
 class Lake(dg.ConfigurableResource):
     """Ingestion, the catalog and the settings, read anew at each use: ports may change while a server runs."""
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Once per run: signs it, so that its end is noticed even if nobody reports it."""
+        if context.run is not None and context.instance is not None:
+            sign(context.instance, context.run.run_id)
 
     def settings(self) -> Settings:
         """All settings as they are now."""

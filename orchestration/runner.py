@@ -17,6 +17,7 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run_iterator
 from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
 from dagster._core.workspace.load import location_origins_from_yaml_paths
+from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -96,9 +97,12 @@ def _run(job: dg.JobDefinition, instance: dg.DagsterInstance, tags: Mapping[str,
     )
     say(f"{job.name}  run {run.run_id[:8]}")
     error = None
+    said: set[str] = set()  # a table that is loaded for several days has an event for each of them
     for event in execute_run_iterator(InMemoryJob(job), run, instance):
         for line in describe(event):
-            say(line)
+            if line not in said:
+                say(line)
+            said.add(line)
         if event.is_failure and event.event_specific_data is not None:
             failure = getattr(event.event_specific_data, "error", None)
             error = error or (_innermost(failure) if failure else None)
@@ -109,10 +113,11 @@ def _run(job: dg.JobDefinition, instance: dg.DagsterInstance, tags: Mapping[str,
     return Outcome(job.name, run.run_id, success, round(seconds, 1), error)
 
 
-def _innermost(error: dg.SerializableErrorInfo) -> str:
+def _innermost(error: SerializableErrorInfo) -> str:
     while error.cause is not None:
         error = error.cause
-    return error.message.strip()
+    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
+    return lines[0][:500] if lines else "no message"
 
 
 def _origin(job: str) -> RemoteJobOrigin:
