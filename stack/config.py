@@ -21,7 +21,7 @@ class StackSettings(BaseSettings):
     dagster_port: int | None = None
     trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
     s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")
-    start_seconds: float = Field(120.0, gt=0, description="how long a server may take until it answers")
+    start_seconds: float = Field(240.0, gt=0, description="how long a server may take until it answers")
     system_dir: Path = Field(
         Path("/var/lib/lakehouse"),
         description="as root, the clusters live here when their own user cannot reach the home (/root, say)",

@@ -4,6 +4,7 @@
 """
 
 import fcntl
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -51,15 +52,11 @@ def up(
 def down(settings: Settings) -> list[str]:
     """Stops every server of this home and whatever they left behind; returns the names of those that ran."""
     if not run_dir(settings).exists():
-        return []
-    stack = StackSettings()
+        return _stop_leftovers(settings)
     with _alone(settings):
-        servers = build_servers(
-            settings,
-            stack,
-            read_ports(ports_file(settings)) or dict.fromkeys((*SERVERS, "dagster"), 0),
-            ensure_credentials(credentials_file(settings)),
-        )
+        ports = dict.fromkeys(SERVERS, 0) | read_ports(ports_file(settings))
+        credentials = ensure_credentials(credentials_file(settings))
+        servers = build_servers(settings, StackSettings(), ports, credentials)
         with ThreadPoolExecutor(len(servers)) as pool:
             stopped = list(pool.map(lambda server: _stop(server, settings), servers))
     return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]
@@ -132,6 +129,20 @@ def _stop(server: Server, settings: Settings) -> bool:
     process.stop(orphans, server.launch.stop_signal, 5.0)
     pid_file(settings, server.name).unlink(missing_ok=True)
     return known is not None or bool(orphans)
+
+
+def _stop_leftovers(settings: Settings) -> list[str]:
+    """For a home that was deleted under its running servers: they still work in its folders."""
+    found = {
+        name: [
+            *process.working_in(settings.home / "data" / name, "postgres"),
+            *process.working_in(settings.home / "data" / name, "java"),
+        ]
+        for name in SERVERS
+    }
+    for leftovers in found.values():
+        process.stop(leftovers, signal.SIGTERM, 5.0)
+    return [name for name, leftovers in found.items() if leftovers]
 
 
 def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
