@@ -5,7 +5,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from dagster_dbt import dbt_assets
+from dagster_dbt import DbtCliInvocation, dbt_assets
 
 from orchestration import tags
 from orchestration.days import DayRange, daily_partitions, to_derive_again
@@ -66,16 +66,30 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
 def build(
     context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest, days: DayRange | None
 ) -> Iterator[Any]:
-    """`dbt build` of the selected assets, with row counts and columns from Iceberg's metadata."""
+    """`dbt build` of the selected assets, with row counts from Iceberg's metadata.
+
+    A backfill loads what is new before it derives its days again: the newest row of a day would otherwise count as
+    the mark up to which everything is loaded, and older rows of other days would be passed over for ever.
+    """
     nodes = {node_key(node).to_python_identifier(): node for node in manifest["nodes"].values() if "alias" in node}
-    with environment(dbt_environment(lake.settings(), days)):
-        invocation = dbt.cli(["build"], context=context)
+    if days is not None:
+        context.log.info(f"first what is new, then {days.first} to {days.last} again")
+        clean_up(invoke(context, dbt, lake, "run", None).wait().target_path)
+    invocation = invoke(context, dbt, lake, "build", days)
     for event in invocation.stream():
         if isinstance(event, dg.Output):
             yield event.with_metadata({**event.metadata, **table_metadata(lake, nodes[event.output_name])})
         else:
             yield event
-    clean_up(invocation.target_path, succeeded=True)
+    clean_up(invocation.target_path)
+
+
+def invoke(
+    context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, command: str, days: DayRange | None
+) -> DbtCliInvocation:
+    """Starts dbt for the assets this run has selected."""
+    with environment(dbt_environment(lake.settings(), days)):
+        return dbt.cli([command], context=context)
 
 
 def table_metadata(lake: Lake, node: Mapping[str, Any]) -> dict[str, Any]:

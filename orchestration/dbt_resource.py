@@ -73,10 +73,9 @@ def environment(values: dict[str, str]) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def clean_up(target: Path, succeeded: bool) -> None:
-    """dbt leaves megabytes per run: none are kept of a success, the newest ones of failures."""
-    if succeeded:
-        shutil.rmtree(target, ignore_errors=True)
+def clean_up(target: Path) -> None:
+    """dbt leaves megabytes per run: of this one, which has succeeded, nothing is kept, of failures the newest."""
+    shutil.rmtree(target, ignore_errors=True)
     runs = sorted(target.parent.glob("*-*-*/dbt.log"), key=lambda log: log.stat().st_mtime, reverse=True)
     for log in runs[KEPT_FAILURES:]:
         shutil.rmtree(log.parent, ignore_errors=True)
