@@ -58,7 +58,7 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
     if plan.data:
         _rewrite_data(session, table, rule, plan, before)
         loaded = session.load(table) or loaded
-    if plan.manifests or manifests_worth_rewriting(live_manifests(loaded), rule):
+    if manifests_worth_rewriting(live_manifests(loaded), rule):
         _rewrite_manifests(session, table, before)
     after = measure(session.load(table) or loaded)
     return Outcome(NAME, table, "done", _what(plan, before), before=before, after=after)

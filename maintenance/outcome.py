@@ -89,6 +89,6 @@ def action(name: str) -> Callable[[Body], Body]:
 def one_line(error: Exception) -> str:
     """An exception's first line with its type; Spark and Trino send pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if lines and lines[0].endswith(":") and len(lines) > 1:
-        lines[0] += " " + lines[1].removeprefix(": ")
+    if len(lines) > 1 and lines[1].startswith(": "):  # Py4J puts Java's own message on the second line
+        lines[0] = lines[1].removeprefix(": ")
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:ERROR_LENGTH]

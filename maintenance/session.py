@@ -14,6 +14,7 @@ from lakehouse.catalog import file_io_properties, load_table, open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.spark import spark_session
+from lakehouse.sql import spark_ident
 from lakehouse.trino import connect
 from maintenance.cuts import snapshots_of_cuts
 from maintenance.lake import Lake, look
@@ -86,7 +87,7 @@ class Session:
     def spark(self, files: int) -> SparkSession:
         """The Spark session, in a variant for small tables where `files` is small."""
         base = self.once("spark", lambda: spark_session(self.settings, "lakehouse-maintenance"))
-        return base if files > FEW_FILES else self.once("small_spark", lambda: _for_small_plans(base))
+        return base if files > FEW_FILES else self.once("small_spark", lambda: _for_small_plans(base, self.settings))
 
     def trino(self, statement: str) -> list[list[Any]]:
         """Runs one statement in Trino; raises LakehouseError when Trino cannot be reached."""
@@ -130,8 +131,10 @@ def _open_io(settings: Settings) -> PyArrowFileIO:
     return PyArrowFileIO(file_io_properties(settings))
 
 
-def _for_small_plans(base: SparkSession) -> SparkSession:
+def _for_small_plans(base: SparkSession, settings: Settings) -> SparkSession:
     session = base.newSession()
+    # Loads the catalog now: from a worker thread Iceberg's Java API would not find its classes.
+    session.sql(f"SET CATALOG {spark_ident(settings.catalog_name)}")
     for key, value in SMALL_PLANS.items():
         session.conf.set(key, value)
     return session

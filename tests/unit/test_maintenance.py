@@ -1,0 +1,249 @@
+"""What maintenance decides from metadata, on real Iceberg tables in a directory: no server, no Spark."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import CompactPolicy, ExpirePolicy
+from maintenance.command import Choice
+from maintenance.compact import manifests_worth_rewriting, plan_for
+from maintenance.cuts import snapshots_of_cuts
+from maintenance.declared import maintained_tables, schedule_groups, select
+from maintenance.expire_snapshots import expirable
+from maintenance.figures import live_manifests, measure
+from maintenance.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
+from maintenance.outcome import Outcome, TableName, one_line
+from maintenance.reachable import reachable_files
+from maintenance.run import ACTIONS, Result
+from maintenance.temporary import changed_at, leftovers, model_of, temporary_prefix, temporary_relations, view_text
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+RULE = CompactPolicy(target_file_size_mb=128, min_input_files=5)
+LATER = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1000)
+NIGHTLY = {"schedule_group": "nightly", "compact": {"target_file_size_mb": 128}}
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for namespace in ("raw_shop", "meta"):
+        catalog.create_namespace(namespace)
+    return catalog
+
+
+@pytest.fixture
+def table(catalog: SqlCatalog) -> Table:
+    return catalog.create_table("raw_shop.sales", SCHEMA)
+
+
+def append(table: Table, day: str, times: int = 1) -> None:
+    for number in range(times):
+        table.append(pa.Table.from_pylist([{"id": number, "day": day}], SCHEMA))
+
+
+def ids(table: Table) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in table.snapshots()]
+
+
+def test_five_small_files_are_worth_a_compaction_and_four_are_not(table: Table) -> None:
+    append(table, "mon", times=4)
+    assert not plan_for(table, RULE).data
+    append(table, "mon")
+    assert (plan_for(table, RULE).files, plan_for(table, RULE).partitions) == (5, 1)
+
+
+def test_small_files_are_counted_per_partition(table: Table) -> None:
+    with table.update_spec() as spec:
+        spec.add_field("day", IdentityTransform())
+    append(table, "mon", times=4)
+    append(table, "tue", times=4)
+    assert not plan_for(table, RULE).data
+    append(table, "tue")
+    assert plan_for(table, RULE).files == 5
+
+
+def test_manifests_are_rewritten_when_there_are_many_for_their_size(table: Table) -> None:
+    append(table, "mon", times=4)
+    assert not manifests_worth_rewriting(live_manifests(table), RULE)
+    append(table, "mon")
+    assert manifests_worth_rewriting(live_manifests(table), RULE)
+
+
+def test_an_empty_table_needs_nothing(table: Table) -> None:
+    plan = plan_for(table, RULE)
+    assert not plan.data and not plan.manifests
+    assert measure(table).files == 0
+
+
+def test_expiry_never_takes_the_current_snapshot(table: Table) -> None:
+    append(table, "mon", times=3)
+    assert expirable(table, ExpirePolicy(older_than_hours=0), frozenset(), LATER) == ids(table)[:-1]
+
+
+def test_expiry_keeps_what_a_cut_names(table: Table) -> None:
+    append(table, "mon", times=3)
+    named = frozenset(ids(table)[:1])
+    assert expirable(table, ExpirePolicy(older_than_hours=0), named, LATER) == [ids(table)[1]]
+
+
+def test_expiry_keeps_tags_and_the_whole_line_of_a_branch(table: Table) -> None:
+    append(table, "mon", times=4)
+    table.manage_snapshots().create_branch(ids(table)[1], "audit").commit()
+    assert expirable(table, ExpirePolicy(older_than_hours=0), frozenset(), LATER) == [ids(table)[2]]
+
+
+def test_expiry_takes_only_snapshots_older_than_the_limit(table: Table) -> None:
+    append(table, "mon", times=3)
+    limit = table.snapshots()[1].timestamp_ms
+    assert expirable(table, ExpirePolicy(older_than_hours=0), frozenset(), limit) == ids(table)[:1]
+
+
+def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog) -> None:
+    fields = [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64())]
+    fields += [("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
+    cuts, now = catalog.create_table("meta.cuts", pa.schema(fields)), datetime.now(UTC)
+    for source, days, snapshot in (("shop", 9, "1"), ("shop", 8, "2"), ("bank", 0, "3")):
+        row = {"source": source, "epoch": 1, "cut_lsn": -days, "published_at": now - timedelta(days=days)}
+        cuts.append(pa.Table.from_pylist([{**row, "snapshots": [("sales", snapshot)]}], cuts.schema().as_arrow()))
+    sales = TableName("raw_shop", "sales")
+    assert snapshots_of_cuts(catalog, "shop", now - timedelta(days=1)) == {sales: frozenset({2})}
+    assert snapshots_of_cuts(catalog, "shop", now - timedelta(days=30)) == {sales: frozenset({1, 2})}
+
+
+def test_without_cuts_nothing_is_protected_by_them(catalog: SqlCatalog) -> None:
+    assert snapshots_of_cuts(catalog, "shop", datetime.now(UTC)) == {}
+
+
+def test_every_file_of_a_healthy_table_is_reachable(table: Table) -> None:
+    append(table, "mon", times=3)
+    listed = {stored.path.removeprefix("file://") for stored in list_objects(table.io, table.location())}
+    assert {path.removeprefix("file://") for path in reachable_files(table)} == listed
+
+
+def test_an_object_belongs_to_the_deepest_location_above_it() -> None:
+    outer, inner, other = "s3://w/shop/sales/", "s3://w/shop/sales/nested/", "s3://w/shop/sales_old/"
+    paths = [f"{outer}data/a", f"{inner}data/b", f"{other}data/c"]
+    grouped = _group([stored(path) for path in paths], {outer, inner})
+    assert {owner: [found.path for found in objects] for owner, objects in grouped.items()} == {
+        outer: [paths[0]],
+        inner: [paths[1]],
+    }
+
+
+def stored(path: str) -> StoredObject:
+    return StoredObject(path, 1, datetime(2024, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("orders__dbt_tmp", "orders"),
+        ("orders__dbt_tmp_view", "orders"),
+        ("orders__dbt_tmp_20240101", "orders"),
+        ("orders__dbt_backup", "orders"),
+        ("orders", None),
+        ("orders__dbt_tmpl", None),
+        ("__dbt_tmp", None),
+    ],
+)
+def test_temporary_names_are_those_that_dbt_gives(name: str, model: str | None) -> None:
+    found = model_of(TableName("marts", name))
+    assert found == (TableName("marts", model) if model else None)
+
+
+def test_the_prefix_of_a_temporary_relation_is_its_directory() -> None:
+    directory = f"s3://w/marts/orders__dbt_tmp-{'0' * 32}"
+    assert temporary_prefix(f"{directory}/data/x.parquet") == (f"{directory}/", TableName("marts", "orders"))
+    assert temporary_prefix("s3://w/marts/orders-1/data/orders__dbt_tmp") is None
+    assert temporary_prefix("s3://orders__dbt_tmp/marts/x") is None
+
+
+def test_objects_below_the_location_of_any_relation_are_not_left_over() -> None:
+    """dbt replaces a table by renaming its temporary one: the living table keeps the temporary location."""
+    living, dead = "s3://w/marts/orders__dbt_tmp-1a", "s3://w/marts/items__dbt_tmp-2b".replace("2b", "b" * 32)
+    living = living.replace("1a", "a" * 32)
+    renamed = Relation(TableName("marts", "orders"), "table", f"{living}/metadata/1.json")
+    objects = (stored(f"{living}/data/x"), stored(f"{dead}/data/y"))
+    lake = Lake(objects, (), (renamed,), {}, {})
+    assert list(leftovers(lake)) == [TableName("marts", "items")]
+    assert leftovers(Lake(objects, (f"{dead}/",), (renamed,), {}, {})) == {}
+    assert temporary_relations(lake) == {}
+
+
+def test_views_and_tables_of_the_catalog_are_listed_alike(catalog: SqlCatalog, table: Table) -> None:
+    assert list_relations(catalog) == (Relation(TableName("raw_shop", "sales"), "table", table.metadata_location),)
+
+
+def test_a_view_is_as_old_as_its_newest_version_and_reads_as_its_current_one() -> None:
+    versions: list[dict[str, Any]] = [
+        {"version-id": 1, "timestamp-ms": 1000, "representations": [{"sql": "SELECT 1"}]},
+        {"version-id": 2, "timestamp-ms": 2000, "representations": [{"sql": "SELECT 2"}]},
+    ]
+    view = {"current-version-id": 2, "versions": versions}
+    assert changed_at(view) == datetime.fromtimestamp(2, tz=UTC)
+    assert view_text(view) == "SELECT 2"
+
+
+def manifest(**policies: dict[str, Any] | None) -> dict[str, Any]:
+    def model(name: str, maintenance: dict[str, Any] | None) -> dict[str, Any]:
+        meta = {} if maintenance is None else {"maintenance": maintenance}
+        place = {"schema": "vault", "name": name, "original_file_path": f"models/{name}.sql"}
+        return {**place, "config": {"materialized": "incremental", "meta": meta}}
+
+    return {"sources": {}, "nodes": {name: model(name, policy) for name, policy in policies.items()}}
+
+
+def test_a_model_without_a_policy_is_not_maintained() -> None:
+    tables = maintained_tables(manifest(hub=NIGHTLY, sat=None))
+    assert [str(table.name) for table in tables] == ["vault.hub"]
+    assert tables[0].policy.expire_snapshots is None
+
+
+def test_a_view_is_not_maintained() -> None:
+    nodes = manifest(current=NIGHTLY)
+    nodes["nodes"]["current"]["config"]["materialized"] = "view"
+    assert maintained_tables(nodes) == ()
+
+
+def test_an_unknown_key_is_an_error_that_names_file_and_key() -> None:
+    wrong = {**NIGHTLY, "compact": {"target_file_size_mb": 128, "min_files": 5}}
+    with pytest.raises(LakehouseError, match=r"models/hub.sql: hub: meta.maintenance.compact.min_files: Extra inputs"):
+        maintained_tables(manifest(hub=wrong))
+
+
+def test_tables_are_chosen_by_name_and_by_group() -> None:
+    tables = maintained_tables(manifest(hub=NIGHTLY, sat={**NIGHTLY, "schedule_group": "hourly"}))
+    assert schedule_groups(tables) == ("hourly", "nightly")
+    assert [str(table.name) for table in select(tables, group="hourly")] == ["vault.sat"]
+    assert [str(table.name) for table in select(tables, ["vault.hub"])] == ["vault.hub"]
+    with pytest.raises(LakehouseError, match=r"no maintenance policy for vault\.lnk: .* choose from vault\.hub"):
+        select(tables, ["vault.lnk"])
+    with pytest.raises(LakehouseError, match="no table is in schedule group 'yearly'; groups are hourly, nightly"):
+        select(tables, group="yearly")
+
+
+def test_a_run_fails_only_above_the_share_it_accepts() -> None:
+    hub = TableName("vault", "hub")
+    done, failed = Outcome("compact", hub, "done"), Outcome("compact", hub, "failed", error="no")
+    result = Result((failed, done, Outcome("compact", hub, "skipped")))
+    assert result.failed_share == 0.5
+    result.check(0.5)
+    with pytest.raises(LakehouseError, match=r"1 of 3 maintenance actions failed, first compact of vault\.hub: no"):
+        result.check()
+
+
+def test_an_error_of_pages_becomes_one_line() -> None:
+    java = "An error occurred while calling o1.sql.\n: org.apache.Nope: broken\n\tat a\n\tat b"
+    assert one_line(RuntimeError(java)) == "RuntimeError: org.apache.Nope: broken"
+    assert one_line(ValueError()) == "ValueError: no message"
+
+
+def test_the_command_offers_every_action() -> None:
+    assert [choice.value for choice in Choice] == [*ACTIONS, "all"]
