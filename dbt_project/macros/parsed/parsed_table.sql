@@ -22,8 +22,7 @@
 select 1 where false
     {%- else -%}
 -- columns {{ tojson(parsed_columns(columns)) }}
-
-      {%- for batch in news.batches -%}
+      {% for batch in news.batches -%}
 {{ parsed_rows(raw, columns, record_source(table), news, batch) }}
         {%- if not loop.last %}
 -- next batch

@@ -10,7 +10,7 @@
   {%- if bounds is none or bounds.epoch is none or table_name not in bounds.tables -%}
     {{ return(none) }}
   {%- endif -%}
-  {%- set loaded = load_relation(this) is not none and not flags.FULL_REFRESH -%}
+  {%- set loaded = is_loaded() -%}
   {%- set within_cut = "(_epoch < " ~ bounds.epoch ~ " or (_epoch = " ~ bounds.epoch ~ " and _commit_lsn <= " ~ bounds.cut_lsn ~ "))" -%}
   {%- set newest = none -%}
   {%- if bounds.day_from is not none -%}

@@ -1,0 +1,79 @@
+{#-
+  Hashing that is injective: two different inputs never give the same text to hash.
+
+  - Every value becomes canonical text of its type: a decimal without trailing zeros (a wider scale changes nothing), a
+    time zone's instant in UTC, bytes as hex.
+  - Backslash and the delimiter `|` are escaped, so that ('a|b', 'c') is not ('a', 'b|c').
+  - NULL is `\N` in a key, which no escaped text can be, so that NULL is not ''. In a hashdiff a NULL is left out and the
+    others are `name=value`, sorted by name: a new nullable column changes no hashdiff that is already stored.
+-#}
+
+{#- Hex digits of the hash function chosen by var `vault_hash`. -#}
+{% macro hash_length() %}
+  {{ return({"md5": 32, "sha256": 64}[var("vault_hash")]) }}
+{% endmacro %}
+
+{#- Key of what is not known: a NULL reference. -#}
+{% macro zero_key() -%}
+  '{{ "0" * hash_length() }}'
+{%- endmacro %}
+
+{#- Key of what is known to be wrong. -#}
+{% macro error_key() -%}
+  '{{ "f" * hash_length() }}'
+{%- endmacro %}
+
+{% macro hash_of(text) -%}
+  lower(to_hex({{ var("vault_hash") }}(to_utf8({{ text }}))))
+{%- endmacro %}
+
+{#- A value as text, one way only; `column` is a dict of name and Trino type. -#}
+{% macro canonical_text(column) -%}
+  {%- set value = adapter.quote(column.name) -%}
+  {%- if column.type == "varchar" -%}
+    {{ value }}
+  {%- elif column.type.startswith("decimal") -%}
+    regexp_replace(cast({{ value }} as varchar), '\.0*$|(\.[0-9]*[1-9])0+$', '$1')
+  {%- elif column.type.endswith("with time zone") -%}
+    cast(at_timezone({{ value }}, 'UTC') as varchar)
+  {%- elif column.type == "varbinary" -%}
+    to_hex({{ value }})
+  {%- else -%}
+    cast({{ value }} as varchar)
+  {%- endif -%}
+{%- endmacro %}
+
+{% macro escaped_text(column, normalize=none) -%}
+  {%- set text = canonical_text(column) -%}
+  {%- if normalize == "upper_trim" -%}
+    {%- set text = "upper(trim(" ~ text ~ "))" -%}
+  {%- elif normalize is not none -%}
+    {{ exceptions.raise_compiler_error("normalize is " ~ normalize ~ ", it must be upper_trim or left out") }}
+  {%- endif -%}
+  {{ "replace(replace(" ~ text ~ ", '\\', '\\\\'), '|', '\\|')" if column.type == "varchar" else text }}
+{%- endmacro %}
+
+{#- Key over columns in the order given. All of them NULL: the zero key. -#}
+{% macro hash_key(columns, normalize=none) -%}
+  {%- set parts = [] -%}
+  {%- for column in columns -%}
+    {%- do parts.append("coalesce(" ~ escaped_text(column, normalize) ~ ", '\\N')") -%}
+  {%- endfor -%}
+  case
+      when coalesce({% for column in columns %}{{ canonical_text(column) }}{{ ", " if not loop.last }}{% endfor %}{{ ", null" if columns | length == 1 }}) is null then {{ zero_key() }}
+      else {{ hash_of(parts | join(" || '|' || ")) }}
+    end
+{%- endmacro %}
+
+{#- Fingerprint of what a satellite says. A deleted row says one thing only, whatever it said before. -#}
+{% macro hash_diff(columns, deleted="is_deleted") -%}
+  {%- set parts = [] -%}
+  {%- for column in columns | sort(attribute="name", case_sensitive=true) -%}
+    {%- set name = column.name | replace("\\", "\\\\") | replace("|", "\\|") | replace("=", "\\=") | replace("'", "''") -%}
+    {%- do parts.append("'" ~ name ~ "=' || " ~ escaped_text(column)) -%}
+  {%- endfor -%}
+  case
+      when {{ deleted }} then {{ hash_of("'\\D'") }}
+      else {{ hash_of("concat_ws('|', " ~ parts | join(", ") ~ ")" if parts else "''") }}
+    end
+{%- endmacro %}

@@ -1,0 +1,127 @@
+{#-
+  What a vault table has to load from each of its stages. The answer costs two small queries per model, and the load
+  itself then follows the batch, not the history.
+
+  The watermark of a stage is kept in the target's table properties, not read from its rows: a hub that sees no new key
+  in a year of sales would otherwise read that year again each time. It follows publication into the lake (load_date),
+  never event order, is compared with `>=`, and is remembered together with the number of rows at that moment and the
+  highest source_seq so far. These two tell apart, from facts and not by hope:
+
+  - no news: nothing after the watermark and as many rows at it as before. The load is not run at all.
+  - in order: whatever is new comes after everything that was loaded. Satellites then compare the batch with what they
+    hold of its keys.
+  - late: anything else (a backfill, a target without a watermark, rows out of order). Satellites replay their stage for
+    the keys of the batch, because an event that was rightly left out before may have to come back.
+-#}
+{% macro load_windows(source_models, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date") %}
+  {%- set loaded = is_loaded() -%}
+  {%- set days = backfill_days() -%}
+  {%- set windows = {} -%}
+  {%- if days is not none -%}
+    {%- for name in source_models -%}
+      {%- do windows.update({name: {
+        "news": true, "late": true, "remember": none,
+        "rows": src_applied ~ " >= timestamp '" ~ days[0] ~ " 00:00:00 UTC' and " ~ src_applied ~ " < timestamp '" ~ days[1] ~ " 00:00:00 UTC'",
+      }}) -%}
+    {%- endfor -%}
+    {{ return(windows) }}
+  {%- endif -%}
+  {%- set remembered = remembered_loads() if loaded else {} -%}
+  {%- for row in run_query(stage_facts(source_models, remembered, src_ldts, src_seq)).rows -%}
+    {%- set before = remembered.get(row[0]) -%}
+    {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
+    {%- set steady = before is not none and at_mark == before[1] | int -%}
+    {%- set late = not steady or (later > 0 and first_later <= before[2]) if loaded else false -%}
+    {%- set news = newest is not none and not (steady and later == 0) -%}
+    {%- set highest = [highest, before[2]] | max if before and highest else highest -%}
+    {%- do windows.update({row[0]: {
+      "news": news, "late": late,
+      "rows": src_ldts ~ (" between timestamp '" ~ before[0] ~ "' and" if before else " <=") ~ " timestamp '" ~ newest ~ "'",
+      "remember": "-- remember " ~ load_property(row[0]) ~ " = " ~ [newest, at_newest, highest] | join("|") if news,
+    }}) -%}
+  {%- endfor -%}
+  {{ return(windows) }}
+{% endmacro %}
+
+{#- Whether the target holds rows that count; a full refresh starts over. -#}
+{% macro is_loaded() %}
+  {{ return(load_relation(this) is not none and not flags.FULL_REFRESH) }}
+{% endmacro %}
+
+{#- The target's rows; before it exists none, in the stage's columns and, where needed, one more. -#}
+{% macro stored_rows(stage, more=none) -%}
+  {%- if is_loaded() -%}
+    {{ this }}
+  {%- else -%}
+    (select *{{ ", " ~ more if more }} from {{ stage }} where false)
+  {%- endif -%}
+{%- endmacro %}
+
+{#- Of one stage, all rows to load; before the first look (unit tests) everything. -#}
+{% macro rows_to_load(windows, name) -%}
+  {{ windows[name].rows if windows and name in windows else "true" }}
+{%- endmacro %}
+
+{#- Comment lines for the materialization; see append_only. -#}
+{% macro load_header(windows) -%}
+  {%- if windows and not windows.values() | selectattr("news") | list -%}
+-- no news
+  {%- endif -%}
+  {%- for window in (windows or {}).values() if window.remember %}
+{{ window.remember }}
+  {%- endfor %}
+{% endmacro %}
+
+{#- Names of the stages with something to load; all of them before the first look. -#}
+{% macro stages_with_news(windows, source_models) %}
+  {%- set names = [] -%}
+  {%- for name in source_models if not windows or windows[name].news -%}
+    {%- do names.append(name) -%}
+  {%- endfor -%}
+  {{ return(names or source_models) }}
+{% endmacro %}
+
+{% macro load_property(source_model) -%}
+  lakehouse.loaded.{{ source_model }}
+{%- endmacro %}
+
+{#- Stage → [watermark, rows at it, highest source_seq], from the target's properties. -#}
+{% macro remembered_loads() %}
+  {%- set found = {} -%}
+  {%- set prefix = load_property("") -%}
+  {%- for row in run_query("select key, value from " ~ system_table(this, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
+    {%- do found.update({row[0].replace(prefix, "", 1): row[1].split("|")}) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#- Per stage: newest moment, rows at it, rows after the watermark, rows at the watermark, lowest seq after it, highest seq. -#}
+{% macro stage_facts(source_models, remembered, src_ldts, src_seq) -%}
+  {%- for name in source_models %}
+  {{ "union all" if not loop.first }}
+  {%- set mark = "timestamp '" ~ remembered[name][0] ~ "'" if name in remembered else "cast(null as timestamp(6) with time zone)" %}
+  select
+    '{{ name }}', cast(max(moment) as varchar), max_by(rows_there, moment),
+    coalesce(sum(rows_there) filter (where moment > {{ mark }}), 0),
+    coalesce(sum(rows_there) filter (where moment = {{ mark }}), 0),
+    min(lowest) filter (where moment > {{ mark }}),
+    max(highest)
+  from (
+    select {{ src_ldts }} as moment, count(*) as rows_there, min({{ src_seq }}) as lowest, max({{ src_seq }}) as highest
+    from {{ ref(name) }}
+    {%- if name in remembered %}
+    where {{ src_ldts }} >= {{ mark }}
+    {%- endif %}
+    group by {{ src_ldts }}
+  )
+  {%- endfor %}
+{%- endmacro %}
+
+{#- First day of the backfill and the day after its last, or none. -#}
+{% macro backfill_days() %}
+  {%- for source_name in declared_sources() -%}
+    {%- set bounds = run_bounds(source_name) -%}
+    {{ return([bounds.day_from, bounds.day_after] if bounds is not none and bounds.day_from is not none else none) }}
+  {%- endfor -%}
+  {{ return(none) }}
+{% endmacro %}

@@ -1,0 +1,76 @@
+{#-
+  A stage: a parsed table with everything the vault needs beside its columns.
+
+  hashed_columns: name → list of columns (a key, positional), or
+    {columns: […], normalize: upper_trim} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs left out).
+  derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
+    an SQL expression that is taken as text, or '!text' for a constant (a collision code, say).
+-#}
+{% macro stage(source_model, hashed_columns={}, derived_columns={}) -%}
+  {%- set parsed = ref(source_model) -%}
+  {%- if not execute -%}
+    select 1 as placeholder
+  {%- else -%}
+    {%- set columns = stage_columns(source_model, derived_columns) -%}
+    select
+      {%- for column in columns.values() %}
+      {{ adapter.quote(column.name) }},
+      {%- endfor %}
+      {%- for name, spec in hashed_columns.items() %}
+      {{ hashed_column(name, spec, columns) }} as {{ name }},
+      {%- endfor %}
+      is_deleted,
+      load_date,
+      applied_date,
+      source_seq,
+      record_source
+    from (
+      select
+        {%- for column in columns.values() if column.name not in derived_columns %}
+        {{ adapter.quote(column.name) }},
+        {%- endfor %}
+        {%- for name, expression in derived_columns.items() %}
+        {{ derived_expression(expression, columns) }} as {{ name }},
+        {%- endfor %}
+        _deleted as is_deleted,
+        _loaded_at as load_date,
+        _valid_from as applied_date,
+        {{ source_position() }} as source_seq,
+        _record_source as record_source
+      from {{ parsed }}
+    )
+  {%- endif -%}
+{%- endmacro %}
+
+{#- Columns of the parsed model by name, with their types from the declaration, and the derived ones. -#}
+{% macro stage_columns(source_model, derived_columns) %}
+  {%- set names = source_model.replace("parsed_", "", 1).split("__", 1) -%}
+  {%- set columns = {} -%}
+  {%- for column in declared_columns(declared_table(names[0], names[1])) -%}
+    {%- do columns.update({column.name: column}) -%}
+  {%- endfor -%}
+  {%- for name, expression in derived_columns.items() -%}
+    {%- do columns.update({name: {"name": name, "type": columns[expression].type if expression in columns else "varchar"}}) -%}
+  {%- endfor -%}
+  {{ return(columns) }}
+{% endmacro %}
+
+{% macro derived_expression(expression, columns) -%}
+  {%- if expression.startswith("!") -%}
+    '{{ expression[1:] | replace("'", "''") }}'
+  {%- else -%}
+    {{ adapter.quote(expression) if expression in columns else "cast(" ~ expression ~ " as varchar)" }}
+  {%- endif -%}
+{%- endmacro %}
+
+{% macro hashed_column(name, spec, columns) -%}
+  {%- set spec = spec if spec is mapping else {"columns": spec} -%}
+  {%- set inputs = [] -%}
+  {%- for column in spec.columns -%}
+    {%- if column not in columns -%}
+      {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " hashes " ~ column ~ ", which the stage does not have") }}
+    {%- endif -%}
+    {%- do inputs.append(columns[column]) -%}
+  {%- endfor -%}
+  {{ hash_diff(inputs) if spec.get("is_hashdiff") else hash_key(inputs, spec.get("normalize")) }}
+{%- endmacro %}

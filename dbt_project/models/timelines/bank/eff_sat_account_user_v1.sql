@@ -1,0 +1,1 @@
+{{ timeline(source_model='eff_sat_account_user', src_pk='hk_account_user', src_hashdiff='is_active', src_payload=['hk_account']) }}

@@ -1,0 +1,6 @@
+{{ timeline(
+  source_model='sat_account_details',
+  src_pk='hk_account',
+  src_hashdiff='hd_account_details',
+  src_payload=['currency', 'balance', 'created_at'],
+) }}

@@ -1,0 +1,6 @@
+{{ timeline(
+  source_model='sat_user_details',
+  src_pk='hk_user',
+  src_hashdiff='hd_user_details',
+  src_payload=['email', 'name', 'created_at'],
+) }}

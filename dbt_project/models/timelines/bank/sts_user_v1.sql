@@ -1,0 +1,1 @@
+{{ timeline(source_model='sts_user', src_pk='hk_user', src_hashdiff='hd_status') }}

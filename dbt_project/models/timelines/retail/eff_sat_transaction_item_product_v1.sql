@@ -1,0 +1,1 @@
+{{ timeline(source_model='eff_sat_transaction_item_product', src_pk='hk_transaction_item_product', src_hashdiff='is_active', src_payload=['hk_transaction_item']) }}

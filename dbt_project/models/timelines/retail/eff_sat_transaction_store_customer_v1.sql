@@ -1,0 +1,1 @@
+{{ timeline(source_model='eff_sat_transaction_store_customer', src_pk='hk_transaction_store_customer', src_hashdiff='is_active', src_payload=['hk_transaction']) }}

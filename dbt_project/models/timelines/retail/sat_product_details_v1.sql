@@ -1,0 +1,6 @@
+{{ timeline(
+  source_model='sat_product_details',
+  src_pk='hk_product',
+  src_hashdiff='hd_product_details',
+  src_payload=['product_name', 'category', 'created_at'],
+) }}

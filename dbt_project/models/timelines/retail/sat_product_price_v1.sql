@@ -1,0 +1,6 @@
+{{ timeline(
+  source_model='sat_product_price',
+  src_pk='hk_product',
+  src_hashdiff='hd_product_price',
+  src_payload=['unit_price'],
+) }}

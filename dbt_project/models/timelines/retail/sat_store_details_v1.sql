@@ -1,0 +1,6 @@
+{{ timeline(
+  source_model='sat_store_details',
+  src_pk='hk_store',
+  src_hashdiff='hd_store_details',
+  src_payload=['store_name', 'city', 'state', 'opened_at'],
+) }}

@@ -1,0 +1,6 @@
+{{ timeline(
+  source_model='sat_transaction_item_details',
+  src_pk='hk_transaction_item',
+  src_hashdiff='hd_transaction_item_details',
+  src_payload=['quantity', 'unit_price', 'line_total'],
+) }}

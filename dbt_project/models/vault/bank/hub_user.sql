@@ -1,0 +1,1 @@
+{{ hub(src_pk='hk_user', src_nk='user_id', source_model=['stg_bank__users', 'stg_bank__accounts']) }}

@@ -1,0 +1,6 @@
+{{ sat(
+  src_pk='hk_account',
+  src_hashdiff='hd_account_details',
+  src_payload=['currency', 'balance', 'created_at'],
+  source_model='stg_bank__accounts',
+) }}

@@ -1,0 +1,6 @@
+{{ sat(
+  src_pk='hk_user',
+  src_hashdiff='hd_user_details',
+  src_payload=['email', 'name', 'created_at'],
+  source_model='stg_bank__users',
+) }}

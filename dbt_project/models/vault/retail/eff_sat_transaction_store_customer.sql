@@ -1,0 +1,1 @@
+{{ eff_sat(src_pk='hk_transaction_store_customer', src_dfk='hk_transaction', source_model='stg_retail__transactions') }}

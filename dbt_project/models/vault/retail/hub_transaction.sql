@@ -1,0 +1,1 @@
+{{ hub(src_pk='hk_transaction', src_nk='txn_id', source_model=['stg_retail__transactions', 'stg_retail__transaction_items']) }}

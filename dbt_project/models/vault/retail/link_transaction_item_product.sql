@@ -1,0 +1,1 @@
+{{ link(src_pk='hk_transaction_item_product', src_fk=['hk_transaction_item', 'hk_product'], source_model='stg_retail__transaction_items') }}

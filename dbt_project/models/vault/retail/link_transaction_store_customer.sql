@@ -1,0 +1,1 @@
+{{ link(src_pk='hk_transaction_store_customer', src_fk=['hk_transaction', 'hk_store', 'hk_customer'], source_model='stg_retail__transactions') }}

@@ -1,0 +1,6 @@
+{{ sat(
+  src_pk='hk_customer',
+  src_hashdiff='hd_customer_loyalty',
+  src_payload=['loyalty_tier', 'created_at'],
+  source_model='stg_retail__customers',
+) }}

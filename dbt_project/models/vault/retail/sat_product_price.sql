@@ -1,0 +1,6 @@
+{{ sat(
+  src_pk='hk_product',
+  src_hashdiff='hd_product_price',
+  src_payload=['unit_price'],
+  source_model='stg_retail__products',
+) }}

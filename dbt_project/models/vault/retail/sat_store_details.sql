@@ -1,0 +1,6 @@
+{{ sat(
+  src_pk='hk_store',
+  src_hashdiff='hd_store_details',
+  src_payload=['store_name', 'city', 'state', 'opened_at'],
+  source_model='stg_retail__stores',
+) }}

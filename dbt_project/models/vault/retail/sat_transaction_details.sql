@@ -1,0 +1,6 @@
+{{ sat(
+  src_pk='hk_transaction',
+  src_hashdiff='hd_transaction_details',
+  src_payload=['txn_timestamp', 'total_amount', 'payment_method'],
+  source_model='stg_retail__transactions',
+) }}

@@ -1,0 +1,1 @@
+{{ sts_sat(src_pk='hk_transaction_item', source_model='stg_retail__transaction_items') }}
