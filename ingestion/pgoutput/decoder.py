@@ -55,7 +55,8 @@ class _Transactions:
 class Decoder:
     """Decode a stream of pgoutput messages that arrives in pieces, cut anywhere between messages.
 
-    `xid_reference` is a 64-bit transaction id at or above every one in the stream; it widens the 32-bit ids.
+    `xid_reference` is a 64-bit transaction id of the stream's time (a little older or younger is fine); it widens
+    the 32-bit ids of the stream.
     `keys` names the key of a relation (schema, name) where the replica identity does not: under REPLICA IDENTITY
     FULL an update is known as a key change only with it.
     """
@@ -172,13 +173,18 @@ def _read_transactions(
     fail_where(~possible, np.flatnonzero(begins), "begin has an impossible LSN or commit time")
     lsn = np.concatenate(([state.lsn], begin_lsn))
     committed_at = np.concatenate(([state.committed_at], begin_at + _POSTGRES_EPOCH))
-    xid = wire.u32(begin + 17)
-    xid = np.concatenate(([state.xid], xid_reference - ((xid_reference - xid) & 0xFFFFFFFF)))
+    xid = np.concatenate(([state.xid], _widened(wire.u32(begin + 17), xid_reference)))
     commit = np.flatnonzero(commits)
     fail_where(
         wire.i64(wire.start[commit] + 2) != lsn[number[commit]], commit, "commit is of another LSN than its begin"
     )
     return _Transactions(number, lsn, committed_at, xid, _places(state, kind, begins, depth, number)), depth
+
+
+def _widened(xid: Positions, reference: int) -> Positions:
+    """The 64-bit transaction id nearest to the reference; Postgres knows no two that are 2^31 apart."""
+    nearest = reference + ((xid - reference + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
+    return np.where(nearest < 0, nearest + (1 << 32), nearest)
 
 
 def _places(state: State, kind: np.ndarray, begins: Mask, depth: Positions, number: Positions) -> Positions:

@@ -80,8 +80,8 @@ class ReferenceDecoder:
     def on_B(self, reader: Reader) -> None:
         assert self.transaction is None
         lsn, at, xid = reader.integer(8), reader.integer(8, signed=True), reader.integer(4)
-        while xid + 2**32 <= self.xid_reference:
-            xid += 2**32
+        epochs = [xid + epoch * 2**32 for epoch in range(self.xid_reference // 2**32 + 2)]
+        xid = min(epochs, key=lambda wide: abs(wide - self.xid_reference))
         committed_at = datetime(2000, 1, 1, tzinfo=UTC) + timedelta(microseconds=at)
         self.transaction = {"_commit_lsn": lsn, "_xid": xid, "_committed_at": committed_at}
         self.place = -1

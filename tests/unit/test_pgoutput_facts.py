@@ -185,9 +185,19 @@ def test_places_go_on_across_feeds_in_the_middle_of_a_transaction() -> None:
 def test_commit_time_and_widened_xid() -> None:
     (row,) = rows_of(decode([begin(9, 1_000_001, 20), TABLE, insert(1, ["1", None]), commit(9)]))
     assert row["_committed_at"] == datetime(2000, 1, 1, 0, 0, 1, 1, tzinfo=UTC)
-    assert row["_xid"] == 4 * 2**32 + 20  # 5 * 2^32 + 20 would be later than the reference
-    (row,) = rows_of(decode([begin(9, 0, 17), TABLE, insert(1, ["1", None]), commit(9)]))
-    assert row["_xid"] == XID_REFERENCE
+    assert row["_xid"] == 5 * 2**32 + 20
+
+
+@pytest.mark.parametrize(
+    ("reference", "xid"),
+    [(5 * 2**32 + 17, 5 * 2**32 + 17), (5 * 2**32 + 17, 5 * 2**32 + 20), (5 * 2**32 + 17, 5 * 2**32 - 3),
+     (5 * 2**32 - 1, 5 * 2**32 + 3), (5 * 2**32 + 17, 5 * 2**32 + 17 - 2**31), (800, 3), (3, 800), (0, 2**31 + 5)],
+)  # fmt: skip
+def test_the_reference_may_be_a_little_older_or_younger_than_the_transaction(reference: int, xid: int) -> None:
+    """Its reading and the end of the stream are two moments: a transaction may begin and commit between them."""
+    messages = [begin(9, 0, xid % 2**32), TABLE, insert(1, ["1", None]), commit(9)]
+    (batch,) = Decoder(reference).feed(pa.array(messages, pa.binary()))
+    assert batch.meta.column("_xid").to_pylist() == [xid]
 
 
 def test_the_decoder_knows_its_last_complete_transaction() -> None:
