@@ -1,0 +1,1 @@
+"""Measurements, not tests: `make bench` runs them on a stack of their own and writes JSON."""
