@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import psycopg
+
 from ingestion import lease as leases
 from ingestion import source as src
 from ingestion import state
@@ -88,6 +90,8 @@ def _cycle(
             running = session or spark_session(settings, "lakehouse-ingest")
             outcome = run_cycle(Writer(settings, catalog, running, lease, declared), until)
             return _report(settings, declared, states, outcome.rows, catalog)
+        except psycopg.Error as error:
+            raise LakehouseError(f"source {declared.name!r}: Postgres: {' '.join(str(error).split())[:300]}") from error
         finally:
             catalog.close()
 

@@ -36,6 +36,7 @@ def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
         state.connect_catalog(writer.settings) as states,
     ):
         src.check_server(connection, writer.name)
+        src.publication_oid(connection, writer.name, writer.publication)
         facts = {table.name: describe(connection, table, writer.publication) for table in writer.source.tables}
         stream = ensure_stream(writer, connection, states)
         rows = load_new_tables(writer, connection, states, stream.epoch, facts)

@@ -48,6 +48,15 @@ def spark(settings: Settings) -> Any:
     return spark_session(settings, "lakehouse-tests")
 
 
+@pytest.fixture(autouse=True)
+def _drop_worlds(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "settings" in request.fixturenames:
+        from tests.world import drop_worlds
+
+        drop_worlds(request.getfixturevalue("settings"))
+
+
 def _stop_spark() -> None:
     from pyspark import SparkContext
 

@@ -22,6 +22,7 @@ from lakehouse.urls import parse_url
 from stack.pathnames import credentials_file
 
 Row = dict[str, Any]
+_MADE: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,26 @@ def make_world(settings: Settings, ddl: str, tables: dict[str, RawPolicy], **lim
         )
         for table, policy in tables.items()
     )  # fmt: skip
+    _MADE.append(name)
     world = World(mine, Source(name=name, description="", load=LoadPolicy(), tables=declared), urls[1])
     world.sql(*filter(str.strip, ddl.split(";")))
     prepare(mine, world.source)
     return world
+
+
+def drop_worlds(settings: Settings) -> None:
+    """Drops the databases made since the last call, with their slots."""
+    while _MADE:
+        name = _MADE.pop()
+        with superuser(settings) as admin:
+            admin.execute(
+                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s"
+                " AND active_pid IS NOT NULL", (name,)
+            )  # fmt: skip
+            admin.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
+            )
+            admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
 def _create_database(settings: Settings, name: str, owner: str) -> None:
