@@ -1,0 +1,58 @@
+"""The documentation names commands, settings and files: those have to exist."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from cli.main import COMMANDS
+from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
+from stack.config import StackSettings
+
+PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "docker/**/*.md") for path in PROJECT_DIR.glob(pattern))
+README = (PROJECT_DIR / "README.md").read_text()
+# Shared by all pages, or written as "…" in the settings table.
+SPELLED_SHORT = re.compile(r"LAKEHOUSE_STACK_(CATALOG|S3|TRINO|DAGSTER)_PORT")
+
+
+def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _variables(field.annotation, f"{prefix}{name.upper()}__")
+        elif name != "sources":
+            yield f"{prefix}{name.upper()}"
+
+
+def test_every_setting_is_in_the_table_of_the_readme() -> None:
+    names = [*_variables(Settings, "LAKEHOUSE_"), *_variables(StackSettings, "LAKEHOUSE_STACK_")]
+    names += _variables(SourceSettings, "LAKEHOUSE_SOURCES__<SOURCE>__")
+    missing = [name for name in names if f"`{name}`" not in README and not SPELLED_SHORT.fullmatch(name)]
+    assert missing == []
+
+
+def test_every_variable_that_a_page_names_is_a_setting() -> None:
+    known = {*_variables(Settings, "LAKEHOUSE_"), *_variables(StackSettings, "LAKEHOUSE_STACK_")}
+    known |= {"LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}
+    for page in PAGES:
+        for name in re.findall(r"LAKEHOUSE_[A-Z0-9_]+", page.read_text()):
+            assert name in known or name.startswith("LAKEHOUSE_SOURCES__"), f"{page.name} names {name}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_DIR)))
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
+    for command in re.findall(r"(?:^|`|bin/)lakehouse ([a-z]+)", page.read_text(), re.MULTILINE):
+        assert command in COMMANDS, f"{page.name} names `lakehouse {command}`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_DIR)))
+def test_every_link_leads_to_a_file(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_readme_names_every_command() -> None:
+    for command in COMMANDS:
+        assert f"`{command}" in README or f"lakehouse {command}" in README, command
