@@ -65,7 +65,7 @@ def _runs(
 
 
 def _is_whole(run: dg.DagsterRun, assets: Set[dg.AssetKey]) -> bool:
-    return run.asset_selection is None or run.asset_selection >= assets
+    return not run.asset_selection or run.asset_selection >= assets
 
 
 def _past(record: dg.RunRecord) -> PastRun:

@@ -44,4 +44,4 @@ def unpack_snapshots(value: str | None) -> dict[str, int]:
 
 def record_snapshots(context: dg.AssetExecutionContext, newest: Mapping[str, "SnapshotFact"]) -> None:
     """Writes on the run what it reads; the sensor compares the lake with the record of the last successful run."""
-    context.instance.add_run_tags(context.run_id, {SNAPSHOTS: pack_snapshots(newest)})
+    context.instance.add_run_tags(context.run.run_id, {SNAPSHOTS: pack_snapshots(newest)})

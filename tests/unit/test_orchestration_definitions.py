@@ -1,0 +1,165 @@
+"""What the code location holds, from the declarations alone: no server is asked."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from lakehouse.declarations import Column, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import Cron, LoadPolicy, RawPolicy
+from orchestration.loads import loads_of
+from orchestration.maintenance_jobs import GROUPS, PARTS, cron_of
+from orchestration.raw import source_definitions
+
+GRAPH = Path(__file__).with_name("graph.txt")
+FIRST_DAY = date(2026, 1, 1)
+PROBE = """
+import socket, sys
+def refuse(*arguments): raise AssertionError(f"a connection to {arguments[1:]} while loading")
+socket.socket.connect = refuse
+import orchestration.definitions
+heavy = {"pyiceberg", "trino", "adbc_driver_postgresql", "pyarrow", "pandas", "sqlalchemy.engine.create"}
+print(",".join(sorted(heavy & sys.modules.keys())))
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def defs(home: Path) -> Iterator[dg.Definitions]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEHOUSE_HOME", str(home))
+        from lakehouse.settings import load_settings
+        from orchestration.definitions import definitions
+
+        yield definitions(load_settings())
+
+
+def table(name: str, load: LoadPolicy | None = None, freshness: int | None = None) -> RawTable:
+    return RawTable(
+        source="shop",
+        name=name,
+        description=f"All {name}.",
+        columns=(Column(name="id", data_type="bigint", description="key"),),
+        raw=RawPolicy(relation=f"public.{name}", key=("id",), freshness_minutes=freshness),
+        load=load or LoadPolicy(),
+        maintenance=None,
+        owners=(),
+    )
+
+
+def shop(*tables: RawTable) -> Source:
+    return Source(name="shop", description="A shop.", load=tables[0].load, tables=tables)
+
+
+def test_the_graph_is_the_one_that_was_reviewed(defs: dg.Definitions) -> None:
+    """A change that is meant: `python -m orchestration.graph > tests/unit/graph.txt`."""
+    from orchestration.graph import describe
+
+    assert describe(defs) == GRAPH.read_text().splitlines()
+
+
+def test_loading_connects_to_nothing_and_imports_no_driver(home: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        capture_output=True,
+        text=True,
+        env={**_environment(), "LAKEHOUSE_HOME": str(home)},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip() == ""
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")}
+
+
+def test_every_asset_has_a_layer_a_description_and_kinds(defs: dg.Definitions) -> None:
+    for spec in defs.resolve_all_asset_specs():
+        assert spec.group_name in {"raw", "parsed", "vault", "marts", "meta"}, spec.key
+        assert spec.description and not spec.description.startswith("dbt model"), spec.key
+        assert "iceberg" in spec.kinds, spec.key
+
+
+def test_raw_models_and_marts_have_owners(defs: dg.Definitions) -> None:
+    for spec in defs.resolve_all_asset_specs():
+        if spec.group_name == "raw":
+            assert spec.owners, spec.key
+
+
+def test_tests_of_sources_are_checks_of_the_raw_assets(defs: dg.Definitions) -> None:
+    checks = {key.name for key in defs.resolve_asset_graph().asset_check_keys if key.asset_key.path[0] == "raw_retail"}
+    assert "columns_as_declared" in checks
+    assert len(checks) > 1
+
+
+def test_a_load_job_ends_before_the_marts_and_only_they_are_not_by_day(defs: dg.Definitions) -> None:
+    for job in defs.resolve_all_job_defs():
+        groups = {key.path[0] for key in job.asset_layer.executable_asset_keys}
+        if job.name.startswith("load_"):
+            assert "marts" not in groups and job.partitions_def is not None
+        if job.name == "build_marts":
+            assert groups == {"marts"} and job.partitions_def is None
+
+
+def test_all_sensors_and_schedules_are_on(defs: dg.Definitions) -> None:
+    repository = defs.get_repository_def()
+    assert {sensor.default_status for sensor in repository.sensor_defs} == {dg.DefaultSensorStatus.RUNNING}
+    assert {schedule.default_status for schedule in repository.schedule_defs} == {dg.DefaultScheduleStatus.RUNNING}
+
+
+def test_every_job_runs_in_one_process(defs: dg.Definitions) -> None:
+    """One JVM and one load of the definitions per run, instead of one per step."""
+    jobs = [job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")]
+    assert {job.executor_def.name for job in jobs} == {"in_process"}
+
+
+def test_no_two_schedules_start_at_the_same_minute() -> None:
+    minutes = [cron_of(action, group).split()[0] for action in PARTS for group in GROUPS]
+    assert len(set(minutes)) == len(minutes)
+    assert all(0 <= int(minute) < 60 for minute in minutes)
+
+
+def test_an_unknown_schedule_group_is_named() -> None:
+    with pytest.raises(LakehouseError, match="'fortnightly': choose from hourly, nightly, weekly"):
+        cron_of("compact", "fortnightly")
+
+
+def test_tables_share_a_job_or_have_their_own() -> None:
+    own = LoadPolicy(job="own")
+    timed = LoadPolicy(job="own", trigger=Cron(cron="5 * * * *"))
+    defs = source_definitions(shop(table("a"), table("b"), table("c", own), table("d", timed)), FIRST_DAY)
+    jobs = {job.name for job in defs.jobs or []}
+    assert jobs == {"load_shop", "load_shop_c", "load_shop_d"}
+    assert {sensor.name for sensor in defs.sensors or []} == {"new_data_shop", "new_data_shop_c"}
+    assert {schedule.name for schedule in defs.schedules or []} == {"load_shop_d_schedule"}
+
+
+def test_all_raw_tables_of_a_source_are_one_step_in_one_pool() -> None:
+    defs = source_definitions(shop(table("a"), table("b", LoadPolicy(job="own"))), FIRST_DAY)
+    [assets] = defs.assets or []
+    assert isinstance(assets, dg.AssetsDefinition)
+    assert assets.keys == {dg.AssetKey(["raw_shop", "a"]), dg.AssetKey(["raw_shop", "b"])}
+    assert assets.op.pool == "raw_shop" and assets.can_subset
+
+
+def test_tables_that_share_a_job_cannot_disagree_on_its_trigger() -> None:
+    timed = LoadPolicy(trigger=Cron(cron="5 * * * *"))
+    with pytest.raises(LakehouseError, match="share the job load_shop declare different triggers"):
+        loads_of(shop(table("a"), table("b", timed)))
+
+
+def test_a_quiet_source_is_confirmed_twice_within_its_declared_freshness() -> None:
+    [load] = loads_of(shop(table("a", freshness=60), table("b", freshness=1440)))
+    assert load.confirm_after is not None and load.confirm_after.total_seconds() == 1800
+    [load] = loads_of(shop(table("a")))
+    assert load.confirm_after is None

@@ -1,0 +1,281 @@
+"""Real runs and real sensor ticks on an ephemeral instance; only the lake behind them is invented."""
+
+import socket
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from ingestion.reports import SourceReport, SourceStatus, TableReport
+from lakehouse.catalog import SnapshotFact
+from lakehouse.declarations import Column, RawTable, Source
+from lakehouse.policies import LoadPolicy, RawPolicy
+from orchestration import decide, tags, workers
+from orchestration.days import daily_partitions
+from orchestration.raw import source_definitions
+from orchestration.resources import Lake
+
+FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+ID = Column(name="id", data_type="bigint", description="")
+
+
+@dataclass
+class World:
+    """What the invented lake holds and how it behaves."""
+
+    snapshots: dict[str, int] = field(default_factory=dict)
+    follower_alive: bool = True
+    down: str | None = None
+    parsed_fails: bool = False
+    columns: tuple[tuple[str, str], ...] = (("id", "long"), ("_op", "string"))
+    tables: tuple[str, ...] = ("things", "sales")
+    brought_up: int = 0
+
+
+WORLD = World()
+
+
+class InventedLake(Lake):
+    """The resource that a test replaces: everything else is what runs in production."""
+
+    def bring_up(self, source: str) -> SourceReport:
+        WORLD.brought_up += 1
+        tables = tuple(
+            TableReport(name, WORLD.snapshots.get(name), {"c": 2, "d": 1}, 10, 0, WORLD.columns)
+            for name in WORLD.tables
+        )
+        return SourceReport(source, 1, 500, NOW, tables)
+
+    def source_status(self, source: str) -> SourceStatus:
+        return SourceStatus(source, WORLD.follower_alive, "host:1", 0, True, 500, NOW, 500, NOW, 0)
+
+    def newest_snapshots(self, tables: Iterable[tuple[str, str]]) -> dict[str, SnapshotFact]:
+        if WORLD.down:
+            raise ConnectionError(WORLD.down)
+        known = {".".join(table): WORLD.snapshots.get(table[1]) for table in tables}
+        return {name: SnapshotFact(number, NOW, 10, 2) for name, number in known.items() if number is not None}
+
+
+def table(name: str) -> RawTable:
+    return RawTable(
+        source="shop", name=name, description=f"All {name}.", columns=(ID,),
+        raw=RawPolicy(relation=f"public.{name}", key=("id",)), load=LoadPolicy(), maintenance=None, owners=(),
+    )  # fmt: skip
+
+
+SHOP = Source(name="shop", description="A shop.", load=LoadPolicy(), tables=(table("things"), table("sales")))
+
+
+@dg.asset(
+    key=["parsed", "parsed_shop__things"],
+    deps=[["raw_shop", "things"], ["raw_shop", "sales"]],
+    group_name="parsed",
+    partitions_def=daily_partitions(FIRST_DAY),
+    backfill_policy=dg.BackfillPolicy.single_run(),
+)
+def parsed() -> None:
+    if WORLD.parsed_fails:
+        raise RuntimeError("dbt says no")
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    fresh = World()
+    monkeypatch.setattr(f"{__name__}.WORLD", fresh)
+    monkeypatch.setattr(decide, "FIRST_WAIT", timedelta(0))
+    return fresh
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture(scope="module")
+def defs() -> dg.Definitions:
+    return dg.Definitions.merge(
+        source_definitions(SHOP, FIRST_DAY),
+        dg.Definitions(assets=[parsed], resources={"lake": InventedLake()}, executor=dg.in_process_executor),
+    )
+
+
+def tick(defs: dg.Definitions, instance: dg.DagsterInstance, name: str = "new_data_shop") -> dg.RunRequest | str:
+    """One evaluation of a sensor: what it requests, or why it does not."""
+    context = dg.build_sensor_context(
+        instance=instance, repository_def=defs.get_repository_def(), resources={"lake": InventedLake()}
+    )
+    found = defs.get_repository_def().get_sensor_def(name).evaluate_tick(context)
+    if not found.run_requests:
+        return found.skip_message or ""
+    [request] = found.run_requests
+    return request
+
+
+def launch(
+    defs: dg.Definitions, instance: dg.DagsterInstance, run_tags: dict[str, str] | None = None, **options: Any
+) -> dg.ExecuteInProcessResult:
+    job = defs.resolve_job_def("load_shop")
+    return job.execute_in_process(instance=instance, tags=run_tags, raise_on_error=False, **options)
+
+
+def request(defs: dg.Definitions, instance: dg.DagsterInstance) -> dg.RunRequest:
+    found = tick(defs, instance)
+    assert isinstance(found, dg.RunRequest), found
+    return found
+
+
+def test_a_raw_table_reports_snapshot_rows_lag_and_schema(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    WORLD.snapshots = {"things": 2**62 + 1, "sales": 8}
+    result = launch(defs, instance)
+    events = {event.asset_key: event for event in result.get_asset_materialization_events()}
+    metadata = events[dg.AssetKey(["raw_shop", "things"])].materialization.metadata
+    assert metadata["snapshot_id"].value == str(2**62 + 1)
+    assert metadata["dagster/row_count"].value == 10
+    assert (metadata["rows_inserted"].value, metadata["rows_deleted"].value) == (2, 1)
+    assert metadata["lag_bytes"].value == 0
+    assert isinstance(metadata["dagster/column_schema"].value, dg.TableSchema)
+
+
+def test_all_tables_of_a_source_are_brought_up_once(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    assert launch(defs, instance).success
+    assert WORLD.brought_up == 1
+
+
+def test_one_raw_table_can_be_materialized_alone(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    key = dg.AssetKey(["raw_shop", "sales"])
+    job = defs.get_repository_def().get_job("__ASSET_JOB").get_subset(asset_selection={key})
+    result = job.execute_in_process(instance=instance)
+    assert [event.asset_key for event in result.get_asset_materialization_events()] == [key]
+
+
+def test_a_column_that_nobody_declared_is_a_warning(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    WORLD.columns = (("id", "long"), ("colour", "string"), ("_op", "string"))
+    result = launch(defs, instance)
+    checks = result.get_asset_check_evaluations()
+    assert result.success and {check.passed for check in checks} == {False}
+    assert checks[0].severity is dg.AssetCheckSeverity.WARN
+    assert checks[0].metadata["not_declared"].value == "colour"
+
+
+def test_a_table_that_did_not_arrive_fails_the_run_and_is_named(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.tables = ("things",)
+    result = launch(defs, instance)
+    assert not result.success
+    [failure] = [event for event in result.all_events if event.is_step_failure]
+    assert "sales of shop did not arrive" in str(failure.step_failure_data.user_failure_data)
+
+
+def test_a_load_is_launched_once_for_new_data(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    WORLD.snapshots = {"things": 1}
+    assert launch(defs, instance, dict(request(defs, instance).tags)).success
+    assert "has loaded the newest data snapshots" in str(tick(defs, instance))
+    WORLD.snapshots = {"things": 2}
+    assert "raw_shop.things (snapshot 2" in request(defs, instance).tags[tags.WHY]
+
+
+def test_a_compaction_launches_nothing(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    """`newest_snapshots` passes over `replace`, so after a compaction it still names the snapshot that was loaded."""
+    WORLD.snapshots = {"things": 1}
+    launch(defs, instance, dict(request(defs, instance).tags))
+    assert isinstance(tick(defs, instance), str)
+
+
+def test_a_failed_parsed_step_is_tried_again_although_raw_was_materialized(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    """The ancestor's sensors moved their cursor on request: a failed load was never repeated."""
+    WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
+    keys = []
+    for _ in range(decide.MAX_ATTEMPTS):
+        asked = request(defs, instance)
+        keys.append(asked.run_key)
+        assert not launch(defs, instance, dict(asked.tags)).success
+    assert len(set(keys)) == decide.MAX_ATTEMPTS
+    assert "fix the cause, then launch load_shop by hand" in str(tick(defs, instance))
+
+
+def test_a_run_by_hand_clears_the_failures(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
+    for _ in range(decide.MAX_ATTEMPTS):
+        launch(defs, instance, dict(request(defs, instance).tags))
+    WORLD.parsed_fails = False
+    assert launch(defs, instance).success
+    assert "has loaded" in str(tick(defs, instance))
+
+
+def test_a_run_of_part_of_the_job_does_not_count(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    WORLD.snapshots = {"things": 1}
+    raw = [dg.AssetKey(["raw_shop", "things"]), dg.AssetKey(["raw_shop", "sales"])]
+    assert launch(defs, instance, asset_selection=raw).success
+    assert isinstance(tick(defs, instance), dg.RunRequest)
+
+
+def test_what_arrives_during_a_run_is_loaded_by_the_next(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    WORLD.snapshots = {"things": 1}
+    asked = request(defs, instance)
+    WORLD.snapshots = {"things": 2}
+    run = launch(defs, instance, dict(asked.tags))
+    recorded = instance.get_run_by_id(run.run_id)
+    assert recorded is not None and tags.unpack_snapshots(recorded.tags[tags.SNAPSHOTS]) == {"raw_shop.things": 2}
+
+
+def test_nothing_is_launched_beside_a_run_that_is_about_to_start(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots = {"things": 1}
+    instance.create_run_for_job(defs.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.NOT_STARTED)
+    assert "is NOT_STARTED" in str(tick(defs, instance))
+
+
+def test_a_run_whose_process_is_gone_is_failed_rather_than_waited_for(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots = {"things": 1}
+    gone = f"{socket.gethostname()}:1:12345"
+    run = instance.create_run_for_job(
+        defs.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTED, tags={workers.TAG: gone}
+    )
+    assert isinstance(tick(defs, instance), dg.RunRequest)
+    recorded = instance.get_run_by_id(run.run_id)
+    assert recorded is not None and recorded.status is dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize("mark", [None, "another-host:1:12345", workers.worker()])
+def test_a_run_that_may_still_live_is_left_alone(
+    defs: dg.Definitions, instance: dg.DagsterInstance, mark: str | None
+) -> None:
+    WORLD.snapshots = {"things": 1}
+    run_tags = {workers.TAG: mark} if mark else {}
+    instance.create_run_for_job(defs.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTED, tags=run_tags)
+    assert "is STARTED" in str(tick(defs, instance))
+
+
+def test_a_lake_that_does_not_answer_is_a_reason_and_not_a_stack_trace(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.down = "connection refused\n  and many more lines"
+    assert tick(defs, instance) == "cannot look at source shop: ConnectionError: connection refused"
+
+
+def test_a_load_marks_the_days_since_the_last_one_and_a_backfill_the_day_asked_for(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots = {"things": 1}
+    today = datetime.now(UTC).date()
+    first = launch(defs, instance, dict(request(defs, instance).tags))
+    assert _days(first) == [today - timedelta(days=2), today - timedelta(days=1), today]
+    WORLD.snapshots = {"things": 2}
+    assert _days(launch(defs, instance, dict(request(defs, instance).tags))) == [today]
+    assert _days(launch(defs, instance, partition_key=FIRST_DAY.isoformat())) == [FIRST_DAY]
+
+
+def _days(result: dg.ExecuteInProcessResult) -> list[date]:
+    found = [event.partition for event in result.get_asset_materialization_events() if event.partition]
+    return sorted(date.fromisoformat(day) for day in found)
