@@ -34,12 +34,14 @@ Progress = Callable[[str, int, int], None]  # what is being done, bytes done, by
 REMEDY = "check the network (HTTPS_PROXY, SSL_CERT_FILE) and run the command again; what is complete is kept"
 
 
-def ensure_artifacts(settings: Settings, progress: Progress = lambda *_: None) -> None:
-    """Downloads, verifies and unpacks what is missing; without network when nothing is.
+def ensure_artifacts(
+    settings: Settings, progress: Progress = lambda *_: None, artifacts: tuple[Artifact, ...] | None = None
+) -> None:
+    """Downloads, verifies and unpacks what is missing of `artifacts` (default: all); offline when nothing is.
 
     Raises LakehouseError when the network, the disk or a checksum fails.
     """
-    artifacts = read_manifest()
+    artifacts = read_manifest() if artifacts is None else artifacts
     if not missing(artifacts, settings.artifacts) and not spark_java_missing(settings):
         return
     try:

@@ -16,22 +16,6 @@ from stack.render import private_dir, render, write_private
 from stack.servers import Server
 
 CATALOG = "lake"
-JVM = (
-    "-XX:+UseG1GC",
-    "-XX:G1HeapRegionSize=16M",
-    "-XX:+ExplicitGCInvokesConcurrent",
-    "-XX:+ExitOnOutOfMemoryError",
-    "-XX:-OmitStackTraceInFastThrow",
-    "-XX:ReservedCodeCacheSize=256M",
-    "-XX:PerMethodRecompilationCutoff=10000",
-    "-XX:PerBytecodeRecompilationCutoff=10000",
-    "-XX:+EnableDynamicAgentLoading",
-    "-Djdk.attach.allowAttachSelf=true",
-    "-Djdk.nio.maxCachedBufferSize=2000000",
-    "-Dfile.encoding=UTF-8",
-    "--enable-native-access=ALL-UNNAMED",
-    "--sun-misc-unsafe-memory-access=allow",
-)
 
 
 def trino_server(
@@ -47,29 +31,24 @@ def trino_server(
     """Trino; secrets reach it by its environment, which its catalog file refers to."""
     data = home / "data" / "trino"
     programs = artifacts / artifact("trino-server-core").target
-    plugins = (artifacts / artifact("trino-iceberg").target).parent
-    config = server_config(
+    files = trino_files(
+        etc=etc,
         port=port,
         heap_mb=heap_mb,
-        listen=LOOPBACK,
-        catalog_dir=etc / "catalog",
-        plugin_dir=plugins,
-    )
-    lake = render(
-        "lake.properties.j2",
-        catalog_name=CATALOG,
+        host=LOOPBACK,
         catalog_jdbc=catalog_jdbc,
-        warehouse="s3://warehouse/",
         s3_endpoint=s3_endpoint,
-        s3_region="us-east-1",
+        plugin_dir=(artifacts / artifact("trino-iceberg").target).parent,
+        bind=LOOPBACK,
     )
 
     def prepare() -> None:
         private_dir(data)
-        write_private(etc / "config.properties", config)
-        write_private(etc / "catalog" / f"{CATALOG}.properties", lake)
+        for name, text in files.items():
+            write_private(etc / name, text)
 
-    java = (str(server_java()), f"-Xmx{heap_mb}m", *JVM, f"-Dconfig={etc / 'config.properties'}")
+    node = [f"-D{line}" for line in files["node.properties"].splitlines()]
+    java = [str(server_java()), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}"]
     launch = Launch(
         argv=(*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer"),
         cwd=data,
@@ -80,7 +59,7 @@ def trino_server(
             "LAKEHOUSE_S3_ACCESS_KEY": credentials["s3_access_key"],
             "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
         },
-        config=config + lake,
+        config="".join(files.values()),
     )
     return Server(
         name="trino",
@@ -94,20 +73,44 @@ def trino_server(
     )
 
 
-def server_config(port: int, heap_mb: int, listen: str | None, catalog_dir: Path, plugin_dir: Path | None) -> str:
-    """config.properties: half the heap for queries, a quarter as head-room."""
-    return render(
+def trino_files(
+    *,
+    etc: Path,
+    port: int,
+    heap_mb: int,
+    host: str,
+    catalog_jdbc: str,
+    s3_endpoint: str,
+    plugin_dir: Path | None = None,
+    bind: str | None = None,
+    data_dir: Path | None = None,
+) -> dict[str, str]:
+    """Trino's configuration by file name below `etc`: half the heap for queries, a quarter as head-room."""
+    config = render(
         "trino.config.properties.j2",
-        node_id=CATALOG,
         port=port,
-        listen=listen,
-        catalog_dir=catalog_dir,
+        host=host,
+        catalog_dir=etc / "catalog",
         plugin_dir=plugin_dir,
         heap=f"{heap_mb} MB",
         query_memory=f"{heap_mb // 2}MB",
         headroom=f"{heap_mb // 4}MB",
         cores=os.cpu_count() or 1,
     )
+    lake = render(
+        "lake.properties.j2",
+        catalog_name=CATALOG,
+        catalog_jdbc=catalog_jdbc,
+        warehouse="s3://warehouse/",
+        s3_endpoint=s3_endpoint,
+        s3_region="us-east-1",
+    )
+    return {
+        "config.properties": config,
+        "node.properties": render("trino.node.properties.j2", node_id=CATALOG, listen=bind, data_dir=data_dir),
+        "jvm.config": render("trino.jvm.config.j2", heap_mb=heap_mb),
+        f"catalog/{CATALOG}.properties": lake,
+    }
 
 
 def _answers(port: int) -> bool:
@@ -130,7 +133,7 @@ def _wait_for_catalog(port: int, patience: float = 60.0) -> None:
                 f"SHOW SCHEMAS FROM {CATALOG}"
             ).fetchall()
             return
-        except Error as error:
+        except (Error, OSError) as error:
             if time.monotonic() > deadline:
                 reason = str(getattr(error, "message", error))[:300]
                 raise LakehouseError(f"Trino does not reach its catalog {CATALOG!r}: {reason}") from None

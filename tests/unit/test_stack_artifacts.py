@@ -24,14 +24,14 @@ def jar(name: str = "driver", content: bytes = CONTENT) -> Artifact:
 
 
 @pytest.fixture
-def settings(tmp_path, monkeypatch):
+def own(tmp_path, monkeypatch):
     monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LAKEHOUSE_CACHE", str(tmp_path / "cache"))
     return load_settings(spark={"java_home": "/configured"})
 
 
 @pytest.fixture
-def downloads(monkeypatch, settings):
+def downloads(monkeypatch, own):
     """Replaces manifest and Ivy; returns what "Ivy" delivers, by file name, and the runs it was asked for."""
     delivered, runs = {}, []
 
@@ -67,36 +67,36 @@ def test_a_file_of_another_size_is_missing(tmp_path):
     assert missing((jar(),), tmp_path) == (jar(),)
 
 
-def test_a_second_run_needs_no_network(downloads, settings):
+def test_a_second_run_needs_no_network(downloads, own):
     delivered, runs = downloads
     delivered["driver-1.0.jar"] = CONTENT
-    download.ensure_artifacts(settings)
-    download.ensure_artifacts(settings)
+    download.ensure_artifacts(own)
+    download.ensure_artifacts(own)
     assert len(runs) == 1
-    assert (settings.artifacts / "jars" / "driver-1.0.jar").read_bytes() == CONTENT
+    assert (own.artifacts / "jars" / "driver-1.0.jar").read_bytes() == CONTENT
 
 
-def test_a_corrupted_download_is_refused_and_the_next_run_starts_cleanly(downloads, settings):
+def test_a_corrupted_download_is_refused_and_the_next_run_starts_cleanly(downloads, own):
     delivered, _ = downloads
     delivered["driver-1.0.jar"] = b"A jar"
     with pytest.raises(LakehouseError, match=r"driver-1.0.jar arrived with another size or SHA-256"):
-        download.ensure_artifacts(settings)
-    assert missing((jar(),), settings.artifacts)
+        download.ensure_artifacts(own)
+    assert missing((jar(),), own.artifacts)
     delivered["driver-1.0.jar"] = CONTENT
-    download.ensure_artifacts(settings)
-    assert not missing((jar(),), settings.artifacts)
+    download.ensure_artifacts(own)
+    assert not missing((jar(),), own.artifacts)
 
 
-def test_what_an_interrupted_download_had_completed_is_kept(downloads, settings):
+def test_what_an_interrupted_download_had_completed_is_kept(downloads, own):
     _, runs = downloads
-    finished = settings.artifacts / "download" / "cache" / "org.example" / "driver" / "jars" / "driver-1.0.jar"
+    finished = own.artifacts / "download" / "cache" / "org.example" / "driver" / "jars" / "driver-1.0.jar"
     finished.parent.mkdir(parents=True)
     finished.write_bytes(CONTENT)
-    download.ensure_artifacts(settings)
+    download.ensure_artifacts(own)
     assert runs == []
 
 
-def test_an_archive_is_unpacked_without_its_version_folder(downloads, settings, monkeypatch, tmp_path):
+def test_an_archive_is_unpacked_without_its_version_folder(downloads, own, monkeypatch, tmp_path):
     delivered, _ = downloads
     with zipfile.ZipFile(tmp_path / "plugin.zip", "w") as archive:
         archive.writestr("driver-1.0/a.jar", "a")
@@ -104,12 +104,12 @@ def test_an_archive_is_unpacked_without_its_version_folder(downloads, settings, 
     delivered["driver-1.0.zip"] = content
     plugin = jar(content=content).model_copy(update={"ext": "zip", "unpack_to": "plugins/driver"})
     monkeypatch.setattr(download, "read_manifest", lambda: (plugin,))
-    download.ensure_artifacts(settings)
-    assert (settings.artifacts / "plugins" / "driver" / "a.jar").read_text() == "a"
-    assert not list((settings.artifacts / "plugins").glob("*.part"))
+    download.ensure_artifacts(own)
+    assert (own.artifacts / "plugins" / "driver" / "a.jar").read_text() == "a"
+    assert not list((own.artifacts / "plugins").glob("*.part"))
 
 
-def test_a_failing_download_is_one_line_with_the_remedy(settings, tmp_path):
+def test_a_failing_download_is_one_line_with_the_remedy(tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     command = ["/bin/sh", "-c", "echo 'java.net.UnknownHostException: repo'; exit 1"]
@@ -117,10 +117,10 @@ def test_a_failing_download_is_one_line_with_the_remedy(settings, tmp_path):
         download._run_ivy(command, work, 1, lambda *_: None)
 
 
-def test_a_full_disk_is_one_line_with_the_remedy(downloads, settings, monkeypatch):
+def test_a_full_disk_is_one_line_with_the_remedy(downloads, own, monkeypatch):
     monkeypatch.setattr(download.shutil, "disk_usage", lambda _: SimpleNamespace(free=1))
     with pytest.raises(LakehouseError, match=r"cannot be stored in .*; make room .*LAKEHOUSE_CACHE"):
-        download.ensure_artifacts(settings)
+        download.ensure_artifacts(own)
 
 
 def test_ivy_gets_only_what_is_missing_and_works_inside_the_cache(tmp_path):

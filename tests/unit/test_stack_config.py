@@ -16,14 +16,14 @@ from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from stack.credentials import NAMES, ensure_credentials
 from stack.endpoints import dagster_yaml, endpoints, to_toml, write_endpoints
 from stack.render import render, write_private
-from stack.trino import server_config
+from stack.trino import trino_files
 
 PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}
 CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
 
 
 @pytest.fixture
-def settings(tmp_path, monkeypatch):
+def own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
     return load_settings()
@@ -44,22 +44,31 @@ def test_only_the_source_cluster_writes_logical_wal():
     assert "wal_level" not in render("postgresql.conf.j2", cluster="catalog", **common)
 
 
-def test_trinos_memory_fits_in_its_heap_and_it_listens_on_loopback_alone():
-    text = server_config(21004, 2048, "127.0.0.1", Path("/etc/catalog"), None)
-    values = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
+@pytest.fixture
+def trino() -> dict[str, str]:
+    return trino_files(
+        etc=Path("/etc/trino"), port=21004, heap_mb=2048, host="127.0.0.1", bind="127.0.0.1",
+        catalog_jdbc="jdbc:postgresql://h/lake", s3_endpoint="http://s3",
+    )  # fmt: skip
+
+
+def properties(text: str) -> dict[str, str]:
+    return dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def test_trinos_memory_fits_in_its_heap_and_it_listens_on_loopback_alone(trino):
+    values = properties(trino["config.properties"])
     assert values["query.max-memory-per-node"] == "1024MB"
     assert values["memory.heap-headroom-per-node"] == "512MB"
-    assert values["node.bind-ip"] == "127.0.0.1"
     assert values["retry-policy"] == "NONE"
+    assert "-Xmx2048m" in trino["jvm.config"].splitlines()
+    assert properties(trino["node.properties"])["node.bind-ip"] == "127.0.0.1"
 
 
-def test_trinos_catalog_file_holds_no_secret():
-    text = render(
-        "lake.properties.j2", catalog_name="lake", catalog_jdbc="jdbc:postgresql://h/lake", warehouse="s3://warehouse/",
-        s3_endpoint="http://s3", s3_region="us-east-1",
-    )  # fmt: skip
-    assert "iceberg.jdbc-catalog.connection-password=${ENV:LAKEHOUSE_TRINO_CATALOG_PASSWORD}" in text
-    assert "s3.aws-secret-key=${ENV:LAKEHOUSE_S3_SECRET_KEY}" in text
+def test_trinos_files_hold_no_secret(trino):
+    values = properties(trino["catalog/lake.properties"])
+    assert values["iceberg.jdbc-catalog.connection-password"] == "${ENV:LAKEHOUSE_TRINO_CATALOG_PASSWORD}"
+    assert values["s3.aws-secret-key"] == "${ENV:LAKEHOUSE_S3_SECRET_KEY}"
 
 
 @pytest.mark.parametrize("script", ["sources.sql.j2", "catalog.sql.j2"])
@@ -83,8 +92,8 @@ def test_dagsters_storage_may_come_from_the_environment():
     assert instance["storage"]["postgres"]["postgres_url"] == {"env": "DAGSTER_URL"}
 
 
-def test_the_endpoints_are_read_back_as_settings(settings):
-    write_endpoints(settings, PORTS, CREDENTIALS)
+def test_the_endpoints_are_read_back_as_settings(own):
+    write_endpoints(own, PORTS, CREDENTIALS)
     read = load_settings()
     assert read.trino.port == 21004
     assert read.dagster.port == 21005
@@ -93,31 +102,31 @@ def test_the_endpoints_are_read_back_as_settings(settings):
     assert read.catalog_dsn() == "postgresql://lakehouse:secret-lakehouse@127.0.0.1:21002/lake"
 
 
-def test_the_first_day_of_backfills_is_kept_when_the_stack_starts_again(settings):
-    write_endpoints(settings, PORTS, CREDENTIALS)
-    path = settings.home / "endpoints.toml"
+def test_the_first_day_of_backfills_is_kept_when_the_stack_starts_again(own):
+    write_endpoints(own, PORTS, CREDENTIALS)
+    path = own.home / "endpoints.toml"
     path.write_text(re.sub(r'first_day = ".*"', 'first_day = "2020-02-02"', path.read_text()))
-    write_endpoints(settings, PORTS, CREDENTIALS)
+    write_endpoints(own, PORTS, CREDENTIALS)
     assert load_settings().dagster.first_day == date(2020, 2, 2)
 
 
-def test_dagster_is_told_the_driver_it_is_written_for(settings):
-    write_endpoints(settings, PORTS, CREDENTIALS)
-    instance = yaml.safe_load((settings.dagster_home / "dagster.yaml").read_text())
+def test_dagster_is_told_the_driver_it_is_written_for(own):
+    write_endpoints(own, PORTS, CREDENTIALS)
+    instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
     assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster:")
 
 
-def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(settings):
+def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(own):
     values = endpoints(PORTS, CREDENTIALS)["sources"]["retail"]
     assert values["url"].startswith("postgresql://lakehouse_ingest:")
     assert values["owner_url"].startswith("postgresql://app:")
 
 
-def test_files_with_passwords_are_private(settings):
-    write_endpoints(settings, PORTS, CREDENTIALS)
-    ensure_credentials(settings.home / "run" / "credentials.json")
+def test_files_with_passwords_are_private(own):
+    write_endpoints(own, PORTS, CREDENTIALS)
+    ensure_credentials(own.home / "run" / "credentials.json")
     for name in ("endpoints.toml", "dagster/dagster.yaml", "run/credentials.json"):
-        assert mode(settings.home / name) == 0o600
+        assert mode(own.home / name) == 0o600
 
 
 def test_a_private_file_is_private_from_its_first_byte_even_when_it_replaces_an_open_one(tmp_path):

@@ -1,0 +1,29 @@
+"""`python -m stack render|jars`: what docker/ needs of the stack without its servers."""
+
+import argparse
+from pathlib import Path
+
+from lakehouse.settings import load_settings
+from stack.artifacts import read_manifest
+from stack.config import StackSettings
+from stack.containers import write_container_files
+from stack.download import ensure_artifacts
+
+
+def main() -> None:
+    """Runs one of the two commands."""
+    parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    render = commands.add_parser("render", help="write the configuration of all containers")
+    render.add_argument("folder", type=Path)
+    commands.add_parser("jars", help="fetch the jars of Spark, at image build time")
+    arguments = parser.parse_args()
+    if arguments.command == "render":
+        write_container_files(arguments.folder, StackSettings().trino_heap_mb)
+    else:
+        spark_jars = tuple(a for a in read_manifest() if a.unpack_to is None and a.name != "s3proxy")
+        ensure_artifacts(load_settings(), artifacts=spark_jars)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""The same configuration for containers: `python -m stack render` runs as the first service of docker/.
+
+Host names are the names of the services, ports the usual ones, and every secret stays in the environment of the
+container that needs it.
+"""
+
+from pathlib import Path
+
+from stack.config import SAMPLE_DATABASES
+from stack.endpoints import dagster_yaml
+from stack.render import render
+from stack.trino import trino_files
+
+COMPUTE_LOGS = Path("/home/lakehouse/home/logs/dagster")
+ETC = Path("/config/trino")
+
+
+def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATABASES) -> dict[str, str]:
+    """Every configuration file of the containers by its path below the shared configuration volume."""
+    trino = trino_files(
+        etc=ETC,
+        port=8080,
+        heap_mb=trino_heap_mb,
+        host="trino",
+        catalog_jdbc="jdbc:postgresql://catalog:5432/lake",
+        s3_endpoint="http://minio:9000",
+        data_dir=Path("/data/trino"),
+    )
+    return {
+        "sources/postgresql.conf": render("postgresql.conf.j2", cluster="sources", listen="*", port=5432, sockets=True),
+        "sources/init/roles.sql": render("sources.sql.j2", databases=databases),
+        "catalog/postgresql.conf": render("postgresql.conf.j2", cluster="catalog", listen="*", port=5432, sockets=True),
+        "catalog/init/roles.sql": render("catalog.sql.j2"),
+        **{f"trino/{name}": text for name, text in trino.items()},
+        "dagster/dagster.yaml": dagster_yaml("{env: LAKEHOUSE_DAGSTER__STORAGE_URL}", COMPUTE_LOGS),
+    }
+
+
+def write_container_files(folder: Path, trino_heap_mb: int) -> None:
+    """Writes them; other containers read them as other users, and no secret is in them."""
+    for name, text in container_files(trino_heap_mb).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o644)
