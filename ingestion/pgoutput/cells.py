@@ -72,7 +72,7 @@ def _copy(wire: Wire, cells: Cells) -> pa.Array:
     count = len(cells.kind)
     if count == 0:
         return pa.array([], pa.binary())
-    if (cells.start[1:] < cells.end[:-1]).any():  # a value used by two rows
+    if (cells.start[1:] < cells.end[:-1]).any():  # two rows use one value: Arrow wants ascending offsets
         return _copy_any_order(wire, cells)
     offsets = np.empty(2 * count + 1, np.int32)
     offsets[0:-1:2] = cells.start
