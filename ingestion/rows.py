@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.pgoutput.model import Relation
-from ingestion.types import SourceType, UnrepresentableValue, convert
+from ingestion.types import ConversionError, SourceType, UnrepresentableValue, convert
 from lakehouse.errors import LakehouseError
 
 NUMERIC_OID = 1700
@@ -112,6 +112,8 @@ def _land(target: TableTarget, column: TargetColumn, text: pa.Array, counts: Cou
             f"table {target.name!r}, column {column.source_name!r}: {error}; declare meta.raw.on_unrepresentable: "
             "clamp or null"
         ) from None
+    except ConversionError as error:
+        raise LakehouseError(f"table {target.name!r}, column {column.source_name!r}: {error}") from None
     if converted.unrepresentable:
         name = column.lake_name
         counts.unrepresentable[name] = counts.unrepresentable.get(name, 0) + converted.unrepresentable
