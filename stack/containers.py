@@ -6,12 +6,12 @@ container that needs it.
 
 from pathlib import Path
 
+from lakehouse.settings import Settings
 from stack.config import SAMPLE_DATABASES
 from stack.endpoints import dagster_yaml
 from stack.render import render
 from stack.trino import trino_files
 
-COMPUTE_LOGS = Path("/home/lakehouse/home/logs/dagster")
 ETC = Path("/config/trino")
 
 
@@ -28,18 +28,21 @@ def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATA
     )
     return {
         "sources/postgresql.conf": render("postgresql.conf.j2", cluster="sources", listen="*", port=5432, sockets=True),
-        "sources/init/roles.sql": render("sources.sql.j2", databases=databases),
+        "sources/roles.sql": render("sources.sql.j2", databases=databases),
         "catalog/postgresql.conf": render("postgresql.conf.j2", cluster="catalog", listen="*", port=5432, sockets=True),
-        "catalog/init/roles.sql": render("catalog.sql.j2"),
+        "catalog/roles.sql": render("catalog.sql.j2"),
         **{f"trino/{name}": text for name, text in trino.items()},
-        "dagster/dagster.yaml": dagster_yaml("{env: LAKEHOUSE_DAGSTER__STORAGE_URL}", COMPUTE_LOGS),
     }
 
 
-def write_container_files(folder: Path, trino_heap_mb: int) -> None:
-    """Writes them; other containers read them as other users, and no secret is in them."""
-    for name, text in container_files(trino_heap_mb).items():
-        path = folder / name
+def write_container_files(folder: Path, settings: Settings, trino_heap_mb: int) -> None:
+    """Writes them, and Dagster's instance file to the home that its containers share.
+
+    Other containers read them as other users; no secret is in them.
+    """
+    files = {folder / name: text for name, text in container_files(trino_heap_mb).items()}
+    instance = dagster_yaml("{env: DAGSTER_POSTGRES_URL}", settings.home / "logs" / "dagster")
+    for path, text in {**files, settings.dagster_home / "dagster.yaml": instance}.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o644)
