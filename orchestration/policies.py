@@ -30,7 +30,8 @@ def with_policies(spec: dg.AssetSpec, node: dict[str, Any]) -> dg.AssetSpec:
     """The spec with the node's owners and freshness, and the kinds of its layer."""
     meta = {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
     freshness = freshness_policy(meta.get("freshness_minutes") or meta.get("raw", {}).get("freshness_minutes"))
-    spec = spec.replace_attributes(
+    name = ".".join((node["database"], *spec.key.path))
+    spec = spec.merge_attributes(metadata={"dagster/table_name": name}).replace_attributes(
         kinds=kinds_of(node),
         owners=meta.get("owners") or spec.owners,
     )

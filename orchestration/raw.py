@@ -58,7 +58,6 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
         group_name="raw",
         tags={"source": table.source},
         metadata={
-            "dagster/table_name": ".".join(table.asset_key),
             "dagster/column_schema": dg.TableSchema(
                 [dg.TableColumn(c.name, c.data_type or "?", c.description or None) for c in table.columns]
             ),
