@@ -1,6 +1,7 @@
 """Child processes in the foreground: prefixed output, a log each, restarted when they end, all gone at the end."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typing import IO
 
 import psutil
 
+ANSI = re.compile(rb"\x1b\[[0-9;]*m")
 COLORS = ("36", "35", "33", "32")
 PATIENCE = 20.0
 LONGEST_PAUSE = 60.0
@@ -85,7 +87,7 @@ def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
 def _copy(child: _Child, output: IO[bytes]) -> None:
     with child.command.log.open("ab") as log:
         for line in output:
-            log.write(line)
+            log.write(ANSI.sub(b"", line))
             log.flush()
             _say(child, line.decode(errors="replace").rstrip())
 

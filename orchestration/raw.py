@@ -4,7 +4,7 @@ All raw tables of a source are one subsettable multi-asset, because one replicat
 materializing any of them brings the source up to its present end, once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +89,7 @@ def _results(
         checked = dg.AssetCheckKey(key, CHECK) in context.selected_asset_check_keys
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=raw_metadata(report, tables[name]),
+            metadata=raw_metadata(report, tables[name], _descriptions(source.table(name))),
             check_results=[check_columns(source.table(name), tables[name])] if checked else [],
         )
     if missing:
@@ -99,12 +99,20 @@ def _results(
         )
 
 
-def raw_metadata(report: "SourceReport", table: "TableReport") -> dict[str, Any]:
+def _descriptions(table: RawTable) -> dict[str, str]:
+    from ingestion.raw_tables import METADATA
+
+    return {name: doc for name, _, doc in METADATA} | {c.name: c.description for c in table.columns}
+
+
+def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Mapping[str, str]) -> dict[str, Any]:
     """What the table's page plots and lists. Snapshot ids are text: JavaScript rounds 64-bit integers."""
     counts = {f"rows_{word}": table.rows.get(op, 0) for op, word in OPERATIONS.items()}
     return {
         "dagster/row_count": table.total_rows,
-        "dagster/column_schema": dg.TableSchema([dg.TableColumn(name, kind) for name, kind in table.columns]),
+        "dagster/column_schema": dg.TableSchema(
+            [dg.TableColumn(name, kind, descriptions.get(name)) for name, kind in table.columns]
+        ),
         "snapshot_id": dg.MetadataValue.text(str(table.snapshot_id)),
         "lag_bytes": table.lag_bytes,
         "cut_lsn": dg.MetadataValue.text(str(report.cut_lsn)),
