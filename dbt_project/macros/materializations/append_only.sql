@@ -1,9 +1,8 @@
 {#-
   A table that is only ever appended to. Against dbt's `incremental` with `append` it makes no temporary relation (a
-  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do three things more:
+  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do two things more:
 
   - a model whose SQL starts with `-- no news` is not run at all, so that a rerun costs nothing and makes no snapshot;
-  - `-- next batch` between two selects has them inserted one after the other, for loads where order matters;
   - `-- remember <property> = <value>` lines are written to the table's properties after the last insert. A model keeps
     its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
@@ -26,9 +25,7 @@
   {%- else -%}
     {%- set columns = append_only_columns(sql) -%}
     {%- if not fresh -%}{%- do add_new_columns(existing, columns) -%}{%- endif -%}
-    {%- for batch in sql.split("\n-- next batch\n") -%}
-      {%- call statement("main") -%}{{ insert_columns(relation, columns, batch) }}{%- endcall -%}
-    {%- endfor -%}
+    {%- call statement("main") -%}{{ insert_columns(relation, columns, sql) }}{%- endcall -%}
   {%- endif -%}
   {%- if remembered -%}{%- do run_query(set_properties(relation, remembered)) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
@@ -44,7 +41,7 @@
   {%- elif typed and typed | length == model.columns | length -%}
     {%- set found = typed -%}
   {%- else -%}
-    {%- set found = get_column_schema_from_query(sql.split("\n-- next batch\n")[0]) -%}
+    {%- set found = get_column_schema_from_query(sql) -%}
   {%- endif -%}
   {%- set columns = [] -%}
   {%- for column in found -%}

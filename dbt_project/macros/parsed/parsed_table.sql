@@ -22,12 +22,7 @@
 select 1 where false
     {%- else -%}
 -- columns {{ tojson(parsed_columns(columns)) }}
-      {% for batch in news.batches -%}
-{{ parsed_rows(raw, columns, record_source(table), news, batch) }}
-        {%- if not loop.last %}
--- next batch
-        {% endif -%}
-      {%- endfor -%}
+{{ parsed_rows(raw, columns, record_source(table), news) }}
     {%- endif -%}
   {%- endif -%}
 {%- endmacro %}
@@ -65,14 +60,15 @@ select 1 where false
 {% endmacro %}
 
 {#-
-  The rows of one batch. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`),
-  which columns have to be filled, and whether there are truncates; `batch` narrows it to a range of positions.
+  The rows of one load. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`),
+  which columns have to be filled (`unchanged`), and whether there are truncates.
 -#}
-{% macro parsed_rows(raw, columns, record_source, news, batch) -%}
+{% macro parsed_rows(raw, columns, record_source, news) -%}
+  {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
   with arrived as (
-    select *, {{ source_position() }} as position
+    select {{ quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ source_position() }} as position
     from {{ raw }}
-    where _op <> 't' and {{ news.window }}{{ " and " ~ batch if batch }}
+    where _op <> 't' and {{ news.window }}
       {%- if news.known %}
       and not exists (
         select 1 from {{ this }} as known
@@ -85,29 +81,26 @@ select 1 where false
   , {{ toast_fill(columns, news) }}
   {%- endif -%}
   {%- if news.truncates -%}
-  , {{ truncated_keys(raw, columns, news, batch) }}
+  , {{ truncated_keys(raw, columns, news) }}
   {%- endif %}
   select
     {%- for column in columns %}
-    {{ parsed_value(column, news.unchanged) }} as {{ adapter.quote(column.name) }},
+    {{ parsed_value(column, lacking_columns(columns, news.unchanged)) }} as {{ adapter.quote(column.name) }},
     {%- endfor %}
-    arrived._op,
-    arrived._op = 'd' as _deleted,
-    arrived._committed_at as _valid_from,
-    arrived._epoch,
-    arrived._commit_lsn,
-    arrived._seq,
+    _op,
+    _op = 'd' as _deleted,
+    _committed_at as _valid_from,
+    _epoch,
+    _commit_lsn,
+    _seq,
     '{{ record_source }}' as _record_source,
-    arrived._ingested_at as _loaded_at
-  from arrived
-  {%- if news.unchanged %}
-  left join filled on filled.position = arrived.position
-  {%- endif %}
+    _ingested_at as _loaded_at
+  from {{ "filled where kind = 'arrived'" if news.unchanged else "arrived" }}
   {%- if news.truncates %}
   union all
   select
     {%- for column in columns %}
-    {{ adapter.quote(column.name) if column.is_key else "cast(null as " ~ column.type ~ ")" }},
+    {{ adapter.quote(column.name) if column.is_key else "null" }},
     {%- endfor %}
     't', true, _committed_at, _epoch, _commit_lsn, _seq, '{{ record_source }}', _ingested_at
   from truncated
@@ -118,13 +111,13 @@ select 1 where false
   A delete says that a key is gone and nothing else: its other columns are null, also where the source sends them
   (REPLICA IDENTITY FULL). The last values are in the version before it, and need not be kept twice.
 -#}
-{% macro parsed_value(column, unchanged) -%}
+{% macro parsed_value(column, lacking) -%}
   {%- set name = adapter.quote(column.name) -%}
   {%- if column.is_key -%}
-    arrived.{{ name }}
-  {%- elif column.source_name in unchanged or column.name in unchanged -%}
-    case when arrived._op = 'd' then null when {{ lacks(column, "arrived") }} then filled.{{ name }} else arrived.{{ name }} end
+    {{ name }}
+  {%- elif column in lacking -%}
+    case when _op = 'd' then null when {{ lacks(column) }} then filled_{{ lacking.index(column) + 1 }} else {{ name }} end
   {%- else -%}
-    case when arrived._op <> 'd' then arrived.{{ name }} end
+    case when _op <> 'd' then {{ name }} end
   {%- endif -%}
 {%- endmacro %}

@@ -37,9 +37,9 @@
     "days": bounds.day_from is not none,
     "within_cut": within_cut,
     "unchanged": fromjson(unchanged) if unchanged else [],
-    "moves": moves,
+    "moves": moves > 0,
+    "roots": chained_key_changes(raw, columns, window) if moves else {},
     "truncates": truncates > 0,
-    "batches": batches_by_key_change(raw, columns, window) if moves else [none],
   }) }}
 {% endmacro %}
 

@@ -2,12 +2,15 @@
   TOASTed columns. An update that does not touch a large value does not carry it: the value is null in raw and the
   column named in `_unchanged`. Parsed takes it from the version before, which may have arrived in the same batch, be
   in parsed already, or stand under another key, where `_old_key` leads.
+
+  A row's life begins with an insert of its key (`born`); within a life the last value that was carried counts. A life
+  that began with a key change goes on from the old key's: a probe reads what the old key had at that moment, and stands
+  at the beginning of the new life. Where the old key's life itself began so in this batch, the two are one life (`roots`).
 -#}
 
 {#- Whether this row lacks the column. -#}
-{% macro lacks(column, row="") -%}
-  {%- set unchanged = (row ~ "." if row else "") ~ "_unchanged" -%}
-  coalesce(contains({{ unchanged }}, '{{ column.source_name }}') or contains({{ unchanged }}, '{{ column.name }}'), false)
+{% macro lacks(column) -%}
+  coalesce(contains(_unchanged, '{{ column.source_name }}') or contains(_unchanged, '{{ column.name }}'), false)
 {%- endmacro %}
 
 {#- The key before a key change, typed. -#}
@@ -18,83 +21,111 @@
   {%- endfor -%}
 {%- endmacro %}
 
-{#-
-  CTEs that end in `filled (position, columns…)`. Only keys with a lacking row take part. A row's life begins with the
-  last insert of its key (`born`); within it the last value that was carried counts. A life that began with a key
-  change goes on from the old key's: a probe stands there at the position of the change.
--#}
-{% macro toast_fill(columns, news) -%}
+{#- The columns that some row of the batch lacks. -#}
+{% macro lacking_columns(columns, unchanged) %}
   {%- set lacking = [] -%}
-  {%- for column in columns if column.source_name in news.unchanged or column.name in news.unchanged -%}
+  {%- for column in columns if column.source_name in unchanged or column.name in unchanged -%}
     {%- do lacking.append(column) -%}
   {%- endfor -%}
+  {{ return(lacking) }}
+{% endmacro %}
+
+{#- CTEs that end in `filled`: the arrived rows, with `filled_1`, `filled_2` … for the lacking columns. -#}
+{% macro toast_fill(columns, news) -%}
+  {%- set lacking = lacking_columns(columns, news.unchanged) -%}
   {%- set key = key_names(columns) -%}
-  moved as (
-    select position, {{ old_key_values(columns) }}
-    from arrived
-    where _unchanged is not null and _old_key is not null
-  ),
   lacking_keys as (
     select {{ key }} from arrived where _unchanged is not null
-    union
-    select {{ key }} from moved
+    {%- if news.moves %}
+    union all
+    select {{ old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
+    {%- endif %}
   ),
   lives as (
     select *, max(case when _op in ('c', 'r') then position end) over (partition by {{ key }} order by position) as born
     from (
-      select {{ key }}, position, _op, 'arrived' as kind
+      select arrived.*, 'arrived' as kind
         {%- for column in lacking %},
         case when _op <> 'd' and not {{ lacks(column) }} then array[{{ adapter.quote(column.name) }}] end as carried_{{ loop.index }}
         {%- endfor %}
       from arrived
-      where ({{ key }}) in (select {{ key }} from lacking_keys)
       union all
-      select {{ key }}, {{ source_position() }}, _op, 'known'
-        {%- for column in lacking %}, case when not _deleted then array[{{ adapter.quote(column.name) }}] end{%- endfor %}
+      {{ beside_arrived(columns, lacking, "known") }}
       from {{ this }}
       where ({{ key }}) in (select {{ key }} from lacking_keys)
+      {%- if news.moves %}
       union all
-      select {{ key }}, position, null, 'probe'{%- for column in lacking %}, null{%- endfor %}
-      from moved
+      {{ beside_arrived(columns, lacking, "probe") }}
+      from (
+        select position, {{ old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
+      )
+      {%- endif %}
     )
   ),
-  last_carried as (
-    select position, kind, born
+  carried_on as (
+    select *
+      {%- if news.moves %},
+      case when kind = 'probe' then {{ root_of("position", news.roots) }} else {{ root_of("born", news.roots) }} end as life
+      {%- endif %}
       {%- for column in lacking %},
-      last_value(carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, born order by position) as last_{{ loop.index }}
+      last_value(carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, born order by position) as value_{{ loop.index }}
       {%- endfor %}
     from lives
   ),
   filled as (
-    select own.position
+    select *
       {%- for column in lacking %},
-      coalesce(own.last_{{ loop.index }}, before.last_{{ loop.index }})[1] as {{ adapter.quote(column.name) }}
+      {% if news.moves -%}
+      (last_value(case when kind = 'probe' then value_{{ loop.index }} else carried_{{ loop.index }} end) ignore nulls over (
+        partition by life, case when life is null then row({{ key }}) end order by position, case kind when 'probe' then 0 else 1 end
+      ))[1]
+      {%- else -%}
+      value_{{ loop.index }}[1]
+      {%- endif %} as filled_{{ loop.index }}
       {%- endfor %}
-    from last_carried as own
-    left join last_carried as before on before.kind = 'probe' and before.position = own.born
-    where own.kind = 'arrived'
+    from carried_on
   )
 {%- endmacro %}
 
+{#- A row that stands beside the arrived ones: of parsed (`known`), or a probe at a key change. -#}
+{% macro beside_arrived(columns, lacking, kind) -%}
+  select
+    {%- for column in columns %}
+    {{ adapter.quote(column.name) if column.is_key else "null" }},
+    {%- endfor %}
+    {{ "_op" if kind == "known" else "null" }}, null, null, null, null, null, null, null,
+    {{ source_position() if kind == "known" else "position" }}, '{{ kind }}'
+    {%- for column in lacking %},
+    {{ "case when not _deleted then array[" ~ adapter.quote(column.name) ~ "] end" if kind == "known" else "null" }}
+    {%- endfor %}
+{%- endmacro %}
+
+{#- Where the life that began at this position really began. -#}
+{% macro root_of(position, roots) -%}
+  {%- if roots -%}
+    case {{ position }}
+      {%- for change, root in roots.items() %} when '{{ change }}' then '{{ root }}'{% endfor %} else {{ position }} end
+  {%- else -%}
+    {{ position }}
+  {%- endif -%}
+{%- endmacro %}
+
 {#-
-  Key changes of key changes. `toast_fill` follows one step, so a change whose old key is itself the outcome of a change
-  in the same load starts another batch, in which the first is already in parsed. Rare, and then exact.
+  Key changes of key changes within a batch: position of each → position of the first of its chain. Rare, so they are
+  looked up only when there are key changes that lack a column, and followed here rather than in SQL.
 -#}
-{% macro batches_by_key_change(raw, columns, window) %}
-  {%- set key = key_names(columns) -%}
-  {%- set chained = run_query(
-    "with moved as (select " ~ source_position() ~ " as position, * from " ~ raw
-    ~ " where _unchanged is not null and _old_key is not null and " ~ window ~ "),"
-    ~ " before as (select position, " ~ old_key_values(columns) ~ " from moved)"
-    ~ " select distinct before.position from before join moved on (" ~ key_names(columns, "moved") ~ ") = ("
-    ~ key_names(columns, "before") ~ ") and moved.position < before.position order by 1"
+{% macro chained_key_changes(raw, columns, window) %}
+  {%- set lacking = "_unchanged is not null and _old_key is not null" -%}
+  {%- set found = run_query(
+    "with changes as (select *, " ~ source_position() ~ " as position from " ~ raw ~ " where _op in ('c', 'r') and " ~ window ~ "),"
+    ~ " moved as (select position, " ~ old_key_values(columns) ~ " from changes where " ~ lacking ~ ")"
+    ~ " select moved.position, max(changes.position) from moved join changes on (" ~ key_names(columns, "changes") ~ ") = ("
+    ~ key_names(columns, "moved") ~ ") and changes.position < moved.position group by moved.position"
+    ~ " having max_by(" ~ lacking ~ ", changes.position) order by 1"
   ) -%}
-  {%- set starts = chained.rows | map(attribute=0) | list -%}
-  {%- set batches = [] -%}
-  {%- for index in range(starts | length + 1) -%}
-    {%- set after = source_position() ~ " >= '" ~ starts[index - 1] ~ "'" if index > 0 -%}
-    {%- set before = source_position() ~ " < '" ~ starts[index] ~ "'" if index < starts | length -%}
-    {%- do batches.append([after, before] | select | join(" and ") or none) -%}
+  {%- set roots = {} -%}
+  {%- for row in found.rows -%}
+    {%- do roots.update({row[0]: roots.get(row[1], row[1])}) -%}
   {%- endfor -%}
-  {{ return(batches) }}
+  {{ return(roots) }}
 {% endmacro %}

@@ -2,12 +2,12 @@
   A truncate names no key, so it becomes one delete for each key that is alive at its position: a version that is not a
   delete, with the truncate before the key's next event. One CTE chain that ends in `truncated`.
 -#}
-{% macro truncated_keys(raw, columns, news, batch) -%}
+{% macro truncated_keys(raw, columns, news) -%}
   {%- set key = key_names(columns) -%}
   truncates as (
     select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ source_position() }} as position
     from {{ raw }}
-    where _op = 't' and {{ news.within_cut if news.days else news.window }}{{ " and " ~ batch if batch }}
+    where _op = 't' and {{ news.within_cut if news.days else news.window }}
   ),
   versions as (
     select {{ key }}, position, dead, lead(position) over (partition by {{ key }} order by position) as next_position

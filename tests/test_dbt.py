@@ -1,0 +1,203 @@
+"""dbt on Trino, against an oracle that knows no SQL: parsed is the log completed, the vault is true under any arrival."""
+
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.settings import Settings
+from tests.histories import START, Clock, Row, TableHistory, change_at_random
+from tests.zoo import COLUMNS, Zoo, animals, build_zoo, random_animal
+
+pytestmark = pytest.mark.stack
+KEYS = list(range(1, 41))
+Timeline = dict[Any, list[tuple[Any, ...]]]
+
+
+@pytest.fixture
+def zoo(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
+    """A source that the project has never seen."""
+    zoo = build_zoo(settings, tmp_path)
+    yield zoo
+    zoo.clear()
+
+
+def test_parsed_is_the_log_completed_and_the_vault_follows_it(zoo: Zoo) -> None:
+    """TOASTed columns through key changes, truncates, several versions of a key per load; and a rerun does nothing."""
+    rng = random.Random(7)
+    table, clock, at = animals(), Clock(rng), START
+    for load in range(4):
+        before = len(table.raw)
+        for _ in range(400):
+            change_at_random(table, clock, KEYS, random_animal(rng), truncates=load > 0)
+        clock.left = 0
+        at += timedelta(days=1)
+        zoo.publish(table.raw[before:], at)
+        zoo.dbt("build")
+        assert_parsed_is_complete(zoo, table)
+        assert_vault_is_true(zoo, table.versions)
+    assert any(row["_op"] == "t" for row in table.raw), "the history should truncate"
+
+    seen = zoo.snapshots()
+    zoo.dbt("run")
+    assert zoo.snapshots() == seen
+
+
+def test_a_backfill_of_days_never_duplicates_and_brings_back_what_was_lost(zoo: Zoo) -> None:
+    """Rows of two days vanish from parsed and vault; deriving these days again makes the lake whole."""
+    rng = random.Random(11)
+    table, clock = animals(), Clock(rng)
+    for _ in range(600):
+        change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
+    zoo.publish(table.raw, START + timedelta(days=99))
+    zoo.dbt("run")
+    first = table.raw[len(table.raw) // 2]["_committed_at"].date()
+    days = {"LAKEHOUSE_DAY_FROM": str(first), "LAKEHOUSE_DAY_TO": str(first + timedelta(days=1))}
+    seen = zoo.snapshots()
+    zoo.dbt("run", **days)
+    assert zoo.snapshots() == seen
+
+    lost = f"between timestamp '{first} 00:00:00 UTC' and timestamp '{first + timedelta(days=1)} 23:59:59.999999 UTC'"
+    zoo.rows(f"delete from parsed.parsed_zoo__animals where _valid_from {lost}")
+    for name in ("sat_animal_details", "sts_animal", "eff_sat_animal_keeper"):
+        zoo.rows(f"delete from vault.{name} where applied_date {lost}")
+    zoo.dbt("build", **days)
+    assert_parsed_is_complete(zoo, table)
+    assert_vault_is_true(zoo, table.versions)
+
+
+def test_the_vault_is_the_same_for_any_split_order_and_redelivery(zoo: Zoo) -> None:
+    """Events reach parsed shuffled, in five loads, a fifth of them twice, two loads at one moment."""
+    rng = random.Random(23)
+    table, clock = animals(), Clock(rng)
+    for _ in range(900):
+        change_at_random(table, clock, KEYS, random_animal(rng))
+    zoo.publish([table.raw[0]], START)
+    zoo.dbt("run")
+    zoo.rows("delete from parsed.parsed_zoo__animals")
+    events = table.versions[:]
+    rng.shuffle(events)
+    arrived: list[Row] = []
+    for load in range(5):
+        batch = events[load * 180 : (load + 1) * 180] + rng.sample(events[: load * 180 + 1], min(36, load * 180 + 1))
+        insert_parsed(zoo, batch, START + timedelta(days=100 + load // 2 * 2))
+        arrived += batch
+        zoo.dbt("run", without="parsed")
+        assert_vault_is_true(zoo, arrived)
+    seen = zoo.snapshots()
+    zoo.dbt("run", without="parsed")
+    assert zoo.snapshots() == seen
+
+
+def assert_parsed_is_complete(zoo: Zoo, table: TableHistory) -> None:
+    """Every version with every column, and the current view as the source has it."""
+    columns = [*COLUMNS, "_op", "_deleted", "_epoch", "_commit_lsn", "_seq", "_valid_from"]
+    found = zoo.rows(f"select {', '.join(columns)} from parsed.parsed_zoo__animals")
+    wanted = [[version[c] for c in columns[:-1]] + [version["_committed_at"]] for version in table.versions]
+    assert in_order(found) == in_order(wanted)
+    now = zoo.rows(f"select {', '.join(COLUMNS)} from parsed.current_zoo__animals")
+    assert in_order(now) == in_order([row[c] for c in COLUMNS] for row in table.rows.values())
+
+
+def assert_vault_is_true(zoo: Zoo, events: list[Row]) -> None:
+    """The collapsed timelines are those of all events in source order, and every stored row is true."""
+    versions = {(event["id"], source_seq(event)): event for event in events}
+    ordered = sorted(versions.values(), key=lambda event: (event["id"], source_seq(event)))
+    assert in_order(zoo.rows("select id from vault.hub_animal")) == in_order([k] for k in {e["id"] for e in ordered})
+
+    details = zoo.rows(
+        "select hub.id, source_seq, is_deleted, name, story, weight from vault.sat_animal_details"
+        " join vault.hub_animal as hub using (hk_animal)".replace("source_seq", "sat_animal_details.source_seq", 1)
+    )
+    assert all(row[2:] == statement(versions[row[0], row[1]]) for row in details), "a stored row is not its event"
+    assert timeline_of(zoo, "sat_animal_details_v1", "is_deleted, name, story, weight") == collapse(ordered, statement)
+    assert timeline_of(zoo, "sts_animal_v1", "is_deleted") == collapse(ordered, lambda e: [e["_deleted"]])
+    assert keepers_of(zoo) == effectivity(ordered)
+
+
+def statement(event: Row) -> list[Any]:
+    """What the details satellite says about an event."""
+    return [event["_deleted"], event["name"], event["story"], event["weight"]]
+
+
+def collapse(ordered: list[Row], state: Any) -> Timeline:
+    """Per key: position and state of each event that differs from the one before."""
+    timelines: Timeline = {}
+    for event in ordered:
+        timeline = timelines.setdefault(event["id"], [])
+        if not timeline or list(timeline[-1][1:]) != state(event):
+            timeline.append((source_seq(event), *state(event)))
+    return timelines
+
+
+def timeline_of(zoo: Zoo, view: str, columns: str) -> Timeline:
+    """Per key, what the `_v1` view has."""
+    rows = zoo.rows(
+        f"select hub.id, view.source_seq, {columns} from vault.{view} as view"
+        " join vault.hub_animal as hub on hub.hk_animal = view.hk_animal order by 1, 2"
+    )
+    return {key: [tuple(row[1:]) for row in group] for key, group in groupby(rows, key=lambda row: row[0])}
+
+
+def effectivity(ordered: list[Row]) -> Timeline:
+    """Per animal and keeper: when it began and ended."""
+    found: Timeline = {}
+    for animal, events in groupby(ordered, key=lambda event: event["id"]):
+        before: tuple[Any, ...] | None = None
+        for event in events:
+            now = None if event["_deleted"] else (animal, event["keeper_id"])
+            if now != before:
+                for link, active in ((before, False), (now, True)):
+                    if link is not None:
+                        found.setdefault(link, []).append((source_seq(event), active))
+            before = now
+    return found
+
+
+def keepers_of(zoo: Zoo) -> Timeline:
+    """Per animal and keeper, what the effectivity view has; the zero key is nobody."""
+    rows = zoo.rows(
+        "select animal.id, keeper.keeper_id, eff.source_seq, eff.is_active from vault.eff_sat_animal_keeper_v1 as eff"
+        " join vault.link_animal_keeper as link on link.hk_animal_keeper = eff.hk_animal_keeper"
+        " join vault.hub_animal as animal on animal.hk_animal = link.hk_animal"
+        " left join vault.hub_keeper as keeper on keeper.hk_keeper = link.hk_keeper order by 1, 2, 3"
+    )
+    return {link: [(r[2], r[3]) for r in group] for link, group in groupby(rows, key=lambda row: (row[0], row[1]))}
+
+
+def source_seq(event: Row) -> str:
+    """The vault's sortable position."""
+    return f"{event['_epoch']:010}.{event['_commit_lsn']:019}.{event['_seq']:019}"
+
+
+def insert_parsed(zoo: Zoo, events: list[Row], loaded_at: datetime) -> None:
+    """Puts versions into the parsed table past dbt."""
+    values = ", ".join(
+        "(" + ", ".join(map(literal, [*(e[c] for c in COLUMNS), e["_op"], e["_deleted"], e["_committed_at"], 1,
+         e["_commit_lsn"], e["_seq"], "zoo.public.animals", loaded_at])) + ")"
+        for e in events
+    )  # fmt: skip
+    zoo.rows(f"insert into parsed.parsed_zoo__animals values {values}")
+
+
+def literal(value: Any) -> str:
+    """A Trino literal."""
+    if isinstance(value, datetime):
+        return f"timestamp '{value:%Y-%m-%d %H:%M:%S.%f} UTC'"
+    if isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    return "null" if value is None else str(value).lower()
+
+
+def in_order(rows: Any) -> list[Any]:
+    """Rows in an order that does not mind nulls; numbers by value."""
+    return sorted((list(row) for row in rows), key=lambda row: [(v is None, _text(v)) for v in row])
+
+
+def _text(value: Any) -> str:
+    return str(value.normalize() if isinstance(value, Decimal) else value)
