@@ -27,7 +27,7 @@ STAGES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
             ("simulate", "payroll", "--if-untouched"),
         ),
     ),
-    ("loads and marts", (("run", "load_retail", "load_bank", "load_payroll", "build_marts"),)),
+    ("loads and marts", (("run", "load_retail", "load_bank", "load_payroll_employee", "build_marts"),)),
     (
         "maintenance",
         (
