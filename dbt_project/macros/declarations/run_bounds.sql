@@ -15,6 +15,8 @@
     {%- if adapter.get_relation(bounds.database, bounds.schema, bounds.identifier) is none -%}
       {%- do run_query("create schema if not exists " ~ bounds.without_identifier()) -%}
       {%- do run_query(create_run_bounds(bounds)) -%}
+      {#- dbt has listed the schema already; without this the run that makes the table would not see it. -#}
+      {%- do adapter.cache_added(bounds) -%}
     {%- endif -%}
     {%- do run_query(insert_run_bounds(bounds)) -%}
     {%- do run_query("delete from " ~ bounds ~ " where created_at < date_trunc('day', current_timestamp) - interval '7' day") -%}
