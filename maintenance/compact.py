@@ -15,7 +15,7 @@ from lakehouse.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.sql import spark_literal, spark_relation
 from maintenance.figures import live_manifests, measure
 from maintenance.outcome import Figures, Outcome, TableName, action
-from maintenance.session import Session
+from maintenance.session import DATA, Session
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import ManifestFile
@@ -56,7 +56,7 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
     if session.dry_run:
         return Outcome(NAME, table, "planned", _what(plan, before), before=before)
     if plan.data:
-        _rewrite_data(session, table, rule, plan, before)
+        _rewrite_data(session, table, rule, plan)
         loaded = session.load(table) or loaded
     if manifests_worth_rewriting(live_manifests(loaded), rule):
         _rewrite_manifests(session, table, before)
@@ -97,7 +97,7 @@ def _groups_to_rewrite(table: Table, manifests: list[ManifestFile], rule: Compac
     return [group for group in sizes.values() if len(group) >= rule.min_input_files or sum(group) > LARGE * target]
 
 
-def _rewrite_data(session: Session, table: TableName, rule: CompactPolicy, plan: Plan, before: Figures) -> None:
+def _rewrite_data(session: Session, table: TableName, rule: CompactPolicy, plan: Plan) -> None:
     options = {
         "target-file-size-bytes": rule.target_file_size_mb * MEGABYTE,
         "min-input-files": rule.min_input_files,
@@ -109,7 +109,7 @@ def _rewrite_data(session: Session, table: TableName, rule: CompactPolicy, plan:
     session.call(
         "rewrite_data_files",
         f"table => {_argument(table)}, options => map({pairs}, 'remove-dangling-deletes', '{dangling}')",
-        files=before.files or 0,
+        files=DATA,
     )
 
 

@@ -14,7 +14,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy
 from maintenance.outcome import TableName
 
-STORED = frozenset({"table", "incremental", "seed", "snapshot"})
+STORING = frozenset({"model", "seed", "snapshot"})
+NOT_STORED = frozenset({"view", "ephemeral"})
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def select(
 def _stored_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from manifest["sources"].values()
     for node in manifest["nodes"].values():
-        if node["config"].get("materialized") in STORED:
+        if node["resource_type"] in STORING and node["config"].get("materialized") not in NOT_STORED:
             yield node
 
 

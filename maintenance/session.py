@@ -5,6 +5,7 @@ Spark takes seconds to start, so a run in which no table needs it never starts i
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -28,19 +29,29 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FEW_FILES = 20_000
-# Measured on 2 cores: with these a procedure on a small table takes half the time.
-SMALL_PLANS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false"}
+DATA = sys.maxsize  # for work on data: the session as it is configured
+# Measured: planning, compiling and scheduling are nearly all a procedure costs on a small table; these save a third.
+LEAN = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}
 
 
 class Session:
     """Catalog, object store, Spark and Trino of one maintenance run; safe to use from several threads."""
 
-    def __init__(self, settings: Settings, dry_run: bool = False, spark: SparkSession | None = None) -> None:
-        """`spark`: a session that is already there (Dagster's, say); otherwise one is started at need."""
+    def __init__(
+        self, settings: Settings, dry_run: bool = False, start_spark: Callable[[], SparkSession] | None = None
+    ) -> None:
+        """`start_spark` gives the Spark session when one is needed (Dagster's, say); by default the process's."""
         self.settings = settings
+        self._start_spark = start_spark or (lambda: spark_session(settings, "lakehouse-maintenance"))
         self.dry_run = dry_run
         self.now = datetime.now(UTC)
-        self._shared: dict[str, Any] = {} if spark is None else {"spark": spark}
+        self._shared: dict[str, Any] = {}
         self._lock = threading.RLock()
 
     @property
@@ -79,15 +90,15 @@ class Session:
         named = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
         return named.get(table, frozenset())
 
-    def call(self, procedure: str, arguments: str, files: int) -> list[Any]:
-        """Runs an Iceberg procedure in Spark; `files` is the order of magnitude of what it plans over."""
-        statement = f"CALL {self.settings.catalog_name}.system.{procedure}({arguments})"
-        return self.spark(files).sql(statement).collect()
-
     def spark(self, files: int) -> SparkSession:
-        """The Spark session, in a variant for small tables where `files` is small."""
-        base = self.once("spark", lambda: spark_session(self.settings, "lakehouse-maintenance"))
-        return base if files > FEW_FILES else self.once("small_spark", lambda: _for_small_plans(base, self.settings))
+        """The Spark session, started at the first call; a leaner one where only few `files` are planned over."""
+        base = self.once("spark", self._start_spark)
+        return base if files > FEW_FILES else self.once("lean_spark", lambda: _lean(base, self.settings))
+
+    def call(self, procedure: str, arguments: str, files: int) -> list[Any]:
+        """Runs an Iceberg procedure in the session for so many files; see `spark`."""
+        statement = f"CALL {spark_ident(self.settings.catalog_name)}.system.{procedure}({arguments})"
+        return self.spark(files).sql(statement).collect()
 
     def trino(self, statement: str) -> list[list[Any]]:
         """Runs one statement in Trino; raises LakehouseError when Trino cannot be reached."""
@@ -131,10 +142,10 @@ def _open_io(settings: Settings) -> PyArrowFileIO:
     return PyArrowFileIO(file_io_properties(settings))
 
 
-def _for_small_plans(base: SparkSession, settings: Settings) -> SparkSession:
+def _lean(base: SparkSession, settings: Settings) -> SparkSession:
     session = base.newSession()
     # Loads the catalog now: from a worker thread Iceberg's Java API would not find its classes.
     session.sql(f"SET CATALOG {spark_ident(settings.catalog_name)}")
-    for key, value in SMALL_PLANS.items():
+    for key, value in LEAN.items():
         session.conf.set(key, value)
     return session

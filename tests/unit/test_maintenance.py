@@ -195,7 +195,7 @@ def manifest(**policies: dict[str, Any] | None) -> dict[str, Any]:
     def model(name: str, maintenance: dict[str, Any] | None) -> dict[str, Any]:
         meta = {} if maintenance is None else {"maintenance": maintenance}
         place = {"schema": "vault", "name": name, "original_file_path": f"models/{name}.sql"}
-        return {**place, "config": {"materialized": "incremental", "meta": meta}}
+        return {**place, "resource_type": "model", "config": {"materialized": "append_only", "meta": meta}}
 
     return {"sources": {}, "nodes": {name: model(name, policy) for name, policy in policies.items()}}
 
