@@ -7,6 +7,7 @@ the project's files.
 import fcntl
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +36,7 @@ def ensure_manifest(settings: Settings) -> Path:
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = target.with_suffix(".key")
-        key = _fingerprint(settings.dbt_project_dir)
+        key = _fingerprint(settings)
         if not (target.exists() and stamp.exists() and stamp.read_text() == key):
             parsed = _parse(settings, target.parent / "target")
             parsed.replace(target)
@@ -43,8 +44,17 @@ def ensure_manifest(settings: Settings) -> Path:
     return target
 
 
-def _fingerprint(project_dir: Path) -> str:
-    digest = hashlib.sha256(str(project_dir).encode())
+def dbt_environment(settings: Settings) -> dict[str, str]:
+    """What profiles.yml reads. `dbt parse` is given the same as a run: dbt parses anew when its connection differs."""
+    values = {name: value for name, value in settings.trino if value is not None}
+    if settings.trino.password is not None:
+        values["password"] = settings.trino.password.get_secret_value()
+    return {f"LAKEHOUSE_TRINO__{name.upper()}": str(value) for name, value in values.items()}
+
+
+def _fingerprint(settings: Settings) -> str:
+    project_dir = settings.dbt_project_dir
+    digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
     for part in _PARTS:
         root = project_dir / part
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
@@ -63,7 +73,7 @@ def _parse(settings: Settings, target_dir: Path) -> Path:
         "--project-dir", str(project), "--profiles-dir", str(project),
         "--target-path", str(target_dir), "--log-path", str(target_dir),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)})
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise LakehouseError("the dbt project does not parse: " + " ".join(lines[-6:])[:600])

@@ -9,7 +9,7 @@ from dagster_dbt import DbtCliInvocation, dbt_assets
 
 from orchestration import tags
 from orchestration.days import DayRange, daily_partitions, to_derive_again
-from orchestration.dbt_resource import Dbt, clean_up, dbt_environment, environment
+from orchestration.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.loads import MARTS
 from orchestration.resources import Lake, TableKey
 from orchestration.translator import LakeTranslator, is_raw, is_view, layer, node_key
@@ -88,7 +88,7 @@ def invoke(
     context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, command: str, days: DayRange | None
 ) -> DbtCliInvocation:
     """Starts dbt for the assets this run has selected."""
-    with environment(dbt_environment(lake.settings(), days)):
+    with environment(run_environment(lake.settings(), days)):
         return dbt.cli([command], context=context)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from dagster_dbt import DbtCliResource
 from packaging.version import Version
 
-from lakehouse.manifest import manifest_path
+from lakehouse.manifest import dbt_environment, manifest_path
 from lakehouse.settings import Settings
 from orchestration.days import DayRange
 
@@ -44,17 +44,13 @@ def dbt_resource(settings: Settings) -> Dbt:
     )
 
 
-def dbt_environment(settings: Settings, days: DayRange | None) -> dict[str, str]:
+def run_environment(settings: Settings, days: DayRange | None) -> dict[str, str]:
     """What profiles.yml and the on-run-start hook read; never `--vars`, which would parse the project again."""
-    trino = {f"LAKEHOUSE_TRINO__{name.upper()}": value for name, value in settings.trino if value is not None}
-    if settings.trino.password is not None:
-        trino["LAKEHOUSE_TRINO__PASSWORD"] = settings.trino.password.get_secret_value()
-    target = manifest_path(settings).with_name("target")
     return {
-        **{name: str(value) for name, value in trino.items()},
+        **dbt_environment(settings),
         "LAKEHOUSE_DAY_FROM": days.first.isoformat() if days else "",
         "LAKEHOUSE_DAY_TO": days.last.isoformat() if days else "",
-        "DBT_TARGET_PATH": str(target),
+        "DBT_TARGET_PATH": str(manifest_path(settings).with_name("target")),
     }
 
 
