@@ -5,7 +5,9 @@ import logging
 import signal
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -37,32 +39,59 @@ def ingest(
     sources: Sources = None,
     once: Annotated[bool, typer.Option("--once", help="bring the sources up to now, then end")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="keep following until stopped")] = False,
+    recover: Annotated[
+        bool, typer.Option("--recover", help="go on after a lost slot or a restored source, by reading it anew")
+    ] = False,
+    resnapshot: Annotated[
+        list[str] | None, typer.Option("--resnapshot", metavar="SOURCE.TABLE", help="read one table anew")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Bring committed changes into the raw layer."""
-    if once == follow:
-        raise typer.BadParameter("give either --once or --follow")
+    if once + follow + recover + bool(resnapshot) != 1:
+        raise typer.BadParameter("give one of --once, --follow, --recover, --resnapshot")
+    if recover and not sources:
+        raise typer.BadParameter("--recover wants the sources named: it reads all their tables anew")
     settings = load_settings()
     declarations = load_declarations(settings)
+    if resnapshot:
+        _each(_tables_by_source(resnapshot), partial(_resnapshot, settings, declarations), as_json)
+        return
     names = _chosen(settings, declarations, sources)
     if follow:
         _follow(settings, declarations, names)
     else:
-        _once(settings, declarations, names, as_json)
+        from ingestion import bring_up, recover_source
+
+        _each(dict.fromkeys(names), partial(recover_source if recover else bring_up, settings, declarations), as_json)
 
 
-def _once(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
-    from ingestion import bring_up
+def _tables_by_source(tables: list[str]) -> dict[str, list[str]]:
+    grouped: dict[str, list[str]] = {}
+    for name in tables:
+        source, dot, table = name.partition(".")
+        if not dot:
+            raise typer.BadParameter(f"{name!r} is not SOURCE.TABLE")
+        grouped.setdefault(source, []).append(table)
+    return grouped
 
+
+def _resnapshot(settings: Settings, declarations: Declarations, source: str, tables: list[str]) -> Any:
+    from ingestion import resnapshot
+
+    return resnapshot(settings, declarations, source, tables)
+
+
+def _each(work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
     reports: list[dict[str, Any]] = []
     failures: list[LakehouseError] = []
     console = Console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
-        for name in names:
+        for name, tables in work.items():
             task = progress.add_task(f"ingesting {name}")
             try:
-                reports.append(asdict(bring_up(settings, declarations, name)))
+                reports.append(asdict(bring(name, tables) if tables else bring(name)))
             except LakehouseError as error:
                 failures.append(error)
             progress.remove_task(task)

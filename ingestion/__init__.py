@@ -7,6 +7,8 @@ from typing import Any
 
 _EXPORTS = {
     "bring_up": "ingestion.api",
+    "recover_source": "ingestion.api",
+    "resnapshot": "ingestion.api",
     "source_status": "ingestion.api",
     "follow_sources": "ingestion.follow",
     "setup_statements": "ingestion.setup",

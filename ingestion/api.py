@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -12,6 +13,7 @@ from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import run_cycle
+from ingestion.recover import begin_next_epoch, forget_tables
 from ingestion.reports import SourceReport, SourceStatus, TableReport
 from lakehouse.catalog import load_table, open_catalog
 from lakehouse.declarations import Declarations, Source
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_STEP_SECONDS = 0.5
+Before = Callable[[Writer], None]
 
 
 def bring_up(
@@ -43,7 +46,7 @@ def bring_up(
         while time.monotonic() < deadline:
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
             if lease is not None:
-                return _cycle(settings, declared, lease, session, until)
+                return _cycle(settings, declared, lease, session, until, lambda writer: None)
             stream = state.read_stream(states, source)
             if (
                 stream is not None
@@ -57,6 +60,43 @@ def bring_up(
         f"source {source!r}: the writer {held[0] if held else 'before this one'} did not reach "
         f"{src.lsn_text(until)} within {settings.ingestion.wait_seconds:.0f} s: look at its log"
     )
+
+
+def recover_source(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+) -> SourceReport:
+    """Goes on where the stream cannot: the slot is lost, or the source is another cluster or an older state of itself.
+
+    Begins the next epoch with a new slot and a new snapshot of every table, which a truncate marker precedes, so that
+    rows deleted in between are gone from the lake too. Raises LakehouseError while another writer holds the lease.
+    """
+    return _alone(settings, declarations, source, session, begin_next_epoch)
+
+
+def resnapshot(
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+) -> SourceReport:
+    """Snapshots the named tables again, behind a truncate marker; the others go on as before."""
+    names = [declarations.source(source).table(name).name for name in tables]
+    return _alone(settings, declarations, source, session, lambda writer: forget_tables(writer, names))
+
+
+def _alone(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None, before: Before
+) -> SourceReport:
+    declared = declarations.source(source)
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
+        if lease is None:
+            held = leases.holder_of(states, source)
+            raise LakehouseError(
+                f"source {source!r}: {held[0] if held else 'another writer'} is at work: stop it (a killed one is out "
+                f"after {settings.ingestion.lease_seconds:.0f} s), then run this again"
+            )
+    with src.connect_source(settings, source) as connection:
+        until = src.committed_lsn(connection)
+    return _cycle(settings, declared, lease, session, until, before)
 
 
 def source_status(settings: Settings, source: str) -> SourceStatus:
@@ -82,13 +122,20 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
 
 
 def _cycle(
-    settings: Settings, declared: Source, lease: leases.Lease, session: SparkSession | None, until: int
+    settings: Settings,
+    declared: Source,
+    lease: leases.Lease,
+    session: SparkSession | None,
+    until: int,
+    before: Before,
 ) -> SourceReport:
     with leases.kept_alive(settings, lease), state.connect_catalog(settings) as states:
         catalog = open_catalog(settings)
         try:
             running = session or spark_session(settings, "lakehouse-ingest")
-            outcome = run_cycle(Writer(settings, catalog, running, lease, declared), until)
+            writer = Writer(settings, catalog, running, lease, declared)
+            before(writer)
+            outcome = run_cycle(writer, until)
             return _report(settings, declared, states, outcome.rows, catalog)
         except psycopg.Error as error:
             raise LakehouseError(f"source {declared.name!r}: Postgres: {' '.join(str(error).split())[:300]}") from error

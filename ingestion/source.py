@@ -185,6 +185,11 @@ def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
     return lsn_number(lsn)
 
 
+def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
+    """Drops an inactive slot; nothing can be read from it any more."""
+    connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
 def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
     """Confirms everything below `lsn`, which must be in the lake."""
     connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, lsn_text(lsn)))

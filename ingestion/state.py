@@ -120,6 +120,18 @@ def create_stream(
     )
 
 
+def restart_stream(
+    connection: psycopg.Connection, source: str, slot: str, cluster: Cluster, publication_oid: int
+) -> None:
+    """Begins the next epoch: no slot yet, no table with a position, no cut of this epoch."""
+    connection.execute(
+        "UPDATE lakehouse.streams SET epoch = epoch + 1, lsn = 0, slot = %s, system_identifier = %s, timeline = %s,"
+        " publication_oid = %s, cut_tables = '{}', updated_at = clock_timestamp() WHERE source = %s",
+        (slot, cluster.system_identifier, cluster.timeline, publication_oid, source),
+    )
+    connection.execute("DELETE FROM lakehouse.positions WHERE source = %s", (source,))
+
+
 def forget_positions(connection: psycopg.Connection, source: str, tables: list[str]) -> None:
     """Forgets tables that are no longer declared: declared again, they need a new snapshot."""
     connection.execute('DELETE FROM lakehouse.positions WHERE source = %s AND "table" = ANY(%s)', (source, tables))

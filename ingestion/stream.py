@@ -41,23 +41,27 @@ def _check_identity(writer: Writer, stream: state.Stream, cluster: state.Cluster
         raise LakehouseError(
             f"{where}: this is not the cluster the lake was read from (system identifier, timeline: "
             f"{stream.system_identifier}, {stream.timeline}; now {cluster.system_identifier}, {cluster.timeline}), so "
-            "changes may be missing; nothing was written: correct its URL"
+            "changes may be missing; nothing was written: correct its URL, or read its tables anew with "
+            f"`lakehouse ingest --recover {writer.name}`"
         )
     if stream.publication_oid != publication:
         raise LakehouseError(
             f"{where}: publication {writer.publication!r} was dropped and made again; Postgres did not record the "
-            "changes in between; nothing was written"
+            f"changes in between; nothing was written: `lakehouse ingest --recover {writer.name}` reads the tables anew"
         )
 
 
 def _check_slot(writer: Writer, stream: state.Stream, slot: src.Slot | None) -> None:
     where = f"source {writer.name!r}: slot {writer.slot}"
+    remedy = f"`lakehouse ingest --recover {writer.name}` reads the tables anew"
     if slot is None:
-        raise LakehouseError(f"{where} is gone: changes since {src.lsn_text(stream.lsn)} are lost to the stream")
+        raise LakehouseError(
+            f"{where} is gone: changes since {src.lsn_text(stream.lsn)} are lost to the stream: {remedy}"
+        )
     if slot.wal_status == "lost":
-        raise LakehouseError(f"{where} was invalidated, its WAL is removed: raise max_slot_wal_keep_size")
+        raise LakehouseError(f"{where} was invalidated, its WAL is removed: raise max_slot_wal_keep_size; {remedy}")
     if slot.confirmed_lsn > stream.lsn:
         raise LakehouseError(
             f"{where} stands at {src.lsn_text(slot.confirmed_lsn)}, beyond the lake's {src.lsn_text(stream.lsn)}: "
-            "something else consumed it, and the changes in between are lost to the stream"
+            f"something else consumed it, and the changes in between are lost to the stream: {remedy}"
         )

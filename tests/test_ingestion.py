@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ingestion import recover_source, resnapshot
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
@@ -288,3 +289,33 @@ def test_a_slot_that_is_gone_or_was_consumed_is_detected(settings: Settings, spa
     with pytest.raises(LakehouseError, match="is gone"):
         world.ingest(spark)
     assert world.raw("orders") == []
+
+
+def test_recover_goes_on_after_a_lost_slot_with_what_was_missed_and_deleted(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders SELECT i, 'a', i, NULL FROM generate_series(1, 50) i")
+    world.ingest(spark)
+    with superuser(settings, world.source.name) as admin:
+        admin.execute("SELECT pg_drop_replication_slot(%s)", (f"lakehouse_{world.source.name}",))
+    world.sql("DELETE FROM orders WHERE id <= 10", "UPDATE orders SET note = 'missed' WHERE id = 20")
+    with pytest.raises(LakehouseError, match="--recover"):
+        world.ingest(spark)
+    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, session=spark)
+    world.sql("INSERT INTO orders VALUES (99, 'after', 1, NULL)")
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+    assert {row["_epoch"] for row in world.raw("orders")} == {1, 2}
+    assert [cut["epoch"] for cut in cuts(world)] == [1, 2, 2]
+
+
+def test_one_table_is_snapshotted_again_while_the_others_go_on(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL), (2, 'b', 2, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")
+    world.ingest(spark)
+    world.sql("DELETE FROM orders WHERE id = 2", "INSERT INTO lines VALUES (1, 2, 1)")
+    report = resnapshot(world.settings, world.declarations, world.source.name, ["orders"], spark)
+    assert {t.name: t.rows for t in report.tables} == {"orders": {"t": 1, "r": 1}, "lines": {"c": 1}}
+    for table in TABLES:
+        assert_equal(world, table)
+        assert_order_is_unique(world, table)

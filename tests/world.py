@@ -44,9 +44,14 @@ class World:
         with psycopg.connect(self.owner_url) as connection:
             return connection.execute(query).fetchall()
 
+    @property
+    def declarations(self) -> Declarations:
+        """Its only source."""
+        return Declarations(sources=(self.source,))
+
     def ingest(self, spark: Any) -> Any:
         """Brings the lake up to now, in this process."""
-        return bring_up(self.settings, Declarations(sources=(self.source,)), self.source.name, spark)
+        return bring_up(self.settings, self.declarations, self.source.name, spark)
 
     def raw(self, table: str) -> list[Row]:
         """All rows of a raw table in the source's order."""
