@@ -75,7 +75,8 @@ class Session:
     def forget_lake(self) -> None:
         """Drops the listing: another action may have changed what it shows."""
         with self._lock:
-            self._shared.pop("lake", None)
+            for part in ("lake", "files_of_all_tables"):
+                self._shared.pop(part, None)
 
     def ago(self, hours: float) -> datetime:
         """The moment `hours` before the run's start."""

@@ -89,10 +89,5 @@ class Lake(dg.ConfigurableResource):
         from maintenance.run import run
         from maintenance.session import Session
 
-        class LazySession(Session):
-            def spark(self, files: int) -> "SparkSession":
-                self.once("spark", lambda: spark.spark_session)
-                return super().spark(files)
-
-        with closing(LazySession(self.settings())) as session:
+        with closing(Session(self.settings(), start_spark=lambda: spark.spark_session)) as session:
             return run(session, [action], tables, group, report)
