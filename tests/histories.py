@@ -57,11 +57,11 @@ class TableHistory:
         self._version(op, new[self.key], new, position)
 
     def _raw(self, op: str, values: Row, position: Row) -> None:
-        empty: Row = {c: None for c in self.columns} | {"_unchanged": None, "_old_key": None}
+        empty: Row = dict.fromkeys(self.columns) | {"_unchanged": None, "_old_key": None}
         self.raw.append(empty | values | {"_op": op} | position)
 
     def _version(self, op: str, key: Any, row: Row | None, position: Row) -> None:
-        payload = row or {c: None for c in self.columns} | {self.key: key}
+        payload = row or dict.fromkeys(self.columns) | {self.key: key}
         self.versions.append(payload | {"_op": op, "_deleted": row is None} | position)
 
 

@@ -1,4 +1,4 @@
-"""dbt on Trino, against an oracle that knows no SQL: parsed is the log completed, the vault is true under any arrival."""
+"""dbt on Trino, against an oracle that knows no SQL: parsed is the log completed, the vault true under any arrival."""
 
 import random
 from collections.abc import Iterator
@@ -79,10 +79,8 @@ def test_the_vault_is_the_same_for_any_split_order_and_redelivery(zoo: Zoo) -> N
         change_at_random(table, clock, KEYS, random_animal(rng))
     zoo.publish([table.raw[0]], START)
     zoo.dbt("run")
-    zoo.rows("delete from parsed.parsed_zoo__animals")
-    events = table.versions[:]
+    arrived, events = table.versions[:1], table.versions[1:]
     rng.shuffle(events)
-    arrived: list[Row] = []
     for load in range(5):
         batch = events[load * 180 : (load + 1) * 180] + rng.sample(events[: load * 180 + 1], min(36, load * 180 + 1))
         insert_parsed(zoo, batch, START + timedelta(days=100 + load // 2 * 2))

@@ -63,7 +63,8 @@ MODELS = {
     "timelines/zoo/sat_animal_details_v1": """{{ timeline(
         source_model='sat_animal_details', src_pk='hk_animal', src_hashdiff='hd_animal_details',
         src_payload=['name', 'story', 'weight']) }}""",
-    "timelines/zoo/sts_animal_v1": "{{ timeline(source_model='sts_animal', src_pk='hk_animal', src_hashdiff='hd_status') }}",
+    "timelines/zoo/sts_animal_v1": """{{ timeline(
+        source_model='sts_animal', src_pk='hk_animal', src_hashdiff='hd_status') }}""",
     "timelines/zoo/eff_sat_animal_keeper_v1": """{{ timeline(
         source_model='eff_sat_animal_keeper', src_pk='hk_animal_keeper', src_hashdiff='is_active',
         src_payload=['hk_animal']) }}""",
@@ -75,7 +76,9 @@ models:
   - name: hub_animal
     data_tests: [{hub_is_sound: {arguments: {src_pk: hk_animal, src_nk: id}}}]
   - name: link_animal_keeper
-    data_tests: [{link_is_sound: {arguments: {src_pk: hk_animal_keeper, hubs: {hk_animal: hub_animal, hk_keeper: hub_keeper}}}}]
+    data_tests:
+      - link_is_sound:
+          arguments: {src_pk: hk_animal_keeper, hubs: {hk_animal: hub_animal, hk_keeper: hub_keeper}}
   - name: sat_animal_details
     data_tests: [{sat_is_sound: {arguments: {src_pk: hk_animal, parent: hub_animal}}}]
   - name: eff_sat_animal_keeper
@@ -164,7 +167,7 @@ class Zoo:
             f"select '{name}', max_by(snapshot_id, committed_at) from {schema[name]}.\"{name}$snapshots\""
             for name in tables
         ]
-        return {name: snapshot for name, snapshot in self.rows(" union all ".join(parts))}
+        return dict(self.rows(" union all ".join(parts)))
 
 
 def _publish_cut(catalog: SqlCatalog, last: Row, at: datetime) -> None:

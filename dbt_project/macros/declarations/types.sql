@@ -4,13 +4,13 @@
 -#}
 
 {% macro postgres_type_name(data_type) %}
-  {{ return(modules.re.sub("\s*\([^)]*\)", "", data_type | lower | trim) | trim) }}
+  {{ return(modules.re.sub("\\s*\\([^)]*\\)", "", data_type | lower | trim) | trim) }}
 {% endmacro %}
 
 {#- The Trino type of a raw column that is declared with this Postgres type. -#}
 {% macro lake_type(data_type) %}
   {%- set name = postgres_type_name(data_type) -%}
-  {%- set arguments = modules.re.findall("\(\s*(\d+)\s*(?:,\s*(-?\d+)\s*)?\)", data_type) -%}
+  {%- set arguments = modules.re.findall("\\(\\s*(\\d+)\\s*(?:,\\s*(-?\\d+)\\s*)?\\)", data_type) -%}
   {%- set plain = {
     "bool": "boolean", "boolean": "boolean",
     "int2": "integer", "smallint": "integer", "smallserial": "integer",

@@ -13,7 +13,7 @@
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
-  {%- set remembered = modules.re.findall("(?m)^-- remember (\S+) = (.*)$", sql) -%}
+  {%- set remembered = modules.re.findall("(?m)^-- remember (\\S+) = (.*)$", sql) -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if fresh -%}

@@ -1,0 +1,138 @@
+"""The macros that decide: types as ingestion has them, hashing that is injective, and what a load has to read."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ingestion.types import SourceType, target_type
+from ingestion.types.table import RULES
+from tests.unit.dbt_macros import Refused, macro
+
+SPELLINGS = {
+    "integer": "int4", "serial": "int4", "smallint": "int2", "bigint": "int8", "boolean": "bool", "real": "float4",
+    "double precision": "float8", "timestamp without time zone": "timestamp", "time without time zone": "time",
+    "timestamp(3) with time zone": "timestamptz", "character varying(20)": "varchar", "text[]": "text", "mood": "text",
+}  # fmt: skip
+TRINO = {
+    "int": "integer", "long": "bigint", "boolean": "boolean", "float": "real", "double": "double", "date": "date",
+    "timestamp": "timestamp(6)", "timestamptz": "timestamp(6) with time zone", "binary": "varbinary",
+    "string": "varchar",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("declared", [*(rule.name for rule in RULES), *SPELLINGS])
+def test_a_parsed_column_has_the_type_that_ingestion_gave_the_raw_one(declared: str) -> None:
+    rule = next(rule for rule in RULES if rule.name == SPELLINGS.get(declared, declared))
+    assert macro("lake_type")(declared) == TRINO[str(rule.iceberg or "string")]
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(10, 2), (38, 0), (38, 38), (39, 2), (5, -2), (2, 5)])
+def test_a_numeric_is_the_decimal_that_ingestion_makes_of_it(precision: int, scale: int) -> None:
+    iceberg = str(target_type(SourceType(1700, "numeric", ((precision << 16) | (scale & 0x7FF)) + 4)).iceberg)
+    expected = "varchar" if iceberg == "string" else iceberg.replace(" ", "")
+    assert macro("lake_type")(f"numeric({precision}, {scale})") == expected
+
+
+TEXTS = [None, "", "a", "a|b", "b", "\\", "\\N", "|", "a\\|b", "null"]
+
+
+def test_two_different_keys_never_give_the_same_text_to_hash() -> None:
+    texts = [key_text(pair) for pair in itertools.product(TEXTS, TEXTS)]
+    assert len(set(texts)) == len(texts)
+
+
+@given(st.tuples(*[st.one_of(st.none(), st.text(alphabet="a|\\N=", max_size=4))] * 3), st.data())
+def test_keys_are_injective_whatever_the_text(key: tuple[str | None, ...], data: st.DataObject) -> None:
+    other = data.draw(st.tuples(*[st.one_of(st.none(), st.text(alphabet="a|\\N=", max_size=4))] * 3))
+    assert (key_text(key) == key_text(other)) == (key == other)
+
+
+def test_a_null_is_not_in_a_hashdiff_so_a_new_nullable_column_changes_none() -> None:
+    assert diff_text({"b": "x", "a": "y"}) == diff_text({"b": "x", "a": "y", "c": None}) == "a=y|b=x"
+    assert diff_text({"a": "x|b=y"}) != diff_text({"a": "x", "b": "y"})
+    assert diff_text({"a": ""}) != diff_text({"a": None}) == ""
+
+
+def test_a_deleted_row_has_one_hashdiff_whatever_it_said() -> None:
+    assert diff_text({"a": "x"}, deleted=True) == diff_text({"a": None}, deleted=True) == "\\D"
+
+
+def test_a_key_of_nulls_is_the_zero_key() -> None:
+    sql = macro("hash_key", hash_of=lambda text: text)(
+        [{"name": "a", "type": "varchar"}, {"name": "b", "type": "varchar"}]
+    )
+    assert evaluate(sql, {"a": None, "b": None}) == "0" * 32
+
+
+def test_an_unknown_normalization_or_column_is_refused_by_name() -> None:
+    with pytest.raises(Refused, match="lower"):
+        macro("hash_key")([{"name": "a", "type": "varchar"}], "lower")
+    with pytest.raises(Refused, match="hk_x hashes nope"):
+        macro("hashed_column")("hk_x", ["nope"], {})
+
+
+MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "news", "late"),
+    [
+        pytest.param((MARK[0], 3, 0, 3, None, "0001.5"), False, False, id="nothing new"),
+        pytest.param((MARK[0], 4, 0, 4, None, "0001.7"), True, True, id="another row at the watermark"),
+        pytest.param(("2026-01-02", 2, 2, 3, "0001.6", "0001.8"), True, False, id="in order"),
+        pytest.param(("2026-01-02", 2, 2, 3, "0001.4", "0001.8"), True, True, id="out of order"),
+        pytest.param((None, None, 0, 0, None, None), False, True, id="a stage that has been emptied"),
+    ],
+)
+def test_a_load_knows_from_facts_whether_there_is_news_and_whether_it_is_late(
+    facts: tuple[Any, ...], news: bool, late: bool
+) -> None:
+    window = windows_of(facts, remembered={"stg": MARK})
+    assert (window["news"], window["late"]) == (news, late)
+    assert window["rows"].startswith(f"load_date between timestamp '{MARK[0]}' and") or not news
+
+
+def test_a_target_without_a_watermark_replays_its_keys() -> None:
+    assert windows_of((MARK[0], 3, 0, 0, None, "0001.5"), remembered={})["late"]
+
+
+def test_the_watermark_remembers_the_rows_at_it_and_the_highest_position_ever() -> None:
+    window = windows_of(("2026-01-02 UTC", 2, 2, 3, "0001.2", "0001.4"), remembered={"stg": MARK})
+    assert window["remember"] == "-- remember lakehouse.loaded.stg = 2026-01-02 UTC|2|0001.5"
+
+
+def windows_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[str, Any]:
+    """What `load_windows` makes of one stage's facts."""
+    load_windows = macro(
+        "load_windows",
+        is_loaded=lambda: True,
+        backfill_days=lambda: None,
+        remembered_loads=lambda: remembered,
+        stage_facts=lambda *_: "",
+        run_query=lambda _: SimpleNamespace(rows=[("stg", *facts)]),
+    )
+    return load_windows(["stg"])["stg"]
+
+
+def key_text(values: tuple[str | None, ...]) -> Any:
+    """The text that a key is hashed from."""
+    columns = [{"name": f"c{i}", "type": "varchar"} for i in range(len(values))]
+    return evaluate(macro("hash_key", hash_of=lambda text: text)(columns), {f"c{i}": v for i, v in enumerate(values)})
+
+
+def diff_text(values: dict[str, str | None], deleted: bool = False) -> Any:
+    """The text that a hashdiff is made from."""
+    columns = [{"name": name, "type": "varchar"} for name in values]
+    sql = macro("hash_diff", hash_of=lambda text: text)(columns, "deleted")
+    return evaluate(sql, values | {"deleted": deleted})
+
+
+def evaluate(expression: str, row: dict[str, Any]) -> Any:
+    """The expression's value on one row."""
+    names = ", ".join(f'cast(? as {"boolean" if isinstance(v, bool) else "varchar"}) as "{n}"' for n, v in row.items())
+    return duckdb.execute(f"select {expression} from (select {names})", list(row.values())).fetchall()[0][0]
