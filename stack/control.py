@@ -23,7 +23,7 @@ from stack.download import Progress, ensure_artifacts
 from stack.endpoints import write_endpoints
 from stack.pathnames import credentials_file, pid_file, ports_file, run_dir
 from stack.plan import build_servers
-from stack.ports import plan_ports, read_ports, write_ports
+from stack.ports import is_free, plan_ports, read_ports, write_ports
 from stack.servers import Server
 
 Report = Callable[[str, str, float], None]  # server, what happens to it, seconds since the servers are started
@@ -152,11 +152,19 @@ def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
         if record is not None and process.find(record) is not None:
             ours[name] = record.port
     kept = read_ports(ports_file(settings))
+    _wait_for_the_dead({port for name, port in kept.items() if name not in ours and name != "dagster"})
     if "dagster" in kept and process.listener_has(kept["dagster"], "DAGSTER_HOME", str(settings.dagster_home)):
         ours["dagster"] = kept["dagster"]
     ports = plan_ports((*SERVERS, "dagster"), kept, stack.fixed_ports(), ours)
     write_ports(ports_file(settings), ports)
     return ports
+
+
+def _wait_for_the_dead(ports: set[int], patience: float = 3.0) -> None:
+    """A server killed a moment ago may still hold its port; only after this a holder counts as a stranger."""
+    deadline = time.monotonic() + patience
+    while not all(map(is_free, ports)) and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 @contextmanager

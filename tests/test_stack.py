@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,21 @@ def home(running: Home) -> Home:
     return running
 
 
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def binds(server: socket.socket, port: int) -> bool:
+    try:
+        server.bind(("127.0.0.1", port))
+    except OSError:  # the killed server is still on its way out
+        return False
+    return True
+
+
 def trino(home: Home, sql: str) -> list[list[Any]]:
     from trino.dbapi import connect
 
@@ -110,13 +125,13 @@ def test_up_is_idempotent(home: Home) -> None:
 
 @pytest.mark.parametrize("victim", SERVERS)
 def test_after_kill_9_only_the_missing_server_is_started(home: Home, victim: str) -> None:
-    before = home.pids()
-    os.kill(before[victim], signal.SIGKILL)
+    before = home.servers()
+    os.kill(before[victim]["pid"], signal.SIGKILL)
     assert not home.servers(status=1)[victim]["healthy"]
     home.run("up")
-    after = home.pids()
-    assert after[victim] != before[victim]
-    assert {name for name in SERVERS if after[name] != before[name]} == {victim}
+    after = home.servers()
+    assert {name for name in SERVERS if after[name]["pid"] != before[name]["pid"]} == {victim}
+    assert after[victim]["port"] == before[victim]["port"]
 
 
 def test_two_ups_at_the_same_time_start_each_server_once(home: Home) -> None:
@@ -187,7 +202,7 @@ def test_a_taken_port_is_replaced_everywhere_and_a_fixed_one_refused(home: Home)
     os.kill(home.pids()["s3"], signal.SIGKILL)
     with socket.socket() as stranger:
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        stranger.bind(("127.0.0.1", port))
+        until(lambda: binds(stranger, port))
         stranger.listen()
         fixed = home.env | {"LAKEHOUSE_STACK_S3_PORT": str(port)}
         refused = subprocess.run([COMMAND, "up"], env=fixed, capture_output=True, text=True)
@@ -218,9 +233,9 @@ def test_a_lost_pid_file_does_not_start_a_second_postgres_on_the_same_data(home:
 def test_an_interrupted_up_is_continued_by_the_next_one() -> None:
     home = Home()
     try:
-        for wait in (1.0, 2.5):
+        for progress in ("run/lock", "run/trino.json"):
             impatient = home.start("up")
-            time.sleep(wait)
+            until(lambda: (home.path / progress).exists())  # noqa: B023
             impatient.send_signal(signal.SIGINT)
             _, errors = impatient.communicate(timeout=60)
             assert "Traceback" not in errors
