@@ -26,7 +26,6 @@ from orchestration.history import read_history
 from orchestration.progress import Say, describe, only_progress
 
 WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"
-QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 
 
 @dataclass(frozen=True)
@@ -92,9 +91,7 @@ def _tags(
 
 def _run(job: dg.JobDefinition, instance: dg.DagsterInstance, tags: Mapping[str, str], say: Say) -> Outcome:
     started = monotonic()
-    run = instance.create_run_for_job(
-        job, run_config=QUIET, tags={**job.tags, **tags}, remote_job_origin=_origin(job.name)
-    )
+    run = instance.create_run_for_job(job, tags={**job.tags, **tags}, remote_job_origin=_origin(job.name))
     say(f"{job.name}  run {run.run_id[:8]}")
     error = None
     said: set[str] = set()  # a table that is loaded for several days has an event for each of them
