@@ -35,7 +35,8 @@ def clean_dbt_temporary(session: Session, table: TableName, policy: MaintenanceP
     rule, lake = policy.clean_dbt_temporary, session.lake()
     if rule is None:
         return Outcome(NAME, table, "skipped", "the policy has no clean_dbt_temporary part")
-    relations, prefixes = temporary_relations(lake).get(table, []), leftovers(lake).get(table, [])
+    all_relations, all_prefixes = _temporary(session)
+    relations, prefixes = all_relations.get(table, []), all_prefixes.get(table, [])
     if not (relations or prefixes):
         return Outcome(NAME, table, "skipped", "nothing temporary")
     limit = session.ago(rule.older_than_hours)
@@ -56,16 +57,22 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[Mai
 
     They follow the policy of their schema's declared model that waits longest; where there is none they stay.
     """
-    lake, known = session.lake(), {table.name for table in declared}
+    (relations, prefixes), known = _temporary(session), {table.name for table in declared}
     longest: dict[str, MaintainedTable] = {}
     for table in declared:
         if table.policy.clean_dbt_temporary is not None:
             current = longest.setdefault(table.name.namespace, table)
             longest[table.name.namespace] = max(current, table, key=_hours)
-    found = {*temporary_relations(lake), *leftovers(lake)} - known
+    found = {*relations, *prefixes} - known
     return tuple(
         MaintainedTable(model, longest[model.namespace].policy) for model in sorted(found) if model.namespace in longest
     )
+
+
+def _temporary(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
+    """Temporary relations and left-over prefixes by model, found once for all models."""
+    lake = session.lake()
+    return session.once("lake.temporary", lambda: (temporary_relations(lake), leftovers(lake)))
 
 
 def _hours(table: MaintainedTable) -> float:
@@ -102,7 +109,7 @@ def _why_spared(session: Session, lake: Lake, leftover: Leftover, limit: datetim
         return f"{leftover.prefix} kept: written {leftover.newest:%Y-%m-%d %H:%M} UTC"
     if lake.unreadable:
         return f"{leftover.prefix} kept: {lake.unreadable[0]} is unreadable, so what it refers to is unknown"
-    used = session.once("files_of_all_tables", lambda: files_of_all_tables(lake))
+    used = session.once("lake.files", lambda: files_of_all_tables(lake))
     if any(stored.path in used for stored in leftover.objects):
         return f"{leftover.prefix} kept: a table refers to it"
     return None

@@ -73,10 +73,10 @@ class Session:
         return self.once("lake", lambda: look(self.catalog, self.io, self.settings.warehouse))
 
     def forget_lake(self) -> None:
-        """Drops the listing: another action may have changed what it shows."""
+        """Drops the listing and what was derived from it: another action may have changed what it shows."""
         with self._lock:
-            for part in ("lake", "files_of_all_tables"):
-                self._shared.pop(part, None)
+            for part in [name for name in self._shared if name.startswith("lake")]:
+                del self._shared[part]
 
     def ago(self, hours: float) -> datetime:
         """The moment `hours` before the run's start."""

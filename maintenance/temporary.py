@@ -72,6 +72,8 @@ def leftovers(lake: Lake) -> dict[TableName, list[Leftover]]:
 
 def temporary_prefix(path: str) -> tuple[str, TableName] | None:
     """`(prefix/, model)` of the topmost directory of a path that has a temporary name, if there is one."""
+    if "__dbt_" not in path:
+        return None
     scheme, _, rest = path.partition("://")
     parts = rest.split("/")
     for depth in range(2, len(parts) - 1):  # 0 is the bucket, 1 the schema at the earliest
