@@ -35,7 +35,6 @@ def definitions(settings: Settings) -> dg.Definitions:
         dg.Definitions(
             resources={"lake": Lake(), "spark": LakeSpark(), "dbt": dbt_resource(settings)},
             executor=dg.in_process_executor,
-            loggers={"console": dg.colored_console_logger.configured({"log_level": "INFO"})},
         ),
     ).map_asset_specs(func=policies(manifest))
 
