@@ -111,8 +111,7 @@ def windows_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict
     load_windows = macro(
         "load_windows",
         is_loaded=lambda: True,
-        backfill_days=lambda: None,
-        remembered_loads=lambda: remembered,
+        remembered_loads=lambda _: dict(remembered),
         stage_facts=lambda *_: "",
         run_query=lambda _: SimpleNamespace(rows=[("stg", *facts)]),
     )

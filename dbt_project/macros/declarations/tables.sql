@@ -46,3 +46,8 @@
   {%- endfor -%}
   {{ return(names | sort) }}
 {% endmacro %}
+
+{#- Whether a relation is there; a raw table is not before its first cycle. -#}
+{% macro relation_exists(relation) %}
+  {{ return(execute and adapter.get_relation(relation.database, relation.schema, relation.identifier) is not none) }}
+{% endmacro %}

@@ -15,7 +15,8 @@
 -#}
 {% macro load_windows(source_models, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date") %}
   {%- set loaded = is_loaded() -%}
-  {%- set days = backfill_days() -%}
+  {%- set remembered = remembered_loads(loaded) -%}
+  {%- set days = remembered.pop("days", none) -%}
   {%- set windows = {} -%}
   {%- if days is not none -%}
     {%- for name in source_models -%}
@@ -26,7 +27,6 @@
     {%- endfor -%}
     {{ return(windows) }}
   {%- endif -%}
-  {%- set remembered = remembered_loads() if loaded else {} -%}
   {%- for row in run_query(stage_facts(source_models, remembered, src_ldts, src_seq)).rows -%}
     {%- set before = remembered.get(row[0]) -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
@@ -85,11 +85,24 @@
   lakehouse.loaded.{{ source_model }}
 {%- endmacro %}
 
-{#- Stage → [watermark, rows at it, highest source_seq], from the target's properties. -#}
-{% macro remembered_loads() %}
+{#-
+  Stage → [watermark, rows at it, highest source_seq], from the target's properties; and, in a backfill, "days" → its
+  first day and the one after its last, from the run's bounds.
+-#}
+{% macro remembered_loads(loaded) %}
   {%- set found = {} -%}
   {%- set prefix = load_property("") -%}
-  {%- for row in run_query("select key, value from " ~ system_table(this, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
+  {%- set facts -%}
+    select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(date_add('day', 1, day_to) as varchar) as value
+    from {{ run_bounds_relation() }}
+    where invocation_id = '{{ invocation_id }}' and day_from is not null
+      and created_at >= current_timestamp - interval '2' day
+    {%- if loaded %}
+    union all
+    select key, value from {{ system_table(this, "properties") }} where key like '{{ prefix }}%'
+    {%- endif %}
+  {%- endset -%}
+  {%- for row in run_query(facts).rows -%}
     {%- do found.update({row[0].replace(prefix, "", 1): row[1].split("|")}) -%}
   {%- endfor -%}
   {{ return(found) }}
@@ -116,12 +129,3 @@
   )
   {%- endfor %}
 {%- endmacro %}
-
-{#- First day of the backfill and the day after its last, or none. -#}
-{% macro backfill_days() %}
-  {%- for source_name in declared_sources() -%}
-    {%- set bounds = run_bounds(source_name) -%}
-    {{ return([bounds.day_from, bounds.day_after] if bounds is not none and bounds.day_from is not none else none) }}
-  {%- endfor -%}
-  {{ return(none) }}
-{% endmacro %}
