@@ -13,7 +13,9 @@ so the view's `last_modified` is a fixed time long ago: the procedure's age test
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
+
+import pyarrow as pa
 
 from lakehouse.policies import MaintenancePolicy
 from lakehouse.sql import spark_ident, spark_literal, spark_relation
@@ -23,7 +25,7 @@ from maintenance.reachable import reachable_files
 from maintenance.session import Session
 
 NAME = "remove_orphan_files"
-LONG_AGO = datetime(1970, 1, 2)
+LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
 
 
 @action(NAME)
@@ -54,12 +56,17 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
 def _remove(session: Session, table: TableName, orphans: list[StoredObject], files: int) -> set[str]:
     """Has Spark delete those of the candidates that it, too, finds unreferenced; returns their paths."""
     spark, view = session.spark(files), f"orphans_{uuid.uuid4().hex}"
-    rows = [(stored.path, LONG_AGO) for stored in orphans]
-    spark.createDataFrame(rows, "file_path string, last_modified timestamp").createOrReplaceTempView(view)
+    listing = pa.table(
+        {
+            "file_path": [stored.path for stored in orphans],
+            "last_modified": pa.array([LONG_AGO] * len(orphans), pa.timestamp("us", tz="UTC")),
+        }
+    )
+    spark.createDataFrame(listing).createOrReplaceTempView(view)  # from Arrow: rows would start Python workers
     try:
         name = spark_literal(spark_relation(*table))
-        listing = spark_literal(spark_ident(view))
-        deleted = session.call(NAME, f"table => {name}, file_list_view => {listing}", files)
+        arguments = f"table => {name}, file_list_view => {spark_literal(spark_ident(view))}"
+        deleted = session.call(NAME, arguments, files)
         return {row.orphan_file_location for row in deleted}
     finally:
         spark.catalog.dropTempView(view)
