@@ -137,6 +137,7 @@ def stack_home() -> Iterator[Home]:
     try:
         home.run("up")
         home.run("samples")
+        home.run("prepare")
         yield home
     finally:
         home.remove()
