@@ -5,6 +5,7 @@ definitions are loaded once and the Spark session is shared, which is what `lake
 """
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -113,8 +114,15 @@ def _run(job: dg.JobDefinition, instance: dg.DagsterInstance, tags: Mapping[str,
 def _innermost(error: SerializableErrorInfo) -> str:
     while error.cause is not None:
         error = error.cause
-    lines = [line.strip() for line in error.message.splitlines() if line.strip()]
-    return lines[0][:500] if lines else "no message"
+    return one_line(error.message)
+
+
+def one_line(message: str) -> str:
+    """What went wrong; of dbt's pages, the first error it names."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = next((i for i, line in enumerate(lines) if re.match(r"\w+ Error in |Failure in test ", line)), None)
+    found = lines[:1] if named is None else lines[named : named + 2]
+    return ": ".join(found)[:500] or "no message"
 
 
 def _origin(job: str) -> RemoteJobOrigin:

@@ -1,0 +1,69 @@
+"""Children in the foreground: restarted when they end, and none left behind."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+PARENT = """
+import sys
+from pathlib import Path
+from cli.foreground import Command, keep_running
+
+folder = Path(sys.argv[1])
+keep_running(
+    [
+        Command("short", [sys.executable, "-c", "print('\\x1b[32mhello\\x1b[0m')"], folder / "short.log"),
+        Command("long", [sys.executable, str(folder / "family.py")], folder / "long.log"),
+    ],
+    cwd=folder,
+    env={"MARK": "set"},
+)
+print("ended", flush=True)
+"""
+# A server with a grandchild that does not care about being asked to end.
+FAMILY = """
+import os, subprocess, sys, time
+stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
+child = subprocess.Popen([sys.executable, "-c", stubborn])
+print("pids", os.getpid(), child.pid, os.environ["MARK"], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_children_are_restarted_and_at_the_end_gone(tmp_path: Path, number: signal.Signals) -> None:
+    (tmp_path / "family.py").write_text(FAMILY)
+    log = tmp_path / "long.log"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    )
+    try:
+        wait_for(lambda: log.exists() and "pids" in log.read_text())
+        wait_for(lambda: (tmp_path / "short.log").read_text().count("hello") >= 2)
+        pids = [int(word) for word in log.read_text().split()[1:3]]
+        parent.send_signal(number)
+        output, _ = parent.communicate(timeout=60)
+    finally:
+        parent.kill()
+    assert not [pid for pid in pids if alive(pid)]
+    assert parent.returncode == 0 and output.endswith("ended\n")
+    assert "short     ended with status 0, starts again in 2 s" in output
+    assert "\x1b" not in (tmp_path / "short.log").read_text()
+    assert log.read_text().strip().endswith("set")
+
+
+def alive(pid: int) -> bool:
+    """A zombie is not: whoever adopted it has not looked yet."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def wait_for(condition: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
