@@ -53,7 +53,7 @@ def status(as_json: Json = False) -> None:
         for heading in ("server", "state", "pid", "port", "up for", "log"):
             table.add_column(heading, overflow="fold")
         for s in servers:
-            state = "healthy" if s.healthy else "not answering" if s.pid else "down"
+            state = "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down"
             table.add_row(s.name, state, _text(s.pid), _text(s.port), _duration(s.uptime_seconds), str(s.log))
         Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
     if not all(s.healthy for s in servers):

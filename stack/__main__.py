@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lakehouse.settings import load_settings
 from stack.artifacts import read_manifest
-from stack.config import StackSettings
+from stack.config import stack_settings
 from stack.containers import write_container_files
 from stack.download import ensure_artifacts
 
@@ -19,7 +19,7 @@ def main() -> None:
     commands.add_parser("jars", help="fetch the jars of Spark, at image build time")
     arguments = parser.parse_args()
     if arguments.command == "render":
-        write_container_files(arguments.folder, load_settings(), StackSettings().trino_heap_mb)
+        write_container_files(arguments.folder, load_settings(), stack_settings().trino_heap_mb)
     else:
         spark_jars = tuple(a for a in read_manifest() if a.unpack_to is None and a.name != "s3proxy")
         ensure_artifacts(load_settings(), artifacts=spark_jars)

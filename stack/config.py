@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from lakehouse.errors import LakehouseError
 
 SERVERS = ("sources", "catalog", "s3", "trino")
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
@@ -31,3 +33,12 @@ class StackSettings(BaseSettings):
         """The ports the user insists on."""
         ports = {name: getattr(self, f"{name}_port") for name in (*SERVERS, "dagster")}
         return {name: port for name, port in ports.items() if port is not None}
+
+
+def stack_settings() -> StackSettings:
+    """Reads the environment; raises LakehouseError naming the variable."""
+    try:
+        return StackSettings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise LakehouseError(f"LAKEHOUSE_STACK_{str(first['loc'][0]).upper()}: {first['msg']}") from None

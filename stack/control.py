@@ -17,7 +17,7 @@ import psutil
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from stack import process
-from stack.config import SERVERS, StackSettings
+from stack.config import SERVERS, StackSettings, stack_settings
 from stack.credentials import ensure_credentials
 from stack.download import Progress, ensure_artifacts
 from stack.endpoints import write_endpoints
@@ -39,7 +39,7 @@ def up(
 
     Raises LakehouseError; what was started by then keeps running, and the next `up` goes on from there.
     """
-    stack = StackSettings()
+    stack = stack_settings()
     with _alone(settings):
         ensure_artifacts(settings, progress)
         credentials = ensure_credentials(credentials_file(settings))
@@ -56,7 +56,7 @@ def down(settings: Settings) -> list[str]:
     with _alone(settings):
         ports = dict.fromkeys(SERVERS, 0) | read_ports(ports_file(settings))
         credentials = ensure_credentials(credentials_file(settings))
-        servers = build_servers(settings, StackSettings(), ports, credentials)
+        servers = build_servers(settings, stack_settings(), ports, credentials)
         with ThreadPoolExecutor(len(servers)) as pool:
             stopped = list(pool.map(lambda server: _stop(server, settings), servers))
     return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]
@@ -68,31 +68,33 @@ def running(settings: Settings, name: str) -> psutil.Process | None:
 
 
 def _bring_up_all(servers: tuple[Server, ...], settings: Settings, patience: float, report: Report) -> None:
-    begun, cancelled = time.monotonic(), threading.Event()
+    """Raises the first failure; the other servers are then left to start by themselves."""
+    begun, given_up = time.monotonic(), threading.Event()
+    failures: list[Exception] = []
 
     def bring_up(server: Server) -> None:
         def tell(what: str) -> None:
             report(server.name, what, time.monotonic() - begun)
 
         try:
-            _bring_up(server, settings, begun + patience, cancelled, tell)
-        except BaseException:
+            _bring_up(server, settings, begun + patience, given_up, tell)
+        except Exception as error:
+            failures.append(error)
+            given_up.set()
             tell("failed")
-            raise
 
     with ThreadPoolExecutor(len(servers)) as pool:
-        starts = [pool.submit(bring_up, server) for server in servers]
         try:
-            failures = [error for start in starts if (error := start.exception()) is not None]
-        except KeyboardInterrupt:
-            cancelled.set()
+            list(pool.map(bring_up, servers))
+        except BaseException:
+            given_up.set()
             raise
     if failures:
         raise failures[0]
 
 
 def _bring_up(
-    server: Server, settings: Settings, deadline: float, cancelled: threading.Event, tell: Callable[[str], None]
+    server: Server, settings: Settings, deadline: float, given_up: threading.Event, tell: Callable[[str], None]
 ) -> None:
     record = process.read_record(pid_file(settings, server.name))
     alive = process.find(record)
@@ -103,16 +105,18 @@ def _bring_up(
         _stop(server, settings)
         tell("starting")
         server.prepare()
-        alive = process.start(server.launch, server.port, pid_file(settings, server.name))
-    while not server.ready():
-        if process.find(process.read_record(pid_file(settings, server.name))) is None:
+        process.start(server.launch, server.port, pid_file(settings, server.name))
+    while (trouble := server.trouble()) is not None:
+        if running(settings, server.name) is None:
             raise LakehouseError(
                 f"{server.name} ended while starting: {process.last_lines(server.launch.log)}; "
                 f"see {server.launch.log}, then run `lakehouse up` again"
             )
-        if time.monotonic() > deadline or cancelled.is_set():
+        if given_up.is_set():
+            return
+        if time.monotonic() > deadline:
             raise LakehouseError(
-                f"{server.name} (port {server.port}) does not answer; see {server.launch.log}, "
+                f"{server.name} (port {server.port}) does not serve: {trouble[-300:]}; see {server.launch.log}, "
                 "run `lakehouse down` and `lakehouse up`, or raise LAKEHOUSE_STACK_START_SECONDS"
             )
         time.sleep(0.1)

@@ -7,7 +7,9 @@ be taken for a good one, and what was complete is kept.
 
 import fcntl
 import hashlib
+import re
 import shutil
+import signal
 import subprocess
 import tarfile
 import time
@@ -28,6 +30,7 @@ from stack.java import (
     spark_java_missing,
     trust_store,
 )
+from stack.process import stop, working_in
 from stack.render import render
 
 Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
@@ -74,6 +77,7 @@ def ivy_command(work: Path, wanted: tuple[Artifact, ...]) -> list[str]:
 
 def _fetch(wanted: tuple[Artifact, ...], root: Path, progress: Progress) -> None:
     work = root / "download"
+    stop(working_in(work, "java"), signal.SIGKILL, 5.0)  # the Ivy of an `up` that was killed still writes there
     wanted = tuple(artifact for artifact in wanted if not _install(artifact, work, root))
     shutil.rmtree(work, ignore_errors=True)
     if not wanted:
@@ -93,7 +97,7 @@ def _fetch(wanted: tuple[Artifact, ...], root: Path, progress: Progress) -> None
 def _run_ivy(command: list[str], work: Path, total: int, progress: Progress) -> None:
     log = work / "ivy.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=work)
     try:
         while process.poll() is None:
             progress("downloading", min(_bytes_in(work / "cache"), total), total)
@@ -102,9 +106,15 @@ def _run_ivy(command: list[str], work: Path, total: int, progress: Progress) -> 
         process.kill()
         process.wait()
     if process.returncode:
-        lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-        reasons = [line for line in lines if "Exception" in line or "No space" in line or "UNRESOLVED" in line]
-        raise LakehouseError(f"the download failed ({' '.join(reasons[:1]) or 'see ' + str(log)}); {REMEDY}")
+        raise LakehouseError(f"the download failed ({_reason(log)}); {REMEDY}")
+
+
+def _reason(log: Path) -> str:
+    """The line of Ivy's log that says most: it prints a hundred others."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    telling = (r"No space left.*", r"Host \S+ not found", r"\w+Exception: [^)]*", r"(Unauthorized|Forbidden|proxy).*")
+    found = (re.search(pattern, line) for pattern in telling for line in lines)
+    return next((match.group(0) for match in found if match), f"see {log}")
 
 
 def _install(artifact: Artifact, work: Path, root: Path) -> bool:

@@ -1,16 +1,18 @@
 """What runs and what does not, for `lakehouse status`; nothing is changed."""
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from lakehouse.settings import Settings
-from stack.config import SERVERS, StackSettings
+from stack.config import SERVERS, stack_settings
 from stack.control import running
 from stack.credentials import ensure_credentials
 from stack.pathnames import credentials_file, ports_file
 from stack.plan import build_servers
 from stack.ports import read_ports
+from stack.servers import Server
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class ServerStatus:
     pid: int | None
     port: int | None
     healthy: bool
+    trouble: str | None
     uptime_seconds: int | None
     log: Path
 
@@ -30,21 +33,23 @@ def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
     ports = read_ports(ports_file(settings))
     if not set(SERVERS) <= set(ports) or not credentials_file(settings).exists():
         return tuple(
-            ServerStatus(name, None, ports.get(name), False, None, settings.home / "logs" / f"{name}.log")
+            ServerStatus(name, None, ports.get(name), False, "down", None, settings.home / "logs" / f"{name}.log")
             for name in SERVERS
         )
-    servers = build_servers(settings, StackSettings(), ports, ensure_credentials(credentials_file(settings)))
-    found = []
-    for server in servers:
-        process = running(settings, server.name)
-        found.append(
-            ServerStatus(
-                name=server.name,
-                pid=process.pid if process else None,
-                port=server.port,
-                healthy=process is not None and server.ready(),
-                uptime_seconds=int(time.time() - process.create_time()) if process else None,
-                log=server.launch.log,
-            )
-        )
-    return tuple(found)
+    servers = build_servers(settings, stack_settings(), ports, ensure_credentials(credentials_file(settings)))
+    with ThreadPoolExecutor(len(servers)) as pool:  # a server that hangs must not delay the others' answers
+        return tuple(pool.map(lambda server: _status(server, settings), servers))
+
+
+def _status(server: Server, settings: Settings) -> ServerStatus:
+    process = running(settings, server.name)
+    trouble = server.trouble() if process else "down"
+    return ServerStatus(
+        name=server.name,
+        pid=process.pid if process else None,
+        port=server.port,
+        healthy=trouble is None,
+        trouble=trouble,
+        uptime_seconds=int(time.time() - process.create_time()) if process else None,
+        log=server.launch.log,
+    )

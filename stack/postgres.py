@@ -39,7 +39,7 @@ def postgres_server(
         name=name,
         port=port,
         launch=launch,
-        ready=lambda: _answers(port, superuser),
+        trouble=lambda: _trouble(port, superuser),
         prepare=lambda: _prepare(data, place, superuser, config),
         follow_up=lambda: run_sql(place.programs, port, superuser, sql, passwords),
         works_in=data,
@@ -58,14 +58,14 @@ def run_sql(programs: Path, port: int, password: str, sql: str, environment: Map
         raise LakehouseError(f"setting up the Postgres cluster on port {port} failed: {message}")
 
 
-def _answers(port: int, password: str) -> bool:
+def _trouble(port: int, password: str) -> str | None:
     try:
-        with psycopg.connect(
+        psycopg.connect(
             host=LOOPBACK, port=port, user="postgres", password=password, dbname="postgres", connect_timeout=2
-        ) as connection:
-            return not connection.execute("SELECT pg_is_in_recovery()").fetchone()[0]  # type: ignore[index]
-    except psycopg.OperationalError:
-        return False
+        ).close()
+    except psycopg.OperationalError as error:
+        return " ".join(str(error).split())
+    return None
 
 
 def _prepare(data: Path, place: Placement, superuser: str, config: str) -> None:
@@ -107,5 +107,8 @@ def _run_initdb(programs: Path, data: Path, password: Path, account: Account | N
         extra_groups=[] if account else None,
     )
     if done.returncode:
-        message = " ".join(done.stderr.split())[-400:]
+        lines = [line for line in done.stderr.splitlines() if "FATAL" in line or "error" in line] or [
+            done.stderr[-300:]
+        ]
+        message = lines[0].split("] ")[-1].strip()
         raise LakehouseError(f"initdb of {data} failed: {message}; check disk space and rights, then run `up` again")

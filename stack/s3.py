@@ -42,7 +42,7 @@ def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mappi
         name="s3",
         port=port,
         launch=launch,
-        ready=lambda: _answers(port),
+        trouble=lambda: _trouble(port),
         prepare=prepare,
         follow_up=lambda: None,
         works_in=folder,
@@ -50,11 +50,11 @@ def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mappi
     )
 
 
-def _answers(port: int) -> bool:
+def _trouble(port: int) -> str | None:
     try:
         with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/", timeout=2):
-            return True
+            return None
     except urllib.error.HTTPError as error:
-        return error.code == 403  # it wants a signature: it works
-    except OSError:
-        return False
+        return None if error.code == 403 else f"answers {error.code}"  # 403: it wants a signature, so it works
+    except OSError as error:
+        return f"no answer ({error})"

@@ -14,7 +14,7 @@ class Server:
     name: str
     port: int
     launch: Launch
-    ready: Callable[[], bool]  # answers as a client needs it; cheap
+    trouble: Callable[[], str | None]  # why a client would not be served now; None when it would. Cheap
     prepare: Callable[[], None]  # writes its files, before every start
     follow_up: Callable[[], None]  # completes its set-up once it answers; may run again at any time
     works_in: Path  # working directory and program of its processes: finds those that survive a killed parent

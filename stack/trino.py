@@ -2,12 +2,10 @@
 
 import json
 import os
-import time
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from lakehouse.errors import LakehouseError
 from stack.artifacts import artifact
 from stack.java import server_java
 from stack.ports import LOOPBACK
@@ -65,9 +63,9 @@ def trino_server(
         name="trino",
         port=port,
         launch=launch,
-        ready=lambda: _answers(port),
+        trouble=lambda: _trouble(port),
         prepare=prepare,
-        follow_up=lambda: _wait_for_catalog(port),
+        follow_up=lambda: None,
         works_in=data,
         program="java",
     )
@@ -113,28 +111,19 @@ def trino_files(
     }
 
 
-def _answers(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/v1/info", timeout=2) as answer:
-            return json.load(answer)["starting"] is False
-    except (OSError, ValueError, KeyError):
-        return False
-
-
-def _wait_for_catalog(port: int, patience: float = 60.0) -> None:
+def _trouble(port: int) -> str | None:
     """Asks for the lake's schemas: catalog database, role and credentials are right, and a worker is there."""
     from trino.dbapi import connect
     from trino.exceptions import Error
 
-    deadline = time.monotonic() + patience
-    while True:
-        try:
-            connect(host=LOOPBACK, port=port, user="lakehouse").cursor().execute(
-                f"SHOW SCHEMAS FROM {CATALOG}"
-            ).fetchall()
-            return
-        except (Error, OSError) as error:
-            if time.monotonic() > deadline:
-                reason = str(getattr(error, "message", error))[:300]
-                raise LakehouseError(f"Trino does not reach its catalog {CATALOG!r}: {reason}") from None
-            time.sleep(0.3)
+    try:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/v1/info", timeout=2) as answer:
+            if json.load(answer)["starting"]:
+                return "still starting"
+        connection = connect(host=LOOPBACK, port=port, user="lakehouse", max_attempts=1)
+        connection.cursor().execute(f"SHOW SCHEMAS FROM {CATALOG}").fetchall()
+    except Error as error:
+        return " ".join(str(getattr(error, "message", error)).split())
+    except (OSError, ValueError, KeyError) as error:
+        return f"no answer ({error})"
+    return None
