@@ -16,6 +16,11 @@ import pytest
 from lakehouse.settings import Settings, load_settings
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Unit tests first: they need no server and fail in seconds."""
+    items.sort(key=lambda item: "unit" not in item.path.parts)
+
+
 @pytest.fixture(scope="session")
 def settings() -> Iterator[Settings]:
     """Settings of a running stack in a home of its own."""
