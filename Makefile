@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev up down test test-all bench lint format lock clean
+.PHONY: help demo dev up down test test-all bench lint docs format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,7 +25,8 @@ down: $(READY) ## stop the stack; the data stays
 	@$(BIN)/lakehouse down
 
 test: $(READY) ## unit tests, then the tests that share one stack
-	@$(BIN)/pytest
+	@$(BIN)/pytest -m 'not stack and not slow'
+	@$(BIN)/pytest -m 'stack and not slow'
 
 test-all: $(READY) ## the slow tests too
 	@$(BIN)/pytest -m ''
@@ -38,6 +39,9 @@ lint: $(READY) ## ruff, mypy and the import rules
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+docs: $(READY) ## write again what is generated from code
+	@$(BIN)/python -m ingestion.types.docs > docs/types.md
 
 format: $(READY) ## let ruff rewrite the code
 	@$(BIN)/ruff check --fix .
