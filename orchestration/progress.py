@@ -35,9 +35,9 @@ def _materialization(event: dg.AssetMaterialization) -> Iterator[str]:
 
 
 def _observation(event: dg.AssetObservation) -> Iterator[str]:
-    before, after = _number(event, "files_before"), _number(event, "files_after")
-    if before is not None and after is not None and before != after:
-        yield f"    {_name(event.asset_key)}  {before:,} → {after:,} files"
+    status = event.metadata.get("status")
+    if status is not None and status.value in ("done", "failed"):
+        yield f"    {event.description}"
 
 
 def _check(check: dg.AssetCheckEvaluation) -> Iterator[str]:
