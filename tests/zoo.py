@@ -182,7 +182,8 @@ def _publish_cut(catalog: SqlCatalog, last: Row, at: datetime) -> None:
 def build_zoo(settings: Settings, place: Path) -> Zoo:
     """Copies the project and adds the source; no macro, no Python."""
     project = place / "dbt_project"
-    shutil.copytree(settings.dbt_project_dir, project, ignore=shutil.ignore_patterns("target", "logs"))
+    others = shutil.ignore_patterns("target", "logs", "marts", "retail", "bank", "payroll")
+    shutil.copytree(settings.dbt_project_dir, project, ignore=others)
     (project / "models/sources/zoo.yml").write_text(SOURCE)
     for name, sql in MODELS.items():
         path = project / "models" / f"{name}.sql"

@@ -7,7 +7,8 @@
     its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
   The columns are those of a `-- columns [{"name": …, "type": …}]` line, else those of the model's YAML when all carry a
-  data_type, else those of the query. New ones are added. Where an insert reads the table itself, it is there already.
+  data_type; then new ones are added and types widened. A model with neither keeps the columns of its first query.
+  Where an insert reads the table itself, it is there already.
 -#}
 {% materialization append_only, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
@@ -15,34 +16,31 @@
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
   {%- set remembered = modules.re.findall("(?m)^-- remember (\\S+) = (.*)$", sql) -%}
 
+  {%- set columns = stated_columns(sql) -%}
+
   {{ run_hooks(pre_hooks) }}
   {%- if fresh -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
-    {%- do run_query(create_append_only(relation, append_only_columns(sql))) -%}
+    {%- do run_query(create_append_only(relation, columns, sql)) -%}
+  {%- elif columns -%}
+    {%- do fit_columns(existing, columns) -%}
   {%- endif -%}
   {%- if sql.strip().startswith("-- no news") -%}
     {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
   {%- else -%}
-    {%- set columns = append_only_columns(sql) -%}
-    {%- if not fresh -%}{%- do add_new_columns(existing, columns) -%}{%- endif -%}
-    {%- call statement("main") -%}{{ insert_columns(relation, columns, sql) }}{%- endcall -%}
+    {%- call statement("main") -%}{{ insert_columns(relation, columns or table_columns(relation), sql) }}{%- endcall -%}
   {%- endif -%}
   {%- if remembered -%}{%- do run_query(set_properties(relation, remembered)) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
 
-{#- Name, type and description of each column. -#}
-{% macro append_only_columns(sql) %}
+{#- Name, type and description of each column, where they are stated. -#}
+{% macro stated_columns(sql) %}
   {%- set stated = modules.re.findall("(?m)^-- columns (.*)$", sql) -%}
   {%- set typed = model.columns.values() | selectattr("data_type") | list -%}
-  {%- if stated -%}
-    {%- set found = fromjson(stated[0]) -%}
-  {%- elif typed and typed | length == model.columns | length -%}
-    {%- set found = typed -%}
-  {%- else -%}
-    {%- set found = get_column_schema_from_query(sql) -%}
-  {%- endif -%}
+  {%- set from_yaml = typed if typed | length == model.columns | length else [] -%}
+  {%- set found = fromjson(stated[0]) if stated else from_yaml -%}
   {%- set columns = [] -%}
   {%- for column in found -%}
     {%- set documented = model.columns.get(column.name, {}) -%}
@@ -53,13 +51,15 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{% macro create_append_only(relation, columns) %}
+{% macro create_append_only(relation, columns, sql) %}
   {%- set properties = config.get("properties", {}) -%}
-  create or replace table {{ relation }} (
+  create or replace table {{ relation }}
+  {%- if columns %} (
     {%- for column in columns %}
     {{ adapter.quote(column.name) }} {{ column.type }} {{ comment_clause(column.description) }}{{ "," if not loop.last }}
     {%- endfor %}
   )
+  {%- endif %}
   {{ comment_clause(model.description) }}
   with (
     {%- for name, value in properties.items() %}
@@ -67,6 +67,10 @@
     {%- endfor %}
     extra_properties = {{ table_properties() }}
   )
+  {%- if not columns %}
+  as {{ sql }}
+  with no data
+  {%- endif %}
 {% endmacro %}
 
 {#- Old metadata files go as new ones come. -#}
@@ -92,11 +96,30 @@
   )
 {%- endmacro %}
 
-{% macro add_new_columns(existing, columns) %}
-  {%- set there = adapter.get_columns_in_relation(existing) | map(attribute="name") | list -%}
-  {%- for column in columns if column.name not in there -%}
-    {%- do run_query("alter table " ~ existing ~ " add column " ~ adapter.quote(column.name) ~ " " ~ column.type ~ " " ~ comment_clause(column.description)) -%}
+{#- Adds columns that are new, and widens those whose type has grown (Trino refuses what is not a widening). -#}
+{% macro fit_columns(relation, columns) %}
+  {%- set there = {} -%}
+  {%- for column in table_columns(relation) -%}{%- do there.update({column.name: column.type}) -%}{%- endfor -%}
+  {%- for column in columns -%}
+    {%- set name = adapter.quote(column.name) -%}
+    {%- if column.name | lower not in there -%}
+      {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ comment_clause(column.description)) -%}
+    {%- elif there[column.name | lower] != column.type | replace(", ", ",") -%}
+      {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
+    {%- endif -%}
   {%- endfor -%}
+{% endmacro %}
+
+{#- Name and type of each column that is there. -#}
+{% macro table_columns(relation) %}
+  {%- set columns = [] -%}
+  {%- for row in run_query(
+    "select column_name, data_type from " ~ relation.information_schema() ~ ".columns where table_schema = '"
+    ~ relation.schema ~ "' and table_name = '" ~ relation.identifier ~ "' order by ordinal_position"
+  ).rows -%}
+    {%- do columns.append({"name": row[0], "type": row[1]}) -%}
+  {%- endfor -%}
+  {{ return(columns) }}
 {% endmacro %}
 
 {% macro quoted_names(columns) %}
