@@ -16,6 +16,9 @@ from maintenance.outcome import Figures, Outcome
 from maintenance.run import ACTIONS, Report, Result, run
 from maintenance.session import Session
 
+FIGURES = ("files", "bytes", "manifests", "snapshots")
+SHOWN_FAILURES, WIDTH_IN_A_FILE = 10, 200
+
 
 class Choice(StrEnum):
     """The actions, and all of them in order."""
@@ -65,22 +68,26 @@ def _progress() -> Iterator[Report]:
 
 
 def _print(result: Result) -> None:
-    shown = [outcome for outcome in result.outcomes if outcome.status != "skipped"]
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_IN_A_FILE)
+    shown = [outcome for outcome in result.outcomes if outcome.status in ("done", "planned")]
     if shown:
-        table = Table("table", "action", "result", "files", "size", "manifests", "snapshots", "seconds", box=None)
-        for outcome in shown:
-            table.add_row(*_cells(outcome))
-        Console().print(table)
-    skipped = len(result.outcomes) - len(shown)
-    print(
-        f"{len(shown)} tables worked on, {len(result.failed)} failed, {skipped} had nothing to do (see --json for why)"
-    )
+        console.print(_table(shown))
+    for outcome in result.failed[:SHOWN_FAILURES]:
+        print(f"{outcome.action} of {outcome.table} failed: {outcome.error}")
+    counts = result.as_dict()["counts"]
+    print(", ".join(f"{count} {status}" for status, count in counts.items()) + " (--json says why)")
 
 
-def _cells(outcome: Outcome) -> tuple[str, ...]:
-    text = outcome.error or outcome.reason
-    changes = (_change(outcome, field) for field in ("files", "bytes", "manifests", "snapshots"))
-    return (str(outcome.table), outcome.action, f"{outcome.status}: {text}", *changes, f"{outcome.seconds:.2f}")
+def _table(outcomes: list[Outcome]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for heading in ("table", "action", "what", *FIGURES, "seconds"):
+        table.add_column(heading, no_wrap=True)
+    for outcome in outcomes:
+        changes = (_change(outcome, field) for field in FIGURES)
+        table.add_row(str(outcome.table), outcome.action, outcome.reason, *changes, f"{outcome.seconds:.2f}")
+    return table
 
 
 def _change(outcome: Outcome, field: str) -> str:

@@ -6,6 +6,7 @@ default. Unknown keys are errors.
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from pydantic import ValidationError
@@ -56,8 +57,8 @@ def select(
     wanted = set(names)
     if missing := sorted(wanted - known):
         raise LakehouseError(
-            f"no maintenance policy for {', '.join(missing)}: declare config.meta.maintenance in dbt, "
-            f"or choose from {', '.join(sorted(known)) or 'nothing (no table has one)'}"
+            f"no maintenance policy for {', '.join(missing)}: "
+            f"declare config.meta.maintenance in dbt{_like(missing[0], known)}"
         )
     if group is not None and group not in schedule_groups(tables):
         groups = ", ".join(schedule_groups(tables)) or "none"
@@ -67,6 +68,11 @@ def select(
         for table in tables
         if (not wanted or str(table.name) in wanted) and group in (None, table.policy.schedule_group)
     )
+
+
+def _like(name: str, known: set[str]) -> str:
+    near = get_close_matches(name, sorted(known), n=1)
+    return f", or did you mean {near[0]}?" if near else ""
 
 
 def _stored_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:

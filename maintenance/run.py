@@ -81,6 +81,7 @@ def run(
     names = tuple(names)
     declared = maintained_tables(load_manifest(session.settings))
     chosen = select(declared, names, group)
+    session.check()
     outcomes: list[Outcome] = []
     for name in actions:
         stray = strays_for(session, name, declared, names, group)

@@ -19,7 +19,7 @@ from lakehouse.sql import spark_ident
 from lakehouse.trino import connect
 from maintenance.cuts import snapshots_of_cuts
 from maintenance.lake import Lake, look
-from maintenance.outcome import TableName
+from maintenance.outcome import TableName, one_line
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -63,6 +63,17 @@ class Session:
     def io(self) -> PyArrowFileIO:
         """The object store."""
         return self.once("io", lambda: _open_io(self.settings))
+
+    def check(self) -> None:
+        """Raises LakehouseError at once when the catalog or the object store does not answer."""
+        scheme, authority, path = self.io.parse_location(self.settings.warehouse, self.io.properties)
+        _ = self.catalog
+        try:
+            self.io.fs_by_scheme(scheme, authority).get_file_info(path.strip("/"))
+        except OSError as error:
+            store = f"object store {self.settings.s3.endpoint or 'AWS'}"
+            remedy = "check LAKEHOUSE_S3__ENDPOINT and its keys, or run `lakehouse up`"
+            raise LakehouseError(f"{store}: {one_line(error)}; {remedy}") from None
 
     def load(self, name: TableName) -> Table | None:
         """The table as it is now; None when it is not in the lake yet."""
@@ -130,11 +141,13 @@ class Session:
 def _open_catalog(settings: Settings) -> SqlCatalog:
     from sqlalchemy.exc import OperationalError
 
+    catalog = open_catalog(settings)
     try:
-        return open_catalog(settings)
+        catalog.engine.connect().close()
     except OperationalError as error:
         reason = str(error.orig).strip().splitlines()[0]
         raise LakehouseError(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`") from None
+    return catalog
 
 
 def _open_io(settings: Settings) -> PyArrowFileIO:
