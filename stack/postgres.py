@@ -6,8 +6,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from lakehouse.errors import LakehouseError
@@ -71,8 +73,16 @@ def _trouble(port: int, password: str) -> str | None:
 def _prepare(data: Path, place: Placement, superuser: str, config: str) -> None:
     if not (data / "PG_VERSION").exists():
         _initialize(data, place, superuser)
+    _forget_zombie(data / "postmaster.pid")
     (data / CONFIG_FILE).write_text(config)
     hand_over(data / CONFIG_FILE, place.account)
+
+
+def _forget_zombie(lock: Path) -> None:
+    """A killed postmaster that nobody has reaped yet counts as alive for Postgres, which then refuses to start."""
+    with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
+        if psutil.Process(int(lock.read_text().split()[0])).status() == psutil.STATUS_ZOMBIE:
+            lock.unlink()
 
 
 def _initialize(data: Path, place: Placement, superuser: str) -> None:
