@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from ingestion import lease as leases
+from ingestion import operate, state
 from ingestion import source as src
-from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer
-from ingestion.cycle import run_cycle
-from ingestion.recover import begin_next_epoch, forget_tables
-from ingestion.reports import SourceReport, SourceStatus, TableReport
+from ingestion.cycle import connections, run_cycle
+from ingestion.kept import replay_quarantine
+from ingestion.recover import begin_next_epoch
+from ingestion.reports import Aside, SourceReport, SourceStatus, TableReport
+from ingestion.survey import survey
 from lakehouse.catalog import load_table, open_catalog
 from lakehouse.declarations import Declarations, Source
 from lakehouse.errors import LakehouseError
@@ -47,12 +49,7 @@ def bring_up(
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
             if lease is not None:
                 return _cycle(settings, declared, lease, session, until, lambda writer: None)
-            stream = state.read_stream(states, source)
-            if (
-                stream is not None
-                and stream.lsn >= until
-                and set(stream.cut_tables) >= {t.name for t in declared.tables}
-            ):
+            if _has_reached(states, declared, until):
                 return _report(settings, declared, states, {})
             time.sleep(WAIT_STEP_SECONDS)
         held = leases.holder_of(states, source)
@@ -67,8 +64,9 @@ def recover_source(
 ) -> SourceReport:
     """Goes on where the stream cannot: the slot is lost, or the source is another cluster or an older state of itself.
 
-    Begins the next epoch with a new slot and a new snapshot of every table, which a truncate marker precedes, so that
-    rows deleted in between are gone from the lake too. Raises LakehouseError while another writer holds the lease.
+    Begins the next epoch with a new slot. Each table is compared with the source at a new consistent point, and what
+    differs is restated, missed deletes included; a table without a key is read anew behind a truncate marker.
+    Raises LakehouseError while another writer holds the lease.
     """
     return _alone(settings, declarations, source, session, begin_next_epoch)
 
@@ -77,8 +75,52 @@ def resnapshot(
     settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
 ) -> SourceReport:
     """Snapshots the named tables again, behind a truncate marker; the others go on as before."""
+    for name in tables:
+        operate.read_anew(settings, declarations.source(source).table(name))
+    return bring_up(settings, declarations, source, session)
+
+
+def resume(
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+) -> SourceReport:
+    """Lands what was spooled of parked or paused tables; they stream again where that succeeds."""
+    for name in tables:
+        operate.resume(settings, declarations.source(source).table(name))
+    return bring_up(settings, declarations, source, session)
+
+
+def replay(
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+) -> SourceReport:
+    """Tries quarantined records of the named tables again; raises LakehouseError while another writer is at work."""
     names = [declarations.source(source).table(name).name for name in tables]
-    return _alone(settings, declarations, source, session, lambda writer: forget_tables(writer, names))
+
+    def land(writer: Writer) -> None:
+        with connections(writer) as (connection, states):
+            outlooks = survey(writer, connection, state.read_positions(states, writer.name))
+            for name in names:
+                replay_quarantine(writer, connection, states, outlooks[name])
+
+    return _alone(settings, declarations, source, session, land)
+
+
+def _has_reached(states: Connection, declared: Source, until: int) -> bool:
+    """Whether the stream is there, and every declared table is in the cut or known to be aside."""
+    stream = state.read_stream(states, declared.name)
+    if stream is None or stream.lsn < until:
+        return False
+    aside = {item.name for item in _aside(states, declared)}
+    return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
+
+
+def _aside(states: Connection, declared: Source) -> tuple[Aside, ...]:
+    """The declared tables that wait for the user."""
+    positions = state.read_positions(states, declared.name)
+    return tuple(
+        Aside(name, position.state, position.reason or position.state)
+        for name, position in sorted(positions.items())
+        if position.state in ("parked", "paused") or (position.state == "new" and position.reason)
+    )
 
 
 def _alone(
@@ -104,6 +146,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
     with state.connect_catalog(settings) as states:
         state.ensure_state(states)
         stream, held = state.read_stream(states, source), leases.holder_of(states, source)
+        positions = state.read_positions(states, source)
     with src.connect_source(settings, source) as connection:
         slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
         slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
@@ -118,6 +161,11 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         cut_lsn=stream.cut_lsn if stream else None,
         cut_at=stream.cut_at if stream else None,
         behind_bytes=max(0, now.lsn - stream.lsn) if stream else 0,
+        aside=tuple(
+            Aside(name, position.state, position.reason or "")
+            for name, position in sorted(positions.items())
+            if position.state != "streaming"
+        ),
     )
 
 
@@ -147,8 +195,11 @@ def _report(
     settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog | None = None
 ) -> SourceReport:
     catalog = catalog or open_catalog(settings)
-    stream = state.read_stream(states, declared.name)
-    assert stream is not None and stream.cut_lsn is not None and stream.cut_at is not None
+    stream, aside = state.read_stream(states, declared.name), _aside(states, declared)
+    if stream is None or stream.cut_lsn is None or stream.cut_at is None:
+        raise LakehouseError(
+            "; ".join(item.reason for item in aside) or f"source {declared.name!r}: nothing was published"
+        )
     with src.connect_source(settings, declared.name) as connection:
         behind = max(0, src.source_now(connection).lsn - stream.lsn)
     return SourceReport(
@@ -156,7 +207,12 @@ def _report(
         epoch=stream.epoch,
         cut_lsn=stream.cut_lsn,
         cut_at=stream.cut_at,
-        tables=tuple(_table_report(catalog, t.identifier, rows.get(t.name, {}), behind) for t in declared.tables),
+        tables=tuple(
+            _table_report(catalog, table.identifier, rows.get(table.name, {}), behind)
+            for table in declared.tables
+            if table.name in stream.cut_tables
+        ),
+        aside=aside,
     )
 
 

@@ -3,25 +3,29 @@
 The slot is only peeked at, never consumed: whatever happens here, the next cycle reads the same changes again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile
 
+from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import Batch, DecodeError, Decoder
-from ingestion.rows import Counts, TableTarget, check_relation, raw_rows
+from ingestion.rows import TableTarget
 from ingestion.source import lsn_text
-from ingestion.writer import TableWriter, Written
+from ingestion.writer import Written
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, literal
 
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """One read of the slot: everything committed below `upto_lsn`. Travels by pickle; holds secrets."""
+    """One read of the slot: everything committed below `upto_lsn`. Travels by pickle; holds secrets.
+
+    `aside` names the targets whose records go to the spool, with the reason; `meta` holds the `meta` tables' metadata.
+    """
 
     source: str
     url: str
@@ -30,6 +34,8 @@ class ChangePlan:
     upto_lsn: int
     xid: int
     targets: tuple[TableTarget, ...]
+    aside: Mapping[str, str]
+    meta: Mapping[str, str]
     io_properties: dict[str, str]
     batch_bytes: int
     file_bytes: int
@@ -37,41 +43,74 @@ class ChangePlan:
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """The files of every touched table, and where the stream stood after them."""
+    """The files of every touched table and of `meta`, what was noticed of tables, and where the stream stood."""
 
     written: tuple[Written, ...]
+    meta_files: dict[str, tuple[DataFile, ...]]
+    noticed: dict[str, Kept]
     transactions: int
     last_commit_at: datetime | None
 
 
 def read_changes(plan: ChangePlan) -> ChangeResult:
     """Decodes the slot's changes and writes them; raises LakehouseError for a stream it cannot read."""
-    io = PyArrowFileIO(plan.io_properties)
-    targets = {target.relation: target for target in plan.targets}
-    writers: dict[str, TableWriter] = {}
-    counts: dict[str, Counts] = {}
-    decoder = Decoder(plan.xid, {target.relation: target.key for target in plan.targets if target.key})
+    lanes = Lanes(plan.targets, plan.meta, PyArrowFileIO(plan.io_properties), plan.file_bytes)
+    for name, reason in plan.aside.items():
+        lanes.set_aside(name, reason)
+    keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}
+    decoder = Decoder(plan.xid, keys, lanes.landing)
     for messages in _messages(plan):
-        for batch in _decode(plan, decoder, messages):
-            target = targets.get((batch.relation.schema, batch.relation.name))
-            kept = _not_yet_there(batch, target.from_lsn) if target else None
-            if target is None or kept is None:
-                continue
-            check_relation(target, batch.relation)
-            if target.name not in writers:
-                writers[target.name] = TableWriter(target.metadata_json, io, plan.file_bytes)
-                counts[target.name] = Counts()
-            writer = writers[target.name]
-            writer.add(raw_rows(target, kept.values, kept.meta, writer.schema, counts[target.name]))
+        _take(plan, decoder, lanes, messages)
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")
-    written = tuple(
-        Written(name, writer.close(), counts[name].operations, counts[name].unrepresentable)
-        for name, writer in writers.items()
-    )
+    written, meta_files, noticed = lanes.close()
     at = decoder.last_commit_at
     last = pa.scalar(at, pa.timestamp("us", "UTC")).as_py() if at is not None else None
-    return ChangeResult(written, decoder.transactions, last)
+    return ChangeResult(written, meta_files, noticed, decoder.transactions, last)
+
+
+def _take(plan: ChangePlan, decoder: Decoder, lanes: Lanes, messages: pa.Array) -> None:
+    """Lands one array of messages, past those that cannot be decoded."""
+    while len(messages):
+        try:
+            batches, end = decoder.feed(messages), len(messages)
+        except DecodeError as error:
+            batches, end = _feed_before(plan, decoder, messages, error), error.index
+        _land(decoder, lanes, messages.slice(0, end), batches)
+        if end < len(messages):
+            _quarantine(plan, decoder, lanes, messages[end].as_py(), end)
+        messages = messages.slice(end + 1)
+
+
+def _feed_before(plan: ChangePlan, decoder: Decoder, messages: pa.Array, error: DecodeError) -> list[Batch]:
+    if messages[error.index].as_py()[:1] not in (b"I", b"U", b"D"):
+        raise LakehouseError(f"source {plan.source!r}, slot {plan.slot}: {error}; nothing was published") from None
+    return decoder.feed(messages.slice(0, error.index))
+
+
+def _land(decoder: Decoder, lanes: Lanes, piece: pa.Array, batches: list[Batch]) -> None:
+    bad = lanes.land(batches)
+    reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}
+    if reasons:
+        lanes.keep("quarantine", decoder.pick(piece, lanes.landing), reasons)
+    if lanes.aside:
+        lanes.keep("spool", decoder.pick(piece, lanes.aside))
+        decoder.only = lanes.landing
+
+
+def _quarantine(plan: ChangePlan, decoder: Decoder, lanes: Lanes, message: bytes, index: int) -> None:
+    try:
+        decoder.feed(pa.array([message], pa.binary()))
+    except DecodeError as error:
+        reason = error.reason
+    try:
+        picked = decoder.skip(message)
+    except ValueError:
+        raise LakehouseError(
+            f"source {plan.source!r}, slot {plan.slot}: message {index}: {reason}; nothing was published"
+        ) from None
+    place = (picked.column("commit_lsn")[0].as_py(), picked.column("place")[0].as_py())
+    lanes.keep("quarantine", picked, {place: reason})
 
 
 def peek_sql(slot: str, publication: str, upto_lsn: int) -> str:
@@ -95,27 +134,6 @@ def _messages(plan: ChangePlan) -> Iterator[pa.Array]:
                 yield batch.column(0)
     except adbc.Error as error:
         raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {_first_line(error)}") from None
-
-
-def _decode(plan: ChangePlan, decoder: Decoder, messages: pa.Array) -> list[Batch]:
-    try:
-        return decoder.feed(messages)
-    except DecodeError as error:
-        raise LakehouseError(f"source {plan.source!r}, slot {plan.slot}: {error}; nothing was published") from None
-
-
-def _not_yet_there(batch: Batch, from_lsn: int) -> Batch | None:
-    """The rows of transactions that are not in the lake: after a crash the slot replays published ones."""
-    lsns = batch.meta.column("_commit_lsn")
-    if batch.meta.num_rows == 0:
-        return None
-    bounds = pc.min_max(lsns).as_py()
-    if bounds["min"] >= from_lsn:
-        return batch
-    if bounds["max"] < from_lsn:
-        return None
-    keep = pc.greater_equal(lsns, from_lsn)
-    return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
 
 
 def _first_line(error: Exception) -> str:

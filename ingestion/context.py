@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import psycopg
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from ingestion import state
 from ingestion.describe import TableFacts
 from ingestion.lease import Lease
+from ingestion.meta_tables import SCHEMAS, ensure_meta
 from ingestion.publish import TableAppend
-from ingestion.raw_tables import lake_name, source_type
-from ingestion.rows import TableTarget, TargetColumn
+from ingestion.rows import TableTarget
 from ingestion.source import source_url
 from ingestion.writer import Written, staged_prefix, writable_metadata
 from lakehouse.catalog import file_io_properties
@@ -33,13 +37,14 @@ RowCounts = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Writer:
-    """Everything a cycle works with; holds the lease of its source."""
+    """Everything a cycle works with; holds the lease of its source. `live` are the cycles now at work."""
 
     settings: Settings
     catalog: SqlCatalog
     session: SparkSession
     lease: Lease
     source: Source
+    live: set[str] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -82,25 +87,23 @@ class Cycle:
     ingested_at: datetime
 
 
-def target(table: RawTable, iceberg: Table, facts: TableFacts, cycle: Cycle, from_lsn: int) -> TableTarget:
-    """How a task writes one raw table; rows of transactions below `from_lsn` are there already."""
-    columns = tuple(
-        TargetColumn(
-            source_name=column.name,
-            lake_name=lake_name(table, column.name),
-            type=source_type(column),
-            stream_oid=column.stream_oid,
-            stream_typmod=column.stream_typmod,
-            mask=table.raw.mask.get(column.name),
-        )
-        for column in facts.columns
-    )
+def target(
+    table: RawTable,
+    iceberg: Table,
+    facts: TableFacts,
+    cycle: Cycle,
+    from_lsn: int,
+    versions: tuple[TableFacts, ...] = (),
+) -> TableTarget:
+    """How a task writes one raw table; records of transactions below `from_lsn` are accounted for already."""
     return TableTarget(
+        source=table.source,
         name=table.name,
-        relation=table.relation,
         metadata_json=writable_metadata(iceberg.metadata, cycle.id),
-        columns=columns,
+        columns=facts.columns,
+        versions=versions or (facts,),
         excluded=frozenset(table.raw.exclude),
+        mask=dict(table.raw.mask),
         key=table.key,
         policy=table.raw.on_unrepresentable,
         from_lsn=from_lsn,
@@ -109,10 +112,28 @@ def target(table: RawTable, iceberg: Table, facts: TableFacts, cycle: Cycle, fro
     )
 
 
+@contextmanager
+def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycle]:
+    """A new cycle, whose staged prefixes are spared until the `with` block ends."""
+    cycle = Cycle(uuid.uuid4().hex, epoch, state.catalog_clock(states))
+    writer.live.add(cycle.id)
+    try:
+        yield cycle
+    finally:
+        writer.live.discard(cycle.id)
+
+
 def register(states: Connection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
     """Names the prefixes the cycle is about to write."""
     prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
-    state.register_staged(states, cycle.id, writer.name, prefixes)
+    state.register_staged(states, cycle.id, writer.name, prefixes, writer.live)
+
+
+def meta_metadata(writer: Writer, states: Connection, cycle: Cycle, *names: str) -> dict[str, str]:
+    """What tasks need to write `meta` tables, whose prefixes are registered too."""
+    tables = {name: ensure_meta(writer.catalog, name) for name in names or SCHEMAS}
+    register(states, writer, cycle, tables.values())
+    return {name: writable_metadata(table.metadata, cycle.id) for name, table in tables.items()}
 
 
 def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:
@@ -120,7 +141,18 @@ def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:
     counted = {f"lakehouse.rows.{op}": str(count) for op, count in sorted(written.operations.items())}
     odd = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
     summary = {"lakehouse.cycle": cycle.id, **counted, **odd}
-    return TableAppend(written.name, (f"raw_{writer.name}", written.name), written.files, summary)
+    return TableAppend((f"raw_{writer.name}", written.name), written.files, summary)
+
+
+def meta_appends(
+    writer: Writer, cycle: Cycle, files: Mapping[str, tuple[DataFile, ...]], **delete: BooleanExpression | None
+) -> list[TableAppend]:
+    """The files of `meta` tables, and the rows that leave them."""
+    summary = {"lakehouse.cycle": cycle.id, "lakehouse.source": writer.name}
+    return [
+        TableAppend(("meta", name), files.get(name, ()), summary, delete.get(name))
+        for name in sorted(files.keys() | {name for name, rows in delete.items() if rows is not None})
+    ]
 
 
 def merge(parts: Iterable[Written]) -> dict[str, Written]:
@@ -135,3 +167,11 @@ def merge(parts: Iterable[Written]) -> dict[str, Written]:
             dict(Counter(seen.unrepresentable) + Counter(part.unrepresentable)),
         )
     return merged
+
+
+def add_counts(left: RowCounts, right: RowCounts) -> RowCounts:
+    """Sums rows by table and operation."""
+    return {
+        table: dict(Counter(left.get(table, {})) + Counter(right.get(table, {})))
+        for table in left.keys() | right.keys()
+    }

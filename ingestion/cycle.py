@@ -1,21 +1,27 @@
-"""One cycle: check the source, snapshot new tables, read changes, publish, and only then advance the slot.
+"""One cycle: check the source, read changes, publish, and only then advance the slot; load tables that need a point.
 
 A crash anywhere replays from the first step: positions tell what is in the lake, and the slot has not moved past it.
 """
 
 import time
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ingestion import source as src
 from ingestion import state
-from ingestion.context import Connection, RowCounts, Writer
-from ingestion.describe import describe
+from ingestion.context import Connection, RowCounts, Writer, add_counts
+from ingestion.kept import resume
 from ingestion.load_changes import load_changes
-from ingestion.load_snapshots import load_new_tables
+from ingestion.load_tables import load_tables, to_load
+from ingestion.publish import Outdated
 from ingestion.stream import ensure_stream
+from ingestion.survey import Outlook, survey
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
 
 FLUSH_PATIENCE_SECONDS = 2.0
+MAX_REPLANS = 20
 
 
 @dataclass(frozen=True)
@@ -26,41 +32,104 @@ class CycleOutcome:
     lsn: int
 
 
-def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
-    """Brings a source up to now, or at least to the LSN `until`; raises LakehouseError, with nothing half-done.
-
-    A backlog larger than `cycle_max_bytes` is published in several cuts.
-    """
+@contextmanager
+def connections(writer: Writer) -> Iterator[tuple[Connection, Connection]]:
+    """A connection to the source and one to the catalog database."""
     with (
         src.connect_source(writer.settings, writer.name) as connection,
         state.connect_catalog(writer.settings) as states,
     ):
+        yield connection, states
+
+
+def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
+    """Brings a source up to now, or at least to the LSN `until`; raises LakehouseError, with nothing half-done.
+
+    Tables that are new or in doubt are loaded first. A table with a problem of its own does not hold up the others.
+    """
+    with connections(writer) as (connection, states):
+        outcome = catch_up(writer, connection, states, until)
+        rows = outcome.rows
+        for _ in range(MAX_REPLANS):
+            wanted = waiting_tables(writer, connection, states)
+            if not wanted:
+                return CycleOutcome(rows, outcome.lsn)
+
+            def reach(lsn: int) -> RowCounts:
+                return catch_up(writer, connection, states, lsn).rows
+
+            rows = add_counts(rows, load_tables(writer, connection, states, wanted, reach))
+            outcome = catch_up(writer, connection, states)
+            rows = add_counts(rows, outcome.rows)
+    raise LakehouseError(
+        f"source {writer.name!r}: its tables are altered faster than they can be read; nothing was lost"
+    )
+
+
+def waiting_tables(writer: Writer, connection: Connection, states: Connection) -> list[RawTable]:
+    """The tables that have to be loaded at a point, new ones without a problem among them."""
+    positions = state.read_positions(states, writer.name)
+    return to_load(writer, positions, survey(writer, connection, positions))
+
+
+def catch_up(writer: Writer, connection: Connection, states: Connection, until: int | None = None) -> CycleOutcome:
+    """Reads the stream up to now, or at least to `until`; what the tables lack beyond the stream is left alone.
+
+    A backlog larger than `cycle_max_bytes` is published in several cuts.
+    """
+    rows: RowCounts = {}
+    for _ in range(MAX_REPLANS):
         src.check_server(connection, writer.name)
         src.publication_oid(connection, writer.name, writer.publication)
-        facts = {table.name: describe(connection, table, writer.publication) for table in writer.source.tables}
         stream = ensure_stream(writer, connection, states)
-        rows = load_new_tables(writer, connection, states, stream.epoch, facts)
-        now = _now_at_least(connection, until)
+        outlooks = _outlooks(writer, connection, states)
+        rows = add_counts(rows, _resume_tables(writer, connection, states, outlooks))
+        now = _now_at_least(connection, until or 0)
         reached = stream.lsn
-        while reached < now.lsn:
-            reached = min(now.lsn, reached + writer.limits.cycle_max_bytes)
-            rows = add_counts(rows, load_changes(writer, connection, states, facts, replace(now, lsn=reached)))
-    return CycleOutcome(rows, reached)
+        try:
+            while reached < now.lsn:
+                reached = min(now.lsn, reached + writer.limits.cycle_max_bytes)
+                rows = add_counts(rows, load_changes(writer, connection, states, outlooks, replace(now, lsn=reached)))
+            return CycleOutcome(rows, reached)
+        except Outdated:
+            continue
+    raise LakehouseError(
+        f"source {writer.name!r}: its tables are altered faster than they can be read; nothing was lost"
+    )
 
 
-def add_counts(left: RowCounts, right: RowCounts) -> RowCounts:
-    """Sums rows by table and operation."""
-    return {
-        table: dict(Counter(left.get(table, {})) + Counter(right.get(table, {})))
-        for table in left.keys() | right.keys()
-    }
+def _outlooks(writer: Writer, connection: Connection, states: Connection) -> dict[str, Outlook]:
+    """How the declared tables look; those that are declared no longer are forgotten, new ones' problems noted."""
+    positions = state.read_positions(states, writer.name)
+    outlooks = survey(writer, connection, positions)
+    if gone := set(positions) - set(outlooks):
+        with states.transaction():
+            state.forget_positions(states, writer.name, gone)
+            state.revise(states, writer.name)
+    stream = state.read_stream(states, writer.name)
+    assert stream is not None
+    for name, outlook in outlooks.items():
+        known = positions.get(name)
+        if known is None or (known.state == "new" and known.reason != outlook.problem):
+            state.note_new(states, writer.name, name, stream.epoch, outlook.problem)
+    return outlooks
 
 
-def _now_at_least(connection: Connection, until: int | None) -> src.SourceNow:
+def _resume_tables(
+    writer: Writer, connection: Connection, states: Connection, outlooks: dict[str, Outlook]
+) -> RowCounts:
+    rows: RowCounts = {}
+    for name, position in state.read_positions(states, writer.name).items():
+        if position.state == "resuming":
+            rows = add_counts(rows, resume(writer, connection, states, outlooks[name]))
+    return rows
+
+
+def _now_at_least(connection: Connection, until: int) -> src.SourceNow:
     """The source's flushed end, once what was written up to `until` is flushed."""
     deadline = time.monotonic() + FLUSH_PATIENCE_SECONDS
     now = src.source_now(connection)
-    while until is not None and now.lsn < until and time.monotonic() < deadline:
+    while now.lsn < until and time.monotonic() < deadline:
         time.sleep(0.02)
         now = src.source_now(connection)
     return now

@@ -1,5 +1,9 @@
-"""What the source's catalog says about a declared table, compared with its declaration."""
+"""What the source's catalog says about declared tables, and whether it still says so.
 
+`survey` asks for one fingerprint per table in a single query; only tables whose fingerprint moved are described anew.
+"""
+
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,30 +13,39 @@ from psycopg.rows import dict_row
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
-_RELATION = """
-SELECT c.oid::bigint AS oid, c.relkind, c.relreplident AS replica_identity,
-  pg_relation_filenode(c.oid)::bigint AS filenode,
-  has_table_privilege(c.oid, 'SELECT') AS readable,
-  EXISTS (SELECT FROM pg_publication_tables p
-          WHERE p.pubname = %(publication)s AND p.schemaname = n.nspname AND p.tablename = c.relname) AS published
+_MEMBER = """
+SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
+"""
+
+_RELATION = f"""
+SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
+  c.relreplident AS replica_identity, pg_relation_filenode(c.oid)::bigint AS filenode,
+  c.xmin::text::bigint AS changed_by, has_table_privilege(c.oid, 'SELECT') AS readable,
+  coalesce(({_MEMBER})::bigint, 0) AS member, p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
+  p.rowfilter IS NOT NULL AS filtered,
+  (SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %(publication)s) AS publishes_updates,
+  (pg_current_wal_insert_lsn() - '0/0')::bigint AS lsn
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication_tables p
+  ON p.pubname = %(publication)s AND p.schemaname = n.nspname AND p.tablename = c.relname
 WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind IN ('r', 'p')
 """
 
 # A domain is followed to its base type here: the stream names only the base type and forgets the domain's precision.
 _COLUMNS = """
 WITH RECURSIVE base AS (
-  SELECT a.attnum, a.attname, a.attgenerated, a.atttypmod AS typmod, a.atttypid AS typid,
-         a.atttypmod AS stream_typmod, a.atttypid AS stream_oid,
+  SELECT a.attnum, a.attname, a.attgenerated, a.attmissingval IS NOT NULL AS has_default_for_earlier_rows,
+         a.atttypmod AS typmod, a.atttypid AS typid, a.atttypmod AS stream_typmod, a.atttypid AS stream_oid,
          format_type(a.atttypid, a.atttypmod) AS declared_type
   FROM pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
   UNION ALL
-  SELECT b.attnum, b.attname, b.attgenerated,
+  SELECT b.attnum, b.attname, b.attgenerated, b.has_default_for_earlier_rows,
          CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, t.typbasetype,
          b.stream_typmod, b.stream_oid, b.declared_type
   FROM base b JOIN pg_type t ON t.oid = b.typid WHERE t.typtype = 'd')
 SELECT b.attname AS name, b.attnum AS number, b.attgenerated AS generated, b.declared_type,
-  b.stream_oid::bigint AS stream_oid, b.stream_typmod,
+  b.stream_oid::bigint AS stream_oid, b.stream_typmod, b.has_default_for_earlier_rows,
   t.oid::bigint AS type_oid, t.typname AS type_name, t.typtype AS type_kind, b.typmod,
   quote_ident(pn.nspname) || '.' || quote_ident(p.proname) AS output_function
 FROM base b JOIN pg_type t ON t.oid = b.typid JOIN pg_proc p ON p.oid = t.typoutput
@@ -48,10 +61,39 @@ WHERE i.indrelid = %(oid)s AND CASE WHEN %(identity)s = 'i' THEN i.indisrepliden
 ORDER BY k.place
 """
 
+_LEAVES = """
+SELECT l.oid::bigint, quote_ident(n.nspname) || '.' || quote_ident(l.relname),
+  coalesce(pg_relation_filenode(l.oid), 0)::bigint, l.xmin::text::bigint, has_table_privilege(l.oid, 'SELECT')
+FROM pg_partition_tree(%(oid)s) t JOIN pg_class l ON l.oid = t.relid JOIN pg_namespace n ON n.oid = l.relnamespace
+WHERE t.isleaf AND l.oid <> %(oid)s ORDER BY l.oid
+"""
+
+_FINGERPRINTS = f"""
+SELECT w.name, md5(concat_ws('|', c.oid, c.relkind, c.relreplident, pg_relation_filenode(c.oid),
+  has_table_privilege(c.oid, 'SELECT'),
+  (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attisdropped,
+     a.attgenerated, a.atthasmissing), ';' ORDER BY a.attnum)
+   FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+  (SELECT string_agg(concat_ws(',', i.indexrelid, i.indisprimary, i.indisreplident, i.indkey::text), ';'
+     ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
+  ({_MEMBER}),
+  (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
+   JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
+  CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(concat_ws(',', t.relid::oid, pg_relation_filenode(t.relid)), ';'
+     ORDER BY t.relid::oid) FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END))
+FROM unnest(%(names)s::text[], %(schemas)s::text[], %(tables)s::text[]) AS w(name, schema, relation)
+LEFT JOIN pg_namespace n ON n.nspname = w.schema
+LEFT JOIN pg_class c ON c.relname = w.relation AND c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
+"""
+
+
+class TableProblem(LakehouseError):
+    """Something about one table that keeps it from being brought up; the source's other tables go on."""
+
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A published column: its base type behind any domain, and the type that the stream names."""
+    """A published column: its base type behind any domain, the type that the stream names, its name in the lake."""
 
     name: str
     number: int
@@ -63,11 +105,29 @@ class ColumnFacts:
     stream_oid: int
     stream_typmod: int
     output_function: str
+    has_default_for_earlier_rows: bool = False
+    lake: str = ""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A partition that holds rows itself; `changed_by` is the transaction that last wrote its pg_class row."""
+
+    oid: int
+    name: str
+    filenode: int
+    changed_by: int
+    has_rows: bool = True
 
 
 @dataclass(frozen=True)
 class TableFacts:
-    """A table as the source has it now, in the columns that are published and not excluded."""
+    """A table as the source has it, in the columns that are published and not excluded.
+
+    `member` is the oid of its membership in the publication (0: published otherwise), `hidden` are number and name of
+    the columns that do not land, `lsn` is a position at which the table surely was as described: what the stream carries
+    from there on is of this form or a newer one.
+    """
 
     oid: int
     filenode: int | None
@@ -75,20 +135,36 @@ class TableFacts:
     replica_identity: str
     key: tuple[str, ...]
     columns: tuple[ColumnFacts, ...]
+    relation: tuple[str, str] = ("", "")
+    changed_by: int = 0
+    member: int = 0
+    leaves: tuple[Leaf, ...] = ()
+    hidden: tuple[tuple[int, str], ...] = ()
+    lsn: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""
         return asdict(self)
 
 
-def facts_from_json(stored: dict[str, Any]) -> TableFacts:
+def facts_from_json(stored: Mapping[str, Any]) -> TableFacts:
     """The facts that were kept with the table's position."""
     columns = tuple(ColumnFacts(**column) for column in stored["columns"])
-    return TableFacts(**(stored | {"columns": columns, "key": tuple(stored["key"])}))
+    leaves = tuple(Leaf(**leaf) for leaf in stored.get("leaves", ()))
+    hidden = tuple((number, name) for number, name in stored.get("hidden", ()))
+    read = {"columns": columns, "leaves": leaves, "hidden": hidden, "key": tuple(stored["key"])}
+    return TableFacts(**(dict(stored) | read | {"relation": tuple(stored.get("relation", ("", "")))}))
+
+
+def fingerprints(connection: psycopg.Connection[Any], tables: Iterable[RawTable], publication: str) -> dict[str, str]:
+    """By table, a digest of all that `describe` reads; equal digests mean that nothing was altered."""
+    names, schemas, relations = zip(*((t.name, *t.relation) for t in tables), strict=True)
+    given = {"names": list(names), "schemas": list(schemas), "tables": list(relations), "publication": publication}
+    return dict(connection.execute(_FINGERPRINTS, given).fetchall())
 
 
 def describe(connection: psycopg.Connection[Any], table: RawTable, publication: str) -> TableFacts:
-    """Reads a table's facts; raises LakehouseError naming what of the declaration the source does not have."""
+    """Reads a table's facts; raises TableProblem naming what of the declaration the source does not have."""
     schema, name = table.relation
     with connection.cursor(row_factory=dict_row) as cursor:
         relation = cursor.execute(_RELATION, {"schema": schema, "table": name, "publication": publication}).fetchone()
@@ -97,56 +173,97 @@ def describe(connection: psycopg.Connection[Any], table: RawTable, publication: 
         rows = cursor.execute(_COLUMNS, {"oid": relation["oid"]}).fetchall()
         identity = relation["replica_identity"]
         key = cursor.execute(_KEY, {"oid": relation["oid"], "identity": identity}).fetchall()
-    _check_columns(table, {row["name"] for row in rows})
+    leaves = _leaves(connection, relation["oid"]) if relation["relkind"] == "p" else ()
+    _check_key_exists(table, {row["name"] for row in rows})
+    landing = [row for row in rows if _lands(table, row, relation["published_columns"])]
     columns = tuple(
-        ColumnFacts(**{field: row[field] for field in ColumnFacts.__dataclass_fields__})
-        for row in rows
-        if row["generated"] == "" and row["name"] not in table.raw.exclude
+        ColumnFacts(**{field: row[field] for field in ColumnFacts.__dataclass_fields__ if field != "lake"})
+        for row in landing
     )
+    hidden = tuple((row["number"], row["name"]) for row in rows if row not in landing)
     facts = TableFacts(
         oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"], replica_identity=identity,
-        key=tuple(row["attname"] for row in key), columns=columns,
+        key=tuple(row["attname"] for row in key), columns=columns, relation=(schema, name),
+        changed_by=relation["changed_by"], member=relation["member"], leaves=leaves, hidden=hidden,
+        lsn=relation["lsn"],
     )  # fmt: skip
     _check_key(table, facts)
     return facts
 
 
+def _lands(table: RawTable, row: dict[str, Any], published: list[str] | None) -> bool:
+    is_published = published is None or row["name"] in published
+    return row["generated"] == "" and row["name"] not in table.raw.exclude and is_published
+
+
+def name_of(connection: psycopg.Connection[Any], oid: int) -> tuple[str, str] | None:
+    """The present name of a relation known by its oid, or None when it was dropped."""
+    row = connection.execute(
+        "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
+        (oid,),
+    ).fetchone()
+    return (row[0], row[1]) if row else None
+
+
+def check_columns(table: RawTable, facts: TableFacts) -> None:
+    """Raises TableProblem when a declared column does not arrive; `facts` know the columns' names in the lake."""
+    arriving = {column.lake for column in facts.columns}
+    declared = {column.name for column in table.columns} - set(table.raw.exclude)
+    if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
+        raise TableProblem(
+            f"source {table.source!r}, table {table.name!r}: declared column {', '.join(missing)} does not exist in "
+            f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
+        )
+
+
+def _leaves(connection: psycopg.Connection[Any], oid: int) -> tuple[Leaf, ...]:
+    rows = connection.execute(_LEAVES, {"oid": oid}).fetchall()
+    return tuple(Leaf(*row[:4], has_rows=not row[4] or _has_rows(connection, row[1])) for row in rows)
+
+
+def _has_rows(connection: psycopg.Connection[Any], quoted: str) -> bool:
+    row = connection.execute(f"SELECT EXISTS (SELECT FROM ONLY {quoted})").fetchone()
+    return row is not None and bool(row[0])
+
+
 def _check_relation(table: RawTable, relation: dict[str, Any] | None, publication: str) -> None:
     where = f"source {table.source!r}, table {table.name!r}"
     if relation is None:
-        raise LakehouseError(
+        raise TableProblem(
             f"{where}: relation {table.raw.relation} does not exist: correct meta.raw.relation of the declaration"
         )
     if not relation["readable"]:
-        raise LakehouseError(
-            f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`"
-        )
+        raise TableProblem(f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
     if not relation["published"]:
-        raise LakehouseError(
+        raise TableProblem(
             f"{where}: {table.raw.relation} is not in publication {publication!r}: "
             f"run `lakehouse prepare {table.source}`"
         )
-    if relation["replica_identity"] == "n":
-        raise LakehouseError(
-            f"{where}: REPLICA IDENTITY NOTHING makes updates of a published table fail in the source: "
-            f"set REPLICA IDENTITY DEFAULT or FULL"
+    if relation["filtered"]:
+        raise TableProblem(
+            f"{where}: publication {publication!r} filters its rows, so the lake would not be the table: "
+            f"ALTER PUBLICATION … DROP TABLE, then run `lakehouse prepare {table.source}`"
+        )
+    if relation["replica_identity"] == "n" and relation["publishes_updates"]:
+        raise TableProblem(
+            f"{where}: REPLICA IDENTITY NOTHING makes updates and deletes of a published table fail in the source: set "
+            "REPLICA IDENTITY DEFAULT or FULL, or let its publication carry inserts and truncates only"
         )
 
 
-def _check_columns(table: RawTable, existing: set[str]) -> None:
-    declared = {column.name for column in table.columns}
-    if missing := sorted((declared | set(table.key)) - existing):
-        raise LakehouseError(
-            f"source {table.source!r}, table {table.name!r}: declared column {', '.join(missing)} does not exist in "
-            f"{table.raw.relation}, which has {', '.join(sorted(existing))}"
+def _check_key_exists(table: RawTable, existing: set[str]) -> None:
+    if missing := sorted(set(table.key) - existing):
+        raise TableProblem(
+            f"source {table.source!r}, table {table.name!r}: key column {', '.join(missing)} does not exist in "
+            f"{table.raw.relation}, which has {', '.join(sorted(existing))}: correct meta.raw.key"
         )
 
 
 def _check_key(table: RawTable, facts: TableFacts) -> None:
-    if facts.replica_identity == "f" or not table.key:
+    if facts.replica_identity in ("f", "n") or not table.key:
         return
     if set(table.key) - set(facts.key):
-        raise LakehouseError(
+        raise TableProblem(
             f"source {table.source!r}, table {table.name!r}: declared key ({', '.join(table.key)}) is not within the "
             f"replica identity ({', '.join(facts.key) or 'none'}): declare that key, or set REPLICA IDENTITY FULL"
         )

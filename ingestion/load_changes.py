@@ -1,51 +1,67 @@
 """Brings the changes of a source into the lake: read below a position, publish with a cut, advance the slot."""
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
 
 from ingestion import lease as leases
 from ingestion import source as src
 from ingestion import state
 from ingestion.changes import ChangePlan, ChangeResult, read_changes
-from ingestion.context import Connection, Cycle, RowCounts, Writer, append_of, register, target
-from ingestion.describe import TableFacts, facts_from_json
-from ingestion.publish import Cut, Publication, publish
-from ingestion.raw_tables import add_missing_columns
-from ingestion.rows import SchemaChanged
+from ingestion.context import (
+    Connection,
+    Cycle,
+    RowCounts,
+    Writer,
+    append_of,
+    begin_cycle,
+    meta_appends,
+    meta_metadata,
+    register,
+    target,
+)
+from ingestion.lanes import Kept
+from ingestion.meta_tables import ensure_meta
+from ingestion.planning import Course, conclude, covered, plan_course
+from ingestion.publish import Cut, Outdated, Publication, publish
+from ingestion.raw_tables import follow_source
 from ingestion.source import SourceNow
+from ingestion.survey import Outlook, unaltered
 from ingestion.tasks import run_tasks
 from lakehouse.errors import LakehouseError
 
-Facts = dict[str, TableFacts]
+Courses = dict[str, Course]
 
 
-def load_changes(writer: Writer, connection: Connection, states: Connection, facts: Facts, now: SourceNow) -> RowCounts:
-    """Everything committed below `now.lsn` to the lake; returns the rows added by table and operation.
+def load_changes(
+    writer: Writer, connection: Connection, states: Connection, outlooks: Mapping[str, Outlook], now: SourceNow
+) -> RowCounts:
+    """Everything committed below `now.lsn` to the lake or the spool; returns the rows added by table and operation.
 
-    When nothing changed, positions and slot move on without an Iceberg snapshot.
+    When nothing changed, positions and slot move on without an Iceberg snapshot. Raises Outdated when a table was
+    altered, or its state changed, while this was under way.
     """
     stream = state.read_stream(states, writer.name)
     assert stream is not None
     positions = state.read_positions(states, writer.name)
-    cycle = Cycle(uuid.uuid4().hex, stream.epoch, state.catalog_clock(states))
-    result = _read(writer, states, cycle, positions, facts, now)
-    if src.publication_oid(connection, writer.name, writer.publication) != stream.publication_oid:
-        raise LakehouseError(f"source {writer.name!r}: its publication changed during the read; nothing was published")
-    covered = tuple(sorted(p.table for p in positions.values() if p.state == "streaming" and p.lsn <= now.lsn))
-    if result.written or covered != tuple(stream.cut_tables):
-        publication = Publication(
-            cycle_id=cycle.id,
-            source=writer.name,
-            epoch=stream.epoch,
-            appends=tuple(append_of(writer, cycle, written) for written in result.written),
-            cut=Cut(stream.epoch, now.lsn - 1, now.at, covered),
-            advance_to=now.lsn,
-        )
-        publish(writer.settings, writer.catalog, writer.lease, publication)
-    else:
-        with states.transaction():
-            leases.check(states, writer.lease, writer.limits.lease_seconds)
-            state.advance_positions(states, writer.name, now.lsn)
+    known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
+    courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
+    with begin_cycle(writer, states, stream.epoch) as cycle:
+        result = _read(writer, states, cycle, courses, outlooks, now)
+        if not unaltered(writer, connection, outlooks):
+            raise Outdated
+        if src.publication_oid(connection, writer.name, writer.publication) != stream.publication_oid:
+            raise LakehouseError(
+                f"source {writer.name!r}: its publication changed during the read; nothing was published"
+            )
+        courses = {n: conclude(c, result.noticed.get(n, Kept()), now.lsn) for n, c in courses.items()}
+        _publish(writer, states, cycle, stream, courses, result, now)
     src.advance_slot(connection, writer.slot, now.lsn)
     return {written.name: written.operations for written in result.written}
 
@@ -54,32 +70,14 @@ def _read(
     writer: Writer,
     states: Connection,
     cycle: Cycle,
-    positions: dict[str, state.Position],
-    facts: Facts,
+    courses: Courses,
+    outlooks: Mapping[str, Outlook],
     now: SourceNow,
 ) -> ChangeResult:
-    """Reads with the types the tables were made with; where the stream has newer ones, once more with those."""
-    known = {name: facts_from_json(position.facts) for name, position in positions.items()}
-    try:
-        return _run(writer, states, cycle, positions, known, now)
-    except SchemaChanged:
-        for table in writer.source.tables:
-            add_missing_columns(writer.catalog.load_table(table.identifier), table, facts[table.name])
-        result = _run(writer, states, cycle, positions, facts, now)
-        for name, position in positions.items():
-            state.put_position(states, writer.name, replace(position, facts=facts[name].to_json()))
-        return result
-
-
-def _run(
-    writer: Writer,
-    states: Connection,
-    cycle: Cycle,
-    positions: dict[str, state.Position],
-    facts: Facts,
-    now: SourceNow,
-) -> ChangeResult:
-    icebergs = {table.name: writer.catalog.load_table(table.identifier) for table in writer.source.tables}
+    tables = {name: outlooks[name].table for name, course in courses.items() if course.position.versions}
+    icebergs = {name: writer.catalog.load_table(table.identifier) for name, table in tables.items()}
+    icebergs |= {n: follow_source(icebergs[n], courses[n].steps) for n in icebergs if courses[n].steps}
+    meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")
     register(states, writer, cycle, icebergs.values())
     plan = ChangePlan(
         **writer.task_settings,
@@ -88,8 +86,85 @@ def _run(
         upto_lsn=now.lsn,
         xid=now.xid,
         targets=tuple(
-            target(table, icebergs[table.name], facts[table.name], cycle, positions[table.name].lsn)
-            for table in writer.source.tables
+            target(table, icebergs[name], course.position.facts, cycle, course.position.lsn, course.position.versions)
+            for name, table in tables.items()
+            for course in (courses[name],)
         ),
+        aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
+        meta=meta,
     )
     return run_tasks(writer.session, read_changes, [plan])[0]
+
+
+def _publish(
+    writer: Writer,
+    states: Connection,
+    cycle: Cycle,
+    stream: state.Stream,
+    courses: Courses,
+    result: ChangeResult,
+    now: SourceNow,
+) -> None:
+    moved = {name: course.position for name, course in courses.items() if course.position != course.before}
+    after = {name: replace(c.position, lsn=max(c.position.lsn, now.lsn)) for name, c in courses.items()}
+    in_cut = covered(after, now.lsn)
+    files = result.meta_files | schema_change_files(writer, states, cycle, courses, now)
+
+    def record(connection: psycopg.Connection) -> None:
+        for position in moved.values():
+            state.put_position(connection, writer.name, position)
+
+    if result.written or files or in_cut != tuple(stream.cut_tables):
+        publication = Publication(
+            cycle_id=cycle.id,
+            source=writer.name,
+            epoch=stream.epoch,
+            appends=(*(append_of(writer, cycle, w) for w in result.written), *meta_appends(writer, cycle, files)),
+            revision=stream.revision,
+            cut=Cut(stream.epoch, now.lsn - 1, now.at, in_cut),
+            advance_to=now.lsn,
+            record=record,
+        )
+        publish(writer.settings, writer.catalog, writer.lease, publication)
+        return
+    with states.transaction():
+        leases.check(states, writer.lease, writer.limits.lease_seconds)
+        current = state.read_stream(states, writer.name)
+        if current is None or current.revision != stream.revision:
+            raise Outdated
+        record(states)
+        state.advance_positions(states, writer.name, now.lsn)
+
+
+def schema_change_files(
+    writer: Writer, states: Connection, cycle: Cycle, courses: Courses, now: SourceNow
+) -> dict[str, tuple[DataFile, ...]]:
+    """One row of `meta.schema_changes` for each alteration, and for each table that is parked or read anew by doubt."""
+    rows = [
+        row
+        for name, course in courses.items()
+        if course.position != course.before
+        for row in _change_rows(writer.name, name, course, cycle, now.lsn, now.at)
+    ]
+    if not rows:
+        return {}
+    table = ensure_meta(writer.catalog, "schema_changes")
+    meta_metadata(writer, states, cycle, "schema_changes")
+    data = pa.Table.from_pylist(rows, schema=table.schema().as_arrow())
+    return {"schema_changes": tuple(_dataframe_to_data_files(table.metadata, data, table.io, write_uuid=uuid.uuid4()))}
+
+
+def _change_rows(
+    source: str, name: str, course: Course, cycle: Cycle, lsn: int, at: datetime
+) -> list[dict[str, object]]:
+    head = {"source": source, "table": name, "epoch": cycle.epoch, "noticed_lsn": lsn, "noticed_at": at}
+    rows = [
+        head | {"kind": c.kind, "column": c.column, "before": c.before, "after": c.after, "effect": course.effect}
+        for c in course.changes
+    ]
+    if course.position.state != course.before.state:
+        rows.append(
+            head | {"kind": "table " + course.position.state, "before": course.before.state,
+                    "after": course.position.state, "effect": course.position.reason}
+        )  # fmt: skip
+    return rows

@@ -12,6 +12,7 @@ from datetime import datetime
 import psycopg
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
@@ -47,12 +48,15 @@ MAX_CONFLICTS = 50
 
 @dataclass(frozen=True)
 class TableAppend:
-    """Data files to append to one table; no files still make a snapshot, so that a cut can name one."""
+    """Data files to append to one table; no files still make a snapshot, so that a cut can name one.
 
-    name: str
+    `delete` names rows that go in the same commit: records that leave the spool as they land.
+    """
+
     identifier: tuple[str, str]
     data_files: tuple[DataFile, ...]
     summary: dict[str, str]
+    delete: BooleanExpression | None = None
 
 
 @dataclass(frozen=True)
@@ -67,15 +71,19 @@ class Cut:
 
 @dataclass(frozen=True)
 class Publication:
-    """What one publish does."""
+    """What one publish does. `revision` is the stream's when the publish was planned; None where that does not matter.
+
+    `record` writes further state in the same transaction.
+    """
 
     cycle_id: str
     source: str
     epoch: int
     appends: tuple[TableAppend, ...]
+    revision: int | None = None
     cut: Cut | None = None
     advance_to: int | None = None
-    positions: tuple[state.Position, ...] = ()
+    record: Callable[[psycopg.Connection], None] = lambda connection: None
 
 
 @dataclass
@@ -85,6 +93,10 @@ class _Staged:
     new_location: str
     snapshot_id: int
     table: Table = field(repr=False)
+
+
+class Outdated(Exception):
+    """Positions were changed after the publish was planned: it has to be planned again."""
 
 
 class _Conflict(Exception):
@@ -110,13 +122,13 @@ def ensure_cuts(catalog: SqlCatalog) -> Table:
     )
 
 
-def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: Publication) -> dict[str, int]:
-    """Makes a cycle visible, all of it or nothing; returns table name → new snapshot id.
+def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: Publication) -> None:
+    """Makes a cycle visible, all of it or nothing.
 
-    Raises LeaseLost when another writer took the source over.
+    Raises LeaseLost when another writer took the source over, Outdated when its plan no longer holds.
     """
     for _ in range(MAX_CONFLICTS):
-        staged = {append.name: _stage_append(catalog, append) for append in publication.appends}
+        staged = {append.identifier: _stage_append(catalog, append) for append in publication.appends}
         all_staged = [*staged.values()]
         if publication.cut:
             all_staged.append(_stage_cut(settings, catalog, publication, staged))
@@ -124,21 +136,27 @@ def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: 
             _swap(settings, catalog.name, lease, publication, all_staged)
         except _Conflict:
             continue
-        return {name: table.snapshot_id for name, table in staged.items()}
+        return
     raise LakehouseError(
         f"source {lease.source!r}: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost"
     )
 
 
 def _stage_append(catalog: SqlCatalog, append: TableAppend) -> _Staged:
-    return _stage(catalog, append.identifier, append.data_files, append.summary)
+    return _stage(catalog, append.identifier, append.data_files, append.summary, append.delete)
 
 
 def _stage(
-    catalog: SqlCatalog, identifier: tuple[str, str], files: tuple[DataFile, ...], summary: dict[str, str]
+    catalog: SqlCatalog,
+    identifier: tuple[str, str],
+    files: tuple[DataFile, ...],
+    summary: dict[str, str],
+    delete: BooleanExpression | None = None,
 ) -> _Staged:
     table = catalog.load_table(identifier)
     transaction = Transaction(table, autocommit=False)
+    if delete is not None:
+        transaction.delete(delete, snapshot_properties=summary)
     with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
         for file in files:
             append.append_data_file(file)
@@ -150,15 +168,17 @@ def _stage(
 
 
 def _stage_cut(
-    settings: Settings, catalog: SqlCatalog, publication: Publication, staged: dict[str, _Staged]
+    settings: Settings, catalog: SqlCatalog, publication: Publication, staged: dict[tuple[str, str], _Staged]
 ) -> _Staged:
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with state.connect_catalog(settings) as connection:
         now = state.catalog_clock(connection)
     snapshots = {
-        name: str(staged[name].snapshot_id if name in staged else _current_snapshot(catalog, publication.source, name))
-        for name in cut.tables
+        identifier[1]: str(
+            staged[identifier].snapshot_id if identifier in staged else _current_snapshot(catalog, identifier)
+        )
+        for identifier in ((f"raw_{publication.source}", name) for name in cut.tables)
     }
     row = pa.Table.from_pylist(
         [
@@ -177,9 +197,9 @@ def _stage_cut(
     return _stage(catalog, CUTS, files, {"lakehouse.source": publication.source})
 
 
-def _current_snapshot(catalog: SqlCatalog, source: str, name: str) -> int:
-    snapshot = catalog.load_table((f"raw_{source}", name)).current_snapshot()
-    assert snapshot is not None, f"{name} is in a cut but has no snapshot"
+def _current_snapshot(catalog: SqlCatalog, identifier: tuple[str, str]) -> int:
+    snapshot = catalog.load_table(identifier).current_snapshot()
+    assert snapshot is not None, f"{identifier[1]} is in a cut but has no snapshot"
     return snapshot.snapshot_id
 
 
@@ -192,10 +212,13 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
             # The lease's row is locked now, so an earlier attempt has either committed or gone.
             if state.cycle_landed(connection, publication.cycle_id):
                 return
+            if publication.revision is not None:
+                stream = state.read_stream(connection, publication.source)
+                if stream is None or stream.revision != publication.revision:
+                    raise Outdated
             for table in sorted(staged, key=lambda item: item.identifier):
                 _swap_pointer(connection, catalog_name, table)
-            for position in publication.positions:
-                state.put_position(connection, publication.source, position)
+            publication.record(connection)
             if publication.advance_to is not None:
                 state.advance_positions(connection, publication.source, publication.advance_to)
             cut = publication.cut

@@ -1,5 +1,7 @@
 """Raw tables: the source's columns with faithful types, then the metadata columns, partitioned by commit day."""
 
+from collections.abc import Iterable
+
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
@@ -15,11 +17,10 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.describe import ColumnFacts, TableFacts
+from ingestion.describe import TableFacts, TableProblem
+from ingestion.evolve import Step, lake_type, widens
 from ingestion.publish import TABLE_PROPERTIES, ensure_table
-from ingestion.types import SourceType, target_type
 from lakehouse.declarations import RawTable
-from lakehouse.errors import LakehouseError
 
 METADATA: tuple[tuple[str, IcebergType, str], ...] = (
     ("_op", StringType(), "r snapshot row, c insert, u update, d delete, t truncate"),
@@ -33,23 +34,14 @@ METADATA: tuple[tuple[str, IcebergType, str], ...] = (
     ("_old_key", StringType(), "JSON of the previous key on the c of a key change"),
 )
 PARTITION_BY = "_committed_at"
-
-
-def source_type(column: ColumnFacts) -> SourceType:
-    """The column's type as the conversion table knows it."""
-    return SourceType(oid=column.type_oid, name=column.type_name, typmod=column.typmod, kind=column.type_kind)
-
-
-def lake_name(table: RawTable, column: str) -> str:
-    """The column's name in the lake: its own, or its declared alias."""
-    return table.raw.alias.get(column, column)
+FORMERLY = "lakehouse.formerly."  # property of a raw table: what a renamed column was called before
 
 
 def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
-    """The Iceberg schema of a raw table; raises LakehouseError when two names would collide in Trino."""
-    names = [lake_name(table, column.name) for column in facts.columns]
-    _check_names(table, names)
-    types = [_column_type(table, column) for column in facts.columns]
+    """The Iceberg schema of a raw table; raises TableProblem when two names would collide in Trino."""
+    names = [column.lake for column in facts.columns]
+    check_names(table, facts)
+    types = [lake_type(table, column) for column in facts.columns]
     fields = [
         NestedField(index, name, kind, required=False, doc=column.declared_type)
         for index, (name, kind, column) in enumerate(zip(names, types, facts.columns, strict=True), start=1)
@@ -77,29 +69,52 @@ def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) ->
     )
 
 
-def add_missing_columns(iceberg: Table, table: RawTable, facts: TableFacts) -> Table:
-    """Adds columns that the source has gained, before the metadata columns' meaning changes for anyone."""
-    existing = {field.name for field in iceberg.schema().fields}
-    added = [column for column in facts.columns if lake_name(table, column.name) not in existing]
-    if not added:
-        return iceberg
+def follow_source(iceberg: Table, steps: Iterable[Step]) -> Table:
+    """Takes the steps that are not taken yet: repeating them, after a crash in between, changes nothing.
+
+    Renames come first and by themselves, because one of them may make room for a column that is added. Columns keep
+    their field ids, so earlier snapshots and files stay readable.
+    """
+    steps = list(steps)
+    there = {field.name: field.field_type for field in iceberg.schema().fields}
+    renames = [s for s in steps if s.action == "rename" and s.column in there and s.to not in there]
+    moved = {step.column for step in renames}
+    renames += [
+        Step("rename", step.column, to=f"{step.column}__{there[step.column]}".replace(", ", "_").rstrip(")").replace("(", "_"))
+        for step in steps
+        if step.action == "add" and step.type is not None and step.column in there.keys() - moved
+        and not _fits(there[step.column], step.type)
+    ]  # fmt: skip
+    if renames:
+        with iceberg.transaction() as transaction:
+            transaction.set_properties({f"{FORMERLY}{step.to}": step.column for step in renames})
+            with transaction.update_schema() as update:
+                for step in renames:
+                    update.rename_column(step.column, step.to)
+        iceberg = iceberg.refresh()
+    types = {field.name: field.field_type for field in iceberg.schema().fields}
     with iceberg.update_schema() as update:
-        for column in added:
-            update.add_column(lake_name(table, column.name), _column_type(table, column), doc=column.declared_type)
+        for step in steps:
+            if step.action == "rename" or step.type is None:
+                continue
+            if step.column not in types:
+                update.add_column(step.column, step.type, doc=step.doc)
+            elif widens(types[step.column], step.type):
+                update.update_column(step.column, step.type, doc=step.doc)
     return iceberg.refresh()
 
 
-def _column_type(table: RawTable, column: ColumnFacts) -> IcebergType:
-    if table.raw.mask.get(column.name) == "sha256":
-        return StringType()
-    return target_type(source_type(column)).iceberg
+def _fits(there: IcebergType, wanted: IcebergType) -> bool:
+    """Whether a column that is there already, from an earlier life of the source's, can hold the wanted type."""
+    return there == wanted or widens(there, wanted) or widens(wanted, there)
 
 
-def _check_names(table: RawTable, names: list[str]) -> None:
+def check_names(table: RawTable, facts: TableFacts) -> None:
+    """Raises TableProblem when two columns would bear one name in Trino."""
     taken = {name for name, _, _ in METADATA}
-    for name in names:
+    for name in (column.lake for column in facts.columns):
         if name.lower() in taken:
-            raise LakehouseError(
+            raise TableProblem(
                 f"source {table.source!r}, table {table.name!r}: column {name!r} collides (names are compared in lower "
                 f"case, metadata columns included): declare meta.raw.alias: {{{name}: another_name}}"
             )

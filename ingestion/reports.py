@@ -17,14 +17,24 @@ class TableReport:
 
 
 @dataclass(frozen=True)
+class Aside:
+    """A table that is in no cut now: its state (see `ingestion.state.TableState`) and why."""
+
+    name: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
 class SourceReport:
-    """One source after it was brought up to a position."""
+    """One source after it was brought up to a position; `tables` are in the cut, `aside` are not."""
 
     source: str
     epoch: int
     cut_lsn: int
     cut_at: datetime
     tables: tuple[TableReport, ...]
+    aside: tuple[Aside, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,3 +51,4 @@ class SourceStatus:
     cut_lsn: int | None
     cut_at: datetime | None
     behind_bytes: int
+    aside: tuple[Aside, ...] = ()

@@ -1,6 +1,6 @@
 """Source text and metadata to rows of a raw table, in columns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -8,90 +8,92 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.pgoutput.model import Relation
-from ingestion.types import ConversionError, SourceType, UnrepresentableValue, convert
-from lakehouse.errors import LakehouseError
-
-NUMERIC_OID = 1700
-
-
-@dataclass(frozen=True)
-class TargetColumn:
-    """How one source column lands."""
-
-    source_name: str
-    lake_name: str
-    type: SourceType
-    stream_oid: int
-    stream_typmod: int
-    mask: Literal["null", "sha256"] | None
+from ingestion.describe import ColumnFacts, TableFacts, TableProblem
+from ingestion.evolve import source_type
+from ingestion.types import ConversionError, UnrepresentableValue, convert
 
 
 @dataclass(frozen=True)
 class TableTarget:
-    """Everything a Spark task needs to write one raw table; travels by pickle."""
+    """Everything a Spark task needs to write one raw table; travels by pickle.
 
+    `columns` are those of the newest description, `versions` all descriptions that rows of the stream may be of.
+    """
+
+    source: str
     name: str
-    relation: tuple[str, str]
     metadata_json: str
-    columns: tuple[TargetColumn, ...]
+    columns: tuple[ColumnFacts, ...]
+    versions: tuple[TableFacts, ...]
     excluded: frozenset[str]
+    mask: Mapping[str, Literal["null", "sha256"]]
     key: tuple[str, ...]
     policy: Literal["error", "clamp", "null"]
     from_lsn: int
     epoch: int
     ingested_at: datetime
 
+    @property
+    def oids(self) -> frozenset[int]:
+        """By which oids the stream knows the table."""
+        return frozenset(facts.oid for facts in self.versions)
 
-class SchemaChanged(LakehouseError):
-    """The stream carries a column that the raw table does not have yet, or of another type."""
+
+class BadRow(Exception):
+    """A value that is not what its type prints: a poisonous row. `row` counts within the batch."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(reason)
+        self.row = row
 
 
 @dataclass
 class Counts:
-    """Rows by operation, and values the lake cannot hold, by column."""
+    """Rows by operation, and values the lake cannot hold: how many by column, and their texts with positions."""
 
     operations: dict[str, int] = field(default_factory=dict)
     unrepresentable: dict[str, int] = field(default_factory=dict)
+    texts: list[pa.Table] = field(default_factory=list)
 
     def add(self, meta: pa.Table) -> None:
         """Counts a batch's operations."""
         for entry in pc.value_counts(meta.column("_op").combine_chunks()).to_pylist():
             self.operations[entry["values"]] = self.operations.get(entry["values"], 0) + entry["counts"]
 
+    def absorb(self, other: "Counts") -> None:
+        """Adds what another one counted."""
+        for mine, theirs in ((self.operations, other.operations), (self.unrepresentable, other.unrepresentable)):
+            for name, count in theirs.items():
+                mine[name] = mine.get(name, 0) + count
+        self.texts += other.texts
+
 
 def raw_rows(
-    target: TableTarget, values: Mapping[str, pa.Array] | pa.Table, meta: pa.Table, schema: pa.Schema, counts: Counts
+    target: TableTarget,
+    values: Mapping[str, pa.Array] | pa.Table,
+    meta: pa.Table,
+    schema: pa.Schema,
+    counts: Counts,
+    columns: Sequence[ColumnFacts] | None = None,
 ) -> pa.Table:
     """Rows in the raw table's Arrow schema.
 
-    `values` holds text by source column name, `meta` the decoder's metadata columns. Columns the stream does not
-    carry become null. Raises LakehouseError naming table, column and value under the policy `error`.
+    `values` holds text by source column name, `meta` the decoder's metadata columns, `columns` what the values are
+    (the newest description by default). Columns that are not carried become null. Raises TableProblem under
+    the policy `error`, naming table and column, and BadRow for a text that its type never prints.
     """
-    counts.add(meta)
+    columns = target.columns if columns is None else columns
     by_name: dict[str, pa.Array] = {}
-    for column in target.columns:
-        text = _column(values, column.source_name)
+    for column in columns:
+        text = _column(values, column.name)
         if text is not None:
-            by_name[column.lake_name] = _land(target, column, text, counts)
+            by_name[column.lake] = _land(target, column, text, meta, counts)
+    counts.add(meta)
     by_name |= {name: meta.column(name) for name in meta.column_names}
+    by_name["_unchanged"] = _lake_names(meta.column("_unchanged"), columns)
     by_name["_epoch"] = pa.repeat(pa.scalar(target.epoch, pa.int32()), meta.num_rows)
     by_name["_ingested_at"] = pa.repeat(pa.scalar(target.ingested_at, pa.timestamp("us", "UTC")), meta.num_rows)
     return pa.table([_as(by_name.get(item.name), item.type, meta.num_rows) for item in schema], schema=schema)
-
-
-def check_relation(target: TableTarget, relation: Relation) -> None:
-    """Raises SchemaChanged when the stream's relation does not fit the types the task was planned with."""
-    planned = {column.source_name: column for column in target.columns}
-    for column in relation.columns:
-        if column.name in target.excluded:
-            continue
-        known = planned.get(column.name)
-        if known is None:
-            raise SchemaChanged(f"table {target.name!r}: new column {column.name!r} in the stream")
-        same_precision = column.typmod == known.stream_typmod or column.type_oid != NUMERIC_OID
-        if column.type_oid != known.stream_oid or not same_precision:
-            raise SchemaChanged(f"table {target.name!r}: column {column.name!r} has changed its type in the stream")
 
 
 def _column(values: Mapping[str, pa.Array] | pa.Table, name: str) -> Any:
@@ -100,24 +102,46 @@ def _column(values: Mapping[str, pa.Array] | pa.Table, name: str) -> Any:
     return values.get(name)
 
 
-def _land(target: TableTarget, column: TargetColumn, text: pa.Array, counts: Counts) -> pa.Array:
-    if column.mask == "null":
+def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Table, counts: Counts) -> pa.Array:
+    mask = target.mask.get(column.name)
+    if mask == "null":
         return None
-    if column.mask == "sha256":
+    if mask == "sha256":
         return _sha256(text)
+    where = f"source {target.source!r}, table {target.name!r}, column {column.name!r}"
     try:
-        converted = convert(_one_chunk(text), column.type, target.policy)
+        converted = convert(_one_chunk(text), source_type(column), target.policy)
     except UnrepresentableValue as error:
-        raise LakehouseError(
-            f"table {target.name!r}, column {column.source_name!r}: {error}; declare meta.raw.on_unrepresentable: "
-            "clamp or null"
-        ) from None
+        raise TableProblem(f"{where}: {error}; declare meta.raw.on_unrepresentable: clamp or null") from None
     except ConversionError as error:
-        raise LakehouseError(f"table {target.name!r}, column {column.source_name!r}: {error}") from None
+        raise BadRow(error.row, f"column {column.name!r}: {error}") from None
     if converted.unrepresentable:
-        name = column.lake_name
-        counts.unrepresentable[name] = counts.unrepresentable.get(name, 0) + converted.unrepresentable
+        counts.unrepresentable[column.lake] = counts.unrepresentable.get(column.lake, 0) + converted.unrepresentable
+        counts.texts.append(_odd_texts(target, column, converted.rows, converted.texts, meta))
     return converted.array
+
+
+def _odd_texts(target: TableTarget, column: ColumnFacts, rows: pa.Array, texts: pa.Array, meta: pa.Table) -> pa.Table:
+    return pa.table(
+        {
+            "source": pa.repeat(target.source, len(rows)),
+            "table": pa.repeat(target.name, len(rows)),
+            "column": pa.repeat(column.lake, len(rows)),
+            "epoch": pa.repeat(pa.scalar(target.epoch, pa.int32()), len(rows)),
+            "commit_lsn": meta.column("_commit_lsn").take(rows),
+            "seq": meta.column("_seq").take(rows),
+            "text": texts,
+        }
+    )
+
+
+def _lake_names(unchanged: Any, columns: Sequence[ColumnFacts]) -> Any:
+    """The columns that a row did not carry, as the lake calls them."""
+    renamed = {column.name: column.lake for column in columns if column.name != column.lake}
+    if not renamed or unchanged.null_count == len(unchanged):
+        return unchanged
+    named = [None if names is None else [renamed.get(n, n) for n in names] for names in unchanged.to_pylist()]
+    return pa.array(named, pa.list_(pa.string()))
 
 
 def _sha256(text: pa.Array) -> pa.Array:

@@ -14,10 +14,11 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile
 
-from ingestion.describe import TableFacts
+from ingestion.describe import TableFacts, TableProblem
 from ingestion.pgoutput.model import META_SCHEMA
-from ingestion.rows import Counts, TableTarget, raw_rows
+from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.source import connect_source, lsn_number, source_now
 from ingestion.writer import TableWriter, Written
 from lakehouse.declarations import RawTable
@@ -59,6 +60,7 @@ class ChunkPlan:
     point: Point
     target: TableTarget
     restart: bool
+    unrepresentable: str
     io_properties: dict[str, str]
     batch_bytes: int
     file_bytes: int
@@ -121,12 +123,17 @@ def select_sql(facts: TableFacts, chunk: Chunk) -> str:
     return f"SELECT {columns} FROM ONLY {relation(*chunk.relation)} WHERE {' AND '.join(bounds)}"
 
 
-def read_chunk(plan: ChunkPlan) -> Written:
-    """Reads and writes one chunk; raises LakehouseError naming source and relation."""
+def read_chunk(plan: ChunkPlan) -> tuple[Written, tuple[DataFile, ...]]:
+    """Reads and writes one chunk: the rows' files, and those of `meta.unrepresentable`.
+
+    Raises LakehouseError naming source and relation, TableProblem for a value that does not land.
+    """
     import adbc_driver_postgresql.dbapi as adbc
 
     counts = Counts()
-    writer = TableWriter(plan.target.metadata_json, PyArrowFileIO(plan.io_properties), plan.file_bytes)
+    io = PyArrowFileIO(plan.io_properties)
+    writer = TableWriter(plan.target.metadata_json, io, plan.file_bytes)
+    odd = TableWriter(plan.unrepresentable, io, plan.file_bytes)
     if plan.restart and plan.chunk.number == 0:
         writer.add(raw_rows(plan.target, {}, _meta(plan.point, "t", -1, 1), writer.schema, counts))
     row = plan.chunk.number * CHUNK_SEQ
@@ -144,7 +151,11 @@ def read_chunk(plan: ChunkPlan) -> Written:
     except adbc.Error as error:
         reason = str(error).strip().splitlines()[0][:300]
         raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
-    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable)
+    except BadRow as error:
+        raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None
+    for texts in counts.texts:
+        odd.add(texts.cast(odd.schema))
+    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable), odd.close()
 
 
 def _meta(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

@@ -4,14 +4,16 @@ They live in the catalog's database so that one SQL transaction can swap table m
 the writer's lease. Positions are exclusive: every transaction with a commit LSN below `lsn` is in the lake.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from ingestion.describe import TableFacts, facts_from_json
 from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings
 
@@ -34,9 +36,18 @@ CREATE TABLE IF NOT EXISTS lakehouse.staged_files (
 CREATE TABLE IF NOT EXISTS lakehouse.cycles (
   cycle_id text PRIMARY KEY, source text NOT NULL, epoch integer NOT NULL, cut_lsn bigint,
   published_at timestamptz NOT NULL DEFAULT clock_timestamp());
+ALTER TABLE lakehouse.streams ADD COLUMN IF NOT EXISTS revision bigint NOT NULL DEFAULT 0;
+ALTER TABLE lakehouse.positions ADD COLUMN IF NOT EXISTS point bigint NOT NULL DEFAULT 0;
+ALTER TABLE lakehouse.positions ADD COLUMN IF NOT EXISTS reason text;
+CREATE TABLE IF NOT EXISTS lakehouse.chunks (
+  source text, "table" text, number integer, relation text[] NOT NULL, first_page bigint NOT NULL, end_page bigint,
+  point bigint, PRIMARY KEY (source, "table", number));
 """
 
-TableState = Literal["streaming", "parked"]
+TableState = Literal["new", "loading", "streaming", "stale", "parked", "paused", "resuming"]
+"""`new`: not begun, `reason` says what is in the way. `loading`: being snapshotted, its records land from its point on.
+`streaming`: in the cuts. `stale`: its records land, but a repair has to come first. `parked`, `paused`: its records go
+to the spool, for `reason` or by the user's wish. `resuming`: the next cycle lands what was spooled."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +73,35 @@ class Stream:
     cut_at: datetime | None
     cut_tables: list[str]
     updated_at: datetime
+    revision: int
 
 
 @dataclass(frozen=True)
 class Position:
-    """How far one table is in the lake; `facts` are the type facts its Iceberg schema was made from."""
+    """How far one table is in the lake.
+
+    Everything below `lsn` has landed or is in the spool. `point` is the consistent point of its newest snapshot rows: a cut
+    that names the table must not be before it. `versions` are the descriptions that records from here on may be of.
+    """
 
     table: str
     epoch: int
     lsn: int
     state: TableState
-    facts: dict[str, Any]
+    point: int = 0
+    reason: str | None = None
+    versions: tuple[TableFacts, ...] = ()
+    fingerprint: str = ""
+
+    @property
+    def facts(self) -> TableFacts:
+        """The newest description."""
+        return self.versions[-1]
+
+    @property
+    def lands(self) -> bool:
+        """Whether its records land rather than being spooled."""
+        return self.state in ("streaming", "loading", "stale")
 
 
 def connect_catalog(settings: Settings) -> psycopg.Connection:
@@ -86,7 +115,7 @@ def connect_catalog(settings: Settings) -> psycopg.Connection:
 
 def ensure_state(connection: psycopg.Connection) -> None:
     """Creates the state tables where they are missing."""
-    if connection.execute("SELECT to_regclass('lakehouse.cycles')").fetchone() == (None,):
+    if connection.execute("SELECT to_regclass('lakehouse.chunks')").fetchone() == (None,):
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
             if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
@@ -102,11 +131,16 @@ def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:
 
 def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Position]:
     """The positions of a source's tables by table name."""
-    with connection.cursor(row_factory=class_row(Position)) as cursor:
-        rows = cursor.execute(
-            'SELECT "table", epoch, lsn, state, facts FROM lakehouse.positions WHERE source = %s', (source,)
-        )
-        return {row.table: row for row in rows}
+    rows = connection.execute(
+        'SELECT "table", epoch, lsn, state, point, reason, facts FROM lakehouse.positions WHERE source = %s', (source,)
+    )
+    positions = {}
+    for table, epoch, lsn, table_state, point, reason, kept in rows:
+        stored = kept.get("versions", [kept] if kept else [])
+        versions = tuple(facts_from_json(facts) for facts in stored)
+        fingerprint = kept.get("fingerprint", "")
+        positions[table] = Position(table, epoch, lsn, table_state, point, reason, versions, fingerprint)
+    return positions
 
 
 def create_stream(
@@ -123,39 +157,65 @@ def create_stream(
 def restart_stream(
     connection: psycopg.Connection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
-    """Begins the next epoch: no slot yet, no table with a position, no cut of this epoch."""
+    """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows is in doubt."""
     connection.execute(
         "UPDATE lakehouse.streams SET epoch = epoch + 1, lsn = 0, slot = %s, system_identifier = %s, timeline = %s,"
-        " publication_oid = %s, cut_tables = '{}', updated_at = clock_timestamp() WHERE source = %s",
+        " publication_oid = %s, cut_tables = '{}', revision = revision + 1, updated_at = clock_timestamp()"
+        " WHERE source = %s",
         (slot, cluster.system_identifier, cluster.timeline, publication_oid, source),
     )
-    connection.execute("DELETE FROM lakehouse.positions WHERE source = %s", (source,))
+    connection.execute(
+        "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, reason = NULL, facts = '{}',"
+        " state = CASE WHEN state IN ('new', 'loading') THEN 'new' ELSE 'stale' END WHERE source = %s",
+        (source,),
+    )
+    connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))
 
 
-def forget_positions(connection: psycopg.Connection, source: str, tables: list[str]) -> None:
-    """Forgets tables that are no longer declared: declared again, they need a new snapshot."""
-    connection.execute('DELETE FROM lakehouse.positions WHERE source = %s AND "table" = ANY(%s)', (source, tables))
+def revise(connection: psycopg.Connection, source: str) -> None:
+    """Makes a publish that was planned before this fail: what it went by has changed."""
+    connection.execute("UPDATE lakehouse.streams SET revision = revision + 1 WHERE source = %s", (source,))
+
+
+def forget_positions(connection: psycopg.Connection, source: str, tables: Collection[str]) -> None:
+    """Forgets tables: declared again, they need a new snapshot."""
+    for name in ("positions", "chunks"):
+        connection.execute(
+            f'DELETE FROM lakehouse.{name} WHERE source = %s AND "table" = ANY(%s)', (source, list(tables))
+        )
 
 
 def put_position(connection: psycopg.Connection, source: str, position: Position) -> None:
     """Inserts or replaces one table's position."""
+    kept = {"fingerprint": position.fingerprint, "versions": [facts.to_json() for facts in position.versions]}
     connection.execute(
-        'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, facts) VALUES (%s, %s, %s, %s, %s, %s)'
-        ' ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch, lsn = excluded.lsn,'
-        " state = excluded.state, facts = excluded.facts, updated_at = clock_timestamp()",
-        (source, position.table, position.epoch, position.lsn, position.state, Jsonb(position.facts)),
+        'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'
+        ' VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
+        " lsn = excluded.lsn, state = excluded.state, point = excluded.point, reason = excluded.reason,"
+        " facts = excluded.facts, updated_at = clock_timestamp()",
+        (source, position.table, position.epoch, position.lsn, position.state, position.point, position.reason,
+         Jsonb(kept)),
+    )  # fmt: skip
+
+
+def note_new(connection: psycopg.Connection, source: str, table: str, epoch: int, problem: str | None) -> None:
+    """Records a table that has not begun, and what is in its way."""
+    connection.execute(
+        'INSERT INTO lakehouse.positions AS known (source, "table", epoch, lsn, state, reason) VALUES (%s, %s, %s, 0, %s, %s)'
+        ' ON CONFLICT (source, "table") DO UPDATE SET reason = excluded.reason WHERE known.state = excluded.state',
+        (source, table, epoch, "new", problem),
     )
 
 
 def advance_positions(connection: psycopg.Connection, source: str, lsn: int) -> None:
-    """Moves the stream and every streaming table that is behind up to `lsn`."""
+    """Moves the stream and every table that is behind up to `lsn`."""
     connection.execute(
         "UPDATE lakehouse.streams SET lsn = greatest(lsn, %s), updated_at = clock_timestamp() WHERE source = %s",
         (lsn, source),
     )
     connection.execute(
         "UPDATE lakehouse.positions SET lsn = %s, updated_at = clock_timestamp()"
-        " WHERE source = %s AND state = 'streaming' AND lsn < %s",
+        " WHERE source = %s AND state <> 'new' AND lsn < %s",
         (lsn, source, lsn),
     )
 
@@ -167,17 +227,22 @@ def catalog_clock(connection: psycopg.Connection) -> datetime:
     return row[0]
 
 
-def register_staged(connection: psycopg.Connection, cycle_id: str, source: str, prefixes: list[str]) -> None:
+def register_staged(
+    connection: psycopg.Connection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
+) -> None:
     """Names the object prefixes a cycle is about to write, so that orphan removal spares them.
 
-    Prefixes of the source's earlier, unpublished cycles are forgotten: the lease's holder knows that they can never
-    be published any more.
+    Prefixes of the source's other cycles are forgotten unless they are `live`: the lease's holder knows that they can
+    never be published any more.
     """
     with connection.transaction():
-        connection.execute("DELETE FROM lakehouse.staged_files WHERE source = %s", (source,))
+        connection.execute(
+            "DELETE FROM lakehouse.staged_files WHERE source = %s AND cycle_id <> ALL(%s)", (source, [cycle_id, *live])
+        )
         with connection.cursor() as cursor:
             cursor.executemany(
-                "INSERT INTO lakehouse.staged_files (cycle_id, source, prefix) VALUES (%s, %s, %s)",
+                "INSERT INTO lakehouse.staged_files (cycle_id, source, prefix) VALUES (%s, %s, %s)"
+                " ON CONFLICT DO NOTHING",
                 [(cycle_id, source, prefix) for prefix in prefixes],
             )
 

@@ -6,6 +6,6 @@ Every step works on arrays; only relation and truncate messages, which are few, 
 """
 
 from ingestion.pgoutput.decoder import Decoder
-from ingestion.pgoutput.model import Batch, DecodeError, Relation, RelationColumn
+from ingestion.pgoutput.model import PICKED_SCHEMA, Batch, DecodeError, Relation, RelationColumn
 
-__all__ = ["Batch", "DecodeError", "Decoder", "Relation", "RelationColumn"]
+__all__ = ["PICKED_SCHEMA", "Batch", "DecodeError", "Decoder", "Relation", "RelationColumn"]

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from ingestion.pgoutput.cells import fail_where
-from ingestion.pgoutput.model import META_SCHEMA, Batch, DecodeError, Relation, rows_without_columns
-from ingestion.pgoutput.relations import read_truncates, read_versions, segments
+from ingestion.pgoutput.model import META_SCHEMA, PICKED_SCHEMA, Batch, DecodeError, Relation, rows_without_columns
+from ingestion.pgoutput.relations import encode_relation, read_truncates, read_versions, segments
 from ingestion.pgoutput.rows import Rows, decode_rows
 from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
 
@@ -59,12 +59,15 @@ class Decoder:
     the 32-bit ids of the stream.
     `keys` names the key of a relation (schema, name) where the replica identity does not: under REPLICA IDENTITY
     FULL an update is known as a key change only with it.
+    `only` are the oids of the relations to decode; all of them when left out.
     """
 
-    def __init__(self, xid_reference: int, keys: Keys | None = None) -> None:
+    def __init__(self, xid_reference: int, keys: Keys | None = None, only: frozenset[int] | None = None) -> None:
         self._xid_reference = xid_reference
         self._keys: Keys = dict(keys or {})
+        self.only = only
         self._state = State()
+        self._before = self._state
 
     @property
     def in_transaction(self) -> bool:
@@ -102,27 +105,62 @@ class Decoder:
         parts: list[Batch] = []
         for first, wire in _all_blocks(messages):
             try:
-                state, decoded = _decode_block(state, wire, self._keys, self._xid_reference)
+                state, decoded = self._decode(state, wire)
             except DecodeError as error:
                 earliest = self._earliest(state, wire, error)
                 raise DecodeError(first + earliest.index, earliest.reason) from None
             parts += decoded
-        self._state = state
+        self._before, self._state = self._state, state
         return _merged(parts)
+
+    def pick(self, messages: pa.Array | pa.ChunkedArray, oids: frozenset[int]) -> pa.Table:
+        """The change messages of some relations as they are (PICKED_SCHEMA), of the messages last given to `feed`.
+
+        A truncate of several relations is given for each of them apart.
+        """
+        state, picked = self._before, []
+        for _, wire in _all_blocks(messages):
+            state, parts, transactions = _walk(state, wire, self._xid_reference)
+            picked += [_picked(wire, relation, at, transactions) for relation, at in parts if relation.oid in oids]
+        return pa.concat_tables([PICKED_SCHEMA.empty_table(), *picked])
+
+    def _decode(self, state: State, wire: Wire) -> tuple[State, list[Batch]]:
+        if len(wire) == 0:
+            return state, []
+        after, parts, transactions = _walk(state, wire, self._xid_reference)
+        batches = []
+        for relation, segment in parts:
+            if self.only is None or relation.oid in self.only:
+                rows = decode_rows(wire, relation, self._keys.get((relation.schema, relation.name)), segment)
+                batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
+        return after, batches
 
     def _earliest(self, state: State, wire: Wire, error: DecodeError) -> DecodeError:
         """The first bad message: checks run by kind and column, so a later one may have been found first."""
         try:
-            _decode_block(state, wire.first(error.index), self._keys, self._xid_reference)
+            self._decode(state, wire.first(error.index))
         except DecodeError as earlier:
             return self._earliest(state, wire, earlier)
         return error
 
-    def skip(self, message: bytes) -> None:
-        """Pass over one change message that could not be decoded, so that those after it keep their `_seq`."""
-        if message[:1] not in (b"I", b"U", b"D", b"T", b"M") or not self._state.in_transaction:
+    def skip(self, message: bytes) -> pa.Table:
+        """Pass over one change message that could not be decoded, so that those after it keep their `_seq`.
+
+        Returns it as `pick` does, with no row for a logical message. Raises ValueError for what cannot be skipped.
+        """
+        relation = self._state.relations.get(int.from_bytes(message[1:5], "big"))
+        if message[:1] not in (b"I", b"U", b"D") or not self._state.in_transaction or relation is None:
             raise ValueError("only a change message inside a transaction can be skipped")
-        self._state = replace(self._state, counted=self._state.counted + 1)
+        picked = pa.table(
+            [
+                [self._state.lsn], [self._state.counted], [self._state.xid],
+                pa.array([self._state.committed_at]).cast(pa.timestamp("us", tz="UTC")),
+                [relation.oid], [encode_relation(relation)], [message],
+            ],
+            schema=PICKED_SCHEMA,
+        )  # fmt: skip
+        self._before = self._state = replace(self._state, counted=self._state.counted + 1)
+        return picked
 
 
 def _all_blocks(messages: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, Wire]]:
@@ -133,9 +171,10 @@ def _all_blocks(messages: pa.Array | pa.ChunkedArray) -> Iterator[tuple[int, Wir
         first += len(chunk)
 
 
-def _decode_block(state: State, wire: Wire, keys: Keys, xid_reference: int) -> tuple[State, list[Batch]]:
-    if len(wire) == 0:
-        return state, []
+def _walk(
+    state: State, wire: Wire, xid_reference: int
+) -> tuple[State, list[tuple[Relation, Positions]], _Transactions]:
+    """The row messages of each relation version of a block, and where the decoder stands after it."""
     every = np.arange(len(wire))
     size = wire.end - wire.start
     fail_where(size == 0, every, "message is empty")
@@ -150,12 +189,27 @@ def _decode_block(state: State, wire: Wire, keys: Keys, xid_reference: int) -> t
     fail_where((change | (kind == ord("T"))) & (depth != 1), every, "change outside of a transaction")
     versions = read_versions(wire, np.flatnonzero(kind == ord("R")), state.relations)
     messages, oids = _changes(wire, np.flatnonzero(change), np.flatnonzero(kind == ord("T")))
-    batches = []
-    for relation, segment in segments(versions, messages, oids):
-        rows = decode_rows(wire, relation, keys.get((relation.schema, relation.name)), segment)
-        batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
     after = _after(state, wire, kind, transactions, bool(depth[-1]))
-    return replace(after, relations=versions.after() if versions.changes else state.relations), batches
+    after = replace(after, relations=versions.after() if versions.changes else state.relations)
+    return after, segments(versions, messages, oids), transactions
+
+
+def _picked(wire: Wire, relation: Relation, at: Positions, transactions: _Transactions) -> pa.Table:
+    number = transactions.number[at]
+    single = b"T" + (1).to_bytes(4, "big") + b"\0" + relation.oid.to_bytes(4, "big")
+    found = (wire.message(index) for index in at.tolist())
+    return pa.table(
+        [
+            pa.array(transactions.lsn[number]),
+            pa.array(transactions.place[at]),
+            pa.array(transactions.xid[number]),
+            pa.array(transactions.committed_at[number]).cast(pa.timestamp("us", tz="UTC")),
+            pa.repeat(pa.scalar(relation.oid, pa.int64()), len(at)),
+            pa.repeat(pa.scalar(encode_relation(relation), pa.binary()), len(at)),
+            pa.array([single if message[:1] == b"T" else message for message in found], pa.binary()),
+        ],
+        schema=PICKED_SCHEMA,
+    )
 
 
 def _read_transactions(

@@ -17,6 +17,19 @@ META_SCHEMA = pa.schema(
 )
 
 
+PICKED_SCHEMA = pa.schema(
+    [
+        pa.field("commit_lsn", pa.int64()),
+        pa.field("place", pa.int64()),  # index within the transaction; `_seq` is twice that
+        pa.field("xid", pa.int64()),
+        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
+        pa.field("oid", pa.int64()),
+        pa.field("relation", pa.binary()),
+        pa.field("message", pa.binary()),
+    ]
+)
+
+
 class DecodeError(ValueError):
     """A message that pgoutput would not have sent. `index` counts within the array given to `feed`."""
 

@@ -1,5 +1,6 @@
 """Relation messages, and which version of a relation each row message belongs to."""
 
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -37,6 +38,15 @@ def _parse(message: memoryview) -> Relation:
     if identity not in "dnfi":
         raise ValueError(f"replica identity {identity!r}")
     return Relation(oid, schema or "pg_catalog", name, identity, tuple(columns))
+
+
+def encode_relation(relation: Relation) -> bytes:
+    """The Relation message that describes a relation; `parse_relation` reads it back."""
+    head = b"R" + relation.oid.to_bytes(4, "big") + relation.schema.encode() + b"\0" + relation.name.encode() + b"\0"
+    columns = [
+        bytes([c.is_key]) + c.name.encode() + b"\0" + struct.pack(">Ii", c.type_oid, c.typmod) for c in relation.columns
+    ]
+    return head + relation.replica_identity.encode() + struct.pack(">H", len(columns)) + b"".join(columns)
 
 
 def _string(message: memoryview, at: int) -> tuple[str, int]:

@@ -1,0 +1,44 @@
+"""Which heap ranges of a table's snapshot are in the lake: a killed snapshot does not read them again."""
+
+from collections.abc import Iterable
+
+import psycopg
+
+from ingestion.snapshot import Chunk
+
+
+def plan(connection: psycopg.Connection, source: str, table: str, chunks: Iterable[Chunk]) -> None:
+    """Records the ranges of a snapshot that is about to begin."""
+    connection.execute('DELETE FROM lakehouse.chunks WHERE source = %s AND "table" = %s', (source, table))
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            'INSERT INTO lakehouse.chunks (source, "table", number, relation, first_page, end_page)'
+            " VALUES (%s, %s, %s, %s, %s, %s)",
+            [(source, table, c.number, list(c.relation), c.first_page, c.end_page) for c in chunks],
+        )
+
+
+def open_ranges(connection: psycopg.Connection, source: str, table: str) -> list[Chunk]:
+    """The ranges that are not in the lake yet."""
+    rows = connection.execute(
+        "SELECT number, relation, first_page, end_page FROM lakehouse.chunks"
+        ' WHERE source = %s AND "table" = %s AND point IS NULL ORDER BY number',
+        (source, table),
+    )
+    return [Chunk(number, (relation[0], relation[1]), first, end) for number, relation, first, end in rows]
+
+
+def first_point(connection: psycopg.Connection, source: str, table: str) -> int | None:
+    """The oldest point of the ranges that are in the lake; None when there is none."""
+    row = connection.execute(
+        'SELECT min(point) FROM lakehouse.chunks WHERE source = %s AND "table" = %s', (source, table)
+    ).fetchone()
+    return row[0] if row else None
+
+
+def done(connection: psycopg.Connection, source: str, table: str, chunks: Iterable[Chunk], point: int) -> None:
+    """Records ranges that the same transaction makes visible."""
+    connection.execute(
+        'UPDATE lakehouse.chunks SET point = %s WHERE source = %s AND "table" = %s AND number = ANY(%s)',
+        (point, source, table, [chunk.number for chunk in chunks]),
+    )

@@ -1,0 +1,244 @@
+"""What an altered table means for the lake. Pure: facts before and now in, decisions out.
+
+Postgres does not put DDL into the stream; it shows only in what describes the next rows. Columns are therefore known
+by their number (attnum), which a rename keeps and a drop with a new column of the same name does not. What neither the
+stream nor the catalog can tell (a rewrite, a partition attached with its rows) is a doubt: the table is repaired.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
+
+from ingestion.describe import ColumnFacts, TableFacts, TableProblem
+from ingestion.pgoutput.model import Relation
+from ingestion.types import SourceType, target_type
+from ingestion.types.table import NUMERIC_OID
+from lakehouse.declarations import RawTable
+
+Versions = tuple[TableFacts, ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One alteration, as `meta.schema_changes` records it."""
+
+    kind: str
+    column: str | None
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done to the raw table's columns: `rename` to another name, or `add` or `widen` to a type."""
+
+    action: str
+    column: str
+    to: str = ""
+    type: IcebergType | None = None
+    doc: str = ""
+
+
+class CannotTell(Exception):
+    """Rows of a form that no look at the catalog explains."""
+
+
+def source_type(column: ColumnFacts) -> SourceType:
+    """The column's type as the conversion table knows it."""
+    return SourceType(oid=column.type_oid, name=column.type_name, typmod=column.typmod, kind=column.type_kind)
+
+
+def lake_type(table: RawTable, column: ColumnFacts) -> IcebergType:
+    """The type a column lands in."""
+    as_text = table.raw.mask.get(column.name) == "sha256"
+    return target_type(SourceType(25, "text") if as_text else source_type(column)).iceberg
+
+
+def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) -> TableFacts:
+    """`now` with each column's name in the lake.
+
+    A renamed column keeps its name in the lake while the declaration goes on naming it so; otherwise the lake follows.
+    Raises TableProblem where a rename would undo a declared exclusion or mask.
+    """
+    same = before is not None and before.oid == now.oid
+    kept = {c.number: c for c in before.columns} if before and same else {}
+    hidden = dict(before.hidden) if before and same else {}
+    declared = {table.raw.alias.get(name, name) for name in {c.name for c in table.columns} | set(table.key)}
+    named = []
+    for column in now.columns:
+        old, lake = kept.get(column.number), table.raw.alias.get(column.name, column.name)
+        if old is not None and old.lake in declared and lake not in declared:
+            lake = old.lake
+        was = hidden.get(column.number) or (old.name if old is not None else column.name)
+        protected = column.number in hidden or was in table.raw.mask
+        if was != column.name and protected and column.name not in table.raw.mask:
+            raise TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was left "
+                f"out or masked: name {column.name} in meta.raw.exclude or mask, then "
+                f"`lakehouse ingest --resume {table.source}.{table.name}`"
+            )
+        named.append(replace(column, lake=lake))
+    return replace(now, columns=tuple(named))
+
+
+def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
+    """What was altered, in words."""
+    found = []
+    if before.relation != now.relation:
+        found.append(Change("table renamed", None, ".".join(before.relation), ".".join(now.relation)))
+    if before.oid != now.oid:
+        return (*found, Change("table made again", None, None, None))
+    if before.replica_identity != now.replica_identity:
+        found.append(Change("replica identity", None, before.replica_identity, now.replica_identity))
+    old, new = ({c.number: c for c in facts.columns} for facts in (before, now))
+    for number in sorted(old.keys() | new.keys()):
+        was, now_is = old.get(number), new.get(number)
+        if was is None and now_is is not None:
+            found.append(Change("column added", now_is.name, None, now_is.declared_type))
+        elif now_is is None and was is not None:
+            found.append(Change("column dropped", was.name, was.declared_type, None))
+        elif was is not None and now_is is not None:
+            if was.name != now_is.name:
+                found.append(Change("column renamed", now_is.name, was.name, now_is.name))
+            if was.declared_type != now_is.declared_type:
+                found.append(Change("type changed", now_is.name, was.declared_type, now_is.declared_type))
+    return tuple(found)
+
+
+def doubt(before: TableFacts, now: TableFacts, truncated_by: Iterable[int] = ()) -> str | None:
+    """Why the stream alone cannot have told what the table holds now; None when it has.
+
+    `truncated_by` are the transactions (32 bits) that truncated it in the stream: a TRUNCATE also moves the table to
+    a new file, which is no doubt when its pg_class row was last written by that transaction.
+    """
+    explained = frozenset(truncated_by)
+    if before.oid != now.oid:
+        return "the relation was dropped and made again"
+    if before.member != now.member:
+        return "it had left the publication for a while"
+    if before.filenode != now.filenode and now.changed_by not in explained:
+        return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
+    if reason := _partition_doubt(before, now, explained):
+        return reason
+    old = {c.number: c for c in before.columns}
+    names = {c.name: c.number for c in before.columns}
+    hidden = dict(before.hidden)
+    for column in now.columns:
+        if column.number in hidden:
+            return f"column {column.name} had been left out"
+        if column.number not in old and column.has_default_for_earlier_rows:
+            return f"column {column.name} was added with a default, which earlier rows now have"
+        if names.get(column.name, column.number) != column.number and column.number not in old:
+            return f"column {column.name} was dropped and made again"
+    return None
+
+
+def _partition_doubt(before: TableFacts, now: TableFacts, explained: frozenset[int]) -> str | None:
+    old, new = ({leaf.oid: leaf for leaf in facts.leaves} for facts in (before, now))
+    if gone := [leaf.name for oid, leaf in old.items() if oid not in new]:
+        return f"partition {', '.join(gone)} was detached or dropped"
+    for oid, leaf in new.items():
+        if oid not in old and leaf.has_rows:
+            return f"partition {leaf.name} is new and has rows"
+        if oid in old and old[oid].filenode != leaf.filenode and leaf.changed_by not in explained:
+            return f"partition {leaf.name} was truncated or rewritten by itself"
+    return None
+
+
+def steps(table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool) -> tuple[Step, ...]:
+    """How the raw table follows, columns as they are called in the lake.
+
+    A type that Iceberg cannot widen to raises TableProblem, unless the user has given `consent`: then the old values are
+    set aside under a name of their own and the column begins anew.
+    """
+    old = {c.number: c for c in before.columns} if before.oid == now.oid else {}
+    by_lake = {c.lake: c for c in before.columns}
+    found: list[Step] = []
+    for column in now.columns:
+        was = old.get(column.number) or by_lake.get(column.lake)
+        type_ = lake_type(table, column)
+        if was is None:
+            found.append(Step("add", column.lake, type=type_, doc=column.declared_type))
+            continue
+        if was.lake != column.lake:
+            found.append(Step("rename", was.lake, to=column.lake))
+        had = lake_type(table, was)
+        if had == type_:
+            continue
+        if widens(had, type_):
+            found.append(Step("widen", column.lake, type=type_, doc=column.declared_type))
+        elif not widens(type_, had):  # a narrower type fits into what is there
+            if not consent:
+                raise TableProblem(
+                    f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and is "
+                    f"{column.declared_type}, which the lake's type cannot become: correct data_type in the declaration, "
+                    f"then `lakehouse ingest --resume {table.source}.{table.name}` (the values so far stay under the "
+                    f"name {set_aside_name(was)})"
+                )
+            found.append(Step("rename", was.lake, to=set_aside_name(was)))
+            found.append(Step("add", column.lake, type=type_, doc=column.declared_type))
+    return tuple(found)
+
+
+def set_aside_name(column: ColumnFacts) -> str:
+    """Where the values of a former type stay."""
+    return f"{column.lake}__{column.type_name.lstrip('_')}"
+
+
+def rename_in(versions: Versions, renames: Mapping[str, str]) -> Versions:
+    """Earlier descriptions with the names that their columns have in the lake by now."""
+    return tuple(
+        replace(facts, columns=tuple(replace(c, lake=renames.get(c.lake, c.lake)) for c in facts.columns))
+        for facts in versions
+    )
+
+
+def widens(had: IcebergType, to: IcebergType) -> bool:
+    """Whether Iceberg can promote one type to the other (Iceberg specification, "Schema Evolution")."""
+    if isinstance(had, IntegerType):
+        return isinstance(to, LongType)
+    if isinstance(had, FloatType):
+        return isinstance(to, DoubleType)
+    if isinstance(had, DecimalType) and isinstance(to, DecimalType):
+        return had.scale == to.scale and had.precision <= to.precision
+    return False
+
+
+def columns_of(versions: Versions, relation: Relation, excluded: frozenset[str]) -> tuple[ColumnFacts, ...]:
+    """The facts of each column that a relation of the stream describes, excluded ones left out.
+
+    They come from the newest description of exactly these names and types, else from all of them where they do not
+    contradict each other. Raises CannotTell where no description explains a column.
+    """
+    streamed = [(c.name, c.type_oid, c.typmod) for c in relation.columns if c.name not in excluded]
+    for facts in reversed(versions):
+        known = {c.name: c for c in facts.columns}
+        if facts.oid == relation.oid and len(streamed) == len(known):
+            fitting = [known[name] for name, *kind in streamed if name in known and _same_type(known[name], *kind)]
+            if len(fitting) == len(streamed):
+                return tuple(fitting)
+    return tuple(_only_candidate(versions, relation, name, oid, typmod) for name, oid, typmod in streamed)
+
+
+def _only_candidate(versions: Versions, relation: Relation, name: str, type_oid: int, typmod: int) -> ColumnFacts:
+    found = [
+        column
+        for facts in versions
+        if facts.oid == relation.oid
+        for column in facts.columns
+        if column.name == name and _same_type(column, type_oid, typmod)
+    ]
+    if len({column.number for column in found}) != 1:
+        raise CannotTell(f"the stream has rows with a column {name!r} that the table did not keep")
+    return found[-1]
+
+
+def _same_type(column: ColumnFacts, type_oid: int, typmod: int) -> bool:
+    return column.stream_oid == type_oid and (column.stream_typmod == typmod or type_oid != NUMERIC_OID)
+
+
+def prune(versions: Versions, position: int) -> Versions:
+    """Leaves out the descriptions that nothing from `position` on can be of."""
+    surely = [index for index, facts in enumerate(versions) if facts.lsn <= position]
+    return versions[surely[-1] :] if surely else versions

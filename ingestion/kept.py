@@ -1,0 +1,122 @@
+"""Lands what was kept aside: the spool of a table that resumes, and the quarantine when the user asks for it."""
+
+from dataclasses import replace
+from typing import Literal
+
+import psycopg
+from pyiceberg.expressions import And, BooleanExpression, EqualTo
+from pyiceberg.table import Table
+
+from ingestion import state
+from ingestion.context import (
+    Connection,
+    RowCounts,
+    Writer,
+    append_of,
+    begin_cycle,
+    meta_appends,
+    meta_metadata,
+    register,
+    target,
+)
+from ingestion.lanes import Kept
+from ingestion.load_changes import schema_change_files
+from ingestion.meta_tables import ensure_meta
+from ingestion.planning import Course, conclude, plan_course
+from ingestion.publish import Publication, publish
+from ingestion.raw_tables import follow_source
+from ingestion.replay import ReplayPlan, replay
+from ingestion.source import source_now
+from ingestion.survey import Outlook
+from ingestion.tasks import run_tasks
+from lakehouse.errors import LakehouseError
+
+Place = Literal["spool", "quarantine"]
+
+
+def resume(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
+    """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
+
+    To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
+    """
+    position = state.read_positions(states, writer.name)[outlook.table.name]
+    if not position.versions:
+        return _settle(writer, states, replace(position, state="new", reason=None))
+    course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
+    if course.aside is not None:
+        return _settle(writer, states, course.position)
+    return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
+
+
+def replay_quarantine(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
+    """Tries the table's quarantined records again; those that still cannot be read stay."""
+    position = state.read_positions(states, writer.name).get(outlook.table.name)
+    if position is None or not position.lands or not position.versions:
+        raise LakehouseError(
+            f"source {writer.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
+        )
+    return _land(writer, connection, states, outlook, Course(position, position, None), "quarantine")
+
+
+def _settle(writer: Writer, states: Connection, position: state.Position) -> RowCounts:
+    with states.transaction():
+        state.put_position(states, writer.name, position)
+        state.revise(states, writer.name)
+    return {}
+
+
+def _land(
+    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, course: Course, place: Place
+) -> RowCounts:
+    table, stream = outlook.table, state.read_stream(states, writer.name)
+    assert stream is not None
+    with begin_cycle(writer, states, stream.epoch) as cycle:
+        iceberg = follow_source(writer.catalog.load_table(table.identifier), course.steps)
+        kept = ensure_meta(writer.catalog, place)
+        mine = _records_of(writer.name, table.name)
+        register(states, writer, cycle, [iceberg])
+        plan = ReplayPlan(
+            table=kept,
+            tasks=tuple(kept.scan(row_filter=mine).plan_files()),
+            target=replace(
+                target(table, iceberg, course.position.facts, cycle, 0, course.position.versions),
+                epoch=_epoch_of(kept, mine) or stream.epoch,
+            ),
+            meta=meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable"),
+            io_properties=writer.task_settings["io_properties"],
+            file_bytes=writer.limits.file_bytes,
+        )
+        result = run_tasks(writer.session, replay, [plan])[0]
+        noticed = result.noticed.get(table.name, Kept())
+        course = conclude(course, noticed, stream.lsn)
+        if noticed.parked is not None:  # the spool stays as it is
+            return _settle(writer, states, course.position)
+        now = source_now(connection)
+        files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
+
+        def record(connection: psycopg.Connection) -> None:
+            state.put_position(connection, writer.name, course.position)
+            state.revise(connection, writer.name)
+
+        publication = Publication(
+            cycle_id=cycle.id,
+            source=writer.name,
+            epoch=stream.epoch,
+            appends=(
+                *(append_of(writer, cycle, written) for written in result.written),
+                *meta_appends(writer, cycle, files, **{place: mine if plan.tasks else None}),
+            ),
+            record=record,
+            revision=stream.revision,
+        )
+        publish(writer.settings, writer.catalog, writer.lease, publication)
+    return {written.name: written.operations for written in result.written}
+
+
+def _records_of(source: str, table: str) -> BooleanExpression:
+    return And(EqualTo("source", source), EqualTo("table", table))
+
+
+def _epoch_of(kept: Table, mine: BooleanExpression) -> int | None:
+    epochs = kept.scan(row_filter=mine, selected_fields=("epoch",)).to_arrow().column("epoch").unique().to_pylist()
+    return max(epochs) if epochs else None

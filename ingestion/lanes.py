@@ -1,0 +1,207 @@
+"""What a task does with the rows of each table: land them, or keep their bytes where they cannot or must not land.
+
+A table whose rows cannot be landed (a type that the lake cannot follow, a value that the policy refuses) is parked from
+that piece of the stream on: its records go to `meta.spool` and nothing of the piece lands, so that landed and spooled
+records never overlap. A single record that cannot be read goes to `meta.quarantine`, and the rest of its table goes on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import DataFile
+
+from ingestion.describe import ColumnFacts, TableProblem
+from ingestion.evolve import CannotTell, columns_of
+from ingestion.pgoutput import Batch, Relation
+from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
+from ingestion.writer import TableWriter, Written
+
+NO_WAY_TO_TELL = "rows of a form that no look at the catalog explains"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Why records of one table were kept aside, and the stream's truncates of it (transaction ids, 32 bits)."""
+
+    parked: str | None = None
+    stale: str | None = None
+    truncated_by: tuple[int, ...] = ()
+
+
+@dataclass
+class Lane:
+    """One table on its way; `aside` is why its records go to the spool, None while they land."""
+
+    target: TableTarget
+    writer: TableWriter
+    aside: str | None = None
+    counts: Counts = field(default_factory=Counts)
+    stale: str | None = None
+    truncated_by: set[int] = field(default_factory=set)
+    _columns: dict[Relation, tuple[ColumnFacts, ...]] = field(default_factory=dict)
+
+    def land(self, batches: Iterable[Batch]) -> dict[tuple[int, int], str]:
+        """Lands all batches of a piece of the stream, or none; returns (LSN, place) → reason of the bad records.
+
+        Raises TableProblem when the table has to be parked.
+        """
+        counts, rows, bad = Counts(), [], {}
+        for batch in batches:
+            kept = not_yet_there(batch, self.target.from_lsn)
+            if kept is not None:
+                self._note_truncates(kept)
+                try:
+                    columns = self._columns_of(kept.relation)
+                except CannotTell as reason:
+                    self.stale = str(reason)
+                    bad |= dict.fromkeys(_places(kept), f"{NO_WAY_TO_TELL}: {reason}")
+                    continue
+                rows += self._convert(kept, columns, counts, bad)
+        self.counts.absorb(counts)
+        for part in rows:
+            self.writer.add(part)
+        return bad
+
+    def _convert(
+        self, batch: Batch, columns: tuple[ColumnFacts, ...], counts: Counts, bad: dict[tuple[int, int], str]
+    ) -> list[pa.Table]:
+        """The batch without its bad records."""
+        while batch.meta.num_rows:
+            tried = Counts()
+            try:
+                rows = raw_rows(self.target, batch.values, batch.meta, self.writer.schema, tried, columns)
+            except BadRow as error:
+                place = _places(batch)[error.row]
+                bad[place] = str(error)
+                batch = _without(batch, place)
+                continue
+            counts.absorb(tried)
+            return [rows]
+        return []
+
+    def _columns_of(self, relation: Relation) -> tuple[ColumnFacts, ...]:
+        if relation not in self._columns:
+            self._columns[relation] = columns_of(self.target.versions, relation, self.target.excluded)
+        return self._columns[relation]
+
+    def _note_truncates(self, batch: Batch) -> None:
+        is_truncate = pc.equal(batch.meta.column("_op"), "t")
+        xids = batch.meta.filter(is_truncate).column("_xid").to_pylist()
+        self.truncated_by.update(xid & 0xFFFFFFFF for xid in xids)
+
+
+class Lanes:
+    """All tables of a task, and the records it keeps aside."""
+
+    def __init__(self, targets: Iterable[TableTarget], meta: Mapping[str, str], io: FileIO, file_bytes: int) -> None:
+        self._lanes = {t.name: Lane(t, TableWriter(t.metadata_json, io, file_bytes)) for t in targets}
+        self._by_oid = {oid: lane for lane in self._lanes.values() for oid in lane.target.oids}
+        self._meta = {name: TableWriter(text, io, file_bytes) for name, text in meta.items()}
+        self.parked: dict[str, str] = {}
+
+    def set_aside(self, name: str, reason: str) -> None:
+        """Sends the records of a table to the spool from the start."""
+        self._lanes[name].aside = reason
+
+    @property
+    def landing(self) -> frozenset[int]:
+        """Oids whose records have to be decoded."""
+        return frozenset(oid for oid, lane in self._by_oid.items() if lane.aside is None)
+
+    @property
+    def aside(self) -> frozenset[int]:
+        """Oids whose records go to the spool."""
+        return frozenset(self._by_oid) - self.landing
+
+    def land(self, batches: Iterable[Batch]) -> dict[str, dict[tuple[int, int], str]]:
+        """Lands a piece of the stream; returns the bad records by table. Tables that cannot go on are parked."""
+        by_table: dict[str, list[Batch]] = {}
+        for batch in batches:
+            if (lane := self._by_oid.get(batch.relation.oid)) is not None and lane.aside is None:
+                by_table.setdefault(lane.target.name, []).append(batch)
+        bad = {}
+        for name, of_table in by_table.items():
+            try:
+                if found := self._lanes[name].land(of_table):
+                    bad[name] = found
+            except TableProblem as problem:
+                self.parked[name] = self._lanes[name].aside = str(problem)
+        return bad
+
+    def keep(self, where: str, picked: pa.Table, reasons: Mapping[tuple[int, int], str] | None = None) -> None:
+        """Writes picked records to `meta.spool` or `meta.quarantine`; with `reasons` only those that it names."""
+        writer = self._meta[where]
+        for lane in self._lanes.values():
+            target = lane.target
+            mine = picked.filter(pc.is_in(picked.column("oid"), pa.array(sorted(target.oids), pa.int64())))
+            mine = mine.filter(pc.greater_equal(mine.column("commit_lsn"), target.from_lsn))
+            texts: list[str | None] = [lane.aside] * mine.num_rows
+            if reasons is not None:
+                places = zip(mine.column("commit_lsn").to_pylist(), mine.column("place").to_pylist(), strict=True)
+                texts = [reasons.get(place) for place in places]
+                mine, texts = mine.filter(pa.array([t is not None for t in texts])), [t for t in texts if t is not None]
+            if mine.num_rows:
+                writer.add(_records(target, mine, texts, writer.schema))
+
+    def close(self) -> tuple[tuple[Written, ...], dict[str, tuple[DataFile, ...]], dict[str, Kept]]:
+        """Writes the rest: what landed by table, the files of `meta` tables, and what was noticed by table."""
+        for lane in self._lanes.values():
+            for texts in lane.counts.texts:
+                self._meta["unrepresentable"].add(texts.cast(self._meta["unrepresentable"].schema))
+        landed = tuple(
+            Written(name, lane.writer.close(), lane.counts.operations, lane.counts.unrepresentable)
+            for name, lane in self._lanes.items()
+            if lane.counts.operations
+        )
+        noticed = {
+            name: Kept(self.parked.get(name), lane.stale, tuple(sorted(lane.truncated_by)))
+            for name, lane in self._lanes.items()
+            if name in self.parked or lane.stale or lane.truncated_by
+        }
+        files = {name: writer.close() for name, writer in self._meta.items()}
+        return landed, {name: made for name, made in files.items() if made}, noticed
+
+
+def not_yet_there(batch: Batch, from_lsn: int) -> Batch | None:
+    """The rows of transactions that are not in the lake: after a crash the slot replays published ones."""
+    lsns = batch.meta.column("_commit_lsn")
+    if batch.meta.num_rows == 0:
+        return None
+    bounds = pc.min_max(lsns).as_py()
+    if bounds["min"] >= from_lsn:
+        return batch
+    if bounds["max"] < from_lsn:
+        return None
+    keep = pc.greater_equal(lsns, from_lsn)
+    return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
+
+
+def _places(batch: Batch) -> list[tuple[int, int]]:
+    lsns, seqs = (batch.meta.column(name).to_pylist() for name in ("_commit_lsn", "_seq"))
+    return [(lsn, seq // 2) for lsn, seq in zip(lsns, seqs, strict=True)]
+
+
+def _without(batch: Batch, place: tuple[int, int]) -> Batch:
+    """Both rows of a key change go when one of them is bad."""
+    keep = pa.array([found != place for found in _places(batch)])
+    return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
+
+
+def _records(target: TableTarget, picked: pa.Table, reasons: list[str | None], schema: pa.Schema) -> pa.Table:
+    columns = {
+        "source": pa.repeat(target.source, picked.num_rows),
+        "table": pa.repeat(target.name, picked.num_rows),
+        "epoch": pa.repeat(pa.scalar(target.epoch, pa.int32()), picked.num_rows),
+        "seq": pc.multiply(picked.column("place"), 2),
+        "reason": pa.array(reasons, pa.string()),
+        "kept_at": _moment(target.ingested_at, picked.num_rows),
+    } | {name: picked.column(name) for name in ("commit_lsn", "xid", "committed_at", "relation", "message")}
+    return pa.table([columns[item.name] for item in schema], schema=schema)
+
+
+def _moment(at: datetime, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(at, pa.timestamp("us", "UTC")), rows)

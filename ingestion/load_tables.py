@@ -1,0 +1,282 @@
+"""Brings tables to the source's state at a consistent point: new ones by a snapshot, doubtful ones by a repair.
+
+While this goes on the tables' records land from the point on, outside of the cuts; other tables do not wait.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import psycopg
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+from pyiceberg.table import Table
+
+from ingestion import chunks as progress
+from ingestion import lease as leases
+from ingestion import state
+from ingestion.context import (
+    Connection,
+    Cycle,
+    RowCounts,
+    Writer,
+    add_counts,
+    append_of,
+    begin_cycle,
+    merge,
+    meta_appends,
+    meta_metadata,
+    register,
+    target,
+)
+from ingestion.describe import TableFacts, TableProblem
+from ingestion.evolve import steps
+from ingestion.publish import Publication, publish
+from ingestion.raw_tables import ensure_raw_table, follow_source
+from ingestion.repair import stage_repair
+from ingestion.snapshot import Chunk, ChunkPlan, Point, consistent_point, plan_chunks, read_chunk, select_sql
+from ingestion.survey import Outlook, survey
+from ingestion.tasks import run_tasks
+from ingestion.writer import Written
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+
+WAVE_CHUNKS = 16
+Reach = Callable[[int], RowCounts]
+
+
+class _PointPassed(Exception):
+    """The stream went past the point before the tables were registered with it."""
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """One table at a point; `ranges` are what is left to read, None for a repair."""
+
+    table: RawTable
+    iceberg: Table
+    position: state.Position
+    facts: TableFacts
+    ranges: list[Chunk] | None
+    afresh: bool
+
+
+Wave = list[tuple[_Loading, Chunk]]
+Joining = list[tuple[_Loading, state.TableState]]
+
+
+def to_load(writer: Writer, positions: dict[str, state.Position], outlooks: dict[str, Outlook]) -> list[RawTable]:
+    """The tables that a point has to be made for."""
+    waiting = ("new", "loading", "stale")
+    return [
+        o.table
+        for name, o in outlooks.items()
+        if o.problem is None and (name not in positions or positions[name].state in waiting)
+    ]
+
+
+def load_tables(
+    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
+) -> RowCounts:
+    """Loads the wanted tables at one point; returns the rows added by table and operation.
+
+    `reach(lsn)` returns when the stream has been read up to there. A table with a problem of its own is set aside with
+    the reason; the others go on.
+    """
+    rows: RowCounts = {}
+    with consistent_point(writer.settings, writer.name, wanted) as point:
+        try:
+            loading = _register(writer, connection, states, wanted, point)
+        except _PointPassed:
+            return rows
+        if any(item.ranges is None or not item.afresh for item in loading):
+            rows = reach(point.lsn)
+        for group in _groups([item for item in loading if item.ranges is not None]):
+            found = _contained(writer, states, group, lambda g: _snapshot(writer, states, g, point))
+            rows = add_counts(rows, found)
+        for item in (item for item in loading if item.ranges is None):
+            found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
+            rows = add_counts(rows, found)
+    return rows
+
+
+def _register(
+    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], point: Point
+) -> list[_Loading]:
+    """Makes the stream land the tables' records from the point on, before anything is read at it."""
+    positions = state.read_positions(states, writer.name)
+    outlooks = survey(writer, connection, positions)
+    stream = state.read_stream(states, writer.name)
+    assert stream is not None
+    loading = []
+    for table in wanted:
+        outlook = outlooks[table.name]
+        if outlook.facts is not None:
+            position = positions.get(table.name) or state.Position(table.name, stream.epoch, 0, "new")
+            altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
+            if position.state == "new" or not altered:  # else the next read has to judge first what was altered
+                loading.append(_begin(writer, connection, states, outlook, position, point))
+    with states.transaction():
+        leases.check(states, writer.lease, writer.limits.lease_seconds)
+        current = state.read_stream(states, writer.name)
+        if current is None or current.lsn > point.lsn or current.revision != stream.revision:
+            raise _PointPassed
+        for item in loading:
+            state.put_position(states, writer.name, item.position)
+            if item.afresh and item.ranges is not None:
+                progress.plan(states, writer.name, item.table.name, item.ranges)
+        state.revise(states, writer.name)
+    return loading
+
+
+def _begin(
+    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, position: state.Position, point: Point
+) -> _Loading:
+    table, facts = outlook.table, outlook.facts
+    assert facts is not None
+    iceberg = ensure_raw_table(writer.catalog, table, facts)
+    if position.versions:
+        iceberg = follow_source(iceberg, steps(table, position.facts, facts, consent=True))
+    else:
+        iceberg = follow_source(iceberg, steps(table, replace(facts, columns=()), facts, consent=True))
+    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, reason=position.reason)
+    if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
+        kept = replace(described, versions=(*position.versions, facts) if position.versions else (facts,))
+        return _Loading(table, iceberg, kept, facts, None, afresh=True)
+    begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
+    left = progress.open_ranges(states, writer.name, table.name)
+    if position.state == "loading" and table.key and left and position.fingerprint == outlook.fingerprint:
+        first = progress.first_point(states, writer.name, table.name)
+        if first is not None:
+            resumed = replace(begun, lsn=position.lsn, versions=position.versions)
+            return _Loading(table, iceberg, resumed, facts, left, afresh=False)
+    ranges = plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes)
+    return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
+
+
+def _groups(loading: list[_Loading]) -> list[list[_Loading]]:
+    """Small tables are published together, larger ones one by one."""
+    small = [item for item in loading if len(item.ranges or ()) <= 1]
+    large = [[item] for item in loading if len(item.ranges or ()) > 1]
+    return [small, *large] if small else large
+
+
+def _contained(
+    writer: Writer, states: Connection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
+) -> RowCounts:
+    """A problem of one table sets that table aside and lets the others of its group go on."""
+    while group:
+        try:
+            return load(group)
+        except TableProblem as problem:
+            culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
+            waiting = replace(culprit.position, state="new", reason=str(problem), versions=(), fingerprint="")
+            with states.transaction():
+                leases.check(states, writer.lease, writer.limits.lease_seconds)
+                state.put_position(states, writer.name, waiting)
+                state.revise(states, writer.name)
+            group = [item for item in group if item is not culprit]
+    return {}
+
+
+def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: Point) -> RowCounts:
+    """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
+    stream = state.read_stream(states, writer.name)
+    assert stream is not None
+    rows: RowCounts = {}
+    pending = [(item, chunk) for item in group for chunk in item.ranges or ()]
+    while True:
+        wave, pending = pending[:WAVE_CHUNKS], pending[WAVE_CHUNKS:]
+        with begin_cycle(writer, states, stream.epoch) as cycle:
+            meta = meta_metadata(writer, states, cycle, "unrepresentable")
+            register(states, writer, cycle, [item.iceberg for item in group])
+            plans = [_chunk_plan(writer, item, chunk, point, cycle, meta) for item, chunk in wave]
+            results = run_tasks(writer.session, read_chunk, plans) if plans else []
+            written = merge(part for part, _ in results)
+            odd = tuple(file for _, files in results for file in files)
+            parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
+            last = not pending
+            joining = [(item, _joins_as(writer, states, item)) for item in group] if last else []
+
+            def record(connection: psycopg.Connection, wave: Wave = wave, joining: Joining = joining) -> None:
+                for item, chunk in wave:
+                    progress.done(connection, writer.name, item.table.name, [chunk], point.lsn)
+                for item, joins_as in joining:
+                    _finish(connection, writer, item, joins_as, point)
+
+            publication = Publication(
+                cycle_id=cycle.id,
+                source=writer.name,
+                epoch=stream.epoch,
+                appends=(
+                    *(append_of(writer, cycle, p) for p in parts if p.operations or last),
+                    *meta_appends(writer, cycle, {"unrepresentable": odd} if odd else {}),
+                ),
+                record=record,
+            )
+            publish(writer.settings, writer.catalog, writer.lease, publication)
+        for part in parts:
+            rows = add_counts(rows, {part.name: part.operations})
+        if last:
+            return rows
+
+
+def _chunk_plan(
+    writer: Writer, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
+) -> ChunkPlan:
+    return ChunkPlan(
+        **writer.task_settings,
+        chunk=chunk,
+        select=select_sql(item.facts, chunk),
+        point=point,
+        target=target(item.table, item.iceberg, item.facts, cycle, from_lsn=0),
+        restart=item.afresh and item.iceberg.current_snapshot() is not None,
+        unrepresentable=meta["unrepresentable"],
+    )
+
+
+def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) -> state.TableState:
+    """`streaming`, unless the snapshot went on after an interruption and the stream meanwhile left values out.
+
+    An update that does not carry a TOASTed value needs the version before it; where that row's range was read later, and
+    the row moved in between, there is none. A repair then finds and restates such rows.
+    """
+    first = progress.first_point(connection, writer.name, item.table.name)
+    if item.afresh or first is None:
+        return "streaming"
+    fresh = writer.catalog.load_table(item.table.identifier)
+    since = And(EqualTo("_epoch", item.position.epoch), GreaterThanOrEqual("_commit_lsn", first))
+    rows = fresh.scan(row_filter=since, selected_fields=("_commit_lsn", "_unchanged")).to_arrow()
+    column = rows.column("_unchanged")
+    return "stale" if column.null_count < len(column) else "streaming"
+
+
+def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) -> RowCounts:
+    """Restates the rows that differ at the point, and lets the table into the cuts again."""
+    stream = state.read_stream(states, writer.name)
+    assert stream is not None
+    if stream.lsn < point.lsn:
+        raise LakehouseError(
+            f"source {writer.name!r}: the stream has not reached the point of a repair; it is made again"
+        )
+    with begin_cycle(writer, states, stream.epoch) as cycle:
+        register(states, writer, cycle, [item.iceberg])
+        written = stage_repair(writer, cycle, item.table, item.iceberg.refresh(), item.facts, point)
+        publication = Publication(
+            cycle_id=cycle.id,
+            source=writer.name,
+            epoch=stream.epoch,
+            appends=(append_of(writer, cycle, written),),
+            record=lambda connection: _finish(connection, writer, item, "streaming", point),
+        )
+        publish(writer.settings, writer.catalog, writer.lease, publication)
+    return {item.table.name: written.operations}
+
+
+def _finish(
+    connection: psycopg.Connection, writer: Writer, item: _Loading, joins_as: state.TableState, point: Point
+) -> None:
+    """The table joins the cuts, unless it was altered or its state changed while it was read."""
+    now = state.read_positions(connection, writer.name).get(item.table.name)
+    if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
+        joined = replace(now, state=joins_as, point=point.lsn, reason=None)
+        state.put_position(connection, writer.name, joined)
+        state.revise(connection, writer.name)

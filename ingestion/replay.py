@@ -1,0 +1,106 @@
+"""Records that were kept as bytes, landed later: each where its transaction stood, as if it had never waited."""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import FileScanTask, Table
+
+from ingestion.lanes import Kept, Lanes
+from ingestion.pgoutput import PICKED_SCHEMA, Batch, DecodeError, Decoder
+from ingestion.rows import TableTarget
+from ingestion.writer import Written
+
+
+@dataclass(frozen=True)
+class ReplayPlan:
+    """The kept records of one table, by the data files that hold them. Travels by pickle; holds secrets."""
+
+    table: Table
+    tasks: tuple[FileScanTask, ...]
+    target: TableTarget
+    meta: dict[str, str]
+    io_properties: dict[str, str]
+    file_bytes: int
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """What landed, what had to be kept again, and what was noticed."""
+
+    written: tuple[Written, ...]
+    meta_files: dict[str, tuple[DataFile, ...]]
+    noticed: dict[str, Kept]
+
+
+def replay(plan: ReplayPlan) -> ReplayResult:
+    """Decodes kept records and writes them as rows; those that still cannot be read go to the quarantine again."""
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io.pyarrow import ArrowScan
+
+    io = PyArrowFileIO(plan.io_properties)
+    lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes)
+    scan = ArrowScan(plan.table.metadata, io, plan.table.schema(), AlwaysTrue())
+    for batch in scan.to_record_batches(plan.tasks):
+        records = pa.Table.from_batches([batch])
+        records = records.filter(pc.equal(records.column("table"), plan.target.name))
+        for relation in pc.unique(records.column("relation")).to_pylist():
+            _replay_relation(plan, lanes, relation, records.filter(pc.equal(records.column("relation"), relation)))
+    return ReplayResult(*lanes.close())
+
+
+def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> None:
+    records = records.combine_chunks()
+    while records.num_rows:
+        try:
+            batches, end = list(_decoded(plan.target, relation, records)), records.num_rows
+        except DecodeError as error:
+            end = error.index - 2
+            batches = list(_decoded(plan.target, relation, records.slice(0, end)))
+            rest = _picked(relation, records.slice(end, 1))
+            lanes.keep("quarantine", rest, {_place(rest): error.reason})
+        bad = lanes.land(batches)
+        for reasons in bad.values():
+            lanes.keep("quarantine", _picked(relation, records.slice(0, end)), reasons)
+        if lanes.aside:
+            lanes.keep("spool", _picked(relation, records.slice(0, end)))
+        records = records.slice(end + 1 if end < records.num_rows else end)
+
+
+def _decoded(target: TableTarget, relation: bytes, records: pa.Table) -> Iterator[Batch]:
+    """The records as one made-up transaction, each row then given back its own place."""
+    begin = b"B" + struct.pack(">QqI", 1, 0, 1)
+    commit = b"C\0" + struct.pack(">QQq", 1, 1, 0)
+    messages = [begin, relation, *records.column("message").to_pylist(), commit]
+    keys = {facts.relation: target.key for facts in target.versions if target.key}
+    for batch in Decoder(0, keys).feed(pa.array(messages, pa.binary())):
+        made_up = batch.meta.column("_seq").to_numpy()
+        own = records.take(pa.array(made_up // 2))
+        seq = own.column("seq").to_numpy() + made_up % 2
+        given = {
+            "_commit_lsn": own.column("commit_lsn"),
+            "_seq": pa.array(seq.astype(np.int64)),
+            "_xid": own.column("xid"),
+            "_committed_at": own.column("committed_at"),
+        }
+        meta = [given.get(name, batch.meta.column(name)) for name in batch.meta.column_names]
+        yield Batch(batch.relation, batch.values, pa.table(meta, schema=batch.meta.schema))
+
+
+def _picked(relation: bytes, records: pa.Table) -> pa.Table:
+    count = records.num_rows
+    columns = {
+        "place": pc.divide(records.column("seq"), 2),
+        "oid": pa.repeat(pa.scalar(int.from_bytes(relation[1:5], "big"), pa.int64()), count),
+    }
+    return pa.table([columns.get(f.name, records.column(f.name) if f.name in records.column_names else None)
+                     for f in PICKED_SCHEMA], schema=PICKED_SCHEMA)  # fmt: skip
+
+
+def _place(picked: pa.Table) -> tuple[int, int]:
+    return picked.column("commit_lsn")[0].as_py(), picked.column("place")[0].as_py()

@@ -1,0 +1,72 @@
+"""What the cycle knows of each declared table before it reads: unaltered, altered, or with a problem of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ingestion import state
+from ingestion.context import Connection, Writer
+from ingestion.describe import TableFacts, TableProblem, check_columns, describe, fingerprints, name_of
+from ingestion.evolve import name_columns
+from ingestion.raw_tables import check_names
+from lakehouse.declarations import RawTable
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """One table now: its description, with the columns' names in the lake, or the problem that is in the way."""
+
+    table: RawTable
+    fingerprint: str
+    facts: TableFacts | None = None
+    problem: str | None = None
+
+
+def survey(writer: Writer, connection: Connection, positions: Mapping[str, state.Position]) -> dict[str, Outlook]:
+    """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position."""
+    found = fingerprints(connection, writer.source.tables, writer.publication)
+    outlooks = {}
+    for table in writer.source.tables:
+        position = positions.get(table.name)
+        fingerprint = declared_fingerprint(table, found[table.name])
+        if position and position.versions and position.fingerprint == fingerprint:
+            outlooks[table.name] = Outlook(table, fingerprint, position.facts)
+        else:
+            outlooks[table.name] = look(writer, connection, table, fingerprint, position)
+    return outlooks
+
+
+def unaltered(writer: Writer, connection: Connection, outlooks: Mapping[str, Outlook]) -> bool:
+    """Whether no table was altered since it was looked at."""
+    found = fingerprints(connection, writer.source.tables, writer.publication)
+    return all(declared_fingerprint(o.table, found[name]) == o.fingerprint for name, o in outlooks.items())
+
+
+def declared_fingerprint(table: RawTable, found: str) -> str:
+    """The source's digest with what of the declaration decides about columns."""
+    declared = (*sorted(c.name for c in table.columns), table.key, table.raw.exclude, sorted(table.raw.alias.items()))
+    return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
+
+
+def look(
+    writer: Writer, connection: Connection, table: RawTable, fingerprint: str, position: state.Position | None
+) -> Outlook:
+    """Describes one table."""
+    before = position.facts if position and position.versions else None
+    try:
+        described = describe(connection, table, writer.publication)
+        facts = name_columns(table, before, described)
+        check_names(table, facts)
+        check_columns(table, facts)
+    except TableProblem as problem:
+        return Outlook(table, fingerprint, problem=_with_new_name(connection, table, before, str(problem)))
+    return Outlook(table, fingerprint, facts)
+
+
+def _with_new_name(connection: Connection, table: RawTable, before: TableFacts | None, problem: str) -> str:
+    if before is None or "does not exist: correct meta.raw.relation" not in problem:
+        return problem
+    where = f"source {table.source!r}, table {table.name!r}: relation {table.raw.relation}"
+    name = name_of(connection, before.oid)
+    if name is None:
+        return f"{where} was dropped: remove its declaration, or make it again and resume the table"
+    return f"{where} is called {'.'.join(name)} now: correct meta.raw.relation, then resume the table"
