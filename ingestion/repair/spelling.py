@@ -1,0 +1,118 @@
+"""One spelling per value, written by each server itself: Postgres spells the source's, Spark the lake's.
+
+Nothing here passes through ingestion's own conversion. Where the two print a value alike, that text is the spelling;
+floats are spelled as their bits, times as microseconds. `NULL` stays null and is told from '' in a `cell`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    LongType,
+    TimestamptzType,
+)
+
+from ingestion.describe import ColumnFacts, TableFacts
+from ingestion.raw_tables import lake_name
+from lakehouse.declarations import RawTable
+from lakehouse.sql import ident, spark_literal
+
+TIME_OID = 1083
+Mask = Literal["null", "sha256"] | None
+
+
+@dataclass(frozen=True)
+class SpelledColumn:
+    """A column on both sides: how it is named, and what it is in the lake."""
+
+    source: ColumnFacts
+    lake_name: str
+    lake_type: IcebergType
+    mask: Mask
+
+    @property
+    def printed(self) -> str:
+        """The value as the stream carries it; SQL for Postgres."""
+        return f"pg_catalog.textin({self.source.output_function}({ident(self.source.name)}))"
+
+    @property
+    def source_text(self) -> str:
+        """The spelling of the source's value; SQL for Postgres."""
+        if self.mask == "null":
+            return "NULL::text"
+        if self.mask == "sha256":
+            return f"encode(sha256(convert_to({self.printed}, 'UTF8')), 'hex')"
+        column = ident(self.source.name)
+        if isinstance(self.lake_type, DoubleType):
+            return _bits(column, "float8", 64, "bigint")
+        if isinstance(self.lake_type, FloatType):
+            return _bits(column, "float4", 32, "integer")
+        return f"(extract(epoch FROM {column}) * 1000000)::bigint::text" if self._is_time else self.printed
+
+    def lake_text(self, value: str) -> str:
+        """The spelling of a lake value; SQL for Spark."""
+        match self.lake_type:
+            case BooleanType():
+                return f"CASE WHEN {value} THEN 't' WHEN NOT {value} THEN 'f' END"
+            case DoubleType():
+                return _lake_bits(value, "java.lang.Double", "doubleToLongBits", "0D")
+            case FloatType():
+                return _lake_bits(value, "java.lang.Float", "floatToIntBits", "0F")
+            case TimestamptzType():
+                return f"concat(CAST({value} AS string), '+00')"
+            case BinaryType():
+                return f"concat({spark_literal(chr(92) + 'x')}, lower(hex({value})))"
+        return f"CAST({value} AS string)"
+
+    def printed_text(self, text: str) -> str:
+        """The spelling of a value from what Postgres printed, as `_old_key` holds it; SQL for Spark."""
+        if isinstance(self.lake_type, DoubleType | FloatType):
+            return self.lake_text(f"CAST({text} AS {'double' if isinstance(self.lake_type, DoubleType) else 'float'})")
+        if self._is_time:
+            part = f"split({text}, ':')"
+            return (
+                f"CAST(CAST((CAST({part}[0] AS bigint) * 3600 + CAST({part}[1] AS bigint) * 60"
+                f" + CAST({part}[2] AS decimal(8, 6))) * 1000000 AS bigint) AS string)"
+            )
+        return text
+
+    @property
+    def _is_time(self) -> bool:
+        return self.source.type_oid == TIME_OID and isinstance(self.lake_type, LongType) and self.mask is None
+
+
+def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple[SpelledColumn, ...]:
+    """The columns that both sides have, in the source's order."""
+    in_lake = {field.name: field.field_type for field in iceberg.schema().fields}
+    named = [(column, lake_name(table, column.name)) for column in facts.columns]
+    return tuple(
+        SpelledColumn(column, name, in_lake[name], table.raw.mask.get(column.name))
+        for column, name in named
+        if name in in_lake
+    )
+
+
+def source_cell(text: str) -> str:
+    """A spelling that can be put beside others without ambiguity; SQL for Postgres."""
+    return f"coalesce(length({text}) || ':' || {text}, 'n')"
+
+
+def lake_cell(text: str) -> str:
+    """The same in SQL for Spark."""
+    return f"coalesce(concat(length({text}), ':', {text}), 'n')"
+
+
+def _bits(column: str, kind: str, bits: int, integer: str) -> str:
+    sent = f"('x' || encode({kind}send({column}::{kind}), 'hex'))::bit({bits})::{integer}::text"
+    return f"CASE WHEN {column}::{kind} = 'NaN' THEN 'NaN' ELSE {sent} END"
+
+
+def _lake_bits(value: str, java_class: str, method: str, zero: str) -> str:
+    called = f"java_method('{java_class}', '{method}', coalesce({value}, {zero}))"
+    return f"CASE WHEN isnan({value}) THEN 'NaN' WHEN {value} IS NOT NULL THEN {called} END"

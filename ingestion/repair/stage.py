@@ -1,0 +1,150 @@
+"""Writes the events that make a table's raw log right at a point: `r` for rows that are missing or differ, `d` for keys
+that the source no longer has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.table import Table
+
+from ingestion.context import Cycle, Writer, merge, target
+from ingestion.describe import TableFacts
+from ingestion.pgoutput.model import META_SCHEMA
+from ingestion.repair.compare import compare, plain_errors
+from ingestion.repair.key_range import KeyRange
+from ingestion.repair.spelling import SpelledColumn
+from ingestion.rows import Counts, TableTarget, raw_rows
+from ingestion.snapshot import CHUNK_SEQ, Point
+from ingestion.writer import TableWriter, Written, pack, unpack
+from lakehouse.declarations import RawTable
+
+# Far above any snapshot's chunk of the same point; deletes come before rows.
+DELETE_SEQ = 1 << 61
+ROW_SEQ = 1 << 62
+
+
+@dataclass(frozen=True)
+class RepairTask:
+    """How a Spark task writes its share of the differences. Travels by pickle; holds secrets."""
+
+    target: TableTarget
+    columns: tuple[SpelledColumn, ...]
+    key: tuple[SpelledColumn, ...]
+    point: Point
+    io_properties: dict[str, str]
+    file_bytes: int
+
+
+def stage_repair(
+    writer: Writer,
+    cycle: Cycle,
+    table: RawTable,
+    iceberg: Table,
+    facts: TableFacts,
+    point: Point,
+    key_range: KeyRange | None = None,
+) -> Written:
+    """Writes, below the cycle's staged prefix, the events that make the log below `point` say what the source has.
+
+    The caller holds the point, has registered the prefix, and publishes; once per table and point, as the events are
+    numbered from the same base. Raises ValueError for a table without a key, LakehouseError for what cannot be read.
+    """
+    found = compare(writer, table, iceberg, facts, point, cycle.epoch, key_range)
+    if not found.buckets:
+        return Written(table.name, (), {}, {})
+    task = RepairTask(
+        target=target(table, iceberg, facts, cycle, from_lsn=0),
+        columns=found.columns,
+        key=found.key,
+        point=point,
+        io_properties=writer.task_settings["io_properties"],
+        file_bytes=writer.limits.file_bytes,
+    )
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"result": [pack(_write(task, batches))]})
+
+    with plain_errors():
+        differing = found.differences([column.printed for column in found.columns])
+        results: list[Any] = [
+            unpack(bytes(row["result"])) for row in differing.mapInArrow(write, "result binary").collect()
+        ]
+    return merge(results).get(table.name, Written(table.name, (), {}, {}))
+
+
+def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    writer = TableWriter(task.target.metadata_json, PyArrowFileIO(task.io_properties), task.file_bytes)
+    counts = Counts()
+    first = context.partitionId() * CHUNK_SEQ
+    deleted, landed = DELETE_SEQ + first, ROW_SEQ + first
+    for batch in batches:
+        rows = pa.Table.from_batches([batch])
+        gone = rows.filter(pc.is_null(rows.column("line")))
+        if gone.num_rows:
+            writer.add(_deletes(task, gone, deleted, writer.schema, counts))
+        deleted += gone.num_rows
+        there = _really_different(task, rows.filter(pc.is_valid(rows.column("line"))), writer.schema)
+        meta = _meta(task.point, "r", landed, there.num_rows)
+        writer.add(raw_rows(task.target, _texts(task.columns, there), meta, writer.schema, counts))
+        landed += there.num_rows
+    return Written(task.target.name, writer.close(), counts.operations, counts.unrepresentable)
+
+
+def _texts(columns: Sequence[SpelledColumn], rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    return {column.source.name: rows.column(f"s{i}") for i, column in enumerate(columns)}
+
+
+def _deletes(task: RepairTask, rows: pa.Table, first_seq: int, schema: pa.Schema, counts: Counts) -> pa.Table:
+    """A delete carries the key as the lake has it."""
+    deletes = raw_rows(task.target, {}, _meta(task.point, "d", first_seq, rows.num_rows), schema, counts)
+    for column in task.key:
+        place = schema.get_field_index(column.lake_name)
+        value = rows.column(f"c{task.columns.index(column)}").cast(schema.field(place).type)
+        deletes = deletes.set_column(place, schema.field(place), value)
+    return deletes
+
+
+def _really_different(task: RepairTask, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Without the rows that would land as the lake has them already: a value that the lake cannot hold is spelled
+    otherwise there, by the table's policy."""
+    if task.target.policy == "error":
+        return rows
+    counts = Counts()
+    landing = raw_rows(
+        task.target, _texts(task.columns, rows), _meta(task.point, "r", 0, rows.num_rows), schema, counts
+    )
+    if not counts.unrepresentable:
+        return rows
+    same = pc.is_valid(rows.column("lake_line"))
+    for i, column in enumerate(task.columns):
+        same = pc.and_(same, _same(landing.column(column.lake_name), rows.column(f"c{i}")))
+    return rows.filter(pc.invert(same))
+
+
+def _same(landing: pa.ChunkedArray, lake: pa.ChunkedArray) -> pa.ChunkedArray:
+    lake = lake.cast(landing.type)
+    if pa.types.is_floating(landing.type):  # as text, NaN is NaN and -0 is not 0
+        landing, lake = landing.cast(pa.string()), lake.cast(pa.string())
+    both_null = pc.and_(pc.is_null(landing), pc.is_null(lake))
+    return pc.or_(both_null, pc.fill_null(pc.equal(landing, lake), False))
+
+
+def _meta(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:
+    columns: dict[str, Any] = {
+        "_op": pa.repeat(operation, rows),
+        "_commit_lsn": pa.repeat(pa.scalar(point.lsn - 1, pa.int64()), rows),
+        "_seq": pa.array(range(first_seq, first_seq + rows), pa.int64()),
+        "_committed_at": pa.repeat(pa.scalar(point.at, pa.timestamp("us", "UTC")), rows),
+    }
+    fields = [pa.field(item.name, item.type) for item in META_SCHEMA]
+    return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in fields], schema=pa.schema(fields))
