@@ -132,7 +132,7 @@ def _messages(plan: ChangePlan) -> Iterator[pa.Array]:
             cursor.execute(peek_sql(plan.slot, plan.publication, plan.upto_lsn))
             for batch in cursor.fetch_record_batch():
                 yield batch.column(0)
-    except adbc.Error as error:
+    except (adbc.Error, OSError) as error:
         raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {_first_line(error)}") from None
 
 

@@ -145,13 +145,17 @@ def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:
 
 
 def meta_appends(
-    writer: Writer, cycle: Cycle, files: Mapping[str, tuple[DataFile, ...]], **delete: BooleanExpression | None
+    writer: Writer,
+    cycle: Cycle,
+    files: Mapping[str, tuple[DataFile, ...]],
+    leaving: Mapping[str, BooleanExpression] | None = None,
 ) -> list[TableAppend]:
-    """The files of `meta` tables, and the rows that leave them."""
+    """The files of `meta` tables, and the rows that are `leaving` them."""
+    leaving = leaving or {}
     summary = {"lakehouse.cycle": cycle.id, "lakehouse.source": writer.name}
     return [
-        TableAppend(("meta", name), files.get(name, ()), summary, delete.get(name))
-        for name in sorted(files.keys() | {name for name, rows in delete.items() if rows is not None})
+        TableAppend(("meta", name), files.get(name, ()), summary, leaving.get(name))
+        for name in sorted(files.keys() | leaving.keys())
     ]
 
 

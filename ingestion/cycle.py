@@ -14,6 +14,7 @@ from ingestion.context import Connection, RowCounts, Writer, add_counts
 from ingestion.kept import resume
 from ingestion.load_changes import load_changes
 from ingestion.load_tables import load_tables, to_load
+from ingestion.planning import covered
 from ingestion.publish import Outdated
 from ingestion.stream import ensure_stream
 from ingestion.survey import Outlook, survey
@@ -84,12 +85,16 @@ def catch_up(writer: Writer, connection: Connection, states: Connection, until: 
         stream = ensure_stream(writer, connection, states)
         outlooks = _outlooks(writer, connection, states)
         rows = add_counts(rows, _resume_tables(writer, connection, states, outlooks))
-        now = _now_at_least(connection, until or 0)
+        positions = state.read_positions(states, writer.name)
+        points = [position.point for position in positions.values() if position.state == "streaming"]
+        now = _now_at_least(connection, max(until or 0, *points, 0))
         reached = stream.lsn
+        cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
         try:
-            while reached < now.lsn:
-                reached = min(now.lsn, reached + writer.limits.cycle_max_bytes)
+            while reached < now.lsn or cut_is_due:
+                reached = max(reached, min(now.lsn, reached + writer.limits.cycle_max_bytes))
                 rows = add_counts(rows, load_changes(writer, connection, states, outlooks, replace(now, lsn=reached)))
+                cut_is_due = False
             return CycleOutcome(rows, reached)
         except Outdated:
             continue

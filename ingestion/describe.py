@@ -125,8 +125,8 @@ class TableFacts:
     """A table as the source has it, in the columns that are published and not excluded.
 
     `member` is the oid of its membership in the publication (0: published otherwise), `hidden` are number and name of
-    the columns that do not land, `lsn` is a position at which the table surely was as described: what the stream carries
-    from there on is of this form or a newer one.
+    the columns that do not land, `lsn` is a position at which the table surely was as described: what the stream
+    carries from there on is of this form or a newer one.
     """
 
     oid: int
@@ -165,16 +165,31 @@ def fingerprints(connection: psycopg.Connection[Any], tables: Iterable[RawTable]
 
 def describe(connection: psycopg.Connection[Any], table: RawTable, publication: str) -> TableFacts:
     """Reads a table's facts; raises TableProblem naming what of the declaration the source does not have."""
+    facts, problem = read_facts(connection, table, publication)
+    if facts is None or problem is not None:
+        raise problem or TableProblem(f"source {table.source!r}, table {table.name!r}: it cannot be described")
+    return facts
+
+
+def read_facts(
+    connection: psycopg.Connection[Any], table: RawTable, publication: str, oid: int | None = None
+) -> tuple[TableFacts | None, TableProblem | None]:
+    """Reads a table's facts, and what is in the way of it; `oid` finds it where it is not called as declared."""
     schema, name = table.relation
     with connection.cursor(row_factory=dict_row) as cursor:
         relation = cursor.execute(_RELATION, {"schema": schema, "table": name, "publication": publication}).fetchone()
-        _check_relation(table, relation, publication)
-        assert relation is not None
+        problem = _problem_of(table, relation, publication)
+        if relation is None and oid is not None and (now := name_of(connection, oid)) is not None:
+            schema, name = now
+            relation = cursor.execute(
+                _RELATION, {"schema": schema, "table": name, "publication": publication}
+            ).fetchone()
+        if relation is None:
+            return None, problem
         rows = cursor.execute(_COLUMNS, {"oid": relation["oid"]}).fetchall()
         identity = relation["replica_identity"]
         key = cursor.execute(_KEY, {"oid": relation["oid"], "identity": identity}).fetchall()
     leaves = _leaves(connection, relation["oid"]) if relation["relkind"] == "p" else ()
-    _check_key_exists(table, {row["name"] for row in rows})
     landing = [row for row in rows if _lands(table, row, relation["published_columns"])]
     columns = tuple(
         ColumnFacts(**{field: row[field] for field in ColumnFacts.__dataclass_fields__ if field != "lake"})
@@ -187,8 +202,7 @@ def describe(connection: psycopg.Connection[Any], table: RawTable, publication: 
         changed_by=relation["changed_by"], member=relation["member"], leaves=leaves, hidden=hidden,
         lsn=relation["lsn"],
     )  # fmt: skip
-    _check_key(table, facts)
-    return facts
+    return facts, problem or _problem_of_key(table, facts, {row["name"] for row in rows})
 
 
 def _lands(table: RawTable, row: dict[str, Any], published: list[str] | None) -> bool:
@@ -218,7 +232,7 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
 
 def _leaves(connection: psycopg.Connection[Any], oid: int) -> tuple[Leaf, ...]:
     rows = connection.execute(_LEAVES, {"oid": oid}).fetchall()
-    return tuple(Leaf(*row[:4], has_rows=not row[4] or _has_rows(connection, row[1])) for row in rows)
+    return tuple(Leaf(row[0], row[1], row[2], row[3], not row[4] or _has_rows(connection, row[1])) for row in rows)
 
 
 def _has_rows(connection: psycopg.Connection[Any], quoted: str) -> bool:
@@ -226,44 +240,42 @@ def _has_rows(connection: psycopg.Connection[Any], quoted: str) -> bool:
     return row is not None and bool(row[0])
 
 
-def _check_relation(table: RawTable, relation: dict[str, Any] | None, publication: str) -> None:
+def _problem_of(table: RawTable, relation: dict[str, Any] | None, publication: str) -> TableProblem | None:
     where = f"source {table.source!r}, table {table.name!r}"
     if relation is None:
-        raise TableProblem(
+        return TableProblem(
             f"{where}: relation {table.raw.relation} does not exist: correct meta.raw.relation of the declaration"
         )
     if not relation["readable"]:
-        raise TableProblem(f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
+        return TableProblem(f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
     if not relation["published"]:
-        raise TableProblem(
+        return TableProblem(
             f"{where}: {table.raw.relation} is not in publication {publication!r}: "
             f"run `lakehouse prepare {table.source}`"
         )
     if relation["filtered"]:
-        raise TableProblem(
+        return TableProblem(
             f"{where}: publication {publication!r} filters its rows, so the lake would not be the table: "
             f"ALTER PUBLICATION … DROP TABLE, then run `lakehouse prepare {table.source}`"
         )
     if relation["replica_identity"] == "n" and relation["publishes_updates"]:
-        raise TableProblem(
+        return TableProblem(
             f"{where}: REPLICA IDENTITY NOTHING makes updates and deletes of a published table fail in the source: set "
             "REPLICA IDENTITY DEFAULT or FULL, or let its publication carry inserts and truncates only"
         )
+    return None
 
 
-def _check_key_exists(table: RawTable, existing: set[str]) -> None:
+def _problem_of_key(table: RawTable, facts: TableFacts, existing: set[str]) -> TableProblem | None:
+    where = f"source {table.source!r}, table {table.name!r}"
     if missing := sorted(set(table.key) - existing):
-        raise TableProblem(
-            f"source {table.source!r}, table {table.name!r}: key column {', '.join(missing)} does not exist in "
-            f"{table.raw.relation}, which has {', '.join(sorted(existing))}: correct meta.raw.key"
+        return TableProblem(
+            f"{where}: key column {', '.join(missing)} does not exist in {table.raw.relation}, which has "
+            f"{', '.join(sorted(existing))}: correct meta.raw.key"
         )
-
-
-def _check_key(table: RawTable, facts: TableFacts) -> None:
-    if facts.replica_identity in ("f", "n") or not table.key:
-        return
-    if set(table.key) - set(facts.key):
-        raise TableProblem(
-            f"source {table.source!r}, table {table.name!r}: declared key ({', '.join(table.key)}) is not within the "
-            f"replica identity ({', '.join(facts.key) or 'none'}): declare that key, or set REPLICA IDENTITY FULL"
+    if table.key and facts.replica_identity not in ("f", "n") and set(table.key) - set(facts.key):
+        return TableProblem(
+            f"{where}: declared key ({', '.join(table.key)}) is not within the replica identity "
+            f"({', '.join(facts.key) or 'none'}): declare that key, or set REPLICA IDENTITY FULL"
         )
+    return None

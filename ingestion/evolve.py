@@ -74,8 +74,8 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
         protected = column.number in hidden or was in table.raw.mask
         if was != column.name and protected and column.name not in table.raw.mask:
             raise TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was left "
-                f"out or masked: name {column.name} in meta.raw.exclude or mask, then "
+                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was "
+                f"left out or masked: name {column.name} in meta.raw.exclude or mask, then "
                 f"`lakehouse ingest --resume {table.source}.{table.name}`"
             )
         named.append(replace(column, lake=lake))
@@ -149,8 +149,8 @@ def _partition_doubt(before: TableFacts, now: TableFacts, explained: frozenset[i
 def steps(table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool) -> tuple[Step, ...]:
     """How the raw table follows, columns as they are called in the lake.
 
-    A type that Iceberg cannot widen to raises TableProblem, unless the user has given `consent`: then the old values are
-    set aside under a name of their own and the column begins anew.
+    A type that Iceberg cannot widen to raises TableProblem, unless the user has given `consent`: then the old values
+    are set aside under a name of their own and the column begins anew.
     """
     old = {c.number: c for c in before.columns} if before.oid == now.oid else {}
     by_lake = {c.lake: c for c in before.columns}
@@ -171,10 +171,10 @@ def steps(table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool
         elif not widens(type_, had):  # a narrower type fits into what is there
             if not consent:
                 raise TableProblem(
-                    f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and is "
-                    f"{column.declared_type}, which the lake's type cannot become: correct data_type in the declaration, "
-                    f"then `lakehouse ingest --resume {table.source}.{table.name}` (the values so far stay under the "
-                    f"name {set_aside_name(was)})"
+                    f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and "
+                    f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
+                    f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
+                    f"far stay under the name {set_aside_name(was)})"
                 )
             found.append(Step("rename", was.lake, to=set_aside_name(was)))
             found.append(Step("add", column.lake, type=type_, doc=column.declared_type))

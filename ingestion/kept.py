@@ -25,7 +25,7 @@ from ingestion.meta_tables import ensure_meta
 from ingestion.planning import Course, conclude, plan_course
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import follow_source
-from ingestion.replay import ReplayPlan, replay
+from ingestion.replay_task import ReplayPlan, replay
 from ingestion.source import source_now
 from ingestion.survey import Outlook
 from ingestion.tasks import run_tasks
@@ -76,7 +76,7 @@ def _land(
         mine = _records_of(writer.name, table.name)
         register(states, writer, cycle, [iceberg])
         plan = ReplayPlan(
-            table=kept,
+            metadata_json=kept.metadata.model_dump_json(),
             tasks=tuple(kept.scan(row_filter=mine).plan_files()),
             target=replace(
                 target(table, iceberg, course.position.facts, cycle, 0, course.position.versions),
@@ -104,7 +104,7 @@ def _land(
             epoch=stream.epoch,
             appends=(
                 *(append_of(writer, cycle, written) for written in result.written),
-                *meta_appends(writer, cycle, files, **{place: mine if plan.tasks else None}),
+                *meta_appends(writer, cycle, files, leaving={place: mine} if plan.tasks else {}),
             ),
             record=record,
             revision=stream.revision,
@@ -114,7 +114,7 @@ def _land(
 
 
 def _records_of(source: str, table: str) -> BooleanExpression:
-    return And(EqualTo("source", source), EqualTo("table", table))
+    return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
 
 
 def _epoch_of(kept: Table, mine: BooleanExpression) -> int | None:

@@ -49,7 +49,9 @@ class Lane:
 
         Raises TableProblem when the table has to be parked.
         """
-        counts, rows, bad = Counts(), [], {}
+        counts = Counts()
+        rows: list[pa.Table] = []
+        bad: dict[tuple[int, int], str] = {}
         for batch in batches:
             kept = not_yet_there(batch, self.target.from_lsn)
             if kept is not None:
@@ -143,7 +145,10 @@ class Lanes:
             if reasons is not None:
                 places = zip(mine.column("commit_lsn").to_pylist(), mine.column("place").to_pylist(), strict=True)
                 texts = [reasons.get(place) for place in places]
-                mine, texts = mine.filter(pa.array([t is not None for t in texts])), [t for t in texts if t is not None]
+                mine, texts = (
+                    mine.filter(pa.array([t is not None for t in texts], pa.bool_())),
+                    [t for t in texts if t is not None],
+                )
             if mine.num_rows:
                 writer.add(_records(target, mine, texts, writer.schema))
 
@@ -187,7 +192,7 @@ def _places(batch: Batch) -> list[tuple[int, int]]:
 
 def _without(batch: Batch, place: tuple[int, int]) -> Batch:
     """Both rows of a key change go when one of them is bad."""
-    keep = pa.array([found != place for found in _places(batch)])
+    keep = pa.array([found != place for found in _places(batch)], pa.bool_())
     return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
 
 

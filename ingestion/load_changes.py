@@ -53,7 +53,7 @@ def load_changes(
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
     with begin_cycle(writer, states, stream.epoch) as cycle:
-        result = _read(writer, states, cycle, courses, outlooks, now)
+        result = _read(writer, connection, states, cycle, courses, outlooks, now)
         if not unaltered(writer, connection, outlooks):
             raise Outdated
         if src.publication_oid(connection, writer.name, writer.publication) != stream.publication_oid:
@@ -66,8 +66,19 @@ def load_changes(
     return {written.name: written.operations for written in result.written}
 
 
+def stream_url(writer: Writer, connection: Connection) -> str:
+    """The source's URL for reading the slot.
+
+    A database in SQL_ASCII may hold what is not UTF-8; unless asked not to, the server would check it and refuse all.
+    """
+    url = str(writer.task_settings["url"])
+    is_ascii = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+    return url.replace("client_encoding=UTF8", "client_encoding=SQL_ASCII") if is_ascii else url
+
+
 def _read(
     writer: Writer,
+    connection: Connection,
     states: Connection,
     cycle: Cycle,
     courses: Courses,
@@ -80,7 +91,7 @@ def _read(
     meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")
     register(states, writer, cycle, icebergs.values())
     plan = ChangePlan(
-        **writer.task_settings,
+        **(writer.task_settings | {"url": stream_url(writer, connection)}),
         slot=writer.slot,
         publication=writer.publication,
         upto_lsn=now.lsn,

@@ -236,14 +236,14 @@ def _chunk_plan(
 def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) -> state.TableState:
     """`streaming`, unless the snapshot went on after an interruption and the stream meanwhile left values out.
 
-    An update that does not carry a TOASTed value needs the version before it; where that row's range was read later, and
-    the row moved in between, there is none. A repair then finds and restates such rows.
+    An update that does not carry a TOASTed value needs the version before it; where that row's range was read later,
+    and the row moved in between, there is none. A repair then finds and restates such rows.
     """
     first = progress.first_point(connection, writer.name, item.table.name)
     if item.afresh or first is None:
         return "streaming"
     fresh = writer.catalog.load_table(item.table.identifier)
-    since = And(EqualTo("_epoch", item.position.epoch), GreaterThanOrEqual("_commit_lsn", first))
+    since = And(EqualTo(term="_epoch", value=item.position.epoch), GreaterThanOrEqual(term="_commit_lsn", value=first))
     rows = fresh.scan(row_filter=since, selected_fields=("_commit_lsn", "_unchanged")).to_arrow()
     column = rows.column("_unchanged")
     return "stale" if column.null_count < len(column) else "streaming"

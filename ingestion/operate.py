@@ -1,4 +1,4 @@
-"""What a user does to one table of a live pipeline. A follower need not stop: it goes by the new state at its next cycle."""
+"""What a user does to one table of a live pipeline. A follower goes by the new state at its next cycle."""
 
 from collections.abc import Callable, Collection
 from dataclasses import replace

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from ingestion.describe import TableProblem
-from ingestion.evolve import Change, Step, changes, doubt, prune, rename_in, steps
+from ingestion.evolve import Change, Step, Versions, changes, doubt, prune, rename_in, steps
 from ingestion.lanes import Kept
 from ingestion.state import Position
 from ingestion.survey import Outlook
@@ -28,25 +29,52 @@ class Course:
 def plan_course(position: Position, outlook: Outlook, *, consent: bool = False) -> Course:
     """What happens to the records of a table, given where it stands and how it looks now."""
     if not position.lands:
-        return Course(position, position, aside=position.reason or position.state)
+        return Course(position, _noted(position, outlook), position.reason or position.state)
     if outlook.problem or outlook.facts is None:
-        return _parked(position, outlook.problem or "")
+        return _parked(position, outlook, outlook.problem or "")
     if not position.versions:
         return Course(position, replace(position, versions=(outlook.facts,), fingerprint=outlook.fingerprint), None)
-    if position.fingerprint == outlook.fingerprint:
+    if position.fingerprint == outlook.fingerprint and not position.unfollowed:
         return Course(position, position, None)
     try:
-        to_take = steps(outlook.table, position.facts, outlook.facts, consent=consent)
+        versions, to_take = _follow(position, outlook, consent)
     except TableProblem as problem:
-        return _parked(position, str(problem), changes(position.facts, outlook.facts))
-    renames = {step.column: step.to for step in to_take if step.action == "rename"}
-    versions = (*rename_in(position.versions, renames), outlook.facts)
-    followed = replace(position, versions=versions, fingerprint=outlook.fingerprint)
+        return _parked(position, outlook, str(problem))
+    followed = replace(position, versions=versions, fingerprint=outlook.fingerprint, unfollowed=0)
     return Course(position, followed, None, to_take, changes(position.facts, outlook.facts))
 
 
-def _parked(position: Position, problem: str, altered: tuple[Change, ...] = ()) -> Course:
-    parked = replace(position, state="parked", reason=problem)
+def _follow(position: Position, outlook: Outlook, consent: bool) -> tuple[Versions, tuple[Step, ...]]:
+    """The descriptions, as the raw table's columns will be called, and the steps from one to the next."""
+    assert outlook.facts is not None
+    to_follow = (*position.versions, outlook.facts)[-position.unfollowed - 2 :]
+    versions = position.versions if position.fingerprint == outlook.fingerprint else (*position.versions, outlook.facts)
+    taken: tuple[Step, ...] = ()
+    for before, after in pairwise(to_follow):
+        found = steps(outlook.table, before, after, consent=consent)
+        renames = {step.column: step.to for step in found if step.action == "rename"}
+        earlier = len(versions) - len(to_follow) + to_follow.index(after) if after in versions else len(versions)
+        versions = (*rename_in(versions[:earlier], renames), *versions[earlier:])
+        taken += found
+    return versions, taken
+
+
+def _noted(position: Position, outlook: Outlook) -> Position:
+    """Remembers how a table looks whose records go to the spool: they will have to be read."""
+    if outlook.facts is None or not position.versions or position.fingerprint == outlook.fingerprint:
+        return position
+    return replace(
+        position,
+        versions=(*position.versions, outlook.facts),
+        fingerprint=outlook.fingerprint,
+        unfollowed=position.unfollowed + 1,
+        doubt=position.doubt or doubt(position.facts, outlook.facts),
+    )
+
+
+def _parked(position: Position, outlook: Outlook, problem: str) -> Course:
+    parked = replace(_noted(position, outlook), state="parked", reason=problem)
+    altered = changes(position.facts, parked.facts) if position.versions else ()
     return Course(position, parked, problem, changes=altered, effect="parked")
 
 
@@ -60,10 +88,10 @@ def conclude(course: Course, noticed: Kept, reached: int) -> Course:
         )  # fmt: skip
     if course.aside is not None:
         return course
-    reason = noticed.stale
+    reason = noticed.stale or position.doubt
     if course.before.versions and course.position.fingerprint != course.before.fingerprint:
         reason = reason or doubt(course.before.facts, position.facts, noticed.truncated_by)
-    position = replace(position, versions=prune(position.versions, reached))
+    position = replace(position, versions=prune(position.versions, reached), doubt=None)
     if reason is None:
         return replace(course, position=position)
     if course.before.facts.oid != position.facts.oid:

@@ -1,5 +1,6 @@
 """Raw tables: the source's columns with faithful types, then the metadata columns, partitioned by commit day."""
 
+import re
 from collections.abc import Iterable
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -80,7 +81,7 @@ def follow_source(iceberg: Table, steps: Iterable[Step]) -> Table:
     renames = [s for s in steps if s.action == "rename" and s.column in there and s.to not in there]
     moved = {step.column for step in renames}
     renames += [
-        Step("rename", step.column, to=f"{step.column}__{there[step.column]}".replace(", ", "_").rstrip(")").replace("(", "_"))
+        Step("rename", step.column, to=_named_by_type(step.column, there[step.column]))
         for step in steps
         if step.action == "add" and step.type is not None and step.column in there.keys() - moved
         and not _fits(there[step.column], step.type)
@@ -102,6 +103,10 @@ def follow_source(iceberg: Table, steps: Iterable[Step]) -> Table:
             elif widens(types[step.column], step.type):
                 update.update_column(step.column, step.type, doc=step.doc)
     return iceberg.refresh()
+
+
+def _named_by_type(column: str, type_: IcebergType) -> str:
+    return f"{column}__{re.sub(r'[^a-z0-9]+', '_', str(type_))}".rstrip("_")
 
 
 def _fits(there: IcebergType, wanted: IcebergType) -> bool:

@@ -148,8 +148,10 @@ def read_chunk(plan: ChunkPlan) -> tuple[Written, tuple[DataFile, ...]]:
                 meta = _meta(plan.point, "r", row, batch.num_rows)
                 writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
                 row += batch.num_rows
-    except adbc.Error as error:
+    except (adbc.Error, OSError) as error:
         reason = str(error).strip().splitlines()[0][:300]
+        if "invalid byte sequence" in reason:
+            raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: snapshot: {reason}") from None
         raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
     except BadRow as error:
         raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None

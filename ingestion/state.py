@@ -80,8 +80,10 @@ class Stream:
 class Position:
     """How far one table is in the lake.
 
-    Everything below `lsn` has landed or is in the spool. `point` is the consistent point of its newest snapshot rows: a cut
-    that names the table must not be before it. `versions` are the descriptions that records from here on may be of.
+    Everything below `lsn` has landed or is in the spool. `point` is the consistent point of its newest snapshot rows:
+    a cut that names the table must not be before it. `versions` are the descriptions that records from here on may be
+    of; while they go to the spool, the raw table does not follow the newest of them (`unfollowed`), and `doubt` is why
+    a repair will be due.
     """
 
     table: str
@@ -92,6 +94,8 @@ class Position:
     reason: str | None = None
     versions: tuple[TableFacts, ...] = ()
     fingerprint: str = ""
+    unfollowed: int = 0
+    doubt: str | None = None
 
     @property
     def facts(self) -> TableFacts:
@@ -139,7 +143,8 @@ def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Pos
         stored = kept.get("versions", [kept] if kept else [])
         versions = tuple(facts_from_json(facts) for facts in stored)
         fingerprint = kept.get("fingerprint", "")
-        positions[table] = Position(table, epoch, lsn, table_state, point, reason, versions, fingerprint)
+        more = {name: kept[name] for name in ("unfollowed", "doubt") if name in kept}
+        positions[table] = Position(table, epoch, lsn, table_state, point, reason, versions, fingerprint, **more)
     return positions
 
 
@@ -187,7 +192,12 @@ def forget_positions(connection: psycopg.Connection, source: str, tables: Collec
 
 def put_position(connection: psycopg.Connection, source: str, position: Position) -> None:
     """Inserts or replaces one table's position."""
-    kept = {"fingerprint": position.fingerprint, "versions": [facts.to_json() for facts in position.versions]}
+    kept = {
+        "fingerprint": position.fingerprint,
+        "versions": [facts.to_json() for facts in position.versions],
+        "unfollowed": position.unfollowed,
+        "doubt": position.doubt,
+    }
     connection.execute(
         'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'
         ' VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
@@ -201,8 +211,9 @@ def put_position(connection: psycopg.Connection, source: str, position: Position
 def note_new(connection: psycopg.Connection, source: str, table: str, epoch: int, problem: str | None) -> None:
     """Records a table that has not begun, and what is in its way."""
     connection.execute(
-        'INSERT INTO lakehouse.positions AS known (source, "table", epoch, lsn, state, reason) VALUES (%s, %s, %s, 0, %s, %s)'
-        ' ON CONFLICT (source, "table") DO UPDATE SET reason = excluded.reason WHERE known.state = excluded.state',
+        'INSERT INTO lakehouse.positions AS known (source, "table", epoch, lsn, state, reason)'
+        ' VALUES (%s, %s, %s, 0, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET reason = excluded.reason'
+        " WHERE known.state = excluded.state",
         (source, table, epoch, "new", problem),
     )
 

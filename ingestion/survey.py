@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ingestion import state
 from ingestion.context import Connection, Writer
-from ingestion.describe import TableFacts, TableProblem, check_columns, describe, fingerprints, name_of
+from ingestion.describe import TableFacts, TableProblem, check_columns, fingerprints, name_of, read_facts
 from ingestion.evolve import name_columns
 from ingestion.raw_tables import check_names
 from lakehouse.declarations import RawTable
@@ -52,13 +52,17 @@ def look(
 ) -> Outlook:
     """Describes one table."""
     before = position.facts if position and position.versions else None
+    described, problem = read_facts(connection, table, writer.publication, before.oid if before else None)
+    if described is None:
+        return Outlook(table, fingerprint, problem=_with_new_name(connection, table, before, str(problem)))
     try:
-        described = describe(connection, table, writer.publication)
         facts = name_columns(table, before, described)
         check_names(table, facts)
         check_columns(table, facts)
-    except TableProblem as problem:
-        return Outlook(table, fingerprint, problem=_with_new_name(connection, table, before, str(problem)))
+    except TableProblem as other:
+        return Outlook(table, fingerprint, problem=str(problem or other))
+    if problem is not None:
+        return Outlook(table, fingerprint, facts, _with_new_name(connection, table, before, str(problem)))
     return Outlook(table, fingerprint, facts)
 
 

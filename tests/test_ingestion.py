@@ -255,23 +255,11 @@ def test_a_second_writer_waits_for_the_first_and_both_see_everything(settings: S
     assert_order_is_unique(world, "orders")
 
 
-@pytest.mark.parametrize(
-    ("break_it", "message"),
-    [
-        ("ALTER PUBLICATION lakehouse DROP TABLE orders", "not in publication"),
-        ("DROP PUBLICATION lakehouse", "does not exist"),
-        ("ALTER TABLE orders REPLICA IDENTITY NOTHING", "REPLICA IDENTITY"),
-        ("ALTER TABLE orders RENAME TO orders2", "does not exist"),
-        ("REVOKE SELECT ON orders FROM lakehouse_ingest", "no SELECT right"),
-    ],
-)
-def test_what_would_lose_rows_is_refused_in_one_line(
-    settings: Settings, spark: Any, break_it: str, message: str
-) -> None:
+def test_a_missing_publication_is_refused_in_one_line(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ORDERS, TABLES)
     world.ingest(spark)
-    world.sql(break_it)
-    with pytest.raises(LakehouseError, match=message) as caught:
+    world.sql("DROP PUBLICATION lakehouse")
+    with pytest.raises(LakehouseError, match="does not exist") as caught:
         world.ingest(spark)
     assert "\n" not in str(caught.value)
 

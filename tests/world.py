@@ -5,7 +5,7 @@ import pickle
 import subprocess
 import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,20 @@ class World:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[1])
 
 
+    def declaring(self, table: str, **policy: Any) -> "World":
+        """The same database with another declaration of one table."""
+        tables = tuple(
+            t.model_copy(update={"raw": t.raw.model_copy(update=policy)}) if t.name == table else t
+            for t in self.source.tables
+        )
+        return replace(self, source=self.source.model_copy(update={"tables": tables}))
+
+    def without(self, table: str) -> "World":
+        """The same database with a table that is declared no longer."""
+        tables = tuple(t for t in self.source.tables if t.name != table)
+        return replace(self, source=self.source.model_copy(update={"tables": tables}))
+
+
 def position(row: Row) -> tuple[int, int, int]:
     """The total order of a raw table."""
     return row["_epoch"], row["_commit_lsn"], row["_seq"]
@@ -97,13 +111,15 @@ def replay(rows: list[Row], key: tuple[str, ...]) -> dict[tuple[Any, ...], Row]:
     return state
 
 
-def make_world(settings: Settings, ddl: str, tables: dict[str, RawPolicy], **limits: Any) -> World:
+def make_world(
+    settings: Settings, ddl: str, tables: dict[str, RawPolicy], encoding: str = "UTF8", **limits: Any
+) -> World:
     """A fresh database with `ddl` run in it, and one declared raw table per entry of `tables`."""
     name = f"t{uuid.uuid4().hex[:10]}"
     sample = settings.sources["bank"]
     assert sample.owner_url is not None
     owner, role = parse_url(sample.owner_url.get_secret_value()), parse_url(sample.url.get_secret_value())
-    _create_database(settings, name, owner.user)
+    _create_database(settings, name, owner.user, encoding)
     urls = [f"postgresql://{u.user}:{u.password}@{u.host}:{u.port}/{name}" for u in (role, owner)]
     mine = settings.model_copy(
         update={
@@ -140,9 +156,10 @@ def drop_worlds(settings: Settings) -> None:
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def _create_database(settings: Settings, name: str, owner: str) -> None:
+def _create_database(settings: Settings, name: str, owner: str, encoding: str) -> None:
     with superuser(settings) as connection:
-        connection.execute(f'CREATE DATABASE "{name}" OWNER "{owner}"')
+        of_its_own = f"ENCODING '{encoding}' LOCALE 'C' TEMPLATE template0" if encoding != "UTF8" else ""
+        connection.execute(f'CREATE DATABASE "{name}" OWNER "{owner}" {of_its_own}')
 
 
 def superuser(settings: Settings, database: str = "postgres") -> psycopg.Connection[Any]:

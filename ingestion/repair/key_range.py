@@ -6,7 +6,7 @@ import psycopg
 import pyarrow as pa
 from pyiceberg.types import BinaryType, DecimalType, DoubleType, FloatType, StringType
 
-from ingestion.raw_tables import source_type
+from ingestion.evolve import source_type
 from ingestion.repair.spelling import SpelledColumn
 from ingestion.types import ConversionError, convert
 from lakehouse.errors import LakehouseError

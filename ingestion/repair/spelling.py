@@ -19,7 +19,6 @@ from pyiceberg.types import (
 )
 
 from ingestion.describe import ColumnFacts, TableFacts
-from ingestion.raw_tables import lake_name
 from lakehouse.declarations import RawTable
 from lakehouse.sql import ident, spark_literal
 
@@ -90,7 +89,7 @@ class SpelledColumn:
 def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple[SpelledColumn, ...]:
     """The columns that both sides have, in the source's order."""
     in_lake = {field.name: field.field_type for field in iceberg.schema().fields}
-    named = [(column, lake_name(table, column.name)) for column in facts.columns]
+    named = [(column, column.lake) for column in facts.columns]
     return tuple(
         SpelledColumn(column, name, in_lake[name], table.raw.mask.get(column.name))
         for column, name in named

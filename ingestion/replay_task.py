@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
-from pyiceberg.table import FileScanTask, Table
+from pyiceberg.table import FileScanTask
+from pyiceberg.table.metadata import TableMetadataUtil
 
 from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import PICKED_SCHEMA, Batch, DecodeError, Decoder
@@ -21,7 +22,7 @@ from ingestion.writer import Written
 class ReplayPlan:
     """The kept records of one table, by the data files that hold them. Travels by pickle; holds secrets."""
 
-    table: Table
+    metadata_json: str
     tasks: tuple[FileScanTask, ...]
     target: TableTarget
     meta: dict[str, str]
@@ -45,7 +46,8 @@ def replay(plan: ReplayPlan) -> ReplayResult:
 
     io = PyArrowFileIO(plan.io_properties)
     lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes)
-    scan = ArrowScan(plan.table.metadata, io, plan.table.schema(), AlwaysTrue())
+    metadata = TableMetadataUtil.parse_raw(plan.metadata_json)
+    scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     for batch in scan.to_record_batches(plan.tasks):
         records = pa.Table.from_batches([batch])
         records = records.filter(pc.equal(records.column("table"), plan.target.name))
