@@ -153,7 +153,8 @@ def steps(table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool
     are set aside under a name of their own and the column begins anew.
     """
     old = {c.number: c for c in before.columns} if before.oid == now.oid else {}
-    by_lake = {c.lake: c for c in before.columns}
+    still_there = {c.number for c in now.columns} if old else set()
+    by_lake = {c.lake: c for c in before.columns if c.number not in still_there}
     found: list[Step] = []
     for column in now.columns:
         was = old.get(column.number) or by_lake.get(column.lake)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from ingestion.describe import TableProblem
 from ingestion.evolve import Change, Step, Versions, changes, doubt, prune, rename_in, steps
@@ -45,16 +44,15 @@ def plan_course(position: Position, outlook: Outlook, *, consent: bool = False) 
 
 
 def _follow(position: Position, outlook: Outlook, consent: bool) -> tuple[Versions, tuple[Step, ...]]:
-    """The descriptions, as the raw table's columns will be called, and the steps from one to the next."""
+    """The descriptions, as the raw table's columns will be called, and the steps from the first unfollowed one on."""
     assert outlook.facts is not None
-    to_follow = (*position.versions, outlook.facts)[-position.unfollowed - 2 :]
-    versions = position.versions if position.fingerprint == outlook.fingerprint else (*position.versions, outlook.facts)
+    known = position.fingerprint == outlook.fingerprint
+    versions = position.versions if known else (*position.versions, outlook.facts)
     taken: tuple[Step, ...] = ()
-    for before, after in pairwise(to_follow):
-        found = steps(outlook.table, before, after, consent=consent)
+    for after in range(len(position.versions) - position.unfollowed, len(versions)):
+        found = steps(outlook.table, versions[after - 1], versions[after], consent=consent)
         renames = {step.column: step.to for step in found if step.action == "rename"}
-        earlier = len(versions) - len(to_follow) + to_follow.index(after) if after in versions else len(versions)
-        versions = (*rename_in(versions[:earlier], renames), *versions[earlier:])
+        versions = (*rename_in(versions[:after], renames), *versions[after:])
         taken += found
     return versions, taken
 

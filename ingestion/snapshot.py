@@ -41,12 +41,21 @@ class Point:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A range of heap pages of one relation; `last` has no upper bound."""
+    """A range of heap pages of one relation, the last one without an end; all partitions at once from page -1."""
 
     number: int
     relation: tuple[str, str]
     first_page: int
     end_page: int | None
+
+    def from_sql(self) -> tuple[str, list[str]]:
+        """What follows FROM, and the conditions that follow WHERE."""
+        if self.first_page < 0:
+            return relation(*self.relation), []
+        bounds = [f"ctid >= {literal(f'({self.first_page},0)')}::tid"]
+        if self.end_page is not None:
+            bounds.append(f"ctid < {literal(f'({self.end_page},0)')}::tid")
+        return f"ONLY {relation(*self.relation)}", bounds
 
 
 @dataclass(frozen=True)
@@ -90,14 +99,20 @@ def consistent_point(settings: Settings, source: str, tables: list[RawTable]) ->
 
 
 def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
-    """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`."""
+    """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
+
+    Where the role may read the root alone (a partition that was attached later), the root is read in one piece.
+    """
     leaves = connection.execute(
-        "SELECT n.nspname, c.relname, pg_relation_size(c.oid) FROM pg_class c JOIN pg_namespace n"
+        "SELECT n.nspname, c.relname, pg_relation_size(c.oid), has_table_privilege(c.oid, 'SELECT')"
+        " FROM pg_class c JOIN pg_namespace n"
         " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
         " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
         {"oid": facts.oid},
     ).fetchall()
-    ranges = [(schema, name, *pages) for schema, name, size in leaves for pages in page_ranges(size, chunk_bytes)]
+    if not all(readable for *_, readable in leaves):
+        return [Chunk(0, facts.relation, -1, None)]
+    ranges = [(schema, name, *pages) for schema, name, size, _ in leaves for pages in page_ranges(size, chunk_bytes)]
     return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]
 
 
@@ -117,10 +132,8 @@ def select_sql(facts: TableFacts, chunk: Chunk) -> str:
         f"pg_catalog.textin({column.output_function}({ident(column.name)})) AS {ident(column.name)}"
         for column in facts.columns
     )
-    bounds = [f"ctid >= {literal(f'({chunk.first_page},0)')}::tid"]
-    if chunk.end_page is not None:
-        bounds.append(f"ctid < {literal(f'({chunk.end_page},0)')}::tid")
-    return f"SELECT {columns} FROM ONLY {relation(*chunk.relation)} WHERE {' AND '.join(bounds)}"
+    relations, bounds = chunk.from_sql()
+    return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
 
 
 def read_chunk(plan: ChunkPlan) -> tuple[Written, tuple[DataFile, ...]]:

@@ -15,7 +15,7 @@ from ingestion.repair.spelling import SpelledColumn, source_cell
 from ingestion.snapshot import Chunk
 from ingestion.tasks import run_tasks
 from lakehouse.errors import LakehouseError
-from lakehouse.sql import literal, relation
+from lakehouse.sql import literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,19 +72,13 @@ def _lines(
     """`OFFSET 0` keeps Postgres from printing a value once for every place that uses it."""
     texts = [f"{column.source_text} AS c{i}" for i, column in enumerate(columns)]
     texts += [f"{expression} AS s{i}" for i, expression in enumerate(shown)]
-    where = " AND ".join([*_pages(chunk), *conditions])
-    inner = f"SELECT {', '.join(texts)} FROM ONLY {relation(*chunk.relation)} WHERE {where} OFFSET 0"
+    relations, pages = chunk.from_sql()
+    where = " AND ".join([*pages, *conditions]) or "true"
+    inner = f"SELECT {', '.join(texts)} FROM {relations} WHERE {where} OFFSET 0"
     cells = " || ".join(source_cell(f"c{i}") for i in range(len(columns)))
     keys = " || ".join(source_cell(f"c{columns.index(column)}") for column in key)
     outer = "".join(f", s{i}" for i in range(len(shown)))
     return f"SELECT {keys} AS key, md5(convert_to({cells}, 'UTF8')) AS line{outer} FROM ({inner}) AS printed"
-
-
-def _pages(chunk: Chunk) -> list[str]:
-    pages = [f"ctid >= {literal(f'({chunk.first_page},0)')}::tid"]
-    if chunk.end_page is not None:
-        pages.append(f"ctid < {literal(f'({chunk.end_page},0)')}::tid")
-    return pages
 
 
 def spread(read: SourceRead, statements: Sequence[str]) -> list[SourceRead]:
