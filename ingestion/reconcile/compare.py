@@ -23,7 +23,8 @@ class Example:
 
 @dataclass
 class TableComparison:
-    """What a comparison found. `missing` rows are in the source alone, `extra` rows in the lake alone."""
+    """What a comparison found. `missing` rows are in the source alone, `extra` rows in the lake alone, `repaired`
+    counts the events by operation that a repair has published since."""
 
     source: str
     table: str
@@ -38,6 +39,7 @@ class TableComparison:
     absent_columns: tuple[str, ...] = ()
     examples: list[Example] = field(default_factory=list)
     seconds: float = 0.0
+    repaired: dict[str, int] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:

@@ -48,6 +48,11 @@ class Comparison:
     _lines: DataFrame
 
     @property
+    def rows(self) -> tuple[int, int]:
+        """How many rows the source and the lake have."""
+        return sum(rows for rows, _ in self.source.values()), sum(rows for rows, _ in self.lake.values())
+
+    @property
     def buckets(self) -> list[str]:
         """The ranges of hashed keys in which the two sides differ."""
         return sorted(b for b in self.source.keys() | self.lake.keys() if self.source.get(b) != self.lake.get(b))

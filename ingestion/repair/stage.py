@@ -16,7 +16,7 @@ from pyiceberg.table import Table
 from ingestion.context import Cycle, Writer, merge, target
 from ingestion.describe import TableFacts
 from ingestion.pgoutput.model import META_SCHEMA
-from ingestion.repair.compare import compare, plain_errors
+from ingestion.repair.compare import Comparison, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.spelling import SpelledColumn
 from ingestion.rows import Counts, TableTarget, raw_rows
@@ -56,6 +56,13 @@ def stage_repair(
     numbered from the same base. Raises ValueError for a table without a key, LakehouseError for what cannot be read.
     """
     found = compare(writer, table, iceberg, facts, point, cycle.epoch, key_range)
+    return write_repair(writer, cycle, table, iceberg, facts, point, found)
+
+
+def write_repair(
+    writer: Writer, cycle: Cycle, table: RawTable, iceberg: Table, facts: TableFacts, point: Point, found: Comparison
+) -> Written:
+    """The same for a comparison that has been made."""
     if not found.buckets:
         return Written(table.name, (), {}, {})
     task = RepairTask(
