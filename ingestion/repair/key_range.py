@@ -12,9 +12,11 @@ from ingestion.types import ConversionError, convert
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, literal, spark_literal
 
+# Whether a text column is ordered by its bytes: the built-in provider does that whatever the locale, libc in C alone.
 _BYTE_ORDER = """
-SELECT l.collname IN ('C', 'POSIX', 'ucs_basic')
-  OR l.collname = 'default' AND d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX')
+SELECT CASE WHEN l.collprovider = 'd' THEN d.datlocprovider ELSE l.collprovider END = 'b'
+  OR CASE WHEN l.collprovider <> 'd' THEN l.collcollate WHEN d.datlocprovider = 'c' THEN d.datcollate END
+    IN ('C', 'POSIX')
 FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation, pg_database d
 WHERE a.attrelid = %s AND a.attnum = %s AND d.datname = current_database()
 """
