@@ -6,6 +6,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import dagster as dg
+import pytest
 
 from ingestion.reconcile import Example, TableComparison
 from ingestion.reports import SourceReport, TableReport
@@ -47,13 +48,16 @@ SHOP = Source(
 )
 
 
-def run(job: str) -> dg.ExecuteInProcessResult:
-    defs = dg.Definitions.merge(
+def definitions() -> dg.Definitions:
+    return dg.Definitions.merge(
         source_definitions(SHOP, date(2026, 1, 1)),
         dg.Definitions(resources={"lake": InventedLake(), "spark": LakeSpark()}, executor=dg.in_process_executor),
     )
+
+
+def run(job: str, **options: Any) -> dg.ExecuteInProcessResult:
     with dg.DagsterInstance.ephemeral() as instance:
-        return defs.resolve_job_def(job).execute_in_process(instance=instance)
+        return definitions().resolve_job_def(job).execute_in_process(instance=instance, **options)
 
 
 def test_the_check_fails_with_counts_and_examples_that_show_no_value() -> None:
@@ -66,6 +70,18 @@ def test_the_check_fails_with_counts_and_examples_that_show_no_value() -> None:
     assert "secret" not in str(metadata)
 
 
-def test_a_load_does_not_read_the_whole_source() -> None:
-    checks = run("load_shop").get_asset_check_evaluations()
+@pytest.mark.parametrize("selected", [None, [dg.AssetKey(["raw_shop", "sales"])]])
+def test_a_load_does_not_read_the_whole_source(selected: list[dg.AssetKey] | None) -> None:
+    """Selected by hand, a table brings all its checks into the run."""
+    checks = run("load_shop", asset_selection=selected).get_asset_check_evaluations()
     assert checks and CHECK not in {check.check_name for check in checks}
+
+
+def test_a_check_that_is_launched_alone_compares() -> None:
+    """What the button on a check's page does."""
+    key = dg.AssetCheckKey(dg.AssetKey(["raw_shop", "things"]), CHECK)
+    repository = definitions().get_repository_def()
+    job = repository.get_job("__ASSET_JOB").get_subset(asset_selection=set(), asset_check_selection={key})
+    with dg.DagsterInstance.ephemeral() as instance:
+        [check] = job.execute_in_process(instance=instance).get_asset_check_evaluations()
+    assert check.asset_check_key == key and check.passed
