@@ -54,7 +54,7 @@ def _carried(versions: DataFrame, lacks: Mapping[int, str]) -> DataFrame:
     return lives.selectExpr(
         "*",
         *(last(place, name) for place, name in lacks.items()),
-        "min(position) OVER (PARTITION BY key, life) AS born",
+        f"first(position) OVER (PARTITION BY key, life {_SO_FAR}) AS born",
         f"first(from_key) OVER (PARTITION BY key, life {_SO_FAR}) AS born_from",
     )
 

@@ -46,7 +46,8 @@ def bounds(
     connection: psycopg.Connection, oid: int, column: SpelledColumn, key_range: KeyRange | None, where: str
 ) -> Bounds:
     """The range in the words of both sides; raises LakehouseError for a bound or an order that one of them lacks."""
-    given = [(op, text) for op, text in ((">=", key_range.first), ("<", key_range.end)) if text] if key_range else []
+    ends = ((">=", key_range.first), ("<", key_range.end)) if key_range else ()
+    given = [(operator, text) for operator, text in ends if text is not None]
     if given and isinstance(column.lake_type, StringType):
         _check_text_order(connection, oid, column, where)
     texts = [(operator, _printed(connection, column, text, where)) for operator, text in given]
