@@ -87,6 +87,8 @@ def _print(results: list[TableComparison]) -> None:
 
 def _print_differences(result: TableComparison) -> None:
     where = f"{result.source}.{result.table}"
+    if result.aside:
+        print(f"{where}: not compared, it is {result.aside}")
     if result.absent_columns:
         print(f"{where}: the lake has no column {', '.join(result.absent_columns)}")
     if result.unrepresentable:

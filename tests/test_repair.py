@@ -1,7 +1,6 @@
 """Repair and reconcile on real servers: the lake made wrong on purpose, the oracle is SQL against the source."""
 
 import threading
-import uuid
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -11,18 +10,17 @@ import pytest
 
 from ingestion import lease as leases
 from ingestion import state
-from ingestion.context import Cycle, Writer, append_of, register
-from ingestion.describe import describe
+from ingestion.context import Writer, append_of, begin_cycle, register
 from ingestion.publish import Publication, publish
 from ingestion.reconcile import TableComparison, reconcile_raw
 from ingestion.repair import KeyRange, stage_repair
+from ingestion.repair.stage import DELETE_SEQ
 from ingestion.snapshot import consistent_point
-from ingestion.source import connect_source
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
-from tests.test_ingestion import assert_equal, assert_order_is_unique
+from tests.test_ingestion import assert_equal, assert_order_is_unique, cuts
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.stack
@@ -40,17 +38,18 @@ def repair(world: World, spark: Any, table: str, key_range: KeyRange | None = No
         try:
             writer = Writer(world.settings, catalog, spark, lease, world.source)
             declared = world.source.table(table)
-            with connect_source(world.settings, world.source.name) as connection:
-                facts = describe(connection, declared, writer.publication)
-            stream = state.read_stream(states, world.source.name)
+            stream, position = (
+                state.read_stream(states, world.source.name),
+                state.read_positions(states, world.source.name)[table],
+            )
             assert stream is not None
-            cycle = Cycle(uuid.uuid4().hex, stream.epoch, state.catalog_clock(states))
             iceberg = catalog.load_table(declared.identifier)
-            register(states, writer, cycle, [iceberg])
-            with consistent_point(world.settings, world.source.name, [declared]) as point:
-                written = stage_repair(writer, cycle, declared, iceberg, facts, point, key_range)
-            appends = (append_of(writer, cycle, written),)
-            publish(world.settings, catalog, lease, Publication(cycle.id, world.source.name, stream.epoch, appends))
+            points = consistent_point(world.settings, world.source.name, [declared])
+            with points as point, begin_cycle(writer, states, stream.epoch) as cycle:
+                register(states, writer, cycle, [iceberg])
+                written = stage_repair(writer, cycle, declared, iceberg, position.facts, point, key_range)
+                appends = (append_of(writer, cycle, written),)
+                publish(world.settings, catalog, lease, Publication(cycle.id, world.source.name, stream.epoch, appends))
             return written.operations
         finally:
             leases.release(states, lease)
@@ -125,7 +124,7 @@ def test_toast_that_updates_left_out_is_followed_through_lives_and_key_changes(s
     assert repair(world, spark, "items") == {}
     spoil(world, "items", lambda rows: [row for row in rows if row["_op"] != "r" or row["id"] not in (2, 8, 15)])
     assert repair(world, spark, "items") == {"r": 3}
-    repaired = {row["id"]: row["big"] for row in world.raw("items") if row["_xid"] is None and row["_seq"] > 1 << 60}
+    repaired = {row["id"]: row["big"] for row in world.raw("items") if row["_seq"] >= DELETE_SEQ}
     assert repaired == dict(world.rows("SELECT id, big FROM items WHERE id IN (202, 108, 15)"))
     assert repair(world, spark, "items") == {}
 
@@ -251,6 +250,10 @@ def test_reconcile_names_what_differs_and_repairs_it(settings: Settings, spark: 
         ("differs", "7"): {"name": ("n7", "")}, ("differs", "8"): {"big": (None, "")},
     }  # fmt: skip
     assert compared(world, spark, "items", repair=True).repaired == {"r": 4, "d": 1}
+    events = [row for row in world.raw("items") if row["_xid"] is None and row["_seq"] >= DELETE_SEQ]
+    newest = cuts(world)[-1]
+    assert [row["_op"] for row in events] == ["d", "r", "r", "r", "r"], "deletes come first"
+    assert newest["cut_lsn"] >= events[-1]["_commit_lsn"], "readers go no further than the newest cut"
     assert compared(world, spark, "items", repair=True).repaired == {}
     assert_equal(world, "items")
 
@@ -282,6 +285,9 @@ def test_reconcile_is_right_while_the_source_is_written_to(settings: Settings, s
         thread.join()
     assert (found.missing, found.extra, found.differing, found.repaired) == (1, 0, 0, {"r": 1})
     assert again.equal
+    (event,) = [row for row in world.raw("items") if row["_seq"] >= DELETE_SEQ]
+    before = [row["_commit_lsn"] for row in world.raw("items") if row["_ingested_at"] < event["_ingested_at"]]
+    assert max(before) < event["_commit_lsn"], "later changes may leave out values that the repair restates"
     world.ingest(spark)
     assert_equal(world, "items")
     assert_order_is_unique(world, "items")

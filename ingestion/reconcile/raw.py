@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,10 +15,10 @@ from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, Timest
 from ingestion import lease as leases
 from ingestion import state
 from ingestion.api import bring_up
-from ingestion.context import Cycle, Writer, append_of, register
-from ingestion.cycle import run_cycle
-from ingestion.describe import describe
-from ingestion.publish import Publication, publish
+from ingestion.context import Writer, append_of, begin_cycle, register
+from ingestion.cycle import MAX_REPLANS, connections, run_cycle
+from ingestion.load_changes import load_changes
+from ingestion.publish import Cut, Outdated, Publication, publish
 from ingestion.reconcile.compare import TableComparison
 from ingestion.reconcile.differences import ComparedColumn, add, examine
 from ingestion.reconcile.run import select
@@ -27,8 +26,9 @@ from ingestion.repair.compare import Comparison, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.stage import write_repair
 from ingestion.snapshot import Point, consistent_point
-from ingestion.source import connect_source
-from ingestion.writer import pack, unpack
+from ingestion.source import source_now
+from ingestion.survey import survey
+from ingestion.writer import Written, pack, unpack
 from lakehouse.catalog import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -97,51 +97,79 @@ def _writer(settings: Settings, source: Source, session: SparkSession, alone: bo
 
 @contextmanager
 def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[Point]:
-    """A point below which the lake has everything."""
-
-    def up() -> None:
-        if alone:
-            run_cycle(writer)
-        else:
-            bring_up(writer.settings, Declarations(sources=(writer.source,)), writer.name, writer.session)
-
-    up()
+    """A point below which the lake has everything; with `alone`, and nothing from there on."""
+    declared = Declarations(sources=(writer.source,))
+    if alone:
+        run_cycle(writer)
+    else:
+        bring_up(writer.settings, declared, writer.name, writer.session)
     try:
         with consistent_point(writer.settings, writer.name, tables) as point:
-            up()
+            if alone:
+                _read_exactly_to(writer, point)
+            else:
+                bring_up(writer.settings, declared, writer.name, writer.session)
             yield point
     except psycopg.Error as error:
         reason = " ".join(str(error).split())[:300]
         raise LakehouseError(f"source {writer.name!r}: Postgres: {reason}") from error
 
 
+def _read_exactly_to(writer: Writer, point: Point) -> None:
+    """Changes after the point must not land before its repair: they may leave out values that the repair restates."""
+    for _ in range(MAX_REPLANS):
+        with connections(writer) as (connection, states), suppress(Outdated):
+            outlooks = survey(writer, connection, state.read_positions(states, writer.name))
+            now = source_now(connection)
+            load_changes(writer, connection, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
+            return
+    raise LakehouseError(f"source {writer.name!r}: its tables are altered faster than they can be read; try again")
+
+
 def _reconcile_table(
     writer: Writer, table: RawTable, point: Point, key_range: KeyRange | None, repair: bool
 ) -> TableComparison:
     started = time.monotonic()
-    with connect_source(writer.settings, writer.name) as connection:
-        facts = describe(connection, table, writer.publication)
     with state.connect_catalog(writer.settings) as states:
-        stream, now = state.read_stream(states, writer.name), state.catalog_clock(states)
+        stream, position = state.read_stream(states, writer.name), state.read_positions(states, writer.name)[table.name]
     assert stream is not None
+    if position.state != "streaming":
+        aside = f"{position.state}: {position.reason}" if position.reason else position.state
+        return TableComparison(table.source, table.name, (), aside=aside)
     iceberg = writer.catalog.load_table(table.identifier)
-    found = compare(writer, table, iceberg, facts, point, stream.epoch, key_range)
-    names = tuple(column.source.name for column in found.columns)
-    result = TableComparison(table.source, table.name, names)
+    found = compare(writer, table, iceberg, position.facts, point, stream.epoch, key_range)
+    result = TableComparison(table.source, table.name, tuple(column.source.name for column in found.columns))
     result.source_rows, result.lake_rows = found.rows
-    result.absent_columns = tuple(column.name for column in facts.columns if column.name not in names)
+    result.absent_columns = tuple(c.name for c in position.facts.columns if c.name not in result.columns)
     if found.buckets:
         _look_closer(writer, table, found, result)
     if repair and not result.equal:
-        cycle = Cycle(uuid.uuid4().hex, stream.epoch, now)
-        with state.connect_catalog(writer.settings) as states:
-            register(states, writer, cycle, [iceberg])
-        written = write_repair(writer, cycle, table, iceberg, facts, point, found)
-        appends = (append_of(writer, cycle, written),)
-        publish(writer.settings, writer.catalog, writer.lease, Publication(cycle.id, writer.name, cycle.epoch, appends))
+        written = _publish_repair(writer, table, position, point, found)
         result.repaired = dict(written.operations)
     result.seconds = time.monotonic() - started
     return result
+
+
+def _publish_repair(
+    writer: Writer, table: RawTable, position: state.Position, point: Point, found: Comparison
+) -> Written:
+    """Publishes the events with a cut that holds them: readers go no further than the newest cut."""
+    with state.connect_catalog(writer.settings) as states:
+        stream = state.read_stream(states, writer.name)
+        assert stream is not None
+        with begin_cycle(writer, states, stream.epoch) as cycle:
+            iceberg = writer.catalog.load_table(table.identifier)
+            register(states, writer, cycle, [iceberg])
+            written = write_repair(writer, cycle, table, iceberg, position.facts, point, found)
+            publication = Publication(
+                cycle_id=cycle.id,
+                source=writer.name,
+                epoch=stream.epoch,
+                appends=(append_of(writer, cycle, written),),
+                cut=Cut(stream.epoch, stream.lsn - 1, point.at, tuple(stream.cut_tables)),
+            )
+            publish(writer.settings, writer.catalog, writer.lease, publication)
+    return written
 
 
 def _look_closer(writer: Writer, table: RawTable, found: Comparison, result: TableComparison) -> None:
