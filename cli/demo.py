@@ -37,7 +37,7 @@ STAGES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
             ),
         ),
     ),
-    ("check", (("show",), ("sql", REVENUE), ("reconcile",))),
+    ("check", (("show",), ("sql", REVENUE), ("reconcile",), ("reconcile", "--views"))),
 )  # fmt: skip
 
 

@@ -13,26 +13,45 @@ from lakehouse.settings import load_settings
 
 if TYPE_CHECKING:
     from ingestion.reconcile import TableComparison
+    from ingestion.repair import KeyRange
 
 
 def reconcile(
     tables: Annotated[
         list[str] | None, typer.Argument(help="Sources or source.table names; all when left out.")
     ] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST..END", help="Only this range of the first key column, END left out; of one table."),
+    ] = None,
+    repair: Annotated[bool, typer.Option("--repair", help="Write what differs to the raw layer, as events.")] = False,
+    views: Annotated[
+        bool, typer.Option("--views", help="Compare the current_ views, as last loaded, with the source of now.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare every column of every row of the source with the lake's current view; exits 1 on a difference.
+    """Compare every column of every row of the source with the raw layer, at one cut; exits 1 on a difference.
 
-    Changes that came after the lake was last built count as differences: compare while the source is quiet, or
-    ingest and load again first. Columns that the declaration excludes or masks are left out.
+    The lake is brought up to a point first and compared at exactly that point, so both sides may be busy. Columns
+    that the declaration excludes are left out. With --views the source has to be quiet since the last load.
     """
-    from ingestion.reconcile import reconcile as run
+    from ingestion.reconcile import reconcile as reconcile_views
+    from ingestion.reconcile import reconcile_raw
 
+    if views and (repair or keys):
+        raise typer.BadParameter("--views compares whole tables and repairs nothing: leave out --keys and --repair")
+    if keys and (len(tables or ()) != 1 or "." not in (tables or [""])[0]):
+        raise typer.BadParameter("--keys wants one table named, as SOURCE.TABLE")
     settings = load_settings()
+    declarations, chosen = load_declarations(settings), tables or ()
     console = Console(stderr=True)
     results: list[TableComparison] = []
     with console.status("comparing", spinner="line") as status:
-        for result in run(settings, load_declarations(settings), tables or ()):
+        if views:
+            found = reconcile_views(settings, declarations, chosen)
+        else:
+            found = reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
+        for result in found:
             results.append(result)
             status.update(f"compared {result.source}.{result.table}")
     if as_json:
@@ -41,6 +60,17 @@ def reconcile(
         _print(results)
     if not all(result.equal for result in results):
         raise typer.Exit(1)
+
+
+def _key_range(keys: str | None) -> KeyRange | None:
+    from ingestion.repair import KeyRange
+
+    if keys is None:
+        return None
+    first, dots, end = keys.partition("..")
+    if not dots:
+        raise typer.BadParameter(f"{keys!r} is not FIRST..END; one of the two may be left out")
+    return KeyRange(first or None, end or None)
 
 
 def _print(results: list[TableComparison]) -> None:
@@ -57,6 +87,8 @@ def _print(results: list[TableComparison]) -> None:
 
 def _print_differences(result: TableComparison) -> None:
     where = f"{result.source}.{result.table}"
+    if result.aside:
+        print(f"{where}: not compared, it is {result.aside}")
     if result.absent_columns:
         print(f"{where}: the lake has no column {', '.join(result.absent_columns)}")
     if result.unrepresentable:
@@ -64,6 +96,9 @@ def _print_differences(result: TableComparison) -> None:
     for example in result.examples:
         key = ", ".join(f"{name}={value}" for name, value in example.key.items())
         print(f"{where}: {_WORDS[example.kind]} ({key}){_columns(example.columns)}")
+    if result.repaired:
+        counts = ", ".join(f"{op} {count:,}" for op, count in sorted(result.repaired.items()))
+        print(f"{where}: repaired, as new raw events: {counts}")
 
 
 _WORDS = {"missing": "not in the lake", "extra": "only in the lake", "differs": "differs"}

@@ -14,6 +14,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.policies import Cron
 from orchestration.days import incremental_tags
 from orchestration.history import read_history
+from orchestration.reconciling import check_keys
 from orchestration.resources import TableKey
 from orchestration.sensors import Watch, new_data_sensor
 
@@ -22,11 +23,12 @@ MARTS = "marts"
 
 @dataclass(frozen=True)
 class Load:
-    """One load job: which raw tables it brings downstream, and what starts it."""
+    """One load job: which raw tables it brings downstream (`checked` can be reconciled), and what starts it."""
 
     source: str
     name: str
     tables: tuple[TableKey, ...]
+    checked: tuple[TableKey, ...]
     trigger: str | Cron
     confirm_after: timedelta | None
 
@@ -58,6 +60,7 @@ def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
         source=source,
         name=name,
         tables=tuple(table.identifier for table in tables),
+        checked=tuple(table.identifier for table in tables if table.key),
         trigger=tables[0].load.trigger,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
     )
@@ -67,7 +70,7 @@ def load_definitions(load: Load, first_day: date) -> dg.Definitions:
     """The job and its trigger."""
     job = dg.define_asset_job(
         load.job,
-        selection=load_selection(load.tables),
+        selection=load_selection(load),
         description=f"Raw → parsed → vault of {', '.join(table for _, table in load.tables)} ({load.source}).",
         tags={"source": load.source},
     )
@@ -83,9 +86,13 @@ def load_definitions(load: Load, first_day: date) -> dg.Definitions:
     return dg.Definitions(jobs=[job], sensors=[new_data_sensor(watch, job)])
 
 
-def load_selection(tables: Sequence[TableKey]) -> dg.AssetSelection:
-    """The raw assets and what is derived from them, short of the marts (they read several sources)."""
-    return dg.AssetSelection.assets(*map(dg.AssetKey, tables)).downstream() - dg.AssetSelection.groups(MARTS)
+def load_selection(load: Load) -> dg.AssetSelection:
+    """The raw assets and what is derived from them, short of the marts (they read several sources).
+
+    Reconciling is left to its own job: it reads the source's tables whole.
+    """
+    loaded = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream() - dg.AssetSelection.groups(MARTS)
+    return loaded - dg.AssetSelection.checks(*check_keys(load.checked))
 
 
 def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.ScheduleDefinition:  # type: ignore[valid-type]

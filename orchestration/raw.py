@@ -13,6 +13,7 @@ import dagster as dg
 from lakehouse.declarations import RawTable, Source
 from orchestration import tags
 from orchestration.loads import load_definitions, loads_of
+from orchestration.reconciling import reconciling_definitions
 from orchestration.resources import Lake
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def source_definitions(source: Source, first_day: date) -> dg.Definitions:
     return dg.Definitions.merge(
         dg.Definitions(assets=[raw_assets(source)]),
         *(load_definitions(load, first_day) for load in loads_of(source)),
+        reconciling_definitions(source),
     )
 
 

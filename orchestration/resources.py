@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from ingestion import SourceReport, SourceStatus
+    from ingestion.reconcile import TableComparison
     from lakehouse.catalog import SnapshotFact
     from maintenance.outcome import Outcome
     from maintenance.run import Result
@@ -62,6 +63,13 @@ class Lake(dg.ConfigurableResource):
         from ingestion import bring_up
 
         return bring_up(self.settings(), self.declarations(), source)
+
+    def reconcile(self, source: str, tables: Sequence[str], spark: LazyPySparkResource) -> "list[TableComparison]":
+        """Compares raw tables of a source with it, at one consistent point; reads the source."""
+        from ingestion.reconcile import reconcile_raw
+
+        wanted = [f"{source}.{table}" for table in tables]
+        return list(reconcile_raw(self.settings(), self.declarations(), wanted, session=spark.spark_session))
 
     def source_status(self, source: str) -> "SourceStatus":
         """Follower, slot and position; no Spark."""

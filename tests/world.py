@@ -4,6 +4,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -150,6 +151,9 @@ def drop_worlds(settings: Settings) -> None:
                 "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = %s"
                 " AND active_pid IS NOT NULL", (name,)
             )  # fmt: skip
+            temporary = "SELECT 1 FROM pg_replication_slots WHERE database = %s AND temporary"
+            while admin.execute(temporary, (name,)).fetchone():  # goes with its session, a moment after the client
+                time.sleep(0.05)
             admin.execute(
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
             )

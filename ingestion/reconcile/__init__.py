@@ -1,10 +1,12 @@
-"""Compares a source with the lake: every column of every row, as it is now.
+"""Compares a source with the lake: every column of every row.
 
-It deliberately shares nothing with the path it checks: the source's rows come as the text that Postgres prints, the
-lake's through Trino from the `current_` views, and the two are merged in key order, so memory stays bounded.
+It deliberately shares nothing with the path it checks: both servers spell their own values. `reconcile_raw` compares
+the raw layer at one cut, by digests, while both sides go on. `reconcile` compares the `current_` views, through Trino,
+with the source of now: the two are merged in key order, so memory stays bounded.
 """
 
 from ingestion.reconcile.compare import Example, TableComparison, compare
+from ingestion.reconcile.raw import reconcile_raw
 from ingestion.reconcile.run import reconcile
 
-__all__ = ["Example", "TableComparison", "compare", "reconcile"]
+__all__ = ["Example", "TableComparison", "compare", "reconcile", "reconcile_raw"]

@@ -23,7 +23,9 @@ class Example:
 
 @dataclass
 class TableComparison:
-    """What a comparison found. `missing` rows are in the source alone, `extra` rows in the lake alone."""
+    """What a comparison found. `missing` rows are in the source alone, `extra` rows in the lake alone, `repaired`
+    counts the events by operation that a repair has published since. `aside` is why the table is not compared: its
+    changes are kept elsewhere until it streams again."""
 
     source: str
     table: str
@@ -38,11 +40,13 @@ class TableComparison:
     absent_columns: tuple[str, ...] = ()
     examples: list[Example] = field(default_factory=list)
     seconds: float = 0.0
+    repaired: dict[str, int] = field(default_factory=dict)
+    aside: str | None = None
 
     @property
     def equal(self) -> bool:
         """Whether every column of every row is the same."""
-        return not (self.missing or self.extra or self.differing or self.absent_columns)
+        return not (self.missing or self.extra or self.differing or self.absent_columns or self.aside)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for `--json`."""

@@ -1,4 +1,4 @@
-"""Reconciles declared tables, one snapshot of the source per source."""
+"""Reconciles the `current_` views of declared tables, one snapshot of the source per source."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import psycopg
 
 from ingestion.reconcile.canonical import order_key
 from ingestion.reconcile.compare import Layout, TableComparison, compare
+from ingestion.reconcile.differences import UNREPRESENTABLE
 from ingestion.reconcile.streams import Pair, lake_rows, lake_session, pair_columns, source_rows, source_snapshot
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -19,8 +20,7 @@ from lakehouse.settings import Settings
 if TYPE_CHECKING:
     from trino.dbapi import Connection
 
-# What Postgres prints for values that dates, timestamps and decimals of the lake cannot hold.
-_UNREPRESENTABLE = re.compile(r"-?infinity|NaN|.* BC|\d{5,}-\d\d-\d\d.*", re.IGNORECASE)
+_UNREPRESENTABLE = re.compile(UNREPRESENTABLE, re.IGNORECASE)
 
 
 def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[str] = ()) -> Iterator[TableComparison]:

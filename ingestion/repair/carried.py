@@ -6,7 +6,7 @@ that a key change began goes on from the old key's: its values are looked up the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -19,10 +19,10 @@ _SO_FAR = "ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 _NEWEST = "row_number() OVER (PARTITION BY key ORDER BY position DESC) AS nth"
 
 
-def newest_filled(versions: DataFrame, lacks: Mapping[int, str], width: int) -> DataFrame:
+def newest_filled(versions: DataFrame, lacks: Mapping[int, Sequence[str]], width: int) -> DataFrame:
     """`key`, `c0` … and `whole` of every live key.
 
-    `lacks` maps a column's place to its name in the source, for the columns that some update left out.
+    `lacks` maps a column's place to its names in `_unchanged`, for the columns that some update left out.
     """
     names = [f"c{i}" for i in range(width)]
     if not lacks:
@@ -42,19 +42,21 @@ def _live(versions: DataFrame) -> DataFrame:
     return versions.selectExpr("*", _NEWEST).where("nth = 1 AND op <> 'd'")
 
 
-def _carried(versions: DataFrame, lacks: Mapping[int, str]) -> DataFrame:
+def _carried(versions: DataFrame, lacks: Mapping[int, Sequence[str]]) -> DataFrame:
     """Beside each version: the last value carried in its life (`f`), where the life began, and from which key."""
 
-    def last(place: int, name: str) -> str:
-        has = f"op <> 'd' AND NOT coalesce(array_contains(unchanged, {spark_literal(name)}), false)"
+    def last(place: int, called: Sequence[str]) -> str:
+        # A value that was left out is null: that tells it from another column that bears a former name of this one.
+        listed = f"arrays_overlap(unchanged, array({', '.join(map(spark_literal, called))}))"
+        has = f"op <> 'd' AND NOT (c{place} IS NULL AND coalesce({listed}, false))"
         value = f"CASE WHEN {has} THEN named_struct('value', c{place}) END"
         return f"last({value}, true) OVER (PARTITION BY key, life {_SO_FAR}) AS f{place}"
 
     lives = versions.selectExpr("*", f"count_if(op IN ('c', 'r', 'd')) OVER (PARTITION BY key {_SO_FAR}) AS life")
     return lives.selectExpr(
         "*",
-        *(last(place, name) for place, name in lacks.items()),
-        "min(position) OVER (PARTITION BY key, life) AS born",
+        *(last(place, called) for place, called in lacks.items()),
+        f"first(position) OVER (PARTITION BY key, life {_SO_FAR}) AS born",
         f"first(from_key) OVER (PARTITION BY key, life {_SO_FAR}) AS born_from",
     )
 

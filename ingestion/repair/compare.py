@@ -32,6 +32,8 @@ from lakehouse.sql import spark_relation
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+MAX_LISTED = 512
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -48,6 +50,11 @@ class Comparison:
     _lines: DataFrame
 
     @property
+    def rows(self) -> tuple[int, int]:
+        """How many rows the source and the lake have."""
+        return sum(rows for rows, _ in self.source.values()), sum(rows for rows, _ in self.lake.values())
+
+    @property
     def buckets(self) -> list[str]:
         """The ranges of hashed keys in which the two sides differ."""
         return sorted(b for b in self.source.keys() | self.lake.keys() if self.source.get(b) != self.lake.get(b))
@@ -55,12 +62,12 @@ class Comparison:
     def differences(self, shown: Sequence[str]) -> DataFrame:
         """The keys of those ranges that differ: `line` and `s0` … (`shown`, SQL for Postgres) of the source, null
         where it has no such row; `lake_line` and `c0` … (values) of the lake, null where that has none."""
-        session, conditions = self._writer.session, self._bounds.source
+        buckets = self.buckets if len(self.buckets) <= MAX_LISTED else None
         statements = [
-            rows_sql(self.columns, self.key, shown, chunk, conditions, self.buckets) for chunk in self._chunks
+            rows_sql(self.columns, self.key, shown, chunk, self._bounds.source, buckets) for chunk in self._chunks
         ]
-        ours = source_frame(session, spread(self._read, statements), len(shown))
-        theirs = self._lines.where(f"bucket IN ({', '.join(repr(bucket) for bucket in self.buckets)})")
+        ours = source_frame(self._writer.session, spread(self._read, statements), len(shown))
+        theirs = self._lines if buckets is None else self._lines.where(self._lines["bucket"].isin(buckets))
         theirs = theirs.withColumnsRenamed({"key": "lake_key", "line": "lake_line"}).drop("bucket", "whole")
         joined = ours.join(theirs, ours["key"] == theirs["lake_key"], "full_outer")
         return joined.where("NOT line <=> lake_line")

@@ -12,9 +12,11 @@ from ingestion.types import ConversionError, convert
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, literal, spark_literal
 
+# Whether a text column is ordered by its bytes: the built-in provider does that whatever the locale, libc in C alone.
 _BYTE_ORDER = """
-SELECT l.collname IN ('C', 'POSIX', 'ucs_basic')
-  OR l.collname = 'default' AND d.datlocprovider = 'c' AND d.datcollate IN ('C', 'POSIX')
+SELECT CASE WHEN l.collprovider = 'd' THEN d.datlocprovider ELSE l.collprovider END = 'b'
+  OR CASE WHEN l.collprovider <> 'd' THEN l.collcollate WHEN d.datlocprovider = 'c' THEN d.datcollate END
+    IN ('C', 'POSIX')
 FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation, pg_database d
 WHERE a.attrelid = %s AND a.attnum = %s AND d.datname = current_database()
 """
@@ -44,7 +46,8 @@ def bounds(
     connection: psycopg.Connection, oid: int, column: SpelledColumn, key_range: KeyRange | None, where: str
 ) -> Bounds:
     """The range in the words of both sides; raises LakehouseError for a bound or an order that one of them lacks."""
-    given = [(op, text) for op, text in ((">=", key_range.first), ("<", key_range.end)) if text] if key_range else []
+    ends = ((">=", key_range.first), ("<", key_range.end)) if key_range else ()
+    given = [(operator, text) for operator, text in ends if text is not None]
     if given and isinstance(column.lake_type, StringType):
         _check_text_order(connection, oid, column, where)
     texts = [(operator, _printed(connection, column, text, where)) for operator, text in given]

@@ -33,7 +33,7 @@ def lake_state(
     truncated, lacking = _facts(log)
     if truncated is not None:
         log = log.where(_after(truncated))
-    lacks = {i: column.source.name for i, column in enumerate(columns) if column.source.name in lacking}
+    lacks = {i: sorted(column.names & lacking) for i, column in enumerate(columns) if column.names & lacking}
     return newest_filled(_versions(log, columns, key), lacks, len(columns))
 
 

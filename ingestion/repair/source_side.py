@@ -53,9 +53,11 @@ def rows_sql(
     shown: Sequence[str],
     chunk: Chunk,
     conditions: Sequence[str],
-    buckets: Sequence[str],
+    buckets: Sequence[str] | None,
 ) -> str:
-    """Key, hash and the `shown` expressions (`s0`, `s1` …) of the rows in the buckets."""
+    """Key, hash and the `shown` expressions (`s0`, `s1` …) of the rows in the buckets; of all when they are None."""
+    if buckets is None:
+        return _lines(columns, key, shown, chunk, conditions)
     listed = ", ".join(map(literal, buckets))
     spelled = " || ".join(source_cell(column.source_text) for column in key)
     bucket = f"substr(md5(convert_to({spelled}, 'UTF8')), 1, {BUCKET_DIGITS}) IN ({listed})"
@@ -90,7 +92,7 @@ def spread(read: SourceRead, statements: Sequence[str]) -> list[SourceRead]:
 def source_digests(session: SparkSession, reads: Sequence[SourceRead]) -> Digests:
     """The digests of all statements together; raises LakehouseError."""
     merged: Digests = {}
-    for part in run_tasks(session, _digest_task, reads):
+    for part in run_tasks(session, _digest_task, reads) if reads else ():
         _merge(merged, part.items())
     return merged
 
@@ -104,7 +106,7 @@ def source_frame(session: SparkSession, reads: Sequence[SourceRead], columns: in
                 yield from _batches(reads[index])
 
     schema = ", ".join(f"{name} string" for name in ("key", "line", *(f"s{i}" for i in range(columns))))
-    return session.range(0, len(reads), 1, len(reads)).mapInArrow(read, schema)
+    return session.range(0, len(reads), 1, max(1, len(reads))).mapInArrow(read, schema)
 
 
 def _digest_task(read: SourceRead) -> Digests:

@@ -4,6 +4,7 @@ Nothing here passes through ingestion's own conversion. Where the two print a va
 floats are spelled as their bits, times as microseconds. `NULL` stays null and is told from '' in a `cell`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ from pyiceberg.types import (
 )
 
 from ingestion.describe import ColumnFacts, TableFacts
+from ingestion.raw_tables import FORMERLY
 from lakehouse.declarations import RawTable
 from lakehouse.sql import ident, spark_literal
 
@@ -28,12 +30,17 @@ Mask = Literal["null", "sha256"] | None
 
 @dataclass(frozen=True)
 class SpelledColumn:
-    """A column on both sides: how it is named, and what it is in the lake."""
+    """A column on both sides. `names` are those by which `_unchanged` may call it: it may have been renamed."""
 
     source: ColumnFacts
-    lake_name: str
     lake_type: IcebergType
     mask: Mask
+    names: frozenset[str]
+
+    @property
+    def lake_name(self) -> str:
+        """Its name in the lake."""
+        return self.source.lake
 
     @property
     def printed(self) -> str:
@@ -89,12 +96,19 @@ class SpelledColumn:
 def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple[SpelledColumn, ...]:
     """The columns that both sides have, in the source's order."""
     in_lake = {field.name: field.field_type for field in iceberg.schema().fields}
-    named = [(column, column.lake) for column in facts.columns]
     return tuple(
-        SpelledColumn(column, name, in_lake[name], table.raw.mask.get(column.name))
-        for column, name in named
-        if name in in_lake
+        SpelledColumn(column, in_lake[column.lake], table.raw.mask.get(column.name), _names(column, iceberg.properties))
+        for column in facts.columns
+        if column.lake in in_lake
     )
+
+
+def _names(column: ColumnFacts, properties: Mapping[str, str]) -> frozenset[str]:
+    names, former = [column.name], column.lake
+    while former and former not in names[1:]:
+        names.append(former)
+        former = properties.get(f"{FORMERLY}{former}", "")
+    return frozenset(names)
 
 
 def source_cell(text: str) -> str:

@@ -14,15 +14,16 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from ingestion.context import Cycle, Writer, merge, target
-from ingestion.describe import TableFacts
+from ingestion.describe import TableFacts, TableProblem
 from ingestion.pgoutput.model import META_SCHEMA
-from ingestion.repair.compare import compare, plain_errors
+from ingestion.repair.compare import Comparison, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.spelling import SpelledColumn
-from ingestion.rows import Counts, TableTarget, raw_rows
+from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.snapshot import CHUNK_SEQ, Point
 from ingestion.writer import TableWriter, Written, pack, unpack
 from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
 
 # Far above any snapshot's chunk of the same point; deletes come before rows.
 DELETE_SEQ = 1 << 61
@@ -56,6 +57,13 @@ def stage_repair(
     numbered from the same base. Raises ValueError for a table without a key, LakehouseError for what cannot be read.
     """
     found = compare(writer, table, iceberg, facts, point, cycle.epoch, key_range)
+    return write_repair(writer, cycle, table, iceberg, facts, point, found)
+
+
+def write_repair(
+    writer: Writer, cycle: Cycle, table: RawTable, iceberg: Table, facts: TableFacts, point: Point, found: Comparison
+) -> Written:
+    """The same for a comparison that has been made."""
     if not found.buckets:
         return Written(table.name, (), {}, {})
     task = RepairTask(
@@ -68,14 +76,26 @@ def stage_repair(
     )
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"result": [pack(_write(task, batches))]})
+        yield pa.RecordBatch.from_pydict({"result": [pack(_outcome(task, batches))]})
 
     with plain_errors():
         differing = found.differences([column.printed for column in found.columns])
-        results: list[Any] = [
-            unpack(bytes(row["result"])) for row in differing.mapInArrow(write, "result binary").collect()
-        ]
-    return merge(results).get(table.name, Written(table.name, (), {}, {}))
+        collected = differing.mapInArrow(write, "result binary").collect()
+    parts: list[Any] = [unpack(bytes(row["result"])) for row in collected]
+    for part in parts:
+        if isinstance(part, LakehouseError):
+            raise part
+    return merge(parts).get(table.name, Written(table.name, (), {}, {}))
+
+
+def _outcome(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written | LakehouseError:
+    """Errors for people travel as values."""
+    try:
+        return _write(task, batches)
+    except BadRow as error:
+        return TableProblem(f"source {task.target.source!r}, table {task.target.name!r}: {error}")
+    except LakehouseError as error:
+        return error
 
 
 def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:

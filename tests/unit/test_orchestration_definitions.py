@@ -139,9 +139,9 @@ def test_tables_share_a_job_or_have_their_own() -> None:
     timed = LoadPolicy(job="own", trigger=Cron(cron="5 * * * *"))
     defs = source_definitions(shop(table("a"), table("b"), table("c", own), table("d", timed)), FIRST_DAY)
     jobs = {job.name for job in defs.jobs or []}
-    assert jobs == {"load_shop", "load_shop_c", "load_shop_d"}
+    assert jobs == {"load_shop", "load_shop_c", "load_shop_d", "reconcile_shop"}
     assert {sensor.name for sensor in defs.sensors or []} == {"new_data_shop", "new_data_shop_c"}
-    assert {schedule.name for schedule in defs.schedules or []} == {"load_shop_d_schedule"}
+    assert {schedule.name for schedule in defs.schedules or []} == {"load_shop_d_schedule", "reconcile_shop_schedule"}
 
 
 def test_all_raw_tables_of_a_source_are_one_step_in_one_pool() -> None:

@@ -16,7 +16,7 @@ from lakehouse.policies import LoadPolicy, RawPolicy
 from orchestration import decide, tags, workers
 from orchestration.days import daily_partitions
 from orchestration.raw import source_definitions
-from orchestration.resources import Lake
+from orchestration.resources import Lake, LakeSpark
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -100,7 +100,11 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def defs() -> dg.Definitions:
     return dg.Definitions.merge(
         source_definitions(SHOP, FIRST_DAY),
-        dg.Definitions(assets=[parsed], resources={"lake": InventedLake()}, executor=dg.in_process_executor),
+        dg.Definitions(
+            assets=[parsed],
+            resources={"lake": InventedLake(), "spark": LakeSpark()},
+            executor=dg.in_process_executor,
+        ),
     )
 
 

@@ -1,0 +1,208 @@
+"""Reconciles the raw layer with the source at one cut, while both go on, and repairs it on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, TimestampType, TimestamptzType
+
+from ingestion import lease as leases
+from ingestion import state
+from ingestion.api import bring_up
+from ingestion.context import Writer, append_of, begin_cycle, register
+from ingestion.cycle import MAX_REPLANS, connections, run_cycle
+from ingestion.load_changes import load_changes
+from ingestion.publish import Cut, Outdated, Publication, publish
+from ingestion.reconcile.compare import TableComparison
+from ingestion.reconcile.differences import ComparedColumn, add, examine
+from ingestion.reconcile.run import select
+from ingestion.repair.compare import Comparison, compare, plain_errors
+from ingestion.repair.key_range import KeyRange
+from ingestion.repair.stage import write_repair
+from ingestion.snapshot import Point, consistent_point
+from ingestion.source import source_now
+from ingestion.survey import survey
+from ingestion.writer import Written, pack, unpack
+from lakehouse.catalog import open_catalog
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from lakehouse.spark import spark_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BOUNDED = (DateType, TimestampType, TimestamptzType, DecimalType)
+
+
+def reconcile_raw(
+    settings: Settings,
+    declarations: Declarations,
+    wanted: Sequence[str] = (),
+    *,
+    key_range: KeyRange | None = None,
+    repair: bool = False,
+    session: SparkSession | None = None,
+) -> Iterator[TableComparison]:
+    """Compares the wanted tables (`source`, `source.table`; all when empty) with their raw logs, at one consistent
+    point of each source up to which the lake is brought first; yields each as it is done.
+
+    With `repair`, what differs is published as events of that point. Raises LakehouseError for an unknown name, a
+    server that does not answer, a table without a key, and with `repair` while another writer is at work.
+    """
+    chosen = select(declarations, wanted)
+    for _, tables in chosen:
+        _check_keys(tables)
+    running = session or spark_session(settings, "lakehouse-reconcile")
+    for source, tables in chosen:
+        with _writer(settings, source, running, alone=repair) as writer, _at_point(writer, tables, repair) as point:
+            for table in tables:
+                yield _reconcile_table(writer, table, point, key_range, repair)
+
+
+def _check_keys(tables: list[RawTable]) -> None:
+    for table in tables:
+        if not table.key:
+            raise LakehouseError(
+                f"source {table.source!r}, table {table.name!r} has no key, so its rows cannot be paired: "
+                f"`lakehouse ingest --resnapshot {table.source}.{table.name}` makes the lake equal"
+            )
+
+
+@contextmanager
+def _writer(settings: Settings, source: Source, session: SparkSession, alone: bool) -> Iterator[Writer]:
+    """The source's writer; with `alone` it holds the lease, else its lease is one that could not publish."""
+    with closing(open_catalog(settings)) as catalog:
+        reader = Writer(settings, catalog, session, leases.Lease(source.name, 0, ""), source)
+        if not alone:
+            yield reader
+            return
+        with state.connect_catalog(settings) as states:
+            state.ensure_state(states)
+            lease = leases.acquire(states, source.name, settings.ingestion.lease_seconds, "once")
+            held = leases.holder_of(states, source.name)
+        if lease is None:
+            raise LakehouseError(
+                f"source {source.name!r}: {held[0] if held else 'another writer'} is at work: stop it, then repair"
+            )
+        with leases.kept_alive(settings, lease):
+            yield replace(reader, lease=lease)
+
+
+@contextmanager
+def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[Point]:
+    """A point below which the lake has everything; with `alone`, and nothing from there on."""
+    declared = Declarations(sources=(writer.source,))
+    if alone:
+        run_cycle(writer)
+    else:
+        bring_up(writer.settings, declared, writer.name, writer.session)
+    try:
+        with consistent_point(writer.settings, writer.name, tables) as point:
+            if alone:
+                _read_exactly_to(writer, point)
+            else:
+                bring_up(writer.settings, declared, writer.name, writer.session)
+            yield point
+    except psycopg.Error as error:
+        reason = " ".join(str(error).split())[:300]
+        raise LakehouseError(f"source {writer.name!r}: Postgres: {reason}") from error
+
+
+def _read_exactly_to(writer: Writer, point: Point) -> None:
+    """Changes after the point must not land before its repair: they may leave out values that the repair restates."""
+    for _ in range(MAX_REPLANS):
+        with connections(writer) as (connection, states), suppress(Outdated):
+            outlooks = survey(writer, connection, state.read_positions(states, writer.name))
+            now = source_now(connection)
+            load_changes(writer, connection, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
+            return
+    raise LakehouseError(f"source {writer.name!r}: its tables are altered faster than they can be read; try again")
+
+
+def _reconcile_table(
+    writer: Writer, table: RawTable, point: Point, key_range: KeyRange | None, repair: bool
+) -> TableComparison:
+    started = time.monotonic()
+    with state.connect_catalog(writer.settings) as states:
+        stream, position = state.read_stream(states, writer.name), state.read_positions(states, writer.name)[table.name]
+    assert stream is not None
+    if position.state != "streaming":
+        aside = f"{position.state}: {position.reason}" if position.reason else position.state
+        return TableComparison(table.source, table.name, (), aside=aside)
+    iceberg = writer.catalog.load_table(table.identifier)
+    found = compare(writer, table, iceberg, position.facts, point, stream.epoch, key_range)
+    result = TableComparison(table.source, table.name, tuple(column.source.name for column in found.columns))
+    result.source_rows, result.lake_rows = found.rows
+    result.absent_columns = tuple(c.name for c in position.facts.columns if c.name not in result.columns)
+    if found.buckets:
+        _look_closer(writer, table, found, result)
+    if repair and not result.equal:
+        written = _publish_repair(writer, table, position, point, found)
+        result.repaired = dict(written.operations)
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _publish_repair(
+    writer: Writer, table: RawTable, position: state.Position, point: Point, found: Comparison
+) -> Written:
+    """Publishes the events with a cut that holds them: readers go no further than the newest cut."""
+    with state.connect_catalog(writer.settings) as states:
+        stream = state.read_stream(states, writer.name)
+        assert stream is not None
+        with begin_cycle(writer, states, stream.epoch) as cycle:
+            iceberg = writer.catalog.load_table(table.identifier)
+            register(states, writer, cycle, [iceberg])
+            written = write_repair(writer, cycle, table, iceberg, position.facts, point, found)
+            publication = Publication(
+                cycle_id=cycle.id,
+                source=writer.name,
+                epoch=stream.epoch,
+                appends=(append_of(writer, cycle, written),),
+                cut=Cut(stream.epoch, stream.lsn - 1, point.at, tuple(stream.cut_tables)),
+            )
+            publish(writer.settings, writer.catalog, writer.lease, publication)
+    return written
+
+
+def _look_closer(writer: Writer, table: RawTable, found: Comparison, result: TableComparison) -> None:
+    """Rows of the differing ranges, compared in Spark tasks."""
+    columns = compared_columns(table, found)
+    empty = pack(TableComparison(table.source, table.name, result.columns))
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        part = unpack(empty)
+        assert isinstance(part, TableComparison)
+        examine(part, columns, batches)
+        yield pa.RecordBatch.from_pydict({"result": [pack(part)]})
+
+    sides = [f"s{i}" for i in range(len(columns))]
+    sides += [f"{column.lake_text(f'c{i}')} AS l{i}" for i, column in enumerate(found.columns)]
+    with plain_errors():
+        rows = found.differences([column.source_text for column in found.columns])
+        parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(look, "result binary").collect()
+    for row in parts:
+        part = unpack(bytes(row["result"]))
+        assert isinstance(part, TableComparison)
+        add(result, part)
+
+
+def compared_columns(table: RawTable, found: Comparison) -> list[ComparedColumn]:
+    """How each column's spelling is to be read."""
+    replaces = table.raw.on_unrepresentable != "error"
+    return [
+        ComparedColumn(
+            name=column.source.name,
+            is_key=column in found.key,
+            bits={FloatType: "f", DoubleType: "d"}.get(type(column.lake_type)),  # type: ignore[arg-type]
+            bounded=replaces and column.mask is None and isinstance(column.lake_type, BOUNDED),
+        )
+        for column in found.columns
+    ]
