@@ -87,12 +87,13 @@ class SourceNow:
 
 @dataclass(frozen=True)
 class Slot:
-    """A logical slot; `lag_bytes` is the WAL it makes the server keep."""
+    """A logical slot; `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more."""
 
     confirmed_lsn: int
     active_pid: int | None
     lag_bytes: int
     wal_status: str
+    invalid: str | None = None
 
 
 def identify(settings: Settings, source: str) -> Cluster:
@@ -154,29 +155,44 @@ def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
             "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint AS confirmed_lsn, active_pid, wal_status,"
-            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes"
-            " FROM pg_replication_slots"
+            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes,"
+            " to_jsonb(s) ->> 'invalidation_reason' AS reason"  # a column since Postgres 17
+            " FROM pg_replication_slots s"
             " WHERE slot_name = %s AND database = current_database() AND plugin = 'pgoutput'",
             (slot,),
         ).fetchone()
     if row is None:
         return None
-    return Slot(row["confirmed_lsn"] or 0, row["active_pid"], row["lag_bytes"], row["wal_status"] or "unknown")
+    status = row["wal_status"] or "unknown"
+    invalid = row["reason"] or ("wal_removed" if status == "lost" else None)
+    return Slot(row["confirmed_lsn"] or 0, row["active_pid"], row["lag_bytes"], status, invalid)
 
 
 def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
-    """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits)."""
-    row = connection.execute(
-        "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, clock_timestamp(),"
-        " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-    ).fetchone()
+    """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits).
+
+    Raises LakehouseError on a standby, which has no WAL of its own.
+    """
+    try:
+        row = connection.execute(
+            "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, clock_timestamp(),"
+            " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        ).fetchone()
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        raise _standby(connection) from None
     assert row is not None
     return SourceNow(int(row[0]), row[1], int(row[2]))
 
 
 def committed_lsn(connection: psycopg.Connection[Any]) -> int:
-    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush."""
-    return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush.
+
+    Raises LakehouseError on a standby.
+    """
+    try:
+        return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        raise _standby(connection) from None
 
 
 def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
@@ -193,6 +209,13 @@ def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
 def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
     """Confirms everything below `lsn`, which must be in the lake."""
     connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, lsn_text(lsn)))
+
+
+def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:
+    at = connection.info
+    return LakehouseError(
+        f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: correct the source's URL to the primary"
+    )
 
 
 def _value(connection: psycopg.Connection[Any], sql: str) -> Any:

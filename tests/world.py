@@ -111,6 +111,15 @@ def make_world(settings: Settings, ddl: str, tables: dict[str, RawPolicy], **lim
             "ingestion": settings.ingestion.model_copy(update=limits),
         }
     )
+    _MADE.append(name)
+    world = World(mine, declared_source(name, tables), urls[1])
+    world.sql(*statements(ddl))
+    prepare(mine, world.source)
+    return world
+
+
+def declared_source(name: str, tables: dict[str, RawPolicy]) -> Source:
+    """A source as a dbt file without columns would declare it."""
     declared = tuple(
         RawTable(
             source=name, name=table, description="", columns=tuple(_column(c) for c in policy.key), raw=policy,
@@ -118,11 +127,12 @@ def make_world(settings: Settings, ddl: str, tables: dict[str, RawPolicy], **lim
         )
         for table, policy in tables.items()
     )  # fmt: skip
-    _MADE.append(name)
-    world = World(mine, Source(name=name, description="", load=LoadPolicy(), tables=declared), urls[1])
-    world.sql(*filter(str.strip, ddl.split(";")))
-    prepare(mine, world.source)
-    return world
+    return Source(name=name, description="", load=LoadPolicy(), tables=declared)
+
+
+def statements(ddl: str) -> list[str]:
+    """The statements of a script without semicolons inside them."""
+    return [part for part in ddl.split(";") if part.strip()]
 
 
 def drop_worlds(settings: Settings) -> None:
