@@ -214,7 +214,8 @@ def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> No
 def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:
     at = connection.info
     return LakehouseError(
-        f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: correct the source's URL to the primary"
+        f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: "
+        "correct the source's URL to the primary"
     )
 
 
