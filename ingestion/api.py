@@ -14,7 +14,7 @@ from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import run_cycle
 from ingestion.recover import begin_next_epoch, forget_tables
-from ingestion.reports import SourceReport, SourceStatus, TableReport
+from ingestion.reports import SourceReport, SourceStatus, TableReport, TableStatus
 from lakehouse.catalog import load_table, open_catalog
 from lakehouse.declarations import Declarations, Source
 from lakehouse.errors import LakehouseError
@@ -104,9 +104,11 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
     with state.connect_catalog(settings) as states:
         state.ensure_state(states)
         stream, held = state.read_stream(states, source), leases.holder_of(states, source)
+        tables, clock = state.read_positions(states, source).values(), state.catalog_clock(states)
     with src.connect_source(settings, source) as connection:
         slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
         slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
+    behind = max(0, now.lsn - stream.lsn) if stream else 0
     return SourceStatus(
         source=source,
         follower_alive=held is not None and held[1] == "follow",
@@ -117,7 +119,13 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         position_at=stream.updated_at if stream else None,
         cut_lsn=stream.cut_lsn if stream else None,
         cut_at=stream.cut_at if stream else None,
-        behind_bytes=max(0, now.lsn - stream.lsn) if stream else 0,
+        behind_bytes=behind,
+        lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
+        slot_state=(slot.invalid or slot.wal_status) if slot else "missing",
+        tables=tuple(
+            TableStatus(p.table, p.state, getattr(p, "reason", None), p.lsn)
+            for p in sorted(tables, key=lambda p: p.table)
+        ),
     )
 
 

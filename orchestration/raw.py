@@ -12,6 +12,7 @@ import dagster as dg
 
 from lakehouse.declarations import RawTable, Source
 from orchestration import tags
+from orchestration.lag import lag_definitions
 from orchestration.loads import load_definitions, loads_of
 from orchestration.resources import Lake
 
@@ -27,6 +28,7 @@ def source_definitions(source: Source, first_day: date) -> dg.Definitions:
     return dg.Definitions.merge(
         dg.Definitions(assets=[raw_assets(source)]),
         *(load_definitions(load, first_day) for load in loads_of(source)),
+        lag_definitions(source),
     )
 
 

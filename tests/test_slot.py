@@ -1,5 +1,6 @@
 """The slot: it does not pin the source's WAL, and whatever happens to it is found out before anything is written."""
 
+import json
 import threading
 import time
 import uuid
@@ -10,10 +11,13 @@ from typing import Any
 import psycopg
 import pytest
 
+from cli.lag import source_lags
 from ingestion import follow_sources, recover_source, source_status, state
 from ingestion.source import lsn_number
 from lakehouse.errors import LakehouseError
+from lakehouse.policies import LagPolicy
 from lakehouse.settings import Settings
+from orchestration.lag import judge
 from tests.clusters import OWNER, ROLE, Cluster, cluster, world_in
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
 from tests.world import World
@@ -322,3 +326,28 @@ def test_the_run_time_role_cannot_be_refused_by_another_slot_of_the_name(
     with pytest.raises(LakehouseError, match="exists but this lake did not make it"):
         world.ingest(spark)
     assert world.raw("orders") == []
+
+
+def test_status_and_the_asset_check_tell_the_lag_in_bytes_and_seconds(
+    source: Cluster, settings: Settings, spark: Any
+) -> None:
+    world = orders_in(source, settings)
+    [before] = source_lags(world.settings)
+    assert before["trouble"] == "never ingested"
+    world.ingest(spark)
+    world.sql("INSERT INTO orders SELECT i, repeat('x', 100), i, NULL FROM generate_series(1000, 9000) i")
+    time.sleep(1.2)
+    [lag] = source_lags(world.settings)
+    assert lag["behind_bytes"] > 800_000 and lag["slot_lag_bytes"] >= lag["behind_bytes"]
+    assert 1.0 < lag["lag_seconds"] < 60
+    assert [(t["name"], t["state"]) for t in lag["tables"]] == [("lines", "streaming"), ("orders", "streaming")]
+    assert json.loads(json.dumps(lag))["lag_seconds"] == lag["lag_seconds"]
+    limits = LagPolicy(warn_bytes=500_000, error_seconds=1.1)
+    table = world.source.table("orders").model_copy(update={"lag": limits})
+    assert judge(table, source_status(world.settings, world.source.name)).level == "error"
+    world.ingest(spark)
+    [after] = source_lags(world.settings)
+    assert after["behind_bytes"] < 100_000 and after["trouble"] is None
+    source.admin(f"SELECT pg_drop_replication_slot('{slot_of(world)}')")
+    [lost] = source_lags(world.settings)
+    assert lost["trouble"] == f"slot missing: `lakehouse ingest --recover {world.source.name}`"
