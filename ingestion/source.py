@@ -16,7 +16,7 @@ from ingestion.state import Cluster
 from lakehouse.errors import LakehouseError
 from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse.sql import literal
+from lakehouse.sql import ident, literal
 from lakehouse.urls import parse_url
 
 # Values arrive as text, so everything that changes how Postgres prints a value is pinned. `row_security = off` turns
@@ -53,16 +53,18 @@ def source_url(settings: SourceSettings) -> str:
 
 def connect_source(settings: Settings, source: str, *, replication: bool = False) -> psycopg.Connection[Any]:
     """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy."""
+    configured = settings.source(source)
     try:
-        url = source_url(settings.source(source))
+        url = source_url(configured)
+    except LakehouseError as error:
+        raise LakehouseError(f"source {source!r}: {error}") from None
+    try:
         return psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
     except psycopg.OperationalError as error:
         reason = str(error).strip().splitlines()[0]
         raise Unreachable(
             f"source {source!r}: {reason}; check LAKEHOUSE_SOURCES__{source.upper()}__URL, or run `lakehouse up`"
         ) from None
-    except psycopg.ProgrammingError as error:
-        raise LakehouseError(f"source {source!r}: its URL is not a libpq URL: {str(error).strip()}") from None
 
 
 def lsn_text(lsn: int) -> str:
@@ -127,7 +129,8 @@ def check_server(connection: psycopg.Connection[Any], source: str) -> None:
     )
     if role is not None:
         raise LakehouseError(
-            f"source {source!r}: role {role} may not replicate: run `ALTER ROLE {role} REPLICATION` as a superuser"
+            f"source {source!r}: role {role} may not replicate: "
+            f"run `ALTER ROLE {ident(role)} REPLICATION` as a superuser"
         )
 
 
@@ -145,7 +148,7 @@ def publication_oid(connection: psycopg.Connection[Any], source: str, publicatio
     if not row[1]:
         raise LakehouseError(
             f"source {source!r}: publication {publication!r} leaves out some of insert, update, delete, truncate: "
-            f"run `ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')`"
+            f"run `ALTER PUBLICATION {ident(publication)} SET (publish = 'insert, update, delete, truncate')`"
         )
     return int(row[0])
 
