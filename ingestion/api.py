@@ -6,13 +6,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from ingestion import lease as leases
 from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import run_cycle
+from ingestion.outage import OUTAGES, outage
 from ingestion.recover import begin_next_epoch, forget_tables
 from ingestion.reports import SourceReport, SourceStatus, TableReport, TableStatus
 from lakehouse.catalog import load_table, open_catalog
@@ -145,8 +144,8 @@ def _cycle(
             before(writer)
             outcome = run_cycle(writer, until)
             return _report(settings, declared, states, outcome.rows, catalog)
-        except psycopg.Error as error:
-            raise LakehouseError(f"source {declared.name!r}: Postgres: {' '.join(str(error).split())[:300]}") from error
+        except OUTAGES as error:
+            raise outage(declared.name, error) from error
         finally:
             catalog.close()
 

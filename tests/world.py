@@ -69,10 +69,18 @@ class World:
 
     def driver(self, *faults: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """One `ingest --once` in a process of its own that kills itself at the given fault."""
+        process = self.start_driver(*faults)
+        output, errors = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def start_driver(self, *faults: str) -> subprocess.Popen[str]:
+        """The same, not waited for."""
         plan = self.settings.home / f"driver-{uuid.uuid4().hex}.pickle"
         plan.write_bytes(pickle.dumps((_plain(self.settings), self.source)))
+        plan.chmod(0o600)
         command = [sys.executable, "-m", "tests.driver", str(plan), *faults]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[1])
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=Path(__file__).parents[1])
 
 
 def position(row: Row) -> tuple[int, int, int]:
