@@ -42,12 +42,15 @@ def down() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show each server; the exit status is 1 when one is down."""
+    """Show each server, and how far each source is in the lake; the exit status is 1 when a server is down."""
+    from cli.lag import lag_table, source_lags
     from stack.inspect import inspect
 
-    servers = inspect(load_settings())
+    settings = load_settings()
+    servers, lags = inspect(settings), source_lags(settings)
     if as_json:
-        print(json.dumps({"servers": [{**asdict(s), "log": str(s.log)} for s in servers]}, indent=2))
+        shown = {"servers": [{**asdict(s), "log": str(s.log)} for s in servers], "sources": lags}
+        print(json.dumps(shown, indent=2))
     else:
         table = Table(box=None, pad_edge=False)
         for heading in ("server", "state", "pid", "port", "up for", "log"):
@@ -55,7 +58,11 @@ def status(as_json: Json = False) -> None:
         for s in servers:
             state = "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down"
             table.add_row(s.name, state, _text(s.pid), _text(s.port), _duration(s.uptime_seconds), str(s.log))
-        Console(highlight=False, width=None if sys.stdout.isatty() else 200).print(table)
+        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        console.print(table)
+        if lags:
+            console.print()
+            console.print(lag_table(lags))
     if not all(s.healthy for s in servers):
         raise typer.Exit(1)
 

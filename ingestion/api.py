@@ -6,16 +6,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import psycopg
-
 from ingestion import lease as leases
 from ingestion import operate, state
 from ingestion import source as src
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import connections, run_cycle
 from ingestion.kept import replay_quarantine
+from ingestion.outage import OUTAGES, outage
 from ingestion.recover import begin_next_epoch
-from ingestion.reports import Aside, SourceReport, SourceStatus, TableReport
+from ingestion.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.survey import survey
 from lakehouse.catalog import load_table, open_catalog
 from lakehouse.declarations import Declarations, Source
@@ -146,10 +145,11 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
     with state.connect_catalog(settings) as states:
         state.ensure_state(states)
         stream, held = state.read_stream(states, source), leases.holder_of(states, source)
-        positions = state.read_positions(states, source)
+        tables, clock = state.read_positions(states, source).values(), state.catalog_clock(states)
     with src.connect_source(settings, source) as connection:
         slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
         slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
+    behind = max(0, now.lsn - stream.lsn) if stream else 0
     return SourceStatus(
         source=source,
         follower_alive=held is not None and held[1] == "follow",
@@ -160,12 +160,10 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         position_at=stream.updated_at if stream else None,
         cut_lsn=stream.cut_lsn if stream else None,
         cut_at=stream.cut_at if stream else None,
-        behind_bytes=max(0, now.lsn - stream.lsn) if stream else 0,
-        aside=tuple(
-            Aside(name, position.state, position.reason or "")
-            for name, position in sorted(positions.items())
-            if position.state != "streaming"
-        ),
+        behind_bytes=behind,
+        lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
+        slot_state=(slot.invalid or slot.wal_status) if slot else "missing",
+        tables=tuple(TableStatus(p.table, p.state, p.reason, p.lsn) for p in sorted(tables, key=lambda p: p.table)),
     )
 
 
@@ -185,8 +183,8 @@ def _cycle(
             before(writer)
             outcome = run_cycle(writer, until)
             return _report(settings, declared, states, outcome.rows, catalog)
-        except psycopg.Error as error:
-            raise LakehouseError(f"source {declared.name!r}: Postgres: {' '.join(str(error).split())[:300]}") from error
+        except OUTAGES as error:
+            raise outage(declared.name, error) from error
         finally:
             catalog.close()
 

@@ -38,8 +38,23 @@ class SourceReport:
 
 
 @dataclass(frozen=True)
+class TableStatus:
+    """One table of a source: whether the stream reaches it, why not, and how far it is."""
+
+    name: str
+    state: str
+    reason: str | None
+    lsn: int
+
+
+@dataclass(frozen=True)
 class SourceStatus:
-    """How far a source is in the lake, without Spark. LSNs are numbers, lags are bytes and seconds."""
+    """How far a source is in the lake, without Spark. LSNs are numbers, lags are bytes and seconds.
+
+    `slot_lag_bytes` is the WAL that the source keeps for the slot, `behind_bytes` what lies beyond the lake's position,
+    and `lag_seconds` how long ago that position moved last, zero when nothing lies beyond it. `slot_state` is
+    Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ...
+    """
 
     source: str
     follower_alive: bool
@@ -51,4 +66,11 @@ class SourceStatus:
     cut_lsn: int | None
     cut_at: datetime | None
     behind_bytes: int
-    aside: tuple[Aside, ...] = ()
+    lag_seconds: float = 0.0
+    slot_state: str = "reserved"
+    tables: tuple[TableStatus, ...] = ()
+
+    @property
+    def slot_is_sound(self) -> bool:
+        """Whether the stream can go on from the slot."""
+        return self.slot_state in ("reserved", "extended", "unreserved") or self.position_lsn is None

@@ -16,7 +16,7 @@ from ingestion.state import Cluster
 from lakehouse.errors import LakehouseError
 from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse.sql import literal
+from lakehouse.sql import ident, literal
 from lakehouse.urls import parse_url
 
 # Values arrive as text, so everything that changes how Postgres prints a value is pinned. `row_security = off` turns
@@ -53,16 +53,18 @@ def source_url(settings: SourceSettings) -> str:
 
 def connect_source(settings: Settings, source: str, *, replication: bool = False) -> psycopg.Connection[Any]:
     """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy."""
+    configured = settings.source(source)
     try:
-        url = source_url(settings.source(source))
+        url = source_url(configured)
+    except LakehouseError as error:
+        raise LakehouseError(f"source {source!r}: {error}") from None
+    try:
         return psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
     except psycopg.OperationalError as error:
         reason = str(error).strip().splitlines()[0]
         raise Unreachable(
             f"source {source!r}: {reason}; check LAKEHOUSE_SOURCES__{source.upper()}__URL, or run `lakehouse up`"
         ) from None
-    except psycopg.ProgrammingError as error:
-        raise LakehouseError(f"source {source!r}: its URL is not a libpq URL: {str(error).strip()}") from None
 
 
 def lsn_text(lsn: int) -> str:
@@ -87,12 +89,13 @@ class SourceNow:
 
 @dataclass(frozen=True)
 class Slot:
-    """A logical slot; `lag_bytes` is the WAL it makes the server keep."""
+    """A logical slot; `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more."""
 
     confirmed_lsn: int
     active_pid: int | None
     lag_bytes: int
     wal_status: str
+    invalid: str | None = None
 
 
 def identify(settings: Settings, source: str) -> Cluster:
@@ -126,7 +129,8 @@ def check_server(connection: psycopg.Connection[Any], source: str) -> None:
     )
     if role is not None:
         raise LakehouseError(
-            f"source {source!r}: role {role} may not replicate: run `ALTER ROLE {role} REPLICATION` as a superuser"
+            f"source {source!r}: role {role} may not replicate: "
+            f"run `ALTER ROLE {ident(role)} REPLICATION` as a superuser"
         )
 
 
@@ -144,7 +148,7 @@ def publication_oid(connection: psycopg.Connection[Any], source: str, publicatio
     if not row[1]:
         raise LakehouseError(
             f"source {source!r}: publication {publication!r} leaves out some of insert, update, delete, truncate: "
-            f"run `ALTER PUBLICATION {publication} SET (publish = 'insert, update, delete, truncate')`"
+            f"run `ALTER PUBLICATION {ident(publication)} SET (publish = 'insert, update, delete, truncate')`"
         )
     return int(row[0])
 
@@ -154,29 +158,44 @@ def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
             "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint AS confirmed_lsn, active_pid, wal_status,"
-            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes"
-            " FROM pg_replication_slots"
+            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes,"
+            " to_jsonb(s) ->> 'invalidation_reason' AS reason"  # a column since Postgres 17
+            " FROM pg_replication_slots s"
             " WHERE slot_name = %s AND database = current_database() AND plugin = 'pgoutput'",
             (slot,),
         ).fetchone()
     if row is None:
         return None
-    return Slot(row["confirmed_lsn"] or 0, row["active_pid"], row["lag_bytes"], row["wal_status"] or "unknown")
+    status = row["wal_status"] or "unknown"
+    invalid = row["reason"] or ("wal_removed" if status == "lost" else None)
+    return Slot(row["confirmed_lsn"] or 0, row["active_pid"], row["lag_bytes"], status, invalid)
 
 
 def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
-    """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits)."""
-    row = connection.execute(
-        "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, clock_timestamp(),"
-        " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
-    ).fetchone()
+    """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits).
+
+    Raises LakehouseError on a standby, which has no WAL of its own.
+    """
+    try:
+        row = connection.execute(
+            "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, clock_timestamp(),"
+            " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        ).fetchone()
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        raise _standby(connection) from None
     assert row is not None
     return SourceNow(int(row[0]), row[1], int(row[2]))
 
 
 def committed_lsn(connection: psycopg.Connection[Any]) -> int:
-    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush."""
-    return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush.
+
+    Raises LakehouseError on a standby.
+    """
+    try:
+        return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        raise _standby(connection) from None
 
 
 def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
@@ -193,6 +212,14 @@ def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
 def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
     """Confirms everything below `lsn`, which must be in the lake."""
     connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, lsn_text(lsn)))
+
+
+def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:
+    at = connection.info
+    return LakehouseError(
+        f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: "
+        "correct the source's URL to the primary"
+    )
 
 
 def _value(connection: psycopg.Connection[Any], sql: str) -> Any:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from ingestion.outage import OUTAGES, outage
 from ingestion.writer import pack, unpack
 from lakehouse.errors import LakehouseError
 
@@ -42,7 +43,10 @@ def run_tasks(session: SparkSession, work: Callable[[Item], Result], items: Sequ
 
 def _outcome(work: Callable[[Any], Any], packed: bytes) -> Any:
     """Errors for people travel as values: Spark would wrap them in a page of traceback, after retries in vain."""
+    item: Any = unpack(packed)
     try:
-        return work(unpack(packed))
+        return work(item)
     except LakehouseError as error:
         return error
+    except OUTAGES as error:
+        return outage(item.source, error)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
-from lakehouse.policies import LoadPolicy, MaintenancePolicy, Policy, RawPolicy
+from lakehouse.policies import LagPolicy, LoadPolicy, MaintenancePolicy, Policy, RawPolicy
 from lakehouse.settings import Settings
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
@@ -45,6 +45,7 @@ class RawTable(Declared):
     load: LoadPolicy
     maintenance: MaintenancePolicy | None
     owners: tuple[str, ...]
+    lag: LagPolicy | None = None
 
     @property
     def namespace(self) -> str:
@@ -109,6 +110,7 @@ class Declarations(Declared):
 class _TableMeta(Policy):
     raw: RawPolicy
     load: LoadPolicy | None = None
+    lag: LagPolicy | None = None
     maintenance: MaintenancePolicy | None = None
     owners: tuple[str, ...] = ()
     vault: dict[str, Any] | None = None
@@ -173,6 +175,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         load=meta.load or LoadPolicy(),
         maintenance=meta.maintenance,
         owners=meta.owners,
+        lag=meta.lag,
     )
 
 
@@ -193,33 +196,37 @@ def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...]
 
 
 def _where(node: dict[str, Any], project_dir: Path, path: tuple[str, ...]) -> str:
-    """`file:line` of the table entry, or of the offending key below it."""
+    """`file:line` of the offending key, in the table's entry or inherited from the source's, or of the table."""
     file = project_dir / node["original_file_path"]
     line = 1
     if file.exists():
-        entry = _table_entry(yaml.compose(file.read_text()), node["source_name"], node["name"])
-        if entry is not None:
-            line = _deepest_line(entry, ("config", "meta", *path))
+        root, keys = yaml.compose(file.read_text()), ("config", "meta", *path)
+        entries = _entries(root, node["source_name"], node["name"])
+        found = [_deepest(entry, keys) for entry in entries]
+        inherited = len(found) == 2 and path and found[0][0] < 3 <= found[1][0]
+        line = found[1 if inherited else 0][1] if found else 1
     return f"{project_dir.name}/{node['original_file_path']}:{line}"
 
 
-def _table_entry(root: yaml.Node | None, source: str, table: str) -> yaml.Node | None:
+def _entries(root: yaml.Node | None, source: str, table: str) -> list[yaml.Node]:
+    """The table's entry, then its source's."""
     for source_node in _items(_child(root, "sources")):
         if _text(_child(source_node, "name")) == source:
             for table_node in _items(_child(source_node, "tables")):
                 if _text(_child(table_node, "name")) == table:
-                    return table_node
-    return None
+                    return [table_node, source_node]
+    return []
 
 
-def _deepest_line(node: yaml.Node, path: tuple[str, ...]) -> int:
-    line = node.start_mark.line + 1
+def _deepest(node: yaml.Node, path: tuple[str, ...]) -> tuple[int, int]:
+    """How many keys of the path there are, and the line of the last of them."""
+    depth, line = 0, node.start_mark.line + 1
     for key in path:
         found = _pair(node, key)
         if found is None:
             break
-        line, node = found[0].start_mark.line + 1, found[1]
-    return line
+        depth, line, node = depth + 1, found[0].start_mark.line + 1, found[1]
+    return depth, line
 
 
 def _pair(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:

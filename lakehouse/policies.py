@@ -6,7 +6,7 @@ They are read from dbt's `config.meta`. A part that is left out means "do not do
 import re
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 
 class Policy(BaseModel):
@@ -69,6 +69,38 @@ class MaintenancePolicy(Policy):
     remove_orphan_files: OrphanPolicy | None = None
     statistics: StatisticsPolicy | None = None
     clean_dbt_temporary: TemporaryPolicy | None = None
+
+
+LagLevel = Literal["ok", "warn", "error"]
+
+
+class LagPolicy(Policy):
+    """How far the lake may be behind its source: in WAL that the source keeps for it, and in time."""
+
+    warn_bytes: int | None = Field(None, gt=0)
+    error_bytes: int | None = Field(None, gt=0)
+    warn_seconds: float | None = Field(None, gt=0)
+    error_seconds: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _says_something_and_warns_first(self) -> "LagPolicy":
+        pairs = {"bytes": (self.warn_bytes, self.error_bytes), "seconds": (self.warn_seconds, self.error_seconds)}
+        if all(limit is None for pair in pairs.values() for limit in pair):
+            raise ValueError("give at least one of warn_bytes, error_bytes, warn_seconds, error_seconds")
+        for unit, (warn, error) in pairs.items():
+            if warn is not None and error is not None and warn >= error:
+                raise ValueError(f"warn_{unit} ({warn}) must be below error_{unit} ({error})")
+        return self
+
+    def level(self, lag_bytes: int, lag_seconds: float) -> LagLevel:
+        """What a lag amounts to; a limit that is reached counts."""
+        if _reached(lag_bytes, self.error_bytes) or _reached(lag_seconds, self.error_seconds):
+            return "error"
+        return "warn" if _reached(lag_bytes, self.warn_bytes) or _reached(lag_seconds, self.warn_seconds) else "ok"
+
+
+def _reached(lag: float, limit: float | None) -> bool:
+    return limit is not None and lag >= limit
 
 
 class RawPolicy(Policy):

@@ -141,9 +141,12 @@ class Settings(BaseSettings):
             ) from None
 
     def catalog_dsn(self) -> str:
-        """libpq URL of the catalog database; raises LakehouseError when it is not set."""
+        """libpq URL of the catalog database; raises LakehouseError when it is not set or no such URL."""
+        from lakehouse.urls import parse_url
+
         if self.catalog_url is None:
             raise LakehouseError("the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL")
+        parse_url(self.catalog_url.get_secret_value())
         return self.catalog_url.get_secret_value()
 
     @classmethod

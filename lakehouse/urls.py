@@ -3,7 +3,10 @@
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
+from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
+
+from lakehouse.errors import LakehouseError
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,21 @@ class PostgresUrl:
 
 
 def parse_url(url: str) -> PostgresUrl:
-    """Reads a libpq URL or keyword string; raises psycopg.ProgrammingError when it is neither."""
-    parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+    """Reads a libpq URL or keyword string; raises LakehouseError when it is neither.
+
+    libpq's own message is not passed on: it quotes what it could not read, which may be a piece of the password.
+    """
+    try:
+        parts = {key: str(value) for key, value in conninfo_to_dict(url).items() if value is not None}
+        port = int(parts.pop("port", "5432"))
+    except (ProgrammingError, ValueError):
+        raise LakehouseError(
+            "a Postgres address is not a libpq URL (postgresql://user:password@host:port/database): correct it, and "
+            "percent-encode characters such as / @ : # in the password"
+        ) from None
     return PostgresUrl(
         host=parts.pop("host", "127.0.0.1"),
-        port=int(parts.pop("port", "5432")),
+        port=port,
         database=parts.pop("dbname", "postgres"),
         user=parts.pop("user", ""),
         password=parts.pop("password", ""),

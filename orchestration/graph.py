@@ -34,7 +34,8 @@ def _jobs(defs: dg.Definitions) -> Iterator[str]:
 def _triggers(defs: dg.Definitions) -> Iterator[str]:
     repository = defs.get_repository_def()
     for sensor in repository.sensor_defs:
-        yield f"sensor {sensor.name} → {sensor.job_name} {sensor.default_status.value}"
+        target = sensor.job_name if sensor.has_jobs else "checks"
+        yield f"sensor {sensor.name} → {target} {sensor.default_status.value}"
     for schedule in repository.schedule_defs:
         yield f"schedule {schedule.name} → {schedule.job_name} {schedule.cron_schedule} {schedule.default_status.value}"
 

@@ -1,6 +1,8 @@
-"""`ingest --once` of one source in its own process, killed at a named point.
+"""`ingest --once` of one source in its own process, killed or stalled at a named point.
 
-A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned.
+A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
+`module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT. After `--dagster` a materialization
+of the raw assets does the work instead, as one started from the UI would.
 """
 
 import importlib
@@ -13,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.declarations import Declarations
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings, load_settings
 
 
 def _kill(*_: Any) -> None:
@@ -26,6 +28,9 @@ def _inject(fault: str) -> None:
     original = getattr(module, function)
 
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if when == "stall":
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return original(*args, **kwargs)
         if when == "before":
             _kill()
         result = original(*args, **kwargs)
@@ -36,17 +41,43 @@ def _inject(fault: str) -> None:
 
 
 def main() -> None:
-    """Arguments: the plan's file, then faults."""
+    """Arguments: the plan's file, then faults, and `--dagster`."""
     plan = Path(sys.argv[1])
     settings_json, source = pickle.loads(plan.read_bytes())
     plan.unlink()
     for fault in sys.argv[2:]:
-        _inject(fault)
+        if fault != "--dagster":
+            _inject(fault)
+    settings = load_settings(**json.loads(settings_json))
+    declarations = Declarations(sources=(source,))
+    if "--dagster" in sys.argv:
+        sys.exit(_materialize(settings, declarations))
     from ingestion import bring_up
 
-    settings = load_settings(**json.loads(settings_json))
-    report = bring_up(settings, Declarations(sources=(source,)), source.name)
+    report = bring_up(settings, declarations, source.name)
     print(json.dumps({table.name: table.rows for table in report.tables}))
+
+
+def _materialize(settings: Settings, declarations: Declarations) -> int:
+    import dagster as dg
+
+    from orchestration.raw import raw_assets
+    from orchestration.resources import Lake
+
+    class PlannedLake(Lake):
+        def settings(self) -> Settings:
+            return settings
+
+        def declarations(self) -> Declarations:
+            return declarations
+
+    result = dg.materialize(
+        [raw_assets(declarations.sources[0])], resources={"lake": PlannedLake()}, raise_on_error=False
+    )
+    for event in result.all_events:
+        if event.is_step_failure:
+            print(event.step_failure_data.error.to_string(), file=sys.stderr)
+    return 0 if result.success else 1
 
 
 if __name__ == "__main__":

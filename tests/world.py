@@ -70,10 +70,18 @@ class World:
 
     def driver(self, *faults: str, timeout: float = 240) -> subprocess.CompletedProcess[str]:
         """One `ingest --once` in a process of its own that kills itself at the given fault."""
+        process = self.start_driver(*faults)
+        output, errors = process.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+    def start_driver(self, *faults: str) -> subprocess.Popen[str]:
+        """The same, not waited for."""
         plan = self.settings.home / f"driver-{uuid.uuid4().hex}.pickle"
         plan.write_bytes(pickle.dumps((_plain(self.settings), self.source)))
+        plan.chmod(0o600)
         command = [sys.executable, "-m", "tests.driver", str(plan), *faults]
-        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, cwd=Path(__file__).parents[1])
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=Path(__file__).parents[1])
 
 
     def declaring(self, table: str, **policy: Any) -> "World":
@@ -128,6 +136,15 @@ def make_world(
             "ingestion": settings.ingestion.model_copy(update=limits),
         }
     )
+    _MADE.append(name)
+    world = World(mine, declared_source(name, tables), urls[1])
+    world.sql(*statements(ddl))
+    prepare(mine, world.source)
+    return world
+
+
+def declared_source(name: str, tables: dict[str, RawPolicy]) -> Source:
+    """A source as a dbt file without columns would declare it."""
     declared = tuple(
         RawTable(
             source=name, name=table, description="", columns=tuple(_column(c) for c in policy.key), raw=policy,
@@ -135,11 +152,12 @@ def make_world(
         )
         for table, policy in tables.items()
     )  # fmt: skip
-    _MADE.append(name)
-    world = World(mine, Source(name=name, description="", load=LoadPolicy(), tables=declared), urls[1])
-    world.sql(*filter(str.strip, ddl.split(";")))
-    prepare(mine, world.source)
-    return world
+    return Source(name=name, description="", load=LoadPolicy(), tables=declared)
+
+
+def statements(ddl: str) -> list[str]:
+    """The statements of a script without semicolons inside them."""
+    return [part for part in ddl.split(";") if part.strip()]
 
 
 def drop_worlds(settings: Settings) -> None:

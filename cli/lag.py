@@ -1,0 +1,57 @@
+"""How far each source is in the lake, for `lakehouse status`: slot, lag in bytes and seconds, state of the tables."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from rich.table import Table
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+
+def source_lags(settings: Settings) -> list[dict[str, Any]]:
+    """One entry per source with a connection; `trouble` says why nothing is known of one."""
+    return [_lag(settings, name) for name in sorted(settings.sources)]
+
+
+def _lag(settings: Settings, name: str) -> dict[str, Any]:
+    import psycopg
+
+    from ingestion import source_status
+
+    try:
+        status = source_status(settings, name)
+    except (LakehouseError, psycopg.Error) as error:
+        return {"source": name, "trouble": " ".join(str(error).split())[:300]}
+    values = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in asdict(status).items()}
+    return {**values, "trouble": _trouble(values)}
+
+
+def _trouble(values: dict[str, Any]) -> str | None:
+    if values["position_lsn"] is None:
+        return "never ingested"
+    if values["slot_state"] not in ("reserved", "extended", "unreserved"):
+        return f"slot {values['slot_state']}: `lakehouse ingest --recover {values['source']}`"
+    return None
+
+
+def lag_table(lags: list[dict[str, Any]]) -> Table:
+    """The same for people; tables are named only when the stream does not reach them."""
+    shown = Table(box=None, pad_edge=False)
+    for heading in ("source", "writer", "WAL kept", "behind", "lag", "tables"):
+        shown.add_column(heading, overflow="fold")
+    for lag in lags:
+        if lag["trouble"]:
+            shown.add_row(lag["source"], lag["trouble"])
+            continue
+        writer = "follower" if lag["follower_alive"] else "running once" if lag["holder"] else "none"
+        sizes = [f"{lag[key]:,} B" for key in ("slot_lag_bytes", "behind_bytes")]
+        shown.add_row(lag["source"], writer, *sizes, f"{lag['lag_seconds']:,.0f} s", _tables(lag["tables"]))
+    return shown
+
+
+def _tables(tables: list[dict[str, Any]]) -> str:
+    odd = [t for t in tables if t["state"] != "streaming"]
+    named = [f"{t['name']} {t['state']}" + (f" ({t['reason']})" if t["reason"] else "") for t in odd]
+    return "; ".join([f"{len(tables) - len(odd)} streaming", *named])

@@ -1,0 +1,168 @@
+"""Throw-away Postgres clusters of a test's own: started, stopped, copied, promoted; of every version this machine has.
+
+The shared stack has one source cluster; a test that restores a source, lets it silently fall asleep, or wants another
+version or TLS, takes one of these.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from ingestion.setup import prepare
+from lakehouse.policies import RawPolicy
+from lakehouse.settings import Settings, SourceSettings
+from stack.accounts import Account, _copy_programs, can_enter, hand_over, packaged_programs, place
+from stack.ports import is_free
+from tests.world import World, declared_source, statements
+
+NEWEST = "18"
+PLAIN = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+ROLE, OWNER = "lake_reader", "app_owner"
+ROLE_PASSWORD, OWNER_PASSWORD = "reader-9d1f0c7e5b", "owner-4f6b1a2c3d"
+
+
+def programs_of(version: str) -> Path:
+    """The folder of that version's programs; skips the test where this machine has none."""
+    packaged = packaged_programs()
+    found = {"18": packaged, "16": packaged.parents[1] / "pginstall" / "bin"}
+    folder = found.get(version, Path(f"/usr/lib/postgresql/{version}/bin"))
+    if not (folder / "postgres").exists():
+        pytest.skip(f"Postgres {version} is not on this machine (looked in {folder})")
+    return folder
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster directory with the programs that serve it; `settings` go to the server's command line."""
+
+    programs: Path
+    data: Path
+    port: int
+    account: Account | None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def start(self) -> None:
+        """Starts the server and waits for it."""
+        options = " ".join(
+            f"-c {name}='{value}'" for name, value in {**PLAIN, **self.settings, "port": str(self.port)}.items()
+        )
+        self._run("pg_ctl", "-w", "-D", str(self.data), "-l", str(self.data / "server.log"), "-o", options, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stops it; `immediate` is a crash."""
+        if (self.data / "postmaster.pid").exists():
+            self._run("pg_ctl", "-w", "-m", mode, "-D", str(self.data), "stop")
+
+    def promote(self) -> None:
+        """Makes a standby a primary on a new timeline."""
+        self._run("pg_ctl", "-w", "-D", str(self.data), "promote")
+
+    def copy(self, name: str) -> "Cluster":
+        """The stopped cluster's files, as a file system snapshot would give them back."""
+        target = self.data.with_name(name)
+        shutil.copytree(self.data, target, symlinks=True)
+        for path in (target, *target.rglob("*")):
+            hand_over(path, self.account)
+        return replace(self, data=target, port=_free_port())
+
+    def basebackup(self, name: str, *arguments: str) -> "Cluster":
+        """A backup of the running cluster; slots are not in it."""
+        target = self.data.with_name(name)
+        self._run("pg_basebackup", "-D", str(target), "-d", self.url(), "-X", "stream", "-c", "fast", *arguments)
+        return replace(self, data=target, port=_free_port())
+
+    def at(self, port: int) -> "Cluster":
+        """The same files served where another cluster was."""
+        return replace(self, port=port)
+
+    def url(self, database: str = "postgres", user: str = "postgres", password: str = "") -> str:
+        """libpq URL on loopback."""
+        login = f"{user}:{password}" if password else user
+        return f"postgresql://{login}@127.0.0.1:{self.port}/{database}"
+
+    def admin(self, *sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Runs statements as the superuser; the last one's rows."""
+        rows: list[tuple[Any, ...]] = []
+        with psycopg.connect(self.url(database), autocommit=True) as connection:
+            for statement in sql:
+                cursor = connection.execute(statement)
+                rows = cursor.fetchall() if cursor.description else []
+        return rows
+
+    def processes(self) -> list[psutil.Process]:
+        """The postmaster and all its children, to be silenced together."""
+        postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
+        return [postmaster, *postmaster.children(recursive=True)]
+
+    def _run(self, program: str, *arguments: str) -> None:
+        user: dict[str, Any] = (
+            {"user": self.account.uid, "group": self.account.gid, "extra_groups": []} if self.account else {}
+        )
+        command = [str(self.programs / program), *arguments]
+        subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **user)
+
+
+@contextmanager
+def cluster(version: str = NEWEST, **settings: str) -> Iterator[Cluster]:
+    """A running cluster without passwords and with the two roles of a source; all copies of it end with it."""
+    programs = programs_of(version)
+    with ExitStack() as ends:
+        folder = tempfile.TemporaryDirectory(prefix="lakehouse-test-", ignore_cleanup_errors=True)
+        home = Path(ends.enter_context(folder))
+        home.chmod(0o711)
+        placement = place(home, home / "system")
+        if placement.account and not can_enter(programs, placement.account):
+            programs = _copy_programs(programs, home / "system")
+        hand_over(placement.data, placement.account)
+        data = placement.data / "cluster"
+        made = Cluster(programs, data, _free_port(), placement.account, settings)
+        made._run(
+            "initdb", "-D", str(data), "-U", "postgres", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"
+        )
+        ends.callback(_stop_all, placement.data, made)
+        made.start()
+        made.admin(
+            f"CREATE ROLE {ROLE} LOGIN REPLICATION PASSWORD '{ROLE_PASSWORD}'",
+            f"CREATE ROLE {OWNER} LOGIN PASSWORD '{OWNER_PASSWORD}'",
+        )
+        yield made
+
+
+def world_in(
+    made: Cluster, settings: Settings, name: str, ddl: str, tables: dict[str, RawPolicy], **limits: Any
+) -> World:
+    """A database of that cluster with declared tables, read by a role that has REPLICATION and SELECT alone."""
+    made.admin(f'CREATE DATABASE "{name}" OWNER {OWNER}')
+    urls = made.url(name, ROLE, ROLE_PASSWORD), made.url(name, OWNER, OWNER_PASSWORD)
+    mine = settings.model_copy(
+        update={
+            "sources": {name: SourceSettings(url=SecretStr(urls[0]), owner_url=SecretStr(urls[1]))},
+            "ingestion": settings.ingestion.model_copy(update=limits),
+        }
+    )
+    world = World(mine, declared_source(name, tables), urls[1])
+    world.sql(*statements(ddl))
+    prepare(mine, world.source)
+    return world
+
+
+def _stop_all(parent: Path, made: Cluster) -> None:
+    for folder in parent.iterdir():
+        if (folder / "postmaster.pid").exists():
+            for process in replace(made, data=folder).processes():
+                process.resume()
+            replace(made, data=folder).stop("immediate")
+
+
+def _free_port() -> int:
+    return next(port for port in range(56_000, 65_000) if is_free(port))

@@ -1,0 +1,151 @@
+"""Lag against declared limits: what is refused in a declaration, what amounts to what, and when it is told."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from ingestion.reports import SourceStatus, TableStatus
+from lakehouse.declarations import RawTable, Source, declarations_from
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import LagPolicy, LoadPolicy, RawPolicy
+from orchestration.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
+from orchestration.resources import Lake
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+LIMITS = LagPolicy(warn_bytes=100, error_bytes=1000, warn_seconds=60, error_seconds=600)
+YAML = """sources:
+  - name: shop
+    schema: raw_shop
+    config:
+      meta:
+        lag: {inherited}
+    tables:
+      - name: things
+        config:
+          meta:
+            raw: {{relation: public.things}}
+            {own}
+"""
+
+
+def things(lag: LagPolicy | None = LIMITS) -> RawTable:
+    return RawTable(
+        source="shop", name="things", description="", columns=(), raw=RawPolicy(relation="public.things"),
+        load=LoadPolicy(), maintenance=None, owners=(), lag=lag,
+    )  # fmt: skip
+
+
+def status(kept: int = 0, seconds: float = 0, slot: str = "reserved") -> SourceStatus:
+    tables = (TableStatus("things", "parked", "a reason", 500),)
+    return SourceStatus(
+        "shop", True, "host:1", kept, True, 500, NOW, 500, NOW, 0, lag_seconds=seconds, slot_state=slot, tables=tables
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "level"),
+    [
+        (status(99, 59), "ok"),
+        (status(100, 0), "warn"),
+        (status(0, 60), "warn"),
+        (status(1000, 0), "error"),
+        (status(0, 600), "error"),
+        (status(slot="wal_removed"), "error"),
+        (status(slot="missing"), "error"),
+    ],
+)
+def test_a_lag_amounts_to_the_worse_of_its_bytes_and_seconds(seen: SourceStatus, level: str) -> None:
+    assert judge(things(), seen).level == level
+
+
+def test_a_verdict_names_the_figures_and_the_state_of_the_table() -> None:
+    metadata = judge(things(), status(150, 61.24)).metadata
+    assert (metadata["slot_lag_bytes"], metadata["lag_seconds"], metadata["table_state"]) == (150, 61.2, "parked")
+
+
+def test_a_level_is_told_when_it_changes_and_now_and_then() -> None:
+    good, bad = [judge(things(), status())], [judge(things(), status(5000))]
+    told, cursor = news(good, None)
+    assert told == good
+    told, cursor = news(good, cursor)
+    assert told == []
+    told, cursor = news(bad, cursor)
+    assert told == bad
+    ticks = []
+    for _ in range(CONFIRM_TICKS):
+        told, cursor = news(bad, cursor)
+        ticks.append(bool(told))
+    assert ticks == [False] * (CONFIRM_TICKS - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    ("inherited", "own", "line", "message"),
+    [
+        ("{warn_bytes: -1}", "", 6, "greater than 0"),
+        ("{warn_bites: 1}", "", 6, "not permitted"),
+        ("{}", "", 6, "give at least one of warn_bytes"),
+        ("{warn_seconds: 9, error_seconds: 9}", "", 6, r"warn_seconds \(9.0\) must be below error_seconds \(9.0\)"),
+        ("{warn_bytes: 1}", "lag: {warn_bytes: many}", 12, "valid integer"),
+    ],
+)
+def test_wrong_limits_are_refused_with_file_and_line(
+    tmp_path: Path, inherited: str, own: str, line: int, message: str
+) -> None:
+    import yaml
+
+    text = YAML.format(inherited=inherited, own=own)
+    (tmp_path / "shop.yml").write_text(text)
+    [source] = yaml.safe_load(text)["sources"]
+    meta = source["config"]["meta"] | source["tables"][0]["config"]["meta"]  # as dbt merges
+    node: dict[str, Any] = {
+        "schema": "raw_shop", "source_name": "shop", "name": "things", "columns": {}, "config": {"meta": meta},
+        "original_file_path": "shop.yml",
+    }  # fmt: skip
+    with pytest.raises(LakehouseError, match=rf"shop.yml:{line}: meta.lag.*{message}") as caught:
+        declarations_from({"sources": {"s": node}}, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+STATUS: list[SourceStatus | Exception] = []
+
+
+class InventedLake(Lake):
+    """Only what the source says is invented."""
+
+    def source_status(self, source: str) -> SourceStatus:
+        if isinstance(STATUS[-1], Exception):
+            raise STATUS[-1]
+        return STATUS[-1]
+
+
+def test_the_sensor_writes_evaluations_without_a_run() -> None:
+    lag = lag_definitions(Source(name="shop", description="", load=LoadPolicy(), tables=(things(),)))
+    asset = dg.AssetSpec(dg.AssetKey(["raw_shop", "things"]))
+    defs = dg.Definitions.merge(lag, dg.Definitions(assets=[asset], resources={"lake": InventedLake()}))
+    sensor = defs.get_repository_def().get_sensor_def("lag_shop")
+    with dg.DagsterInstance.ephemeral() as instance:
+        context = dg.build_sensor_context(instance=instance, resources={"lake": InventedLake()})
+        for seen, passed in ((status(), True), (ConnectionError("the source is away"), False)):
+            STATUS.append(seen)
+            [event] = sensor.evaluate_tick(context).asset_events
+            assert isinstance(event, dg.AssetCheckEvaluation)
+            assert (event.check_name, event.passed) == (CHECK, passed)
+        assert event.description == "cannot look: the source is away"
+
+
+def test_the_check_can_be_executed_by_hand() -> None:
+    STATUS.append(status(150))
+    lag = lag_definitions(Source(name="shop", description="", load=LoadPolicy(), tables=(things(),)))
+    [check] = lag.asset_checks or []
+    result = dg.materialize([check], resources={"lake": InventedLake()}, selection=dg.AssetSelection.all_asset_checks())
+    [evaluation] = result.get_asset_check_evaluations()
+    assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
+    assert evaluation.metadata["slot_lag_bytes"].value == 150
+
+
+def test_without_limits_there_is_neither_check_nor_sensor() -> None:
+    nothing = lag_definitions(Source(name="shop", description="", load=LoadPolicy(), tables=(things(None),)))
+    assert not nothing.asset_checks and not nothing.sensors
