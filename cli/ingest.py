@@ -19,7 +19,12 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; all declared ones when left out")]
+Tables = list[str] | None
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+
+
+def _table_option(name: str, help: str) -> Any:
+    return typer.Option(name, metavar="SOURCE.TABLE", help=help)
 
 
 def prepare(sources: Sources = None) -> None:
@@ -40,22 +45,27 @@ def ingest(
     once: Annotated[bool, typer.Option("--once", help="bring the sources up to now, then end")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="keep following until stopped")] = False,
     recover: Annotated[
-        bool, typer.Option("--recover", help="go on after a lost slot or a restored source, by reading it anew")
+        bool,
+        typer.Option("--recover", help="go on after a lost slot or a restored source: compare it with the lake, repair"),
     ] = False,
-    resnapshot: Annotated[
-        list[str] | None, typer.Option("--resnapshot", metavar="SOURCE.TABLE", help="read one table anew")
-    ] = None,
+    pause: Annotated[Tables, _table_option("--pause", "keep a table's records in the spool from now on")] = None,
+    resume: Annotated[Tables, _table_option("--resume", "land a parked or paused table's spool and go on")] = None,
+    resnapshot: Annotated[Tables, _table_option("--resnapshot", "read a table anew, all of it")] = None,
+    replay: Annotated[Tables, _table_option("--replay", "try a table's quarantined records again")] = None,
+    remove: Annotated[Tables, _table_option("--remove", "forget a table that is declared no longer")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring committed changes into the raw layer."""
-    if once + follow + recover + bool(resnapshot) != 1:
-        raise typer.BadParameter("give one of --once, --follow, --recover, --resnapshot")
+    """Bring committed changes into the raw layer; exits 1 when a table is parked."""
+    on_tables = {"pause": pause, "resume": resume, "resnapshot": resnapshot, "replay": replay, "remove": remove}
+    chosen = {name: tables for name, tables in on_tables.items() if tables}
+    if once + follow + recover + len(chosen) != 1:
+        raise typer.BadParameter("give one of --once, --follow, --recover, --" + ", --".join(on_tables))
     if recover and not sources:
-        raise typer.BadParameter("--recover wants the sources named: it reads all their tables anew")
+        raise typer.BadParameter("--recover wants the sources named: it compares all their tables")
     settings = load_settings()
     declarations = load_declarations(settings)
-    if resnapshot:
-        _each(_tables_by_source(resnapshot), partial(_resnapshot, settings, declarations), as_json)
+    for command, tables in chosen.items():
+        _on_tables(settings, declarations, command, tables, as_json)
         return
     names = _chosen(settings, declarations, sources)
     if follow:
@@ -76,10 +86,22 @@ def _tables_by_source(tables: list[str]) -> dict[str, list[str]]:
     return grouped
 
 
-def _resnapshot(settings: Settings, declarations: Declarations, source: str, tables: list[str]) -> Any:
-    from ingestion import resnapshot
+def _on_tables(settings: Settings, declarations: Declarations, command: str, tables: list[str], as_json: bool) -> None:
+    import ingestion
 
-    return resnapshot(settings, declarations, source, tables)
+    by_source = _tables_by_source(tables)
+    if command in ("resume", "resnapshot", "replay"):
+        _each(by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
+        return
+    for source, names in by_source.items():
+        declared = declarations.source(source)
+        for name in names:
+            if command == "pause":
+                ingestion.pause(settings, declared.table(name))
+                print(f"{source}.{name}: paused; its records are kept in the spool until --resume")
+            else:
+                ingestion.forget(settings, source, name, {table.name for table in declared.tables})
+                print(f"{source}.{name}: forgotten; its rows stay in the lake, and its publication may drop it now")
 
 
 def _each(work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
@@ -100,8 +122,10 @@ def _each(work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> 
     else:
         for report in reports:
             _print_report(report)
-    if failures:
-        raise LakehouseError("; ".join(str(failure) for failure in failures))
+    problems = [str(failure) for failure in failures]
+    problems += [a["reason"] for report in reports for a in report["aside"] if a["state"] != "paused"]
+    if problems:
+        raise LakehouseError("; ".join(problems))
 
 
 def _print_report(report: dict[str, Any]) -> None:
@@ -111,6 +135,8 @@ def _print_report(report: dict[str, Any]) -> None:
     for table in report["tables"]:
         new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
         print(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
+    for aside in report["aside"]:
+        print(f"  {aside['name']:<24} {aside['state']}")
 
 
 def _follow(settings: Settings, declarations: Declarations, names: list[str]) -> None:

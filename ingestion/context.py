@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -37,7 +38,10 @@ RowCounts = dict[str, dict[str, int]]
 
 @dataclass(frozen=True)
 class Writer:
-    """Everything a cycle works with; holds the lease of its source. `live` are the cycles now at work."""
+    """Everything a cycle works with; holds the lease of its source.
+
+    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later.
+    """
 
     settings: Settings
     catalog: SqlCatalog
@@ -45,6 +49,7 @@ class Writer:
     lease: Lease
     source: Source
     live: set[str] = field(default_factory=set)
+    stop: Event = field(default_factory=Event)
 
     @property
     def name(self) -> str:

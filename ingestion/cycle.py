@@ -84,7 +84,10 @@ def catch_up(writer: Writer, connection: Connection, states: Connection, until: 
         src.publication_oid(connection, writer.name, writer.publication)
         stream = ensure_stream(writer, connection, states)
         outlooks = _outlooks(writer, connection, states)
-        rows = add_counts(rows, _resume_tables(writer, connection, states, outlooks))
+        try:
+            rows = add_counts(rows, _resume_tables(writer, connection, states, outlooks))
+        except Outdated:
+            continue
         positions = state.read_positions(states, writer.name)
         points = [position.point for position in positions.values() if position.state == "streaming"]
         now = _now_at_least(connection, max(until or 0, *points, 0))

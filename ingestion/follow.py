@@ -1,5 +1,7 @@
 """The follower: a long-lived process that keeps the lake up with its sources, one thread per source.
 
+New tables, and those in doubt, are loaded by a second thread of the source: the others do not wait for them.
+
 It publishes when `flush_bytes` of WAL have gathered or `flush_interval_seconds` have passed since the first change
 that is not in the lake, whichever comes first.
 """
@@ -15,10 +17,12 @@ from typing import TYPE_CHECKING
 from ingestion import lease as leases
 from ingestion import source as src
 from ingestion import state
-from ingestion.context import Writer
-from ingestion.cycle import run_cycle
+from ingestion.context import Connection, RowCounts, Writer
+from ingestion.cycle import catch_up, connections, waiting_tables
+from ingestion.load_tables import load_tables
+from ingestion.outage import OUTAGES
 from lakehouse.catalog import open_catalog
-from lakehouse.declarations import Declarations, Source
+from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import IngestionSettings, Settings
 from lakehouse.spark import spark_session
@@ -73,11 +77,61 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         catalog = open_catalog(settings)
         stack.callback(catalog.close)
         writer = Writer(settings, catalog, session, lease, source)
-        _log_rows(source.name, run_cycle(writer).rows)
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
+        loader = Loader(writer)
+        stack.callback(loader.join)
+        stack.callback(writer.stop.set)
         log.info("source %r: following", source.name)
         while not stop.is_set():
-            if _wait_for_flush(settings, source.name, stop):
-                _log_rows(source.name, run_cycle(writer).rows)
+            with connections(writer) as (connection, states):
+                _log_rows(source.name, catch_up(writer, connection, states).rows)
+                loader.start_if_needed(waiting_tables(writer, connection, states))
+            _wait_for_flush(settings, source.name, stop, loader.wake)
+
+
+class Loader:
+    """Loads the tables that need a consistent point, one load at a time, beside the cycles."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._thread: threading.Thread | None = None
+        self.wake = threading.Event()
+
+    def start_if_needed(self, wanted: list[RawTable]) -> None:
+        """Begins a load of the wanted tables unless one is under way."""
+        if wanted and not (self._thread and self._thread.is_alive()):
+            name = f"load-{self._writer.name}"
+            self._thread = threading.Thread(target=self._load, name=name, args=(wanted,), daemon=True)
+            self._thread.start()
+
+    def join(self) -> None:
+        """Waits for the load under way; it ends soon once the writer's `stop` is set."""
+        if self._thread:
+            self._thread.join()
+
+    def _load(self, wanted: list[RawTable]) -> None:
+        try:
+            self._writer.session.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
+            with connections(self._writer) as (connection, states):
+                rows = load_tables(self._writer, connection, states, wanted, lambda lsn: self._reach(states, lsn))
+            _log_rows(self._writer.name, rows)
+        except (LakehouseError, *OUTAGES) as error:
+            log.error("source %r: loading %s: %s", self._writer.name, ", ".join(t.name for t in wanted), error)
+            self._writer.stop.wait(self._writer.limits.lease_seconds / 3)
+        except Exception:
+            log.exception("source %r: unexpected error while loading", self._writer.name)
+            self._writer.stop.wait(self._writer.limits.lease_seconds)
+        finally:
+            self.wake.set()
+
+    def _reach(self, states: Connection, lsn: int) -> RowCounts:
+        """Waits until the cycles have read up to there."""
+        self.wake.set()
+        while not self._writer.stop.wait(0.1):
+            stream = state.read_stream(states, self._writer.name)
+            if stream is not None and stream.lsn >= lsn:
+                return {}
+        raise LakehouseError(f"source {self._writer.name!r}: stopped before the load was done; it is made again")
 
 
 def _wait_for_lease(settings: Settings, source: str, stop: threading.Event) -> leases.Lease | None:
@@ -95,20 +149,24 @@ def _wait_for_lease(settings: Settings, source: str, stop: threading.Event) -> l
     return None
 
 
-def _wait_for_flush(settings: Settings, source: str, stop: threading.Event) -> bool:
-    """Waits for changes and then for the flush to be due; False when stopped or after a quiet while."""
+def _wait_for_flush(settings: Settings, source: str, stop: threading.Event, wake: threading.Event) -> None:
+    """Waits for changes and then for the flush to be due, until woken or stopped."""
     first_change: float | None = None
     with src.connect_source(settings, source) as connection, state.connect_catalog(settings) as states:
         stream = state.read_stream(states, source)
         assert stream is not None
-        while not stop.is_set():
+        revision = stream.revision
+        while not stop.is_set() and not wake.is_set():
+            stream = state.read_stream(states, source)
+            if stream is None or stream.revision != revision:
+                break
             behind = src.source_now(connection).lsn - stream.lsn
             if behind > 0 and first_change is None:
                 first_change = time.monotonic()
             if first_change is not None and flush_due(settings.ingestion, behind, time.monotonic() - first_change):
-                return True
+                break
             stop.wait(settings.ingestion.poll_seconds)
-    return False
+    wake.clear()
 
 
 def _log_rows(source: str, rows: dict[str, dict[str, int]]) -> None:

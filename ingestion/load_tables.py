@@ -215,7 +215,7 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
             publish(writer.settings, writer.catalog, writer.lease, publication)
         for part in parts:
             rows = add_counts(rows, {part.name: part.operations})
-        if last:
+        if last or writer.stop.is_set():
             return rows
 
 

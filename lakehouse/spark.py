@@ -61,6 +61,7 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
+        "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 CUTS = ("meta", "cuts")
-FIELDS = ("epoch", "cut_lsn", "snapshots")
+FIELDS = ("epoch", "cut_lsn", "published_at", "snapshots")
 
 
 def snapshots_of_cuts(catalog: SqlCatalog, source: str, since: datetime) -> dict[TableName, frozenset[int]]:
@@ -28,7 +28,7 @@ def snapshots_of_cuts(catalog: SqlCatalog, source: str, since: datetime) -> dict
     rows = _read(cuts, And(of_source, GreaterThanOrEqual(term="published_at", value=since.isoformat())))
     if not rows:
         older = _read(cuts, of_source)
-        rows = [max(older, key=lambda row: (row["epoch"], row["cut_lsn"]))] if older else []
+        rows = [max(older, key=lambda row: (row["epoch"], row["cut_lsn"], row["published_at"]))] if older else []
     named: dict[TableName, set[int]] = defaultdict(set)
     for row in rows:
         for table, snapshot_id in row["snapshots"]:

@@ -97,10 +97,9 @@ def _results(
             check_results=[check_columns(source.table(name), tables[name])] if checked else [],
         )
     if missing:
-        raise dg.Failure(
-            f"{', '.join(missing)} of {source.name} did not arrive: see the log of the ingestion, "
-            "`lakehouse status` tells which tables are parked and why"
-        )
+        reasons = {aside.name: aside.reason for aside in report.aside}
+        told = "; ".join(reasons.get(name, f"table {name!r} is in no cut yet") for name in missing)
+        raise dg.Failure(f"{', '.join(missing)} of {source.name} did not arrive: {told}")
 
 
 def _descriptions(table: RawTable) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """`ingest --once` of one source in its own process, killed or stalled at a named point.
 
 A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
-`module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT. After `--dagster` a materialization
+`module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
+`…:after:2`, says which call. After `--dagster` a materialization
 of the raw assets does the work instead, as one started from the UI would.
 """
 
 import importlib
+import itertools
 import json
 import os
 import pickle
@@ -23,11 +25,15 @@ def _kill(*_: Any) -> None:
 
 
 def _inject(fault: str) -> None:
-    module_name, function, when = fault.split(":")
+    module_name, function, when, *nth = fault.split(":")
     module = importlib.import_module(module_name)
     original = getattr(module, function)
 
+    calls = itertools.count(1)
+
     def wrapped(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) != int(nth[0] if nth else 1):
+            return original(*args, **kwargs)
         if when == "stall":
             os.kill(os.getpid(), signal.SIGSTOP)
             return original(*args, **kwargs)

@@ -202,7 +202,7 @@ def test_killed_while_it_recovers_from_a_kill_in_a_snapshot(settings: Settings, 
     world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
     fill(world, 1, 100)
     for number, fault in enumerate(
-        ("ingestion.load_snapshots:run_tasks:after", "ingestion.load_snapshots:publish:before"), start=1
+        ("ingestion.load_tables:run_tasks:after", "ingestion.load_tables:publish:before"), start=1
     ):
         assert world.driver(fault).returncode == -signal.SIGKILL
         fill(world, 1000 * number, 50)

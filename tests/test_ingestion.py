@@ -51,7 +51,10 @@ def cuts(world: World) -> list[dict[str, Any]]:
         rows = catalog.load_table(("meta", "cuts")).scan().to_arrow().to_pylist()
     finally:
         catalog.close()
-    return sorted((r for r in rows if r["source"] == world.source.name), key=lambda r: (r["epoch"], r["cut_lsn"]))
+    return sorted(
+        (r for r in rows if r["source"] == world.source.name),
+        key=lambda r: (r["epoch"], r["cut_lsn"], r["published_at"]),
+    )
 
 
 def test_snapshot_then_changes_equal_the_source(settings: Settings, spark: Any) -> None:

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.stack
 
 STEPS = [
     "ingestion.source:create_slot",
-    "ingestion.load_snapshots:run_tasks",
-    "ingestion.load_snapshots:publish",
+    "ingestion.load_tables:run_tasks",
+    "ingestion.load_tables:publish",
     "ingestion.load_changes:run_tasks",
     "ingestion.publish:_stage_append",
     "ingestion.publish:_swap",
@@ -52,7 +52,7 @@ def test_killed_at_a_step_it_resumes_with_nothing_lost_or_doubled(
 ) -> None:
     world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
     fill(world, 1, 300)
-    if "snapshots" not in step and "create_slot" not in step:
+    if "load_tables" not in step and "create_slot" not in step:
         world.ingest(spark)
         fill(world, 1001, 300)
     killed = world.driver(f"{step}:{when}")

@@ -41,7 +41,11 @@ def begin(settings: Settings, spark: Any) -> World:
     ("break_it", "mend_it", "message"),
     [
         ("ALTER TABLE orders REPLICA IDENTITY NOTHING", "ALTER TABLE orders REPLICA IDENTITY DEFAULT", "REPLICA IDENT"),
-        ("ALTER TABLE orders RENAME TO orders2", "ALTER TABLE orders2 RENAME TO orders", "is called public.orders2 now"),
+        (
+            "ALTER TABLE orders RENAME TO orders2",
+            "ALTER TABLE orders2 RENAME TO orders",
+            "is called public.orders2 now",
+        ),
         ("REVOKE SELECT ON orders FROM lakehouse_ingest", "GRANT SELECT ON orders TO lakehouse_ingest", "no SELECT"),
         ("ALTER TABLE orders RENAME id TO number", "ALTER TABLE orders RENAME number TO id", "key column id does not"),
     ],
@@ -125,7 +129,10 @@ def test_a_value_that_the_policy_refuses_parks_its_table_until_the_declaration_a
     assert [(row["id"], str(row["day"])) for row in world.raw("days")] == [(1, "2026-01-01"), (2, "None")]
     kept = meta(world, "unrepresentable")
     assert [(row["column"], row["text"]) for row in kept] == [("day", "infinity")]
-    assert (kept[0]["commit_lsn"], kept[0]["seq"]) == (world.raw("days")[1]["_commit_lsn"], world.raw("days")[1]["_seq"])
+    assert (kept[0]["commit_lsn"], kept[0]["seq"]) == (
+        world.raw("days")[1]["_commit_lsn"],
+        world.raw("days")[1]["_seq"],
+    )
 
 
 def test_a_table_declared_no_longer_leaves_the_cuts_and_comes_back_with_a_new_snapshot(

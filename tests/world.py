@@ -83,7 +83,6 @@ class World:
         pipe = subprocess.PIPE
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=Path(__file__).parents[1])
 
-
     def declaring(self, table: str, **policy: Any) -> "World":
         """The same database with another declaration of one table."""
         tables = tuple(

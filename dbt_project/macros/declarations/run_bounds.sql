@@ -59,7 +59,7 @@
     from (
       select source, max_by(
         cast(row(epoch, cut_lsn, map_keys(snapshots)) as row(epoch integer, cut_lsn bigint, tables array(varchar))),
-        row(epoch, cut_lsn)
+        row(epoch, cut_lsn, published_at)
       ) as newest
       from {{ cuts }}
       group by source

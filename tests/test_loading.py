@@ -1,0 +1,135 @@
+"""Tables are loaded beside the stream, and a load that was cut off goes on where it was."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ingestion import follow_sources, pause
+from ingestion import state as states_of
+from ingestion.operate import resume
+from lakehouse.policies import RawPolicy
+from lakehouse.settings import Settings
+from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
+from tests.world import World, make_world
+
+pytestmark = pytest.mark.stack
+BIG = "(SELECT string_agg(md5(i::text || g::text), '') FROM generate_series(1, 100) i)"
+WIDE = "(SELECT string_agg(md5(i::text || g::text), '') FROM generate_series(1, 15) i)"
+
+
+@contextmanager
+def following(world: World) -> Iterator[None]:
+    """The follower, in a thread of this process."""
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=follow_sources, args=(world.settings, world.declarations, [world.source.name], stop)
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(timeout=60)
+        assert not thread.is_alive()
+
+
+def wait_for(what: Any, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.2)
+
+
+def named_in_newest_cut(world: World) -> set[str]:
+    found = cuts(world)
+    return {name for name, _ in found[-1]["snapshots"]} if found else set()
+
+
+def states(world: World) -> dict[str, str]:
+    with states_of.connect_catalog(world.settings) as connection:
+        return {n: p.state for n, p in states_of.read_positions(connection, world.source.name).items()}
+
+
+def test_a_killed_snapshot_reads_finished_ranges_no_more(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES, snapshot_chunk_bytes=8192, lease_seconds=2)
+    world.sql(f"INSERT INTO orders SELECT g, {WIDE}, g, {BIG} FROM generate_series(1, 600) g")
+    killed = world.driver("ingestion.load_tables:publish:after:2")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    read = {row["_seq"] >> 32 for row in world.raw("orders")}
+    assert len(read) == 16 and states(world)["orders"] == "loading"
+    world.sql(
+        "UPDATE orders SET amount = -1 WHERE id % 50 = 0", "DELETE FROM orders WHERE id % 70 = 0",
+        "UPDATE orders SET id = id + 10000 WHERE id % 90 = 0",
+    )  # fmt: skip
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+    snapshots = [row for row in world.raw("orders") if row["_op"] == "r" and row["_seq"] < 1 << 61]
+    points = {row["_seq"] >> 32: row["_commit_lsn"] for row in snapshots}
+    assert len({points[chunk] for chunk in read}) == 1, "finished ranges have the first point alone"
+    assert len(set(points.values())) == 2
+    assert not any(row["_op"] == "t" for row in world.raw("orders"))
+
+
+def test_a_killed_snapshot_of_a_table_without_a_key_starts_again(settings: Settings, spark: Any) -> None:
+    tables = {"log": RawPolicy(relation="public.log")}
+    world = make_world(settings, "CREATE TABLE log (line text)", tables, snapshot_chunk_bytes=8192, lease_seconds=2)
+    world.sql(f"INSERT INTO log SELECT {WIDE} FROM generate_series(1, 400) g")
+    assert world.driver("ingestion.load_tables:publish:after:1").returncode == -signal.SIGKILL
+    world.sql("INSERT INTO log VALUES ('more'), ('more')")
+    world.ingest(spark)
+    rows = world.raw("log")
+    begun = max(index for index, row in enumerate(rows) if row["_op"] == "t")
+    kept = sorted(row["line"] for row in rows[begun + 1 :])
+    assert kept == sorted(line for (line,) in world.rows("SELECT line FROM log"))
+
+
+def test_the_stream_of_other_tables_goes_on_while_one_is_loaded(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ingestion import load_tables
+
+    world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.2)
+    before = world.without("orders")
+    world.sql("INSERT INTO orders SELECT i, 'a', i, NULL FROM generate_series(1, 500) i")
+    before.ingest(spark)
+    hold, original = threading.Event(), load_tables.run_tasks
+
+    def slow(*args: Any) -> Any:
+        assert hold.wait(60)
+        return original(*args)
+
+    monkeypatch.setattr(load_tables, "run_tasks", slow)
+    with following(world):
+        wait_for(lambda: states(world).get("orders") == "loading")
+        world.sql("INSERT INTO lines VALUES (1, 1, 1)", "UPDATE orders SET note = 'while loading' WHERE id < 10")
+        wait_for(lambda: len(world.raw("lines")) == 1)
+        assert named_in_newest_cut(world) == {"lines"}
+        hold.set()
+        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+    assert_equal(world, "orders")
+    assert_equal(world, "lines")
+
+
+def test_a_follower_goes_by_what_the_user_does_to_a_table(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.2)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
+    with following(world):
+        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+        pause(world.settings, world.source.table("orders"))
+        world.sql("INSERT INTO orders VALUES (2, 'b', 2, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")
+        wait_for(lambda: named_in_newest_cut(world) == {"lines"})
+        assert len(world.raw("orders")) == 1
+        resume(world.settings, world.source.table("orders"))
+        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+        world.sql("ALTER TABLE orders ADD rank int DEFAULT 3", "INSERT INTO orders VALUES (3, 'c', 3, NULL)")
+        wait_for(lambda: states(world)["orders"] == "streaming" and len(world.raw("orders")) >= 5)
+        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+    assert_equal(world, "orders")
+    assert_equal(world, "lines")
+    assert_order_is_unique(world, "orders")
