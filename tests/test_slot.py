@@ -316,9 +316,7 @@ def test_a_restored_base_backup_has_no_slot_and_is_found_out(settings: Settings,
         assert_refused(world, spark, "is gone")
 
 
-def test_the_run_time_role_cannot_be_refused_by_another_slot_of_the_name(
-    source: Cluster, settings: Settings, spark: Any
-) -> None:
+def test_a_slot_that_this_lake_did_not_make_is_never_read(source: Cluster, settings: Settings, spark: Any) -> None:
     """A slot that this lake did not make is never read: somebody else relies on it."""
     world = orders_in(source, settings)
     with psycopg.connect(source.url(world.source.name), autocommit=True) as admin:

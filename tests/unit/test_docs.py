@@ -56,3 +56,10 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
 def test_the_readme_names_every_command() -> None:
     for command in COMMANDS:
         assert f"`{command}" in README or f"lakehouse {command}" in README, command
+
+
+def test_every_test_that_a_guarantee_names_exists() -> None:
+    tests = "\n".join(path.read_text() for path in (PROJECT_DIR / "tests").rglob("test_*.py"))
+    defined = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
+    named = set(re.findall(r"`(test_\w+)`", (PROJECT_DIR / "docs" / "guarantees.md").read_text()))
+    assert named and named - defined == set()

@@ -1,17 +1,18 @@
 """Lag against declared limits: what is refused in a declaration, what amounts to what, and when it is told."""
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from ingestion.reports import SourceStatus, TableStatus
+from ingestion.reports import SourceReport, SourceStatus, TableReport, TableStatus
 from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import LagPolicy, LoadPolicy, RawPolicy
 from orchestration.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
+from orchestration.raw import source_definitions
 from orchestration.resources import Lake
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -120,6 +121,12 @@ class InventedLake(Lake):
             raise STATUS[-1]
         return STATUS[-1]
 
+    def bring_up(self, source: str) -> SourceReport:
+        return SourceReport(source, 1, 500, NOW, (TableReport("things", 1, {"c": 1}, 1, 0, ()),))
+
+    def newest_snapshots(self, tables: Any) -> dict[str, Any]:
+        return {}
+
 
 def test_the_sensor_writes_evaluations_without_a_run() -> None:
     lag = lag_definitions(Source(name="shop", description="", load=LoadPolicy(), tables=(things(),)))
@@ -144,6 +151,18 @@ def test_the_check_can_be_executed_by_hand() -> None:
     [evaluation] = result.get_asset_check_evaluations()
     assert (evaluation.passed, evaluation.severity) == (False, dg.AssetCheckSeverity.WARN)
     assert evaluation.metadata["slot_lag_bytes"].value == 150
+
+
+def test_a_load_ends_with_the_lag_it_leaves() -> None:
+    STATUS.append(status(5000))
+    shop = Source(name="shop", description="", load=LoadPolicy(), tables=(things(),))
+    defs = dg.Definitions.merge(
+        source_definitions(shop, date(2026, 1, 1)),
+        dg.Definitions(resources={"lake": InventedLake()}, executor=dg.in_process_executor),
+    )
+    result = defs.resolve_job_def("load_shop").execute_in_process()
+    assert result.success, "a lag beyond its limit is told, it does not fail the load"
+    assert {e.check_name: e.passed for e in result.get_asset_check_evaluations()}[CHECK] is False
 
 
 def test_without_limits_there_is_neither_check_nor_sensor() -> None:
