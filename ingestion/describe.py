@@ -258,6 +258,11 @@ def _problem_of(table: RawTable, relation: dict[str, Any] | None, publication: s
             f"{where}: publication {publication!r} filters its rows, so the lake would not be the table: "
             f"ALTER PUBLICATION … DROP TABLE, then run `lakehouse prepare {table.source}`"
         )
+    if not relation["publishes_updates"] and table.raw.changes == "all":
+        return TableProblem(
+            f"{where}: publication {publication!r} leaves out updates and deletes: declare meta.raw.changes: inserts, or "
+            "ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
+        )
     if relation["replica_identity"] == "n" and relation["publishes_updates"]:
         return TableProblem(
             f"{where}: REPLICA IDENTITY NOTHING makes updates and deletes of a published table fail in the source: set "

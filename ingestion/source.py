@@ -135,9 +135,12 @@ def check_server(connection: psycopg.Connection[Any], source: str) -> None:
 
 
 def publication_oid(connection: psycopg.Connection[Any], source: str, publication: str) -> int:
-    """The oid of the publication; raises LakehouseError when it is missing or leaves operations out."""
+    """The oid of the publication; raises LakehouseError when it is missing or leaves operations out.
+
+    It may carry inserts and truncates only: whether that will do is for each table to say (`meta.raw.changes`).
+    """
     row = connection.execute(
-        "SELECT oid::bigint, pubinsert AND pubupdate AND pubdelete AND pubtruncate, pubviaroot"
+        "SELECT oid::bigint, pubinsert AND pubtruncate AND pubupdate = pubdelete"
         " FROM pg_publication WHERE pubname = %s",
         (publication,),
     ).fetchone()

@@ -110,11 +110,10 @@ def replay(rows: list[Row], key: tuple[str, ...]) -> dict[tuple[Any, ...], Row]:
         if row["_op"] == "t":
             state.clear()
         elif row["_op"] == "d":
-            gone = state.pop(identity)
-            last_deleted = gone
+            last_deleted = state.pop(identity, {})
         else:
             previous = state.get(identity) or (last_deleted if row["_old_key"] else {})
-            kept = {name: previous[name] for name in row["_unchanged"] or ()}
+            kept = {name: previous.get(name) for name in row["_unchanged"] or ()}
             state[identity] = {k: v for k, v in row.items() if not k.startswith("_")} | kept
     return state
 
