@@ -24,7 +24,9 @@ def reconcile(
         str | None,
         typer.Option(metavar="FIRST..END", help="Only this range of the first key column, END left out; of one table."),
     ] = None,
-    repair: Annotated[bool, typer.Option("--repair", help="Write what differs to the raw layer, as events.")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write what differs to the raw layer, as events; still exits 1.")
+    ] = False,
     views: Annotated[
         bool, typer.Option("--views", help="Compare the current_ views, as last loaded, with the source of now.")
     ] = False,

@@ -99,11 +99,11 @@ def _writer(settings: Settings, source: Source, session: SparkSession, alone: bo
 def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[Point]:
     """A point below which the lake has everything; with `alone`, and nothing from there on."""
     declared = Declarations(sources=(writer.source,))
-    if alone:
-        run_cycle(writer)
-    else:
-        bring_up(writer.settings, declared, writer.name, writer.session)
     try:
+        if alone:
+            run_cycle(writer)
+        else:
+            bring_up(writer.settings, declared, writer.name, writer.session)
         with consistent_point(writer.settings, writer.name, tables) as point:
             if alone:
                 _read_exactly_to(writer, point)
