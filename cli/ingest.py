@@ -46,7 +46,7 @@ def ingest(
     follow: Annotated[bool, typer.Option("--follow", help="keep following until stopped")] = False,
     recover: Annotated[
         bool,
-        typer.Option("--recover", help="go on after a lost slot or a restored source: compare it with the lake, repair"),
+        typer.Option("--recover", help="go on after a lost slot or a restored source: compare with the lake, repair"),
     ] = False,
     pause: Annotated[Tables, _table_option("--pause", "keep a table's records in the spool from now on")] = None,
     resume: Annotated[Tables, _table_option("--resume", "land a parked or paused table's spool and go on")] = None,

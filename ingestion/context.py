@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -149,6 +149,14 @@ def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:
     return TableAppend((f"raw_{writer.name}", written.name), written.files, summary)
 
 
+def appends_of(writer: Writer, cycle: Cycle, parts: Sequence[Written]) -> list[TableAppend]:
+    """The files of several tables, and those of `meta.unrepresentable` that go with them."""
+    odd = tuple(file for part in parts for file in part.odd)
+    return [append_of(writer, cycle, part) for part in parts] + meta_appends(
+        writer, cycle, {"unrepresentable": odd} if odd else {}
+    )
+
+
 def meta_appends(
     writer: Writer,
     cycle: Cycle,
@@ -174,6 +182,7 @@ def merge(parts: Iterable[Written]) -> dict[str, Written]:
             seen.files + part.files,
             dict(Counter(seen.operations) + Counter(part.operations)),
             dict(Counter(seen.unrepresentable) + Counter(part.unrepresentable)),
+            seen.odd + part.odd,
         )
     return merged
 

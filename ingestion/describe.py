@@ -260,8 +260,8 @@ def _problem_of(table: RawTable, relation: dict[str, Any] | None, publication: s
         )
     if not relation["publishes_updates"] and table.raw.changes == "all":
         return TableProblem(
-            f"{where}: publication {publication!r} leaves out updates and deletes: declare meta.raw.changes: inserts, or "
-            "ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
+            f"{where}: publication {publication!r} leaves out updates and deletes: declare meta.raw.changes: inserts, "
+            "or ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
         )
     if relation["replica_identity"] == "n" and relation["publishes_updates"]:
         return TableProblem(

@@ -19,10 +19,9 @@ from ingestion.context import (
     RowCounts,
     Writer,
     add_counts,
-    append_of,
+    appends_of,
     begin_cycle,
     merge,
-    meta_appends,
     meta_metadata,
     register,
     target,
@@ -189,9 +188,7 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
             meta = meta_metadata(writer, states, cycle, "unrepresentable")
             register(states, writer, cycle, [item.iceberg for item in group])
             plans = [_chunk_plan(writer, item, chunk, point, cycle, meta) for item, chunk in wave]
-            results = run_tasks(writer.session, read_chunk, plans) if plans else []
-            written = merge(part for part, _ in results)
-            odd = tuple(file for _, files in results for file in files)
+            written = merge(run_tasks(writer.session, read_chunk, plans)) if plans else {}
             parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
             last = not pending
             joining = [(item, _joins_as(writer, states, item)) for item in group] if last else []
@@ -206,10 +203,7 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
                 cycle_id=cycle.id,
                 source=writer.name,
                 epoch=stream.epoch,
-                appends=(
-                    *(append_of(writer, cycle, p) for p in parts if p.operations or last),
-                    *meta_appends(writer, cycle, {"unrepresentable": odd} if odd else {}),
-                ),
+                appends=tuple(appends_of(writer, cycle, [part for part in parts if part.operations or last])),
                 record=record,
             )
             publish(writer.settings, writer.catalog, writer.lease, publication)
@@ -264,7 +258,7 @@ def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) ->
             cycle_id=cycle.id,
             source=writer.name,
             epoch=stream.epoch,
-            appends=(append_of(writer, cycle, written),),
+            appends=tuple(appends_of(writer, cycle, [written])),
             record=lambda connection: _finish(connection, writer, item, "streaming", point),
         )
         publish(writer.settings, writer.catalog, writer.lease, publication)

@@ -4,7 +4,7 @@ The point is made by a temporary slot that exports its snapshot. From the point 
 transaction that the snapshot does not contain has a commit LSN at or above it.
 """
 
-import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,13 +14,12 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from pyiceberg.manifest import DataFile
 
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.source import connect_source, lsn_number, source_now
-from ingestion.writer import TableWriter, Written
+from ingestion.writer import TableWriter, Written, write_odd
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -86,7 +85,7 @@ def consistent_point(settings: Settings, source: str, tables: list[RawTable]) ->
         holder.execute("BEGIN READ ONLY")
         for table in tables:
             holder.execute(f"LOCK TABLE {relation(*table.relation)} IN ACCESS SHARE MODE")
-        name = f"lakehouse_snapshot_{os.getpid()}"
+        name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
         with connect_source(settings, source) as clock:
             at = source_now(clock).at
         command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
@@ -136,8 +135,8 @@ def select_sql(facts: TableFacts, chunk: Chunk) -> str:
     return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
 
 
-def read_chunk(plan: ChunkPlan) -> tuple[Written, tuple[DataFile, ...]]:
-    """Reads and writes one chunk: the rows' files, and those of `meta.unrepresentable`.
+def read_chunk(plan: ChunkPlan) -> Written:
+    """Reads and writes one chunk.
 
     Raises LakehouseError naming source and relation, TableProblem for a value that does not land.
     """
@@ -146,7 +145,6 @@ def read_chunk(plan: ChunkPlan) -> tuple[Written, tuple[DataFile, ...]]:
     counts = Counts()
     io = PyArrowFileIO(plan.io_properties)
     writer = TableWriter(plan.target.metadata_json, io, plan.file_bytes)
-    odd = TableWriter(plan.unrepresentable, io, plan.file_bytes)
     if plan.restart and plan.chunk.number == 0:
         writer.add(raw_rows(plan.target, {}, _meta(plan.point, "t", -1, 1), writer.schema, counts))
     row = plan.chunk.number * CHUNK_SEQ
@@ -168,9 +166,8 @@ def read_chunk(plan: ChunkPlan) -> tuple[Written, tuple[DataFile, ...]]:
         raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
     except BadRow as error:
         raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None
-    for texts in counts.texts:
-        odd.add(texts.cast(odd.schema))
-    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable), odd.close()
+    odd = write_odd(counts.texts, plan.unrepresentable, io, plan.file_bytes)
+    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
 
 
 def _meta(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

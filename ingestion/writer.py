@@ -2,6 +2,7 @@
 
 import pickle
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,12 +15,13 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 
 @dataclass(frozen=True)
 class Written:
-    """What a task wrote for one table."""
+    """What a task wrote for one table; `odd` are files of `meta.unrepresentable`."""
 
     name: str
     files: tuple[DataFile, ...]
     operations: dict[str, int]
     unrepresentable: dict[str, int]
+    odd: tuple[DataFile, ...] = ()
 
 
 def staged_prefix(location: str, cycle_id: str) -> str:
@@ -69,6 +71,14 @@ class TableWriter:
             rows = pa.concat_tables(self._pending)
             self._files += _dataframe_to_data_files(self._metadata, rows, self._io, write_uuid=uuid.uuid4())
             self._pending, self._pending_bytes = [], 0
+
+
+def write_odd(texts: Iterable[pa.Table], metadata_json: str, io: FileIO, file_bytes: int) -> tuple[DataFile, ...]:
+    """Texts of values that the lake's types cannot hold, as files of `meta.unrepresentable`."""
+    writer = TableWriter(metadata_json, io, file_bytes)
+    for part in texts:
+        writer.add(part.cast(writer.schema))
+    return writer.close()
 
 
 def pack(value: object) -> bytes:

@@ -123,7 +123,8 @@ class History:
     def _bulk(self) -> list[str]:
         first = self.rng.randint(10, 25)
         return [
-            f"INSERT INTO wide (a, b, n) SELECT {first}, i::text, i FROM generate_series(1, 800) i ON CONFLICT DO NOTHING"
+            f"INSERT INTO wide (a, b, n) SELECT {first}, i::text, i FROM generate_series(1, 800) i"
+            " ON CONFLICT DO NOTHING"
         ]
 
     def _alter(self) -> list[str]:
@@ -146,7 +147,8 @@ class History:
         if self.world.rows(exists):
             return ["DROP TABLE events_3"]
         return [
-            "CREATE TABLE events_3 (LIKE events INCLUDING ALL)", "INSERT INTO events_3 (id, day) VALUES (-1, '2026-03-03')",
+            "CREATE TABLE events_3 (LIKE events INCLUDING ALL)",
+            "INSERT INTO events_3 (id, day) VALUES (-1, '2026-03-03')",
             "ALTER TABLE events ATTACH PARTITION events_3 FOR VALUES FROM ('2026-03-01') TO ('2026-04-01')",
         ]  # fmt: skip
 

@@ -64,6 +64,21 @@ def test_replica_identity_nothing_is_refused_with_the_reason(settings: Settings,
     assert world.raw("things") == []
 
 
+def test_a_publication_of_inserts_and_truncates_only_has_to_be_declared(settings: Settings, spark: Any) -> None:
+    ddl = "CREATE TABLE log (id int PRIMARY KEY, t text); ALTER TABLE log REPLICA IDENTITY NOTHING"
+    world = make_world(settings, ddl, {"log": RawPolicy(relation="public.log", key=("id",))})
+    world.sql("ALTER PUBLICATION lakehouse SET (publish = 'insert, truncate')", "INSERT INTO log VALUES (1, 'a')")
+    with pytest.raises(LakehouseError, match="declare meta.raw.changes: inserts"):
+        world.ingest(spark)
+    log = world.declaring("log", changes="inserts")
+    log.ingest(spark)
+    world.sql(
+        "INSERT INTO log VALUES (2, 'b')", "UPDATE log SET t = 'c'", "TRUNCATE log", "INSERT INTO log VALUES (3, 'c')"
+    )
+    log.ingest(spark)
+    assert [(row["_op"], row["id"]) for row in world.raw("log")] == [("r", 1), ("c", 2), ("t", None), ("c", 3)]
+
+
 NAMES = """CREATE SCHEMA sales; CREATE SCHEMA "Über Schema"; CREATE TABLE sales.t (id int PRIMARY KEY, v text);
 CREATE TABLE "Über Schema"."MixedCase" ("ID" int PRIMARY KEY, "select" text, "Straße 1" text, "日本" text);
 CREATE TABLE "order" ("group" int PRIMARY KEY, "_hidden" text, "%s {x}" text, "a.b" text)"""

@@ -15,7 +15,7 @@ from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, Timest
 from ingestion import lease as leases
 from ingestion import state
 from ingestion.api import bring_up
-from ingestion.context import Writer, append_of, begin_cycle, register
+from ingestion.context import Writer, appends_of, begin_cycle, register
 from ingestion.cycle import MAX_REPLANS, connections, run_cycle
 from ingestion.load_changes import load_changes
 from ingestion.publish import Cut, Outdated, Publication, publish
@@ -165,7 +165,7 @@ def _publish_repair(
                 cycle_id=cycle.id,
                 source=writer.name,
                 epoch=stream.epoch,
-                appends=(append_of(writer, cycle, written),),
+                appends=tuple(appends_of(writer, cycle, [written])),
                 cut=Cut(stream.epoch, stream.lsn - 1, point.at, tuple(stream.cut_tables)),
             )
             publish(writer.settings, writer.catalog, writer.lease, publication)

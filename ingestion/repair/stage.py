@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
-from ingestion.context import Cycle, Writer, merge, target
+from ingestion import state
+from ingestion.context import Cycle, Writer, merge, meta_metadata, target
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.repair.compare import Comparison, compare, plain_errors
@@ -21,7 +22,7 @@ from ingestion.repair.key_range import KeyRange
 from ingestion.repair.spelling import SpelledColumn
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.snapshot import CHUNK_SEQ, Point
-from ingestion.writer import TableWriter, Written, pack, unpack
+from ingestion.writer import TableWriter, Written, pack, unpack, write_odd
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
@@ -38,6 +39,7 @@ class RepairTask:
     columns: tuple[SpelledColumn, ...]
     key: tuple[SpelledColumn, ...]
     point: Point
+    unrepresentable: str
     io_properties: dict[str, str]
     file_bytes: int
 
@@ -66,11 +68,14 @@ def write_repair(
     """The same for a comparison that has been made."""
     if not found.buckets:
         return Written(table.name, (), {}, {})
+    with state.connect_catalog(writer.settings) as states:
+        unrepresentable = meta_metadata(writer, states, cycle, "unrepresentable")["unrepresentable"]
     task = RepairTask(
         target=target(table, iceberg, facts, cycle, from_lsn=0),
         columns=found.columns,
         key=found.key,
         point=point,
+        unrepresentable=unrepresentable,
         io_properties=writer.task_settings["io_properties"],
         file_bytes=writer.limits.file_bytes,
     )
@@ -103,7 +108,8 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
 
     context = TaskContext.get()
     assert context is not None
-    writer = TableWriter(task.target.metadata_json, PyArrowFileIO(task.io_properties), task.file_bytes)
+    io = PyArrowFileIO(task.io_properties)
+    writer = TableWriter(task.target.metadata_json, io, task.file_bytes)
     counts = Counts()
     first = context.partitionId() * CHUNK_SEQ
     deleted, landed = DELETE_SEQ + first, ROW_SEQ + first
@@ -117,7 +123,8 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
         meta = _meta(task.point, "r", landed, there.num_rows)
         writer.add(raw_rows(task.target, _texts(task.columns, there), meta, writer.schema, counts))
         landed += there.num_rows
-    return Written(task.target.name, writer.close(), counts.operations, counts.unrepresentable)
+    odd = write_odd(counts.texts, task.unrepresentable, io, task.file_bytes)
+    return Written(task.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
 
 
 def _texts(columns: Sequence[SpelledColumn], rows: pa.Table) -> dict[str, pa.ChunkedArray]:
