@@ -59,7 +59,7 @@ def test_a_table_without_a_key_keeps_every_row_also_equal_ones(settings: Setting
 
 def test_replica_identity_nothing_is_refused_with_the_reason(settings: Settings, spark: Any) -> None:
     world = make_world(settings, *things("ALTER TABLE things REPLICA IDENTITY NOTHING"))
-    with pytest.raises(LakehouseError, match="makes updates of a published table fail in the source"):
+    with pytest.raises(LakehouseError, match="makes updates and deletes of a published table fail"):
         world.ingest(spark)
     assert world.raw("things") == []
 
@@ -68,7 +68,7 @@ def test_a_publication_of_inserts_and_truncates_only_has_to_be_declared(settings
     ddl = "CREATE TABLE log (id int PRIMARY KEY, t text); ALTER TABLE log REPLICA IDENTITY NOTHING"
     world = make_world(settings, ddl, {"log": RawPolicy(relation="public.log", key=("id",))})
     world.sql("ALTER PUBLICATION lakehouse SET (publish = 'insert, truncate')", "INSERT INTO log VALUES (1, 'a')")
-    with pytest.raises(LakehouseError, match="declare meta.raw.changes: inserts"):
+    with pytest.raises(LakehouseError, match=r"declare meta\.raw\.changes: inserts"):
         world.ingest(spark)
     log = world.declaring("log", changes="inserts")
     log.ingest(spark)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from ingestion.describe import describe
-from ingestion.raw_tables import source_type
+from ingestion.evolve import source_type
 from ingestion.types import target_type
 from ingestion.types.model import Form
 from lakehouse.catalog import open_catalog
