@@ -16,8 +16,7 @@ from orchestration.days import incremental_tags
 from orchestration.history import read_history
 from orchestration.resources import TableKey
 from orchestration.sensors import Watch, new_data_sensor
-
-MARTS = "marts"
+from orchestration.translator import MARTS
 
 
 @dataclass(frozen=True)

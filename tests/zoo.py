@@ -182,7 +182,7 @@ def _publish_cut(catalog: SqlCatalog, last: Row, at: datetime) -> None:
 def build_zoo(settings: Settings, place: Path) -> Zoo:
     """Copies the project and adds the source; no macro, no Python."""
     project = place / "dbt_project"
-    others = shutil.ignore_patterns("target", "logs", "marts", "retail", "bank", "payroll")
+    others = shutil.ignore_patterns("target", "logs", "marts", "business", "retail", "bank", "payroll")
     shutil.copytree(settings.dbt_project_dir, project, ignore=others)
     (project / "models/sources/zoo.yml").write_text(SOURCE)
     for name, sql in MODELS.items():

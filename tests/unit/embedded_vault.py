@@ -48,6 +48,7 @@ TIMELINES: dict[str, dict[str, Any]] = {
     "ref_row": {"src_pk": ["id", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
     "eff_sat_row_owner": {"src_pk": "hk_row_owner", "src_hashdiff": "is_active", "src_payload": ["hk_row"]},
 }
+IDS = [1, 11, 2, 111, 21, *range(30, 60)]
 Event = dict[str, Any]
 
 
@@ -144,18 +145,18 @@ def history(rng: random.Random, keys: int, most: int) -> list[Event]:
     events: list[Event] = []
     alive: dict[tuple[int, int], Event | None] = {}
     lsn, seq, at = 100, 0, START
-    for _ in range(rng.randint(1, most)):
-        key = (rng.randint(1, keys), rng.choice([1, 2, 11]))
+    for _ in range(rng.randint(most // 3 + 1, most)):
+        key = (rng.choice(IDS[:keys]), rng.choice([1, 2, 11]))
         if rng.random() < 0.7:
             lsn, seq, at = lsn + rng.randint(1, 5), 0, at + timedelta(seconds=rng.choice([0, 1, 3600, -2]))
         seq += 1
         if alive.get(key) is not None and rng.random() < 0.25:
             alive[key] = None
         else:
-            state = {"owner": rng.choice(["x", "y", None, ""]), "a": rng.choice(["", "p", "p|b=1", None]),
-                     "b": rng.choice([None, 1, 2])}  # fmt: skip
-            before = alive.get(key) or {}
-            alive[key] = state | {name: before[name] for name in state if name in before and rng.random() < 0.5}
+            state = {"owner": rng.choice(["x", "y", None, ""]), "a": rng.choice(["", "p|b=1", "p", None]),
+                     "b": rng.choice([None, 1])}  # fmt: skip
+            before, same = alive.get(key) or {}, rng.choice([0.5, 1])
+            alive[key] = state | {name: before[name] for name in state if name in before and rng.random() < same}
         values = alive[key] or dict.fromkeys(("owner", "a", "b"))
         events.append({"id": key[0], "line": key[1], **values, "gone": alive[key] is None, "at": at, "lsn": lsn,
                        "seq": seq})  # fmt: skip
@@ -169,24 +170,28 @@ def position(event: Event) -> str:
 
 def arrivals(rng: random.Random, events: list[Event]) -> list[tuple[list[Event], datetime]]:
     """The same events as loads: any split, any order, some delivered again, some loads at one moment, some empty."""
+    way = rng.choice(["in order", "gaps filled", "nearly in order", "any order"])
     order = list(events)
-    shuffled = rng.random()
-    if shuffled < 0.5:
+    if way == "any order":
         rng.shuffle(order)
-    elif shuffled < 0.75:
+    elif way == "gaps filled":
+        late = set(rng.sample(range(len(order)), len(order) // 2))
+        order = [e for i, e in enumerate(order) if i not in late] + [e for i, e in enumerate(order) if i in late]
+    elif way == "nearly in order":
         for _ in range(3):
             i, j = rng.randrange(len(order)), rng.randrange(len(order))
             order[i], order[j] = order[j], order[i]
-    again = rng.random() < 0.5
+    again = way != "gaps filled" and rng.random() < 0.5
+    parts = (9, 6) if way == "gaps filled" else (len(order), 20, 6, 3, 1)
     loads, moment, i = [], START + timedelta(days=50), 0
     while i < len(order):
-        size = rng.choice([1, 2, 5, 20, 60, len(order)])
+        size = len(order) // rng.choice(parts) + 1
         batch = order[i : i + size]
         if again and i and rng.random() < 0.5:
             batch = batch + rng.sample(order[:i], min(i, rng.randint(1, 4)))
         i += size
-        moment += timedelta(minutes=rng.choice([0, 1, 1, 60]))
+        moment += timedelta(minutes=1 if way == "gaps filled" else rng.choice([0, 1, 1, 60]))
         loads.append((batch, moment))
-        if rng.random() < 0.2:
+        if rng.random() < 0.1:
             loads.append(([], moment))
     return loads
