@@ -1,4 +1,4 @@
-"""`lakehouse scaffold`: the dbt models that the declarations mean, and a proposal of a declaration from the database."""
+"""`lakehouse scaffold`: the dbt models that the declarations mean, and a declaration proposed from the database."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class SatellitePolicy(Policy):
 
 
 class VaultPolicy(Policy):
-    """The whole of `config.meta.vault`. Short forms: a hub or a reference table by its name, a reference by its column, a
-    link by its references, a satellite by its columns."""
+    """The whole of `config.meta.vault`. Short forms: a hub by its name, a reference by its column, a link by its
+    references, a satellite by its columns."""
 
     hub: HubPolicy | None = None
     reference_table: str | None = Field(None, description="codes without a hub: ref_<name>, under the natural key")

@@ -33,7 +33,7 @@ def node_key(node: Node) -> dg.AssetKey:
 
 
 def layer(node: Node) -> str:
-    """raw, parsed, vault, marts …: the schema, one layer for all raw schemas, and what is built with the marts is theirs."""
+    """raw, parsed, vault, marts …: the schema; one for all raw schemas, and what is built with the marts is theirs."""
     if BUILT_WITH_MARTS in node.get("tags", ()):
         return MARTS
     return "raw" if is_raw(node) else str(node["schema"])

@@ -1,4 +1,4 @@
-"""The declarations read on their own: models that are missing or refer to missing ones must not keep them from being made."""
+"""The declarations read on their own: models that refer to missing ones must not keep these from being made."""
 
 import shutil
 import tempfile

@@ -20,7 +20,7 @@ _LAYERS = ("parsed", "current", "stage", "vault", "timelines")
 
 @dataclass(frozen=True)
 class Change:
-    """What is to be done with one file: written (`new`, `changed`), removed (`gone`) or left alone (`yours`, `same`)."""
+    """What is done with a file: written (`new`, `changed`), removed (`gone`) or left alone (`yours`, `same`)."""
 
     path: Path
     kind: Kind

@@ -57,7 +57,7 @@ class Found:
 
 
 def propose(settings: Settings, source: str, schema: str = "public", taken: Iterable[str] = ()) -> str:
-    """YAML of models/sources/<source>.yml. `taken`: hubs of other sources. Raises LakehouseError where nothing is found."""
+    """YAML of models/sources/<source>.yml. `taken`: hubs of other sources. Raises LakehouseError for no tables."""
     if source not in settings.sources:
         known = ", ".join(settings.sources) or "none"
         raise LakehouseError(f"no connection to source {source!r} is set (known: {known}): set LAKEHOUSE_SOURCES")
@@ -75,7 +75,7 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
     hubs = {t.oid: _hub_name(t.name, source, taken) for t in tables if t.key}
     keys = {t.oid: t.key for t in tables}
     lines = [
-        f"# Proposed by `lakehouse scaffold {source}` from the database. Read it, name things as people do, and keep it.",
+        f"# Proposed by `lakehouse scaffold {source}` from the database: read it, and name things as people do.",
         "sources:",
         f"  - name: {source}",
         f"    schema: raw_{source}",
@@ -145,7 +145,7 @@ def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]])
 def _references(
     table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]
 ) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Role → its columns and its hub. A column serves one reference; foreign keys to anything but a key are no references."""
+    """Role → its columns and its hub. A column serves one reference; only what names a primary key is one."""
     found: dict[str, tuple[tuple[str, ...], str]] = {}
     used: set[str] = set()
     for columns, other in table.foreign:

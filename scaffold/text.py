@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 Column = tuple[str, str, str]
 MOMENT = "timestamp(6) with time zone"
 WIDTH = 120
@@ -11,7 +13,7 @@ WIDTH = 120
 
 @dataclass(frozen=True)
 class Model:
-    """One dbt model: its folder below `models/`, its name, SQL, description, columns (name, type, description), tests."""
+    """One dbt model: folder below `models/`, name, SQL, description, columns (name, type, description), tests."""
 
     folder: str
     name: str
@@ -38,9 +40,9 @@ class Model:
 
 
 def scalar(text: str) -> str:
-    """A YAML scalar, quoted where it would be read as something else."""
+    """A YAML scalar, quoted where it would be read as something else (`no` is a boolean there)."""
     plain = text and not set(text) & set(':;,"{}[]#&*!|>%@`\\') and text == text.strip() and text[0] not in "'-?"
-    return text if plain else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return text if plain and yaml.safe_load(text) == text else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def flow(value: Any) -> str:

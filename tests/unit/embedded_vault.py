@@ -1,8 +1,8 @@
 """The vault's macros on an engine inside this process, so that thousands of histories take seconds.
 
 What runs is the SQL that dbt would send to Trino, in the subset both engines read alike. What dbt provides (relations,
-table properties, the `append_only` materialization) is stood in for by a few lines each; tests/test_dbt.py runs the same
-macros through dbt on Trino.
+table properties, the `append_only` materialization) is stood in for by a few lines each; tests/test_dbt.py runs the
+same macros through dbt on Trino.
 """
 
 import random

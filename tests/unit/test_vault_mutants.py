@@ -1,4 +1,4 @@
-"""The property test is worth its name: each way in which vaults are commonly wrong is built in, and has to be caught."""
+"""The property test is worth its name: each way in which vaults commonly go wrong is built in, and is caught."""
 
 import pytest
 
@@ -32,7 +32,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "changes_of", "where not is_stored and",
         "where {{ src_seq }} in (select max({{ src_seq }}) from batch group by {{ key }}) and not is_stored and",
     ),
-    "order of loading instead of the source's": ("changes_of", "order by {{ src_seq }}, is_stored", "order by is_stored"),
+    "order of loading instead of the source's": (
+        "changes_of", "order by {{ src_seq }}, is_stored", "order by is_stored"),
     "a redelivered event before the stored one": ("changes_of", "is_stored desc", "is_stored"),
     "ghost record in every load": ("load_windows", 'ghosts and "ghost" not in remembered', "ghosts"),
     "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
@@ -48,13 +49,15 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "effectivity never ends": ("eff_sat", "(values (true), (false))", "(values (true))"),
     "effectivity without the state that is stored": (
         "eff_sat", "max(case when is_active then {{ src_pk }} end)", "null"),
-    "effectivity that a delete does not end": ("eff_sat", "case when not is_deleted then {{ src_pk }} end", "{{ src_pk }}"),
+    "effectivity that a delete does not end": (
+        "eff_sat", "case when not is_deleted then {{ src_pk }} end", "{{ src_pk }}"),
     "effectivity by link instead of driving key": (
         "eff_sat", "lag(link_now) over (partition by {{ src_dfk }}", "lag(link_now) over (partition by link_now"),
     "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),
     "timeline not collapsed": ("timeline", "is distinct from state_before", "is not null or state_before is null"),
     "timeline that runs backwards": (
-        "timeline", "max(applied_date) over (partition by {{ keys | join(\", \") }} order by {{ src_seq }})", "applied_date"),
+        "timeline", "max(applied_date) over (partition by {{ keys | join(\", \") }} order by {{ src_seq }})",
+        "applied_date"),
 }  # fmt: skip
 SEEDS = 40
 

@@ -99,7 +99,8 @@ def timeline(vault: Vault, name: str, columns: str) -> Timeline:
     state = ", ".join(f"v.{column.strip()}" for column in columns.split(","))
     keys, tables = KEYS[name].split(" from ", 1)
     rows = vault.rows(
-        f"select {keys}, v.valid_from, v.valid_to, v.is_current, v.source_seq, {state} from {tables} order by v.source_seq"
+        f"select {keys}, v.valid_from, v.valid_to, v.is_current, v.source_seq, {state} from {tables}"
+        " order by v.source_seq"
     )
     found: Timeline = defaultdict(list)
     intervals: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
