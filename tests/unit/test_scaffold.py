@@ -32,7 +32,8 @@ sources:
                 order_details: [total]
               ignored: [exported_at]
         columns: [{name: id, data_type: bigint}, {name: buyer_id, data_type: integer},
-          {name: payer_id, data_type: integer}, {name: total, data_type: "numeric(8,2)"}, {name: exported_at, data_type: date}]
+          {name: payer_id, data_type: integer}, {name: total, data_type: "numeric(8,2)"},
+          {name: exported_at, data_type: date}]
       - name: people
         config:
           meta:
