@@ -42,7 +42,9 @@ class Model:
 def scalar(text: str) -> str:
     """A YAML scalar, quoted where it would be read as something else (`no` is a boolean)."""
     plain = text and not set(text) & set(':;,"{}[]#&*!|>%@`\\') and text == text.strip() and text[0] not in "'-?"
-    return text if plain and yaml.safe_load(text) == text else '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if plain and yaml.safe_load(text) == text:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def flow(value: Any) -> str:
