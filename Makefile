@@ -42,6 +42,7 @@ lint: $(READY) ## ruff, mypy and the import rules
 
 docs: $(READY) ## write again what is generated from code
 	@$(BIN)/python -m ingestion.types.docs > docs/types.md
+	@$(BIN)/python -m scaffold.docs
 
 format: $(READY) ## let ruff rewrite the code
 	@$(BIN)/ruff check --fix .

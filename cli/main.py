@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prepare": ("cli.ingest", "prepare"),
     "ingest": ("cli.ingest", "ingest"),
     "run": ("cli.run", "run"),
+    "scaffold": ("cli.scaffold", "scaffold"),
     "maintain": ("cli.maintain", "maintain"),
     "reconcile": ("cli.reconcile", "reconcile"),
     "sql": ("cli.sql", "sql"),

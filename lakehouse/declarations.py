@@ -16,6 +16,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from lakehouse.policies import LagPolicy, LoadPolicy, MaintenancePolicy, Policy, RawPolicy
 from lakehouse.settings import Settings
+from lakehouse.vault import Problem, VaultPolicy, problems_among, problems_of
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -46,6 +47,12 @@ class RawTable(Declared):
     maintenance: MaintenancePolicy | None
     owners: tuple[str, ...]
     lag: LagPolicy | None = None
+    vault: VaultPolicy | None = None
+
+    @property
+    def landed(self) -> tuple[str, ...]:
+        """The declared columns that come into the lake, as the source spells them."""
+        return tuple(column.name for column in self.columns if column.name not in self.raw.exclude)
 
     @property
     def namespace(self) -> str:
@@ -113,7 +120,15 @@ class _TableMeta(Policy):
     lag: LagPolicy | None = None
     maintenance: MaintenancePolicy | None = None
     owners: tuple[str, ...] = ()
-    vault: dict[str, Any] | None = None
+    vault: VaultPolicy | None = None
+
+
+class _Mistakes(ValueError):
+    """What is wrong within one declaration, with the path of each mistake."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems[0][1])
+        self.problems = problems
 
 
 def load_declarations(settings: Settings) -> Declarations:
@@ -129,12 +144,17 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
     grouped: dict[str, list[RawTable]] = {}
     descriptions: dict[str, str] = {}
     problems: list[str] = []
+    nodes: dict[tuple[str, str], dict[str, Any]] = {}
     for node in _raw_nodes(manifest):
+        nodes[node["source_name"], node["name"]] = node
         descriptions[node["source_name"]] = node.get("source_description") or ""
         try:
             grouped.setdefault(node["source_name"], []).append(_raw_table(node))
         except (ValidationError, ValueError) as error:
             problems += [f"{_where(node, project_dir, path)}: {text}" for path, text in _problems(error)]
+    for table, (path, text) in problems_among(table for tables in grouped.values() for table in tables):
+        assert isinstance(table, RawTable)
+        problems.append(f"{_where(nodes[table.source, table.name], project_dir, path)}: {text}")
     if problems:
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise LakehouseError(f"{problems[0]}{more}")
@@ -166,7 +186,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         for c in node["columns"].values()
     )
     _check_columns(meta.raw, columns)
-    return RawTable(
+    table = RawTable(
         source=node["source_name"],
         name=node["name"],
         description=node.get("description") or "",
@@ -176,7 +196,11 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         maintenance=meta.maintenance,
         owners=meta.owners,
         lag=meta.lag,
+        vault=meta.vault,
     )
+    if mistakes := list(problems_of(table)):
+        raise _Mistakes(mistakes)
+    return table
 
 
 def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
@@ -190,6 +214,8 @@ def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
 
 
 def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...], str]]:
+    if isinstance(error, _Mistakes):
+        return error.problems
     if not isinstance(error, ValidationError):
         return [((), str(error))]
     return [(tuple(map(str, p["loc"])), f"meta.{'.'.join(map(str, p['loc']))}: {p['msg']}") for p in error.errors()]

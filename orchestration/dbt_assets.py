@@ -10,16 +10,15 @@ from dagster_dbt import DbtCliInvocation, dbt_assets
 from orchestration import tags
 from orchestration.days import DayRange, daily_partitions, to_derive_again
 from orchestration.dbt_resource import Dbt, clean_up, environment, run_environment
-from orchestration.loads import MARTS
 from orchestration.resources import Lake, TableKey
-from orchestration.translator import LakeTranslator, is_raw, is_view, layer, node_key
+from orchestration.translator import BUILT_WITH_MARTS, MARTS, LakeTranslator, is_raw, is_view, layer, node_key
 
 if TYPE_CHECKING:
     from lakehouse.catalog import SnapshotFact
 
 Manifest = dict[str, Any]
 VAULT_POOL = "vault"
-IN_MARTS = f"config.schema:{MARTS}"
+IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
 
 
 def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:

@@ -17,8 +17,7 @@ from orchestration.history import read_history
 from orchestration.reconciling import check_keys
 from orchestration.resources import TableKey
 from orchestration.sensors import Watch, new_data_sensor
-
-MARTS = "marts"
+from orchestration.translator import MARTS
 
 
 @dataclass(frozen=True)

@@ -7,17 +7,16 @@ from typing import Any
 import dagster as dg
 
 from orchestration.dbt_assets import marts_assets
-from orchestration.loads import MARTS
 from orchestration.resources import TableKey
 from orchestration.sensors import Watch, new_data_sensor
-from orchestration.translator import is_view
+from orchestration.translator import MARTS, is_view, layer
 
 JOB = "build_marts"
 
 
 def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
     """The assets, their job and its sensor; nothing when the project has no marts."""
-    marts = [node for node in _models(manifest) if node["schema"] == MARTS]
+    marts = [node for node in _models(manifest) if layer(node) == MARTS]
     if not marts:
         return dg.Definitions()
     job = dg.define_asset_job(
@@ -44,7 +43,7 @@ def tables_read_by(manifest: dict[str, Any], models: list[dict[str, Any]]) -> se
             if upstream is None or parent in visited:
                 continue
             visited.add(parent)
-            if is_view(upstream) or upstream["schema"] == MARTS:
+            if is_view(upstream) or layer(upstream) == MARTS:
                 waiting.append(upstream)
             else:
                 found.add((upstream["schema"], upstream["alias"]))

@@ -1,4 +1,4 @@
-"""What holds for all assets alike, applied once at the root: owners, kinds and freshness, from dbt's meta."""
+"""What holds for all assets alike, applied once at the root: owners, kinds, freshness, lineage, from the manifest."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from orchestration.lineage import column_lineage
 from orchestration.translator import is_raw, node_key
 
 RAW_KINDS = {"postgres", "pyspark", "iceberg"}
@@ -19,9 +20,15 @@ def policies(manifest: dict[str, Any]) -> Callable[[dg.AssetSpec], dg.AssetSpec]
         node_key(node): node for node in nodes if node["resource_type"] in ("source", "model", "seed", "snapshot")
     }
 
+    by_id = {node["unique_id"]: node for node in by_key.values()}
+
     def complete(spec: dg.AssetSpec) -> dg.AssetSpec:
         node = by_key.get(spec.key)
-        return with_policies(spec, node) if node else spec
+        if node is None:
+            return spec
+        lineage = column_lineage(node, by_id)
+        spec = with_policies(spec, node)
+        return spec.merge_attributes(metadata={"dagster/column_lineage": lineage}) if lineage else spec
 
     return complete
 

@@ -7,6 +7,8 @@ import dagster as dg
 from dagster_dbt import DagsterDbtTranslator, DagsterDbtTranslatorSettings
 
 Node = Mapping[str, Any]
+MARTS = "marts"
+BUILT_WITH_MARTS = "marts"  # dbt's tag: the marts, and points in time, bridges and rules of the vault, each built whole
 
 
 class LakeTranslator(DagsterDbtTranslator):
@@ -31,7 +33,9 @@ def node_key(node: Node) -> dg.AssetKey:
 
 
 def layer(node: Node) -> str:
-    """raw, parsed, vault, marts …: the schema, and one layer for all raw schemas."""
+    """raw, parsed, vault, marts …: the schema; one for all raw schemas, and what is built with the marts is theirs."""
+    if BUILT_WITH_MARTS in node.get("tags", ()):
+        return MARTS
     return "raw" if is_raw(node) else str(node["schema"])
 
 

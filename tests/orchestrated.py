@@ -119,3 +119,4 @@ def _copy_project(settings: Settings, project: Path) -> None:
         for folder in models.glob(f"*/{sample}"):
             shutil.rmtree(folder)
     shutil.rmtree(models / "marts")
+    shutil.rmtree(models / "business")

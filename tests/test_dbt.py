@@ -71,6 +71,33 @@ def test_a_backfill_of_days_never_duplicates_and_brings_back_what_was_lost(zoo: 
     assert_vault_is_true(zoo, table.versions)
 
 
+def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> None:
+    """Copies of the source after each commit, against the rows that the PIT names; half the events come late."""
+    rng = random.Random(31)
+    table, clock = animals(), Clock(rng)
+    copies: dict[datetime, list[list[Any]]] = {}
+    for _ in range(300):
+        change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
+        copies[clock.now] = [[r[c] for c in ("id", "name", "story", "weight")] for r in table.rows.values()]
+    zoo.publish([table.raw[0]], START)
+    zoo.dbt("run")
+    late = rng.sample(table.versions[1:], len(table.versions) // 2)
+    for day, batch in enumerate(([v for v in table.versions[1:] if v not in late], late)):
+        insert_parsed(zoo, batch, START + timedelta(days=100 + day))
+        zoo.dbt("build", without="parsed")
+    rows = zoo.rows(
+        "select pit.sdts, id, name, story, weight from vault.pit_animal as pit"
+        " join vault.hub_animal as hub on hub.hk_animal = pit.hk_animal"
+        " join vault.sat_animal_details as sat on sat.hk_animal = pit.sat_animal_details_hk"
+        " and sat.source_seq = pit.sat_animal_details_seq where not sat.is_deleted"
+    )
+    then: dict[datetime, list[list[Any]]] = {moment: [] for moment in copies}
+    for moment, *row in rows:
+        then[moment].append(row)
+    for moment, copy in copies.items():
+        assert in_order(then[moment]) == in_order(copy), moment
+
+
 @pytest.mark.slow
 def test_the_vault_is_the_same_for_any_split_order_and_redelivery(zoo: Zoo) -> None:
     """Events reach parsed shuffled, in four loads, a fifth of them twice, two loads at one moment."""
@@ -115,6 +142,12 @@ def assert_vault_is_true(zoo: Zoo, events: list[Row]) -> None:
     )
     assert all(row[2:] == statement(versions[row[0], row[1]]) for row in details), "a stored row is not its event"
     assert timeline_of(zoo, "sat_animal_details_v1", "is_deleted, name, story, weight") == collapse(ordered, statement)
+    assert timeline_of(zoo, "ma_sat_animal_v1", "is_deleted, name, story, weight") == collapse(ordered, statement)
+    codes = zoo.rows("select id, source_seq, is_deleted, name, story, weight from vault.ref_animal_v1 order by 1, 2")
+    found = {key: [tuple(row[1:]) for row in rows] for key, rows in groupby(codes, key=lambda row: row[0])}
+    assert found == collapse(ordered, statement)
+    mentioned = zoo.rows("select distinct id from vault.rts_animal join vault.hub_animal using (hk_animal)")
+    assert in_order(mentioned) == in_order([k] for k in {e["id"] for e in ordered})
     assert timeline_of(zoo, "sts_animal_v1", "is_deleted") == collapse(ordered, lambda e: [e["_deleted"]])
     assert keepers_of(zoo) == effectivity(ordered)
 

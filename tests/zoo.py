@@ -60,6 +60,27 @@ MODELS = {
         src_pk='hk_animal', src_hashdiff='hd_animal_details', src_payload=['name', 'story', 'weight'],
         source_model='stg_zoo__animals') }}""",
     "vault/zoo/sts_animal": "{{ sts_sat(src_pk='hk_animal', source_model='stg_zoo__animals') }}",
+    "vault/zoo/ma_sat_animal": """{{ ma_sat(
+        src_pk='hk_animal', src_cdk='id', src_hashdiff='hd_animal_details', src_payload=['name', 'story', 'weight'],
+        source_model='stg_zoo__animals') }}""",
+    "vault/zoo/ref_animal": """{{ ref_table(
+        src_pk='id', src_hashdiff='hd_animal_details', src_payload=['name', 'story', 'weight'],
+        source_model='stg_zoo__animals') }}""",
+    "vault/zoo/rts_animal": "{{ rec_track_sat(src_pk='hk_animal', source_model='stg_zoo__animals') }}",
+    "vault/zoo/nh_link_animal_keeper": """{{ nh_link(
+        src_pk='hk_animal_keeper', src_fk=['hk_animal', 'hk_keeper'], src_payload=['id', 'keeper_id'],
+        source_model='stg_zoo__animals') }}""",
+    "timelines/zoo/ma_sat_animal_v1": """{{ timeline(
+        source_model='ma_sat_animal', src_pk=['hk_animal', 'id'], src_hashdiff='hd_animal_details',
+        src_payload=['name', 'story', 'weight']) }}""",
+    "timelines/zoo/ref_animal_v1": """{{ timeline(
+        source_model='ref_animal', src_pk='id', src_hashdiff='hd_animal_details',
+        src_payload=['name', 'story', 'weight']) }}""",
+    "business/zoo/snap_zoo": """
+        select distinct _valid_from as sdts, true as is_active from {{ ref('parsed_zoo__animals') }}""",
+    "business/zoo/pit_animal": """{{ pit(
+        source_model='hub_animal', src_pk='hk_animal', satellites=['sat_animal_details', 'sts_animal'],
+        snapshots='snap_zoo') }}""",
     "timelines/zoo/sat_animal_details_v1": """{{ timeline(
         source_model='sat_animal_details', src_pk='hk_animal', src_hashdiff='hd_animal_details',
         src_payload=['name', 'story', 'weight']) }}""",
@@ -85,6 +106,17 @@ models:
     data_tests: [{sat_is_sound: {arguments: {src_pk: hk_animal_keeper, parent: link_animal_keeper}}}]
   - name: sat_animal_details_v1
     data_tests: [{timeline_is_sound: {arguments: {src_pk: hk_animal, state: hd_animal_details}}}]
+  - name: ma_sat_animal
+    data_tests: [{sat_is_sound: {arguments: {src_pk: hk_animal, src_cdk: id, parent: hub_animal}}}]
+  - name: ref_animal
+    data_tests: [{ref_is_sound: {arguments: {src_pk: id}}}]
+  - name: rts_animal
+    data_tests: [{rec_track_sat_is_sound: {arguments: {src_pk: hk_animal, parent: hub_animal}}}]
+  - name: ma_sat_animal_v1
+    data_tests: [{timeline_is_sound: {arguments: {src_pk: [hk_animal, id], state: hd_animal_details}}}]
+  - name: pit_animal
+    data_tests:
+      - pit_is_sound: {arguments: {src_pk: hk_animal, satellites: [sat_animal_details, sts_animal]}}
   - name: eff_sat_animal_keeper_v1
     data_tests: [{one_active_link: {arguments: {src_dfk: hk_animal}}}]
 """
@@ -182,7 +214,7 @@ def _publish_cut(catalog: SqlCatalog, last: Row, at: datetime) -> None:
 def build_zoo(settings: Settings, place: Path) -> Zoo:
     """Copies the project and adds the source; no macro, no Python."""
     project = place / "dbt_project"
-    others = shutil.ignore_patterns("target", "logs", "marts", "retail", "bank", "payroll")
+    others = shutil.ignore_patterns("target", "logs", "marts", "business", "retail", "bank", "payroll")
     shutil.copytree(settings.dbt_project_dir, project, ignore=others)
     (project / "models/sources/zoo.yml").write_text(SOURCE)
     for name, sql in MODELS.items():

@@ -20,16 +20,22 @@ class Refused(Exception):
 
 def macro(name: str, **stubs: Any) -> MacroGenerator:
     """The macro of that name; `stubs` stand in for other macros or for what dbt provides."""
+    return macros(macro_texts(), **stubs)[name]
+
+
+def macros(texts: dict[str, str], **stubs: Any) -> dict[str, Any]:
+    """All macros of these texts and what they see, by name."""
     context: dict[str, Any] = _provided() | stubs
-    for other, text in _texts().items():
+    for other, text in texts.items():
         if other not in stubs:
             node = SimpleNamespace(name=other, macro_sql=text, unique_id=f"macro.{other}")
             context[other] = MacroGenerator(node, context)
-    return context[name]
+    return context
 
 
 @cache
-def _texts() -> dict[str, str]:
+def macro_texts() -> dict[str, str]:
+    """Every macro of the project by name."""
     found = {}
     for file in sorted(MACROS.rglob("*.sql")):
         found.update({match[1]: match[0] for match in MACRO.finditer(file.read_text())})
@@ -49,7 +55,7 @@ def _provided() -> dict[str, Any]:
         "modules": {"re": re},
         "fromjson": json.loads,
         "tojson": json.dumps,
-        "var": {"vault_hash": "md5"}.__getitem__,
+        "var": {"vault_hash": "md5", "vault_ghost_records": ["sat"]}.__getitem__,
         "adapter": SimpleNamespace(quote=lambda name: f'"{name}"'),
         "exceptions": SimpleNamespace(raise_compiler_error=refuse),
         "model": SimpleNamespace(name="a_model"),

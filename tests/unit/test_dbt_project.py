@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from lakehouse.declarations import declarations_from
+from scaffold import diagram, models_of, plan
+
 PROJECT = Path(__file__).parents[2] / "dbt_project"
 VAULTED = ("retail", "bank")
 TABLES = ("append_only", "rebuilt_table")
@@ -75,3 +78,16 @@ def test_every_raw_column_is_in_the_vault_or_declared_ignored(manifest: dict[str
 
 def test_identifiers_of_runs_stay_out_of_the_vars_so_that_dbt_never_parses_again(manifest: dict[str, Any]) -> None:
     assert all("env_var(" not in model["raw_code"] for model in models(manifest))
+
+
+def test_the_models_are_what_the_declarations_mean(manifest: dict[str, Any]) -> None:
+    declared = declarations_from(manifest, PROJECT)
+    for source in declared.sources:
+        drifted = [c for c in plan(PROJECT, source.name, models_of(declared, source.name)) if c.kind != "same"]
+        assert not drifted, f"lakehouse scaffold {source.name}"
+
+
+def test_the_diagrams_in_the_docs_are_current(manifest: dict[str, Any]) -> None:
+    page = (PROJECT.parent / "docs" / "data-vault.md").read_text()
+    for source in VAULTED:
+        assert diagram(declarations_from(manifest, PROJECT), source) in page, "make docs"

@@ -103,12 +103,27 @@ def test_tests_of_sources_are_checks_of_the_raw_assets(defs: dg.Definitions) -> 
 
 
 def test_a_load_job_ends_before_the_marts_and_only_they_are_not_by_day(defs: dg.Definitions) -> None:
+    graph = defs.resolve_asset_graph()
     for job in defs.resolve_all_job_defs():
-        groups = {key.path[0] for key in job.asset_layer.executable_asset_keys}
+        groups = {graph.get(key).group_name for key in job.asset_layer.executable_asset_keys}
         if job.name.startswith("load_"):
             assert "marts" not in groups and job.partitions_def is not None
         if job.name == "build_marts":
             assert groups == {"marts"} and job.partitions_def is None
+
+
+def test_a_column_is_traced_from_the_satellite_to_the_raw_table(defs: dg.Definitions) -> None:
+    lineage = {spec.key: spec.metadata.get("dagster/column_lineage") for spec in defs.resolve_all_asset_specs()}
+    key, column = dg.AssetKey(["vault", "sat_product_price_v1"]), "unit_price"
+    path = []
+    while (found := lineage[key]) is not None:
+        (step,) = found.deps_by_column[column]
+        key, column = step.asset_key, step.column_name
+        path.append(key.to_user_string())
+    assert path == [
+        "vault/sat_product_price", "vault/stg_retail__products", "parsed/parsed_retail__products",
+        "raw_retail/products",
+    ]  # fmt: skip
 
 
 def test_all_sensors_and_schedules_are_on(defs: dg.Definitions) -> None:

@@ -22,6 +22,7 @@
   {%- if fresh -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- do run_query(create_append_only(relation, columns, sql)) -%}
+    {%- if not columns -%}{%- do comment_columns(relation) -%}{%- endif -%}
   {%- elif columns -%}
     {%- do fit_columns(existing, columns) -%}
   {%- endif -%}
@@ -96,30 +97,43 @@
   )
 {%- endmacro %}
 
-{#- Adds columns that are new, and widens those whose type has grown (Trino refuses what is not a widening). -#}
+{#- Adds columns that are new, widens those whose type has grown (Trino refuses what is not a widening), and keeps comments. -#}
 {% macro fit_columns(relation, columns) %}
   {%- set there = {} -%}
-  {%- for column in table_columns(relation) -%}{%- do there.update({column.name: column.type}) -%}{%- endfor -%}
+  {%- for column in table_columns(relation) -%}{%- do there.update({column.name: column}) -%}{%- endfor -%}
   {%- for column in columns -%}
     {%- set name = adapter.quote(column.name) -%}
     {%- if column.name | lower not in there -%}
       {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ comment_clause(column.description)) -%}
-    {%- elif there[column.name | lower] != column.type | replace(", ", ",") -%}
-      {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
+    {%- else -%}
+      {%- if there[column.name | lower].type != column.type | replace(", ", ",") -%}
+        {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
+      {%- endif -%}
+      {%- do comment_column(relation, there[column.name | lower], column.description) -%}
     {%- endif -%}
   {%- endfor -%}
 {% endmacro %}
 
-{#- Name and type of each column that is there. -#}
+{#- Name, type and comment of each column that is there. -#}
 {% macro table_columns(relation) %}
   {%- set columns = [] -%}
-  {%- for row in run_query(
-    "select column_name, data_type from " ~ relation.information_schema() ~ ".columns where table_schema = '"
-    ~ relation.schema ~ "' and table_name = '" ~ relation.identifier ~ "' order by ordinal_position"
-  ).rows -%}
-    {%- do columns.append({"name": row[0], "type": row[1]}) -%}
+  {%- for row in run_query("describe " ~ relation).rows -%}
+    {%- do columns.append({"name": row[0], "type": row[1], "comment": row[3] or ""}) -%}
   {%- endfor -%}
   {{ return(columns) }}
+{% endmacro %}
+
+{#- Writes the descriptions of the model's columns where the relation has others. A comment makes no snapshot. -#}
+{% macro comment_columns(relation) %}
+  {%- for column in table_columns(relation) -%}
+    {%- do comment_column(relation, column, model.columns.get(column.name, {}).get("description", "")) -%}
+  {%- endfor -%}
+{% endmacro %}
+
+{% macro comment_column(relation, there, description) %}
+  {%- if description and description | trim != there.comment -%}
+    {%- do run_query("comment on column " ~ relation ~ "." ~ adapter.quote(there.name) ~ " is '" ~ description | trim | replace("'", "''") ~ "'") -%}
+  {%- endif -%}
 {% endmacro %}
 
 {% macro quoted_names(columns) %}

@@ -27,6 +27,7 @@
       )
       as {{ sql }}
     {%- endcall -%}
+    {%- do comment_columns(relation) -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}

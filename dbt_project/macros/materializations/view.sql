@@ -6,7 +6,7 @@
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
-  {%- set marker = "[definition " ~ local_md5(sql ~ model.description) ~ "]" -%}
+  {%- set marker = "[definition " ~ local_md5(sql ~ model.description ~ tojson(column_descriptions())) ~ "]" -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in view_text(existing) -%}
@@ -19,10 +19,17 @@
       security {{ config.get("view_security", "definer") }}
       as {{ sql }}
     {%- endcall -%}
+    {%- do comment_columns(relation) -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
+
+{% macro column_descriptions() %}
+  {%- set found = {} -%}
+  {%- for column in model.columns.values() -%}{%- do found.update({column.name: column.description}) -%}{%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
 
 {% macro view_text(relation) %}
   {{ return(run_query("show create view " ~ relation).rows[0][0]) }}

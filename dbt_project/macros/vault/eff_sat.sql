@@ -11,11 +11,11 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows([source_model], src_ldts, src_seq) -%}
+  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=has_ghosts("sat")) -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
 {{ load_header(windows) }}
   with batch as (
-    {{ batch_of(stage, windows, source_model, src_dfk) }}
+    {{ batch_of(stage, windows, source_model, [src_dfk], is_known(src_dfk)) }}
   ),
   stored as (
     select {{ src_pk }}, {{ src_dfk }}, {{ src_seq }}, is_active
@@ -38,18 +38,25 @@
       from events
     )
     where nth = 1
+  ),
+  changes as (
+    select case when sides.is_active then link_now else link_before end as {{ src_pk }}, timeline.{{ src_dfk }}, sides.is_active,
+      {{ event | join(", ") }}
+    from timeline
+    cross join (values (true), (false)) as sides (is_active)
+    where is_new and link_now is distinct from link_before
   )
   select
-    sides.{{ src_pk }}, timeline.{{ src_dfk }}, sides.is_active,
+    changes.{{ src_pk }}, changes.{{ src_dfk }}, changes.is_active,
     {%- for column in event %}
-    timeline.{{ column }}{{ "," if not loop.last }}
+    changes.{{ column }}{{ "," if not loop.last }}
     {%- endfor %}
-  from timeline
-  cross join unnest(array[link_now, link_before], array[true, false]) as sides ({{ src_pk }}, is_active)
-  left join stored on stored.{{ src_pk }} = sides.{{ src_pk }} and stored.{{ src_seq }} = timeline.{{ src_seq }}
-  where timeline.is_new
-    and timeline.link_now is distinct from timeline.link_before
-    and sides.{{ src_pk }} is not null
-    and stored.{{ src_pk }} is null
+  from changes
+  left join stored on stored.{{ src_pk }} = changes.{{ src_pk }} and stored.{{ src_seq }} = changes.{{ src_seq }}
+  where changes.{{ src_pk }} is not null and stored.{{ src_pk }} is null
+  {%- if windows.ghost %}
+  union all
+  {{ ghost_row([src_pk, src_dfk, "is_active"] + event, {src_pk: zero_key(), src_dfk: zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
+  {%- endif %}
   {%- endif -%}
 {%- endmacro %}

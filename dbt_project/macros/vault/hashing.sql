@@ -53,16 +53,36 @@
   {{ "replace(replace(" ~ text ~ ", '\\', '\\\\'), '|', '\\|')" if column.type == "varchar" else text }}
 {%- endmacro %}
 
-{#- Key over columns in the order given. All of them NULL: the zero key. -#}
-{% macro hash_key(columns, normalize=none) -%}
-  {%- set parts = [] -%}
+{#-
+  Key over columns in the order given; `{constant: text}` among them is a collision code, which tells apart equal keys of
+  different things. All columns NULL: the zero key. All of them blank (nothing but spaces): by `blank` a key like any other
+  (`keep`), the zero key (`unknown`) or the error key (`error`).
+-#}
+{% macro hash_key(columns, normalize=none, blank="keep") -%}
+  {%- set parts, texts, given = [], [], [] -%}
   {%- for column in columns -%}
-    {%- do parts.append("coalesce(" ~ escaped_text(column, normalize) ~ ", '\\N')") -%}
+    {%- if column.constant is defined -%}
+      {%- do parts.append("'" ~ column.constant | replace("\\", "\\\\") | replace("|", "\\|") | replace("'", "''") ~ "'") -%}
+    {%- else -%}
+      {%- do parts.append("coalesce(" ~ escaped_text(column, normalize) ~ ", '\\N')") -%}
+      {%- do texts.append(canonical_text(column)) -%}
+      {%- do given.append("nullif(trim(" ~ canonical_text(column) ~ "), '')") -%}
+    {%- endif -%}
   {%- endfor -%}
+  {%- if blank not in ("keep", "unknown", "error") -%}
+    {{ exceptions.raise_compiler_error("blank is " ~ blank ~ ", it must be keep, unknown or error") }}
+  {%- endif -%}
   case
-      when coalesce({% for column in columns %}{{ canonical_text(column) }}{{ ", " if not loop.last }}{% endfor %}{{ ", null" if columns | length == 1 }}) is null then {{ zero_key() }}
+      when {{ nothing_of(texts) }} then {{ zero_key() }}
+      {%- if blank != "keep" %}
+      when {{ nothing_of(given) }} then {{ zero_key() if blank == "unknown" else error_key() }}
+      {%- endif %}
       else {{ hash_of(parts | join(" || '|' || ")) }}
     end
+{%- endmacro %}
+
+{% macro nothing_of(texts) -%}
+  {{ "coalesce(" ~ texts | join(", ") ~ ")" if texts | length > 1 else texts[0] }} is null
 {%- endmacro %}
 
 {#- Fingerprint of what a satellite says. A deleted row says one thing only, whatever it said before. -#}

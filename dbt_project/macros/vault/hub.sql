@@ -1,9 +1,10 @@
 {#-
   Hub: every business key once, from every table that mentions it, with the moment it was first seen. A delete names its
-  key too, so a hub holds keys that are gone; a NULL key is the zero key and has no place in a hub.
+  key too, so a hub holds keys that are gone. A stage that spells the key's columns differently is given as
+  {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters.
 -#}
 {% macro hub(src_pk, src_nk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq) }}
+  {{ first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub") }}
 {%- endmacro %}
 
 {#-
@@ -11,34 +12,40 @@
   reference is the zero key: the combination is kept, and says so.
 -#}
 {% macro link(src_pk, src_fk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, live_only=true) }}
+  {{ first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, "link") }}
 {%- endmacro %}
 
 {#-
-  What hub and link have in common: the first sight of each key in the batch, unless it is there already. The table is
+  Non-historized link: an event that happens once and never changes (a payment, a click), with what it says in the same
+  row. `nh_link_is_sound` tells when the source breaks that promise; then it is a hub or a link, with a satellite.
+-#}
+{% macro nh_link(src_pk, src_fk, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ first_sight(src_pk, as_list(src_fk) + src_payload, source_model, src_ldts, src_source, src_seq, "link") }}
+{%- endmacro %}
+
+{#-
+  What they have in common: the first sight of each key in the batch, unless it is there already. The table is
   narrowed to the batch's keys before the two are compared: measured on 5 million rows, 10,000 new keys take 0.6 s of
   CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table.
 -#}
-{% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, live_only=false) -%}
-  {%- set stages = [source_model] if source_model is string else source_model -%}
-  {%- set columns = [columns] if columns is string else columns -%}
+{% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind) -%}
+  {%- set columns = as_list(columns) -%}
+  {%- set inputs = inputs_of(source_model, src_pk, columns) -%}
+  {%- set stages = inputs | map(attribute="model") | unique | list -%}
   {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows(stages, src_ldts, src_seq) -%}
+  {%- set windows = load_windows(stages, src_ldts, src_seq, ghosts=has_ghosts(kind)) -%}
 {{ load_header(windows) }}
   with incoming as (
-    {%- for name in stages_with_news(windows, stages) %}
+    {%- set with_news = stages_with_news(windows, stages) %}
+    {%- for input in inputs if input.model in with_news %}
     {{ "union all" if not loop.first }}
-    select {{ src_pk }}, {{ columns | join(", ") }}, {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
-    from {{ ref(name) }}
-    where {{ rows_to_load(windows, name) }}
-      {%- if live_only %}
-      and not is_deleted
-      {%- else %}
-      and {{ columns | join(" is not null and ") }} is not null
-      {%- endif %}
+    select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
+      {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
+    from {{ ref(input.model) }}
+    where {{ rows_to_load(windows, input.model) }} and {{ "not is_deleted" if kind == "link" else is_known(input.src_pk) }}
     {%- endfor %}
   ),
   batch as (
@@ -70,5 +77,25 @@
   from batch
   left join stored on stored.{{ src_pk }} = batch.{{ src_pk }}
   where stored.{{ src_pk }} is null
+  {%- if windows.ghost %}
+  {%- for ghost_key in (zero_key(), error_key()) %}
+  {%- set values = {src_pk: ghost_key} %}
+  {%- for column in columns if column.startswith("hk_") -%}{%- do values.update({column: ghost_key}) -%}{%- endfor %}
+  union all
+  {{ ghost_row([src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], values, src_ldts, src_source, src_seq) }}
+  {%- endfor %}
+  {%- endif %}
   {%- endif -%}
 {%- endmacro %}
+
+{#- Each stage, with the names of the key's columns there. -#}
+{% macro inputs_of(source_model, src_pk, columns) %}
+  {%- set inputs = [] -%}
+  {%- for input in ([source_model] if source_model is string or source_model is mapping else source_model) -%}
+    {%- set input = {"model": input} if input is string else input -%}
+    {%- do inputs.append({
+      "model": input.model, "src_pk": input.get("src_pk", src_pk), "columns": as_list(input.get("src_nk", columns)),
+    }) -%}
+  {%- endfor -%}
+  {{ return(inputs) }}
+{% endmacro %}

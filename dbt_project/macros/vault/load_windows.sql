@@ -12,12 +12,17 @@
     hold of its keys.
   - late: anything else (a backfill, a target without a watermark, rows out of order). Satellites replay their stage for
     the keys of the batch, because an event that was rightly left out before may have to come back.
+
+  A table that has ghost records and not written them yet (`ghosts`) has news called `ghost`, once.
 -#}
-{% macro load_windows(source_models, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date") %}
+{% macro load_windows(source_models, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false) %}
   {%- set loaded = is_loaded() -%}
   {%- set remembered = remembered_loads(loaded) -%}
   {%- set days = remembered.pop("days", none) -%}
   {%- set windows = {} -%}
+  {%- if ghosts and "ghost" not in remembered -%}
+    {%- do windows.update({"ghost": {"news": true, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("ghost") ~ " = 1"}}) -%}
+  {%- endif -%}
   {%- if days is not none -%}
     {%- for name in source_models -%}
       {%- do windows.update({name: {
@@ -36,7 +41,7 @@
     {%- set highest = [highest, before[2]] | max if before and highest else highest -%}
     {%- do windows.update({row[0]: {
       "news": news, "late": late,
-      "rows": src_ldts ~ (" between timestamp '" ~ before[0] ~ "' and" if before else " <=") ~ " timestamp '" ~ newest ~ "'",
+      "rows": src_ldts ~ (" between timestamp '" ~ before[0] ~ "' and" if before else " <=") ~ " timestamp '" ~ newest ~ "'" if news else "false",
       "remember": "-- remember " ~ load_property(row[0]) ~ " = " ~ [newest, at_newest, highest] | join("|") if news,
     }}) -%}
   {%- endfor -%}
@@ -93,7 +98,7 @@
   {%- set found = {} -%}
   {%- set prefix = load_property("") -%}
   {%- set facts -%}
-    select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(date_add('day', 1, day_to) as varchar) as value
+    select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
     from {{ run_bounds_relation() }}
     where invocation_id = '{{ invocation_id }}' and day_from is not null
       and created_at >= current_timestamp - interval '2' day

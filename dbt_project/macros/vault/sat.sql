@@ -8,16 +8,42 @@
   is then the same for any split into loads and any order of arrival.
 -#}
 {% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+{%- endmacro %}
+
+{#- Status tracking satellite: whether a key exists in its source, with every delete and revival. -#}
+{% macro sts_sat(src_pk, source_model, src_hashdiff="hd_status", src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ changes_of([src_pk], src_hashdiff, [], source_model, src_ldts, src_source, src_seq) }}
+{%- endmacro %}
+
+{#-
+  Multi-active satellite: a key has several rows at a time, told apart by `src_cdk` (the child's own key: kind of phone,
+  number of the line). Each has a timeline of its own, because a change says which one it is about. The child's key has to
+  be part of the source table's key, or a delete would not carry it; a child that is a thing of its own is a hub and a link.
+-#}
+{% macro ma_sat(src_pk, src_cdk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ changes_of([src_pk] + as_list(src_cdk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+{%- endmacro %}
+
+{#- Reference table: codes and what they mean, under their natural key, with history; no hub and no hash key. -#}
+{% macro ref_table(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ changes_of(as_list(src_pk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=false) }}
+{%- endmacro %}
+
+{#- What all of them are: the changes of each key's state in source order. `hashed`: the first of the keys is a hash key. -#}
+{% macro changes_of(keys, src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=true) -%}
   {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
   {%- set stage = ref(source_model) -%}
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows([source_model], src_ldts, src_seq) -%}
-  {%- set columns = [src_pk, src_hashdiff] + src_payload + ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
+  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat")) -%}
+  {%- set columns = keys + [src_hashdiff] + src_payload + ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
+  {%- set key = keys | join(", ") -%}
+  {%- set given = is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
 {{ load_header(windows) }}
   with batch as (
-    {{ batch_of(stage, windows, source_model, src_pk) }}
+    {{ batch_of(stage, windows, source_model, keys if not hashed else [keys[0]], given) }}
   ),
   timeline as (
     select {{ columns | join(", ") }}, false as is_stored
@@ -25,37 +51,47 @@
     union all
     select
       {%- for column in columns %}
-      {{ column if column in (src_pk, src_hashdiff, src_seq) else "null" }},
+      {{ column if column in keys + [src_hashdiff, src_seq] else "null" }},
       {%- endfor %}
       true
     from {{ stored_rows(stage) }}
-    where {{ src_pk }} in (select {{ src_pk }} from batch)
+    where {{ among(keys if not hashed else [keys[0]], "batch") }}
   ),
   compared as (
-    select
-      *,
-      lag({{ src_hashdiff }}) over (partition by {{ src_pk }} order by {{ src_seq }}, is_stored desc) as hashdiff_before
+    select *, lag({{ src_hashdiff }}) over (partition by {{ key }} order by {{ src_seq }}, is_stored desc) as hashdiff_before
     from timeline
   )
   select {{ columns | join(", ") }}
   from compared
   where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before
+  {%- if windows.ghost %}
+  union all
+  {{ ghost_row(columns, {keys[0]: zero_key(), src_hashdiff: zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
+  {%- endif %}
   {%- endif -%}
 {%- endmacro %}
 
-{#- Status tracking satellite: whether a key exists in its source, with every delete and revival. -#}
-{% macro sts_sat(src_pk, source_model, src_hashdiff="hd_status", src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ sat(src_pk, src_hashdiff, [], source_model, src_ldts, src_source, src_seq) }}
-{%- endmacro %}
-
 {#- Rows of the stage to look at: those of the load's window or, where some are late, all of their keys. -#}
-{% macro batch_of(stage, windows, source_model, src_pk) -%}
+{% macro batch_of(stage, windows, source_model, keys, given) -%}
   select *
     from {{ stage }}
-    where
-    {%- if windows and windows[source_model].late %} {{ src_pk }} in (
-      select {{ src_pk }} from {{ stage }} where {{ rows_to_load(windows, source_model) }}
+    where {{ given }} and
+    {%- if windows and windows[source_model].late %} {{ keys_in(keys) }} (
+      select {{ keys | join(", ") }} from {{ stage }} where {{ rows_to_load(windows, source_model) }}
     )
     {%- else %} {{ rows_to_load(windows, source_model) }}
     {%- endif %}
 {%- endmacro %}
+
+{#- Whether a row's key is one of those of a CTE: one column or several. -#}
+{% macro among(keys, relation) -%}
+  {{ keys_in(keys) }} (select {{ keys | join(", ") }} from {{ relation }})
+{%- endmacro %}
+
+{% macro keys_in(keys) -%}
+  {{ "(" ~ keys | join(", ") ~ ")" if keys | length > 1 else keys[0] }} in
+{%- endmacro %}
+
+{% macro as_list(value) %}
+  {{ return([value] if value is string else value) }}
+{% endmacro %}

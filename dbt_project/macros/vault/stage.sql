@@ -2,9 +2,10 @@
   A stage: a parsed table with everything the vault needs beside its columns.
 
   hashed_columns: name → list of columns (a key, positional), or
-    {columns: […], normalize: upper_trim} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs left out).
+    {columns: […], normalize: upper_trim, blank: unknown} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs
+    left out). '!text' among the columns of a key is a constant: a business key collision code.
   derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
-    an SQL expression that is taken as text, or '!text' for a constant (a collision code, say).
+    an SQL expression that is taken as text, or '!text' for a constant.
 -#}
 {% macro stage(source_model, hashed_columns={}, derived_columns={}) -%}
   {%- set parsed = ref(source_model) -%}
@@ -67,10 +68,13 @@
   {%- set spec = spec if spec is mapping else {"columns": spec} -%}
   {%- set inputs = [] -%}
   {%- for column in spec.columns -%}
-    {%- if column not in columns -%}
+    {%- if column.startswith("!") -%}
+      {%- do inputs.append({"constant": column[1:]}) -%}
+    {%- elif column not in columns -%}
       {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " hashes " ~ column ~ ", which the stage does not have") }}
+    {%- else -%}
+      {%- do inputs.append(columns[column]) -%}
     {%- endif -%}
-    {%- do inputs.append(columns[column]) -%}
   {%- endfor -%}
-  {{ hash_diff(inputs) if spec.get("is_hashdiff") else hash_key(inputs, spec.get("normalize")) }}
+  {{ hash_diff(inputs) if spec.get("is_hashdiff") else hash_key(inputs, spec.get("normalize"), spec.get("blank") or "keep") }}
 {%- endmacro %}

@@ -2,24 +2,27 @@
   The `_v1` view of a satellite: its collapsed timeline. Rows that say the same as the one before are left out (late
   arrivals leave such rows behind), the rest is valid from its commit time until the next one's, exactly one row per key is
   current, and that one may be a delete. Commit times can run backwards by a moment against the order of commits; then
-  the later one counts, so that no interval ends before it begins.
+  the later one counts, so that no interval ends before it begins. Ghost records have no timeline. A multi-active satellite or
+  a reference table gives the list of its key columns as `src_pk`.
 -#}
 {% macro timeline(source_model, src_pk, src_hashdiff, src_payload=[], src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {%- set satellite = ref(source_model) -%}
   {%- set state = [src_hashdiff, "is_deleted"] if src_hashdiff != "is_active" else ["is_active"] -%}
-  {%- set columns = [src_pk] + src_payload + state + [src_ldts, "applied_date", src_seq, src_source] %}
+  {%- set keys = as_list(src_pk) -%}
+  {%- set columns = keys + src_payload + state + [src_ldts, "applied_date", src_seq, src_source] %}
   select
     {%- for column in columns %}
     {{ column }},
     {%- endfor %}
     valid_from,
-    lead(valid_from) over (partition by {{ src_pk }} order by {{ src_seq }}) as valid_to,
-    lead({{ src_seq }}) over (partition by {{ src_pk }} order by {{ src_seq }}) is null as is_current
+    lead(valid_from) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as valid_to,
+    lead({{ src_seq }}) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) is null as is_current
   from (
-    select *, max(applied_date) over (partition by {{ src_pk }} order by {{ src_seq }}) as valid_from
+    select *, max(applied_date) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as valid_from
     from (
-      select *, lag({{ src_hashdiff }}) over (partition by {{ src_pk }} order by {{ src_seq }}) as state_before
+      select *, lag({{ src_hashdiff }}) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as state_before
       from {{ satellite }}
+      where {{ src_seq }} <> {{ ghost_position() }}
     )
     where {{ src_hashdiff }} is distinct from state_before
   )

@@ -8,6 +8,7 @@ having count(*) > 1 or {{ src_pk }} is null
 union all
 select 'business key twice', min({{ src_pk }}), count(*)
 from {{ model }}
+where {{ is_known(src_pk) }}
 group by {{ business_key }}
 having count(*) > 1
 {% endtest %}

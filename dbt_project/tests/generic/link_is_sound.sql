@@ -1,13 +1,23 @@
-{#- Each combination once, and every key it names is in its hub; the zero key (a NULL reference) is in none. -#}
+{#-
+  Each combination once and under one hash, and every key it names is in its hub; the zero and the error key (a reference
+  that is NULL or wrong) are in none.
+-#}
 {% test link_is_sound(model, src_pk, hubs) %}
 select 'link twice' as problem, {{ src_pk }} as example
 from {{ model }}
 group by {{ src_pk }}
 having count(*) > 1
-{%- for column, hub in hubs.items() %}
 union all
-select 'not in {{ hub }}', {{ column }}
+select 'one combination, two hashes', min({{ src_pk }})
 from {{ model }}
-where {{ column }} <> {{ zero_key() }} and {{ column }} not in (select {{ column }} from {{ ref(hub) }})
+where {{ is_known(src_pk) }}
+group by {{ hubs.keys() | join(", ") }}
+having count(distinct {{ src_pk }}) > 1
+{%- for column, hub in hubs.items() %}
+{%- set hub = {"model": hub, "src_pk": column} if hub is string else hub %}
+union all
+select 'not in {{ hub.model }}', {{ column }}
+from {{ model }}
+where {{ is_known(column) }} and {{ column }} not in (select {{ hub.src_pk }} from {{ ref(hub.model) }})
 {%- endfor %}
 {% endtest %}

@@ -1,6 +1,9 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: ce0f4fc2630c99a7 -#}
 {{ stage(
   source_model='parsed_bank__accounts',
-  derived_columns={'account_id': 'id'},
+  derived_columns={
+    'account_id': 'id',
+  },
   hashed_columns={
     'hk_account': ['id'],
     'hk_user': ['user_id'],

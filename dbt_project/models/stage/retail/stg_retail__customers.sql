@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: c035e2c3fd5412ab -#}
 {{ stage(
   source_model='parsed_retail__customers',
   hashed_columns={

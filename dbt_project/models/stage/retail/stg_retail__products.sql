@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 9a049a29b0c0771d -#}
 {{ stage(
   source_model='parsed_retail__products',
   hashed_columns={

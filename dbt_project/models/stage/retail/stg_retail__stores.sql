@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 9de252aafd3ae280 -#}
 {{ stage(
   source_model='parsed_retail__stores',
   hashed_columns={

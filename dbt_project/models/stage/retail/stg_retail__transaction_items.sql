@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: e9910e6b93ec32ba -#}
 {{ stage(
   source_model='parsed_retail__transaction_items',
   hashed_columns={

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 8aab4acc600a644b -#}
 {{ stage(
   source_model='parsed_retail__transactions',
   hashed_columns={

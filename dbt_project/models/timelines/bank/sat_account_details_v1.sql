@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 480863bb8a57edbe -#}
 {{ timeline(
   source_model='sat_account_details',
   src_pk='hk_account',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: f9d50b4595bbc92f -#}
 {{ timeline(
   source_model='sat_user_details',
   src_pk='hk_user',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 5909f1a47d2c97f9 -#}
 {{ timeline(
   source_model='sat_customer_pii',
   src_pk='hk_customer',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 2f8ea86437682dce -#}
 {{ timeline(
   source_model='sat_product_details',
   src_pk='hk_product',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: cac4da364c174e17 -#}
 {{ timeline(
   source_model='sat_store_details',
   src_pk='hk_store',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: f740dbb03b8aeaae -#}
 {{ timeline(
   source_model='sat_transaction_details',
   src_pk='hk_transaction',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 6251ca40be2c9be0 -#}
 {{ sat(
   src_pk='hk_account',
   src_hashdiff='hd_account_details',

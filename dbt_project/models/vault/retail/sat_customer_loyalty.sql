@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: d8e18d0b3874f06a -#}
 {{ sat(
   src_pk='hk_customer',
   src_hashdiff='hd_customer_loyalty',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: a02443ca859373c6 -#}
 {{ sat(
   src_pk='hk_customer',
   src_hashdiff='hd_customer_pii',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 5727cc609ea2b159 -#}
 {{ sat(
   src_pk='hk_store',
   src_hashdiff='hd_store_details',

@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 7f0fc99304dae67c -#}
 {{ sat(
   src_pk='hk_transaction',
   src_hashdiff='hd_transaction_details',

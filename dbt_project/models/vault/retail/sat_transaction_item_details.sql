@@ -1,3 +1,4 @@
+{#- Written by `lakehouse scaffold`, its own while unchanged: 53bbaf460b65f597 -#}
 {{ sat(
   src_pk='hk_transaction_item',
   src_hashdiff='hd_transaction_item_details',

@@ -1,0 +1,74 @@
+{#-
+  Point-in-time table: for each key of a hub and each moment of a control snapshot, which row of each satellite was valid.
+  A satellite row is named by `<satellite>_hk` and `<satellite>_seq` (its key and source_seq: load dates are shared by all rows
+  of a load, and the order of commits is what counts). Where a satellite knew nothing yet, both name its ghost record, so that
+  a query joins by equality. A key is there from the first moment any of the satellites knows it.
+
+  Built whole, because a late event changes moments that are past: after it the answer is the one the source gave then.
+-#}
+{% macro pit(source_model, src_pk, satellites, snapshots="control_snap", src_snapshot="sdts") -%}
+  {%- if not has_ghosts("sat") -%}
+    {{ exceptions.raise_compiler_error(model.name ~ ": a PIT points at ghost records: put sat into vars.vault_ghost_records") }}
+  {%- endif -%}
+  select
+    hub.{{ src_pk }},
+    snapshots.{{ src_snapshot }},
+    {%- for satellite in satellites %}
+    coalesce({{ satellite }}.{{ src_pk }}, {{ zero_key() }}) as {{ satellite }}_hk,
+    coalesce({{ satellite }}.source_seq, {{ ghost_position() }}) as {{ satellite }}_seq{{ "," if not loop.last }}
+    {%- endfor %}
+  from {{ ref(source_model) }} as hub
+  cross join {{ active_snapshots(snapshots, src_snapshot) }} as snapshots
+  {%- for satellite in satellites %}
+  left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
+    on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and {{ valid_at(satellite, "snapshots." ~ src_snapshot) }}
+  {%- endfor %}
+  where coalesce({% for satellite in satellites %}{{ satellite }}.{{ src_pk }}, {% endfor %}null) is not null
+{%- endmacro %}
+
+{#-
+  Bridge: for each key of a hub and each moment, the keys it was linked with, along a walk of steps
+  {link: …, effectivity: …, src_pk: key of the link, from: key already reached, to: [keys the link leads to]}. A key is there
+  while every link of the walk is active.
+-#}
+{% macro bridge(source_model, src_pk, walk, snapshots="control_snap", src_snapshot="sdts") -%}
+  {%- set reached = {src_pk: "hub"} -%}
+  {%- for step in walk -%}
+    {%- if step["from"] not in reached -%}
+      {{ exceptions.raise_compiler_error(model.name ~ ": the step by " ~ step.link ~ " starts from " ~ step["from"] ~ ", which no step before it reaches") }}
+    {%- endif -%}
+    {%- for key in step.to -%}{%- do reached.update({key: step.link}) -%}{%- endfor -%}
+  {%- endfor -%}
+  {%- set began = {src_pk: "hub"} -%}
+  select
+    hub.{{ src_pk }},
+    snapshots.{{ src_snapshot }}
+    {%- for step in walk %},
+    {{ step.link }}.{{ step.src_pk }}
+    {%- for key in step.to %},
+    {{ step.link }}.{{ key }}
+    {%- endfor %}
+    {%- endfor %}
+  from {{ ref(source_model) }} as hub
+  cross join {{ active_snapshots(snapshots, src_snapshot) }} as snapshots
+  {%- for step in walk %}
+  join {{ ref(step.link) }} as {{ step.link }} on {{ step.link }}.{{ step["from"] }} = {{ reached_by(step["from"], began) }}
+  join {{ ref(step.effectivity) }} as {{ step.effectivity }}
+    on {{ step.effectivity }}.{{ step.src_pk }} = {{ step.link }}.{{ step.src_pk }}
+    and {{ step.effectivity }}.is_active and {{ valid_at(step.effectivity, "snapshots." ~ src_snapshot) }}
+  {%- for key in step.to -%}{%- do began.update({key: step.link}) -%}{%- endfor -%}
+  {%- endfor %}
+{%- endmacro %}
+
+{% macro reached_by(key, began) -%}
+  {{ began[key] }}.{{ key }}
+{%- endmacro %}
+
+{% macro active_snapshots(snapshots, src_snapshot) -%}
+  (select {{ src_snapshot }} from {{ ref(snapshots) }} where is_active and {{ src_snapshot }} <= {{ last_snapshot() }})
+{%- endmacro %}
+
+{#- Whether a row of a `_v1` view held at a moment. -#}
+{% macro valid_at(view, moment) -%}
+  {{ view }}.valid_from <= {{ moment }} and ({{ view }}.valid_to > {{ moment }} or {{ view }}.valid_to is null)
+{%- endmacro %}

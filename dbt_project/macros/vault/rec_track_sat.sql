@@ -1,0 +1,37 @@
+{#-
+  Record tracking satellite: in which loads a source mentioned a key, whether or not anything about it changed. One row
+  per key, source and moment of publication; several changes in one load are one mention.
+-#}
+{% macro rec_track_sat(src_pk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
+  {%- set inputs = inputs_of(source_model, src_pk, []) -%}
+  {%- set stages = inputs | map(attribute="model") | unique | list -%}
+  {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
+  {%- if not execute -%}
+    select 1 as placeholder
+  {%- else -%}
+  {%- set windows = load_windows(stages, src_ldts, src_seq) -%}
+{{ load_header(windows) }}
+  with mentions as (
+    {%- set with_news = stages_with_news(windows, stages) %}
+    {%- for input in inputs if input.model in with_news %}
+    {{ "union" if not loop.first }}
+    select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
+    from {{ ref(input.model) }}
+    where {{ rows_to_load(windows, input.model) }} and {{ is_known(input.src_pk) }}
+    {%- endfor %}
+  ),
+  stored as (
+    select {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
+    from {{ stored_rows(ref(stages[0])) }}
+    where {{ src_ldts }} >= (select min({{ src_ldts }}) from mentions) and {{ among([src_pk], "mentions") }}
+  )
+  select mentions.{{ src_pk }}, mentions.{{ src_ldts }}, mentions.{{ src_source }}
+  from mentions
+  left join stored
+    on stored.{{ src_pk }} = mentions.{{ src_pk }}
+    and stored.{{ src_ldts }} = mentions.{{ src_ldts }}
+    and stored.{{ src_source }} = mentions.{{ src_source }}
+  where stored.{{ src_pk }} is null
+  {%- endif -%}
+{%- endmacro %}

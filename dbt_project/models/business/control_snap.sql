@@ -1,0 +1,1 @@
+{{ control_snap(first_day='2025-01-01') }}

@@ -1,0 +1,26 @@
+"""The declarations read on their own: models that refer to missing ones must not keep these from being made."""
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.manifest import load_manifest
+from lakehouse.settings import Settings
+
+_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "macros", "tests", "models/sources")
+
+
+def declared_alone(settings: Settings) -> Declarations:
+    """What models/sources/ declares; raises LakehouseError with file and line of a mistake."""
+    project = settings.dbt_project_dir
+    with tempfile.TemporaryDirectory(prefix="lakehouse-scaffold-") as place:
+        alone = settings.model_copy(update={"project_dir": Path(place), "home": Path(place) / "home"})
+        for part in _PARTS:
+            source, target = project / part, alone.dbt_project_dir / part
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target)
+            elif source.exists():
+                shutil.copy(source, target)
+        return declarations_from(load_manifest(alone), project)

@@ -1,0 +1,31 @@
+"""The vault as an entity diagram in Mermaid, made from the declarations."""
+
+from collections.abc import Iterator
+
+from lakehouse.declarations import Declarations
+from scaffold.entities import Entity, entities
+
+
+def diagram(declared: Declarations, source: str) -> str:
+    """`erDiagram` text: hubs, links and satellites of one source, with how many of one stand by one of the other."""
+    mine = [e for e in entities(declared.tables).values() if e.table.source == source]
+    return "\n".join(["erDiagram", *(f"    {line}" for entity in mine for line in _lines(entity))]) + "\n"
+
+
+def _lines(entity: Entity) -> Iterator[str]:
+    if entity.vault.hub is None:
+        for name in entity.vault.satellites:
+            yield f"ref_{name}"
+        return
+    hub = f"hub_{entity.hub.name}"
+    for name, link in entity.vault.links.items():
+        yield f'{hub} ||--o{{ link_{name} : ""'
+        for role in link.to:
+            label = "" if entity.vault.hub_of(role) == role else role
+            yield f'hub_{entity.vault.hub_of(role)} |o--o{{ link_{name} : "{label}"'
+        if link.effectivity:
+            yield f'link_{name} ||--o{{ eff_sat_{name} : "from, to"'
+    for name in entity.vault.satellites:
+        yield f'{hub} ||--o{{ sat_{name} : ""'
+    if entity.vault.track_deletes:
+        yield f'{hub} ||--o{{ sts_{entity.hub.name} : "exists"'

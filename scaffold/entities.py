@@ -1,0 +1,71 @@
+"""The declarations as entities: what each hub is called, which columns its key has, and which stages feed it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from lakehouse.declarations import RawTable
+from lakehouse.vault import HubPolicy, VaultPolicy
+from scaffold.types import lake_type
+
+
+@dataclass(frozen=True)
+class Entity:
+    """A table with a place in the vault. Column names are the lake's."""
+
+    table: RawTable
+    vault: VaultPolicy
+
+    @property
+    def stage(self) -> str:
+        """Name of its stage."""
+        return f"stg_{self.table.source}__{self.table.name}"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Key columns."""
+        return self.in_lake(self.table.key)
+
+    @property
+    def hub(self) -> HubPolicy:
+        """The hub; only for a table that declares one."""
+        assert self.vault.hub is not None
+        return self.vault.hub
+
+    @property
+    def business_key(self) -> tuple[str, ...]:
+        """The key's columns as the hub names them."""
+        if len(self.key) > 1:
+            return self.key
+        return (self.hub.column or (f"{self.hub.name}_id" if self.key == ("id",) else self.key[0]),)
+
+    def in_lake(self, columns: Iterable[str]) -> tuple[str, ...]:
+        """These columns under their names in the lake."""
+        return tuple(self.table.raw.alias.get(column, column) for column in columns)
+
+    def columns(self) -> Iterator[tuple[str, str, str]]:
+        """Name, type and description of each landed column."""
+        for column in self.table.columns:
+            if column.name not in self.table.raw.exclude:
+                masked = self.table.raw.mask.get(column.name) == "sha256"
+                kind = "varchar" if masked else lake_type(column.data_type or "text")
+                yield self.in_lake([column.name])[0], kind, column.description or f"Column {column.name}."
+
+
+def entities(tables: Iterable[RawTable]) -> dict[str, Entity]:
+    """Entities by `<source>.<table>`."""
+    return {f"{t.source}.{t.name}": Entity(t, t.vault) for t in tables if t.vault is not None and t.vault.is_modelled}
+
+
+def owner_of(hub: str, among: Iterable[Entity]) -> Entity:
+    """The entity that declares the hub; declarations have been checked, so there is one."""
+    return next(entity for entity in among if entity.vault.hub is not None and entity.hub.name == hub)
+
+
+def spoken(name: str) -> str:
+    """`transaction_item` → `transaction item`."""
+    return name.replace("_", " ")
+
+
+def article(name: str) -> str:
+    """`a store`, `an account`."""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {spoken(name)}"

@@ -1,0 +1,83 @@
+"""The text of models: a macro call in SQL, and the YAML beside it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+Column = tuple[str, str, str]
+MOMENT = "timestamp(6) with time zone"
+WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Model:
+    """One dbt model: folder below `models/`, name, SQL, description, columns (name, type, description), tests."""
+
+    folder: str
+    name: str
+    sql: str
+    description: str
+    columns: tuple[Column, ...]
+    tests: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+    def files(self) -> dict[str, str]:
+        """Path below the dbt project → text."""
+        place = f"models/{self.folder}/{self.name}"
+        return {f"{place}.sql": self.sql, f"{place}.yml": self._yaml()}
+
+    def _yaml(self) -> str:
+        lines = ["models:", f"  - name: {self.name}", f"    description: {scalar(self.description)}"]
+        if self.tests:
+            lines.append("    data_tests:")
+        for name, arguments in self.tests:
+            lines += [f"      - {name}:", f"          arguments: {flow(arguments)}"]
+        lines.append("    columns:")
+        for name, kind, description in self.columns:
+            lines.append(f"      - {{name: {name}, data_type: {scalar(kind)}, description: {scalar(description)}}}")
+        return "\n".join(lines) + "\n"
+
+
+def scalar(text: str) -> str:
+    """A YAML scalar, quoted where it would be read as something else (`no` is a boolean)."""
+    plain = text and not set(text) & set(':;,"{}[]#&*!|>%@`\\') and text == text.strip() and text[0] not in "'-?"
+    if plain and yaml.safe_load(text) == text:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def flow(value: Any) -> str:
+    """YAML in flow style."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(flow(item) for item in value) + "]"
+    return scalar(str(value))
+
+
+def call(macro: str, *positional: Any, **arguments: Any) -> str:
+    """`{{ macro(...) }}`, on one line when it fits."""
+    parts = [*map(jinja, positional), *(f"{name}={jinja(value)}" for name, value in arguments.items())]
+    line = f"{{{{ {macro}({', '.join(parts)}) }}}}\n"
+    if len(line) <= WIDTH:
+        return line
+    blocks = [f"{name}={_block(value)}" for name, value in arguments.items()]
+    return "{{ " + macro + "(\n" + "".join(f"  {block},\n" for block in blocks) + ") }}\n"
+
+
+def _block(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{\n" + "".join(f"    '{key}': {jinja(item)},\n" for key, item in value.items()) + "  }"
+    return jinja(value)
+
+
+def jinja(value: Any) -> str:
+    """A Jinja literal."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"'{key}': {jinja(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(jinja, value)) + "]"
+    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,168 @@
+"""What a declaration means in the vault: its mistakes by code and line, its models, and files that are a person's."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.errors import LakehouseError
+from scaffold import apply, diagram, models_of, plan
+from scaffold.propose import Found, proposal
+from scaffold.types import lake_type
+
+TABLES = """
+sources:
+  - name: shop
+    schema: raw_shop
+    tables:
+      - name: orders
+        config:
+          meta:
+            raw: {relation: public.orders, key: [id]}
+            vault:
+              hub: {name: order, collision_code: web}
+              references:
+                buyer: {columns: [buyer_id], hub: person}
+                payer: {columns: [payer_id], hub: person}
+              links:
+                order_parties: [buyer, payer]
+              satellites:
+                order_details: [total]
+              ignored: [exported_at]
+        columns: [{name: id, data_type: bigint}, {name: buyer_id, data_type: integer},
+          {name: payer_id, data_type: integer}, {name: total, data_type: "numeric(8,2)"},
+          {name: exported_at, data_type: date}]
+      - name: people
+        config:
+          meta:
+            raw: {relation: public.people, key: [id]}
+            vault:
+              hub: {name: person, blank: unknown}
+              satellites:
+                person_pii: {columns: [name], personal: true}
+        columns: [{name: id, data_type: text}, {name: name, data_type: text}]
+      - name: currencies
+        config:
+          meta:
+            raw: {relation: public.currencies, key: [code]}
+            vault: {reference_table: currency, satellites: {currency: [label]}}
+        columns: [{name: code, data_type: text}, {name: label, data_type: text}]
+"""
+
+
+def declared(place: Path, text: str = TABLES) -> Declarations:
+    """The declarations in that YAML, as dbt's manifest would hand them over."""
+    (place / "models").mkdir(exist_ok=True)
+    (place / "models" / "shop.yml").write_text(text)
+    nodes: dict[str, Any] = {}
+    for source in yaml.safe_load(text)["sources"]:
+        for table in source["tables"]:
+            nodes[f"source.{source['name']}.{table['name']}"] = {
+                "source_name": source["name"], "name": table["name"], "schema": source["schema"],
+                "original_file_path": "models/shop.yml", "config": table["config"],
+                "columns": {column["name"]: column for column in table["columns"]},
+            }  # fmt: skip
+    return declarations_from({"sources": nodes}, place)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "line"),
+    [
+        ("key: [id]}\n            vault:\n              hub: {name: order", "key: []}\n            vault:\n"
+         "              hub: {name: order", "V1", "hub: {name: order"),
+        ("order_parties: [buyer, payer]", "order_parties: []", "V2", "order_parties"),
+        ("order_details: [total]", "order_details: [total, exported_at]", "V3", "vault:"),
+        ("ignored: [exported_at]", "ignored: []", "V4", "vault:"),
+        ("order_parties: [buyer, payer]", "order_parties: [buyer, seller]", "V5", "order_parties"),
+        ("hub: person}\n                payer", "hub: nobody}\n                payer", "V5", "buyer:"),
+        ("order_details: [total]", "order_details: [total, nope]", "V6", "order_details"),
+        ("hub: {name: person, blank: unknown}", "hub: order", "V7", None),
+    ],
+)  # fmt: skip
+def test_a_mistake_has_a_code_and_the_line_it_stands_on(
+    tmp_path: Path, old: str, new: str, code: str, line: str | None
+) -> None:
+    text = TABLES.replace(old, new)
+    assert text != TABLES
+    with pytest.raises(LakehouseError, match=rf"models/shop\.yml:\d+: {code}: ") as caught:
+        declared(tmp_path, text)
+    if line is not None:
+        number = int(str(caught.value).split("shop.yml:")[1].split(":")[0])
+        assert line in text.splitlines()[number - 1]
+
+
+def test_a_declaration_becomes_thin_models(tmp_path: Path) -> None:
+    sql = {model.name: " ".join(model.sql.split()) for model in models_of(declared(tmp_path), "shop")}
+    assert "'hk_order': ['!web', 'id']" in sql["stg_shop__orders"], "the collision code"
+    assert "'hk_order_parties': ['!web', 'id', 'buyer_id', 'payer_id']" in sql["stg_shop__orders"]
+    assert "'hk_buyer': {'columns': ['buyer_id'], 'blank': 'unknown'}" in sql["stg_shop__orders"], "by the hub's rules"
+    assert "'src_pk': 'hk_payer', 'src_nk': ['payer_id']" in sql["hub_person"], "a hub is fed by all who mention it"
+    assert "src_fk=['hk_order', 'hk_buyer', 'hk_payer']" in sql["link_order_parties"]
+    assert "src_dfk='hk_order'" in sql["eff_sat_order_parties"]
+    assert "src_pk=['code']" in sql["ref_currency"]
+    assert {"sat_person_pii_v1", "sts_person_v1", "parsed_shop__people", "current_shop__people"} <= set(sql)
+
+
+def test_an_edited_file_is_never_overwritten_and_drift_is_seen(tmp_path: Path) -> None:
+    models = models_of(declared(tmp_path), "shop")
+    apply(plan(tmp_path, "shop", models))
+    assert {change.kind for change in plan(tmp_path, "shop", models)} == {"same"}
+
+    edited = tmp_path / "models/vault/shop/hub_order.sql"
+    edited.write_text(edited.read_text() + "-- mine\n")
+    own = tmp_path / "models/vault/shop/my_own.sql"
+    own.write_text("select 1\n")
+    other = declared(tmp_path, TABLES.replace("person_pii", "person_private"))
+    changes = plan(tmp_path, "shop", models_of(other, "shop"))
+    kinds = {change.path.name: change.kind for change in changes}
+    assert kinds["hub_order.sql"] == kinds["my_own.sql"] == "yours"
+    assert kinds["sat_person_private.sql"] == "new" and kinds["sat_person_pii.sql"] == "gone"
+    assert kinds["stg_shop__people.sql"] == "changed"
+    apply(changes)
+    assert edited.read_text().endswith("-- mine\n") and own.exists()
+    assert not (tmp_path / "models/vault/shop/sat_person_pii.sql").exists()
+
+
+def test_a_database_becomes_a_proposal_that_holds(tmp_path: Path) -> None:
+    """A reference to the own table, two to one table, a composite key, a column in two foreign keys, odd names."""
+    people = Found(1, "public", "people", "People.", (("id", "bigint", ""), ("first_name", "text", "")), ("id",))
+    order = Found(
+        2, "public", "orders", "", (("id", "bigint", ""), ("buyer_id", "bigint", ""), ("payer_id", "bigint", ""),
+        ("previous_id", "bigint", ""), ("total", "numeric(8,2)", "Sum: all")), ("id",),
+        ((("buyer_id",), 1), (("payer_id",), 1), (("previous_id",), 2)),
+    )  # fmt: skip
+    lines = Found(
+        3, "public", "OrderLines", "", (("order_id", "bigint", ""), ("no", "integer", "")), ("order_id", "no"),
+        ((("order_id",), 2), (("order_id",), 1)),
+    )  # fmt: skip
+    notes = Found(4, "public", "notes", "", (("text", "text", ""),), ())
+    found = declared(tmp_path, proposal("shop", [people, order, lines, notes], taken={"person"}))
+    tables = {table.name: table for table in found.tables}
+    vault = tables["orders"].vault
+    assert vault is not None and vault.hub is not None and vault.hub.name == "order"
+    assert {role: vault.hub_of(role) for role in vault.references} == {
+        "people": "people", "payer": "people", "previous": "order"}  # fmt: skip
+    assert set(vault.links) == {"order_people", "order_payer", "order_previous"}
+    assert tables["people"].vault and tables["people"].vault.satellites["people_pii"].personal
+    assert tables["notes"].vault is None, "no key, no vault"
+    assert tables["order_lines"].relation == ("public", "OrderLines")
+    assert models_of(found, "shop")
+
+
+def test_a_diagram_has_every_table_of_the_vault(tmp_path: Path) -> None:
+    found = declared(tmp_path)
+    text = diagram(found, "shop")
+    for model in models_of(found, "shop"):
+        if model.folder.startswith("vault/"):
+            assert model.name in text, model.name
+
+
+@pytest.mark.parametrize(
+    ("declared_type", "expected"),
+    [("numeric(10,2)", "decimal(10,2)"), ("decimal(5)", "decimal(5,0)"), ("numeric", "varchar"), ("int", "integer"),
+     ("timestamp(3) with time zone", "timestamp(6) with time zone"), ("time", "bigint"), ("text[]", "varchar")],
+)  # fmt: skip
+def test_a_model_has_the_type_that_ingestion_gives(declared_type: str, expected: str) -> None:
+    assert lake_type(declared_type) == expected

@@ -1,0 +1,73 @@
+"""The property test is worth its name: each way in which vaults commonly go wrong is built in, and is caught."""
+
+import pytest
+
+from tests.unit.dbt_macros import macro_texts
+from tests.unit.embedded_vault import Vault
+from tests.unit.test_vault_property import check
+
+# What is wrong → macro, text, text of the mutant.
+MUTANTS: dict[str, tuple[str, str, str]] = {
+    "strict watermark": (
+        "load_windows", "\" between timestamp '\" ~ before[0] ~ \"' and\"",
+        "\" > timestamp '\" ~ before[0] ~ \"' and \" ~ src_ldts ~ \" <=\"",
+    ),
+    "rows at the watermark not counted": ("load_windows", "at_mark == before[1] | int", "true"),
+    "highest position forgotten": (
+        "load_windows", "[highest, before[2]] | max if before and highest else highest", "highest"),
+    "no late replay": ("batch_of", "windows[source_model].late", "false"),
+    "no null guard in the comparison": ("changes_of", "is distinct from hashdiff_before", "<> hashdiff_before"),
+    "hashdiff anti-join over all history": (
+        "changes_of", "where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before",
+        "where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before and not exists (select 1 from"
+        " {{ stored_rows(stage) }} as old where old.{{ keys[-1] }} = compared.{{ keys[-1] }}"
+        " and old.{{ src_hashdiff }} = compared.{{ src_hashdiff }})",
+    ),
+    "compare with the current row only": (
+        "changes_of", "from {{ stored_rows(stage) }}\n",
+        "from (select * from (select *, max({{ src_seq }}) over (partition by {{ key }}) as newest"
+        " from {{ stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
+    ),
+    "one version of a key per load": (
+        "changes_of", "where not is_stored and",
+        "where {{ src_seq }} in (select max({{ src_seq }}) from batch group by {{ key }}) and not is_stored and",
+    ),
+    "order of loading instead of the source's": (
+        "changes_of", "order by {{ src_seq }}, is_stored", "order by is_stored"),
+    "a redelivered event before the stored one": ("changes_of", "is_stored desc", "is_stored"),
+    "ghost record in every load": ("load_windows", 'ghosts and "ghost" not in remembered', "ghosts"),
+    "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
+    "unknown keys in hubs": ("is_known", "({{ zero_key() }}, {{ error_key() }})", "('')"),
+    "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),
+    "hash without escaping": ("escaped_text", 'column.type == "varchar" else', "false else"),
+    "hash with NULL as the empty text": ("hash_key", "'\\\\N'", "''"),
+    "hashdiff of a delete as of a row of nulls": ("hash_diff", "when {{ deleted }} then", "when false then"),
+    "a key twice in one batch": ("first_sight", "where nth = 1", ""),
+    "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),
+    "links from deletes": ("first_sight", '"not is_deleted" if kind == "link" else is_known(input.src_pk)', '"true"'),
+    "effectivity again in a replay": ("eff_sat", " and stored.{{ src_pk }} is null", ""),
+    "effectivity never ends": ("eff_sat", "(values (true), (false))", "(values (true))"),
+    "effectivity without the state that is stored": (
+        "eff_sat", "max(case when is_active then {{ src_pk }} end)", "null"),
+    "effectivity that a delete does not end": (
+        "eff_sat", "case when not is_deleted then {{ src_pk }} end", "{{ src_pk }}"),
+    "effectivity by link instead of driving key": (
+        "eff_sat", "lag(link_now) over (partition by {{ src_dfk }}", "lag(link_now) over (partition by link_now"),
+    "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),
+    "timeline not collapsed": ("timeline", "is distinct from state_before", "is not null or state_before is null"),
+    "timeline that runs backwards": (
+        "timeline", "max(applied_date) over (partition by {{ keys | join(\", \") }} order by {{ src_seq }})",
+        "applied_date"),
+}  # fmt: skip
+SEEDS = 40
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_a_mutant_is_caught(name: str) -> None:
+    changed, old, new = MUTANTS[name]
+    texts = dict(macro_texts())
+    assert texts[changed].count(old) >= 1, "the macro has changed: write the mutant anew"
+    vault = Vault(texts | {changed: texts[changed].replace(old, new)})
+    with pytest.raises(AssertionError):
+        for seed in range(SEEDS):
+            check(vault, seed, keys=5, most=60)

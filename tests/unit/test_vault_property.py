@@ -1,0 +1,154 @@
+"""The vault is true under any arrival: random histories through the macros' own SQL, against an oracle without SQL."""
+
+import random
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.unit.embedded_vault import Event, Vault, arrivals, history, position
+
+Timeline = dict[Any, list[tuple[Any, ...]]]
+ZERO = "0" * 32
+
+
+def test_any_split_order_and_redelivery_gives_the_timelines_of_the_source() -> None:
+    """24 histories of up to 105 keys: some 2,000 timelines of each table."""
+    vault = Vault()
+    for seed in range(24):
+        check(vault, seed, keys=35, most=500)
+
+
+@pytest.mark.slow
+def test_any_split_order_and_redelivery_in_the_long_form() -> None:
+    vault = Vault()
+    for seed in range(1000, 2000):
+        check(vault, seed, keys=seed % 35 + 1, most=seed % 500 + 5)
+
+
+def check(vault: Vault, seed: int, keys: int = 20, most: int = 250, every: float = 0.2) -> None:
+    """One history, loaded as it happens to arrive; raises AssertionError."""
+    rng = random.Random(seed)
+    vault.clear()
+    arrived: list[tuple[Event, datetime]] = []
+    for number, (batch, moment) in enumerate(arrivals(rng, history(rng, keys, most))):
+        vault.load(batch, moment)
+        if number == 0:
+            vault.make_timelines()
+        arrived += [(event, moment) for event in batch]
+        if rng.random() < every:
+            compare(vault, arrived)
+    compare(vault, arrived)
+    before = vault.counts()
+    vault.load([], moment)
+    assert vault.counts() == before, "a rerun adds rows"
+
+
+def compare(vault: Vault, arrived: list[tuple[Event, datetime]]) -> None:
+    """Every table against what the events that have arrived mean."""
+    events = sorted({(e["id"], e["line"], position(e)): e for e, _ in arrived}.values(), key=position)
+    assert ids(vault, "select id from hub_thing") == ids_of(events, lambda e: (e["id"],))
+    assert ids(vault, "select id, line from hub_row") == ids_of(events, lambda e: (e["id"], e["line"]))
+    assert ids(vault, "select owner from hub_owner") == ids_of(events, lambda e: (e["owner"],) if e["owner"] else None)
+    assert ids(vault, "select id, line, link.owner from link_row_owner as link join hub_row using (hk_row)") == ids_of(
+        events, lambda e: None if e["gone"] else (e["id"], e["line"], e["owner"])
+    )
+    assert ids(vault, "select id, rts.load_date from rts_thing as rts join hub_thing using (hk_thing)") == sorted(
+        {(event["id"], moment) for event, moment in arrived}, key=str
+    )
+    details = collapsed(events, lambda e: (e["gone"], e["a"], e["b"]))
+    for name in ("sat_row", "ma_sat_thing", "ref_row"):
+        assert timeline(vault, name, "is_deleted, a, b") == details, name
+    assert timeline(vault, "sts_row", "is_deleted") == collapsed(events, lambda e: (e["gone"],))
+    assert owners(vault) == effectivity(events)
+    assert_stored_rows_are_true(vault, events)
+    assert vault.rows(f"select count(*) from sat_row where hk_row = '{ZERO}'") == [(1,)], "one ghost record"
+
+
+def ids(vault: Vault, sql: str) -> list[tuple[Any, ...]]:
+    """All rows; one that is there twice is seen twice."""
+    return sorted(vault.rows(sql), key=str)
+
+
+def ids_of(events: list[Event], key: Any) -> list[tuple[Any, ...]]:
+    """Every key once, those that are None left out."""
+    return sorted({found for event in events if (found := key(event)) is not None}, key=str)
+
+
+def collapsed(events: list[Event], state: Any) -> Timeline:
+    """Per key, position and state of each event that differs from the one before."""
+    found: Timeline = defaultdict(list)
+    for event in events:
+        rows = found[event["id"], event["line"]]
+        if not rows or rows[-1][1:] != state(event):
+            rows.append((position(event), *state(event)))
+    return dict(found)
+
+
+KEYS = {
+    "sat_row": "hub.id, hub.line from sat_row_v1 as v join hub_row as hub using (hk_row)",
+    "sts_row": "hub.id, hub.line from sts_row_v1 as v join hub_row as hub using (hk_row)",
+    "ma_sat_thing": "hub.id, v.line from ma_sat_thing_v1 as v join hub_thing as hub using (hk_thing)",
+    "ref_row": "v.id, v.line from ref_row_v1 as v",
+}
+
+
+def timeline(vault: Vault, name: str, columns: str) -> Timeline:
+    """Per key, what the `_v1` view has; intervals are looked at as well."""
+    state = ", ".join(f"v.{column.strip()}" for column in columns.split(","))
+    keys, tables = KEYS[name].split(" from ", 1)
+    rows = vault.rows(
+        f"select {keys}, v.valid_from, v.valid_to, v.is_current, v.source_seq, {state} from {tables}"
+        " order by v.source_seq"
+    )
+    found: Timeline = defaultdict(list)
+    intervals: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
+    for row in rows:
+        found[row[0], row[1]].append(row[5:])
+        intervals[row[0], row[1]].append(row[2:5])
+    for key, spans in intervals.items():
+        ends = [span[0] for span in spans[1:]] + [None]
+        assert [span[1] for span in spans] == ends, f"{name} {key}: a gap or an overlap"
+        assert all(start <= end for start, end in zip((s[0] for s in spans), ends[:-1], strict=False)), f"{name} {key}"
+        assert [span[2] for span in spans] == [end is None for end in ends], f"{name} {key}: what is current"
+    return dict(found)
+
+
+def effectivity(events: list[Event]) -> Timeline:
+    """Per row and owner: where it began and ended."""
+    found: Timeline = defaultdict(list)
+    owner_of: dict[Any, tuple[Any, ...] | None] = {}
+    for event in events:
+        key = (event["id"], event["line"])
+        now, before = None if event["gone"] else (*key, event["owner"]), owner_of.get(key)
+        if now != before:
+            for link, active in ((before, False), (now, True)):
+                if link is not None:
+                    found[link].append((position(event), active))
+        owner_of[key] = now
+    return dict(found)
+
+
+def owners(vault: Vault) -> Timeline:
+    """Per row and owner, what the effectivity view has."""
+    rows = vault.rows(
+        "select hub.id, hub.line, link.owner, v.source_seq, v.is_active from eff_sat_row_owner_v1 as v"
+        " left join link_row_owner as link using (hk_row_owner) left join hub_row as hub on hub.hk_row = v.hk_row"
+        " order by v.source_seq"
+    )
+    found: Timeline = defaultdict(list)
+    for row in rows:
+        found[row[0], row[1], row[2]].append((row[3], row[4]))
+    return dict(found)
+
+
+def assert_stored_rows_are_true(vault: Vault, events: list[Event]) -> None:
+    """A stored row says what its own event said, and says it once."""
+    said = {(e["id"], e["line"], position(e)): (e["gone"], e["a"], e["b"]) for e in events}
+    rows = vault.rows("select id, line, source_seq, is_deleted, a, b from ref_row")
+    assert all(said[row[:3]] == row[3:] for row in rows)
+    for name, key in (("ref_row", "id, line"), ("ma_sat_thing", "hk_thing, line"), ("sat_row", "hk_row"),
+                      ("sts_row", "hk_row"), ("eff_sat_row_owner", "hk_row_owner")):  # fmt: skip
+        twice = f"select 1 from {name} group by {key}, source_seq having count(*) > 1"
+        assert not vault.rows(twice), f"{name}: an event twice"
