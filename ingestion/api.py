@@ -11,7 +11,7 @@ from ingestion import operate, state
 from ingestion import source as src
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import connections, run_cycle
-from ingestion.kept import replay_quarantine
+from ingestion.kept import replay_kept
 from ingestion.outage import OUTAGES, outage
 from ingestion.recover import begin_next_epoch
 from ingestion.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
@@ -98,7 +98,7 @@ def replay(
         with connections(writer) as (connection, states):
             outlooks = survey(writer, connection, state.read_positions(states, writer.name))
             for name in names:
-                replay_quarantine(writer, connection, states, outlooks[name])
+                replay_kept(writer, connection, states, outlooks[name])
 
     return _alone(settings, declarations, source, session, land)
 

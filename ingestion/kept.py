@@ -1,7 +1,6 @@
-"""Lands what was kept aside: the spool of a table that resumes, and the quarantine when the user asks for it."""
+"""Lands what was kept aside: the spool of a table that resumes, and on demand what is left there and in quarantine."""
 
 from dataclasses import replace
-from typing import Literal
 
 import psycopg
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
@@ -10,6 +9,7 @@ from pyiceberg.table import Table
 from ingestion import state
 from ingestion.context import (
     Connection,
+    Cycle,
     RowCounts,
     Writer,
     append_of,
@@ -25,13 +25,14 @@ from ingestion.meta_tables import ensure_meta
 from ingestion.planning import Course, conclude, plan_course
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import follow_source
-from ingestion.replay_task import ReplayPlan, replay
+from ingestion.replay_task import ReplayPlan, merged, replay
 from ingestion.source import source_now
 from ingestion.survey import Outlook
 from ingestion.tasks import run_tasks
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
-Place = Literal["spool", "quarantine"]
+PLACES = ("spool", "quarantine")
 
 
 def resume(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
@@ -48,14 +49,15 @@ def resume(writer: Writer, connection: Connection, states: Connection, outlook: 
     return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
 
 
-def replay_quarantine(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
-    """Tries the table's quarantined records again; those that still cannot be read stay."""
+def replay_kept(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> None:
+    """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
     position = state.read_positions(states, writer.name).get(outlook.table.name)
     if position is None or not position.lands or not position.versions:
         raise LakehouseError(
             f"source {writer.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
         )
-    return _land(writer, connection, states, outlook, Course(position, position, None), "quarantine")
+    for place in PLACES:
+        _land(writer, connection, states, outlook, Course(position, position, None), place)
 
 
 def _settle(writer: Writer, states: Connection, position: state.Position) -> RowCounts:
@@ -66,7 +68,7 @@ def _settle(writer: Writer, states: Connection, position: state.Position) -> Row
 
 
 def _land(
-    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, course: Course, place: Place
+    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, course: Course, place: str
 ) -> RowCounts:
     table, stream = outlook.table, state.read_stream(states, writer.name)
     assert stream is not None
@@ -75,18 +77,8 @@ def _land(
         kept = ensure_meta(writer.catalog, place)
         mine = _records_of(writer.name, table.name)
         register(states, writer, cycle, [iceberg])
-        plan = ReplayPlan(
-            metadata_json=kept.metadata.model_dump_json(),
-            tasks=tuple(kept.scan(row_filter=mine).plan_files()),
-            target=replace(
-                target(table, iceberg, course.position.facts, cycle, 0, course.position.versions),
-                epoch=_epoch_of(kept, mine) or stream.epoch,
-            ),
-            meta=meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable"),
-            io_properties=writer.task_settings["io_properties"],
-            file_bytes=writer.limits.file_bytes,
-        )
-        result = run_tasks(writer.session, replay, [plan])[0]
+        plans = _plans(writer, states, cycle, course, table, iceberg, kept, mine)
+        result = merged(run_tasks(writer.session, replay, plans) if plans else [])
         noticed = result.noticed.get(table.name, Kept())
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
@@ -104,7 +96,7 @@ def _land(
             epoch=stream.epoch,
             appends=(
                 *(append_of(writer, cycle, written) for written in result.written),
-                *meta_appends(writer, cycle, files, leaving={place: mine} if plan.tasks else {}),
+                *meta_appends(writer, cycle, files, leaving={place: mine} if plans else {}),
             ),
             record=record,
             revision=stream.revision,
@@ -117,6 +109,28 @@ def _records_of(source: str, table: str) -> BooleanExpression:
     return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
 
 
-def _epoch_of(kept: Table, mine: BooleanExpression) -> int | None:
+def _plans(
+    writer: Writer,
+    states: Connection,
+    cycle: Cycle,
+    course: Course,
+    table: RawTable,
+    iceberg: Table,
+    kept: Table,
+    mine: BooleanExpression,
+) -> list[ReplayPlan]:
+    """One for each epoch that has records."""
     epochs = kept.scan(row_filter=mine, selected_fields=("epoch",)).to_arrow().column("epoch").unique().to_pylist()
-    return max(epochs) if epochs else None
+    meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable") if epochs else {}
+    landing = target(table, iceberg, course.position.facts, cycle, 0, course.position.versions)
+    return [
+        ReplayPlan(
+            metadata_json=kept.metadata.model_dump_json(),
+            tasks=tuple(kept.scan(row_filter=And(mine, EqualTo(term="epoch", value=epoch))).plan_files()),
+            target=replace(landing, epoch=epoch),
+            meta=meta,
+            io_properties=writer.task_settings["io_properties"],
+            file_bytes=writer.limits.file_bytes,
+        )
+        for epoch in epochs
+    ]

@@ -161,16 +161,16 @@ def _groups(loading: list[_Loading]) -> list[list[_Loading]]:
 def _contained(
     writer: Writer, states: Connection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
 ) -> RowCounts:
-    """A problem of one table sets that table aside and lets the others of its group go on."""
+    """A problem of one table parks it until it is resumed, and lets the others of its group go on."""
     while group:
         try:
             return load(group)
         except TableProblem as problem:
             culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
-            waiting = replace(culprit.position, state="new", reason=str(problem), versions=(), fingerprint="")
+            parked = replace(culprit.position, state="parked", reason=str(problem), versions=(), fingerprint="")
             with states.transaction():
                 leases.check(states, writer.lease, writer.limits.lease_seconds)
-                state.put_position(states, writer.name, waiting)
+                state.put_position(states, writer.name, parked)
                 state.revise(states, writer.name)
             group = [item for item in group if item is not culprit]
     return {}

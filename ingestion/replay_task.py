@@ -1,7 +1,7 @@
 """Records that were kept as bytes, landed later: each where its transaction stood, as if it had never waited."""
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadataUtil
 
+from ingestion.context import merge
 from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import PICKED_SCHEMA, Batch, DecodeError, Decoder
 from ingestion.rows import TableTarget
@@ -20,7 +21,7 @@ from ingestion.writer import Written
 
 @dataclass(frozen=True)
 class ReplayPlan:
-    """The kept records of one table, by the data files that hold them. Travels by pickle; holds secrets."""
+    """The kept records of one table and epoch, by the data files that hold them. Travels by pickle; holds secrets."""
 
     metadata_json: str
     tasks: tuple[FileScanTask, ...]
@@ -50,10 +51,25 @@ def replay(plan: ReplayPlan) -> ReplayResult:
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     for batch in scan.to_record_batches(plan.tasks):
         records = pa.Table.from_batches([batch])
-        records = records.filter(pc.equal(records.column("table"), plan.target.name))
+        of_table = pc.equal(records.column("table"), plan.target.name)
+        records = records.filter(pc.and_(of_table, pc.equal(records.column("epoch"), plan.target.epoch)))
         for relation in pc.unique(records.column("relation")).to_pylist():
             _replay_relation(plan, lanes, relation, records.filter(pc.equal(records.column("relation"), relation)))
     return ReplayResult(*lanes.close())
+
+
+def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
+    """Several results as one."""
+    together = ReplayResult((), {}, {})
+    for part in parts:
+        files = {
+            name: together.meta_files.get(name, ()) + part.meta_files.get(name, ())
+            for name in together.meta_files.keys() | part.meta_files.keys()
+        }
+        noticed = together.noticed | part.noticed
+        written = tuple(merge((*together.written, *part.written)).values())
+        together = ReplayResult(written, files, noticed)
+    return together
 
 
 def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> None:

@@ -170,8 +170,9 @@ def restart_stream(
         (slot, cluster.system_identifier, cluster.timeline, publication_oid, source),
     )
     connection.execute(
-        "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, reason = NULL, facts = '{}',"
-        " state = CASE WHEN state IN ('new', 'loading') THEN 'new' ELSE 'stale' END WHERE source = %s",
+        "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, facts = '{}',"
+        " state = CASE state WHEN 'streaming' THEN 'stale' WHEN 'resuming' THEN 'stale' WHEN 'loading' THEN 'new'"
+        " ELSE state END WHERE source = %s",
         (source,),
     )
     connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))

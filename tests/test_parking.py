@@ -135,6 +135,24 @@ def test_a_value_that_the_policy_refuses_parks_its_table_until_the_declaration_a
     )
 
 
+def test_a_value_that_the_policy_refuses_in_a_snapshot_parks_its_table_alone(settings: Settings, spark: Any) -> None:
+    ddl = """CREATE TABLE days (id int PRIMARY KEY, day date); CREATE TABLE other (id int PRIMARY KEY);
+    INSERT INTO days VALUES (1, 'infinity'); INSERT INTO other VALUES (1)"""
+    tables = {
+        "days": RawPolicy(relation="public.days", key=("id",)),
+        "other": RawPolicy(relation="public.other", key=("id",)),
+    }
+    world = make_world(settings, ddl, tables)
+    report = world.ingest(spark)
+    assert "on_unrepresentable" in report.aside[0].reason
+    assert {t.name: t.rows for t in report.tables} == {"other": {"r": 1}}
+    world.sql("INSERT INTO days VALUES (2, '2026-01-01')")
+    lenient = world.declaring("days", on_unrepresentable="clamp")
+    do(lenient, resume, spark, "days")
+    assert [(row["id"], str(row["day"])) for row in world.raw("days")] == [(1, "9999-12-31"), (2, "2026-01-01")]
+    assert [row["text"] for row in meta(world, "unrepresentable")] == ["infinity"]
+
+
 def test_a_table_declared_no_longer_leaves_the_cuts_and_comes_back_with_a_new_snapshot(
     settings: Settings, spark: Any
 ) -> None:
