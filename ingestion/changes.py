@@ -5,7 +5,6 @@ The slot is only peeked at, never consumed: whatever happens here, the next cycl
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -15,6 +14,7 @@ from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import Batch, DecodeError, Decoder
 from ingestion.rows import TableTarget
 from ingestion.source import lsn_text
+from ingestion.witness import Witness
 from ingestion.writer import Written
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, literal
@@ -43,13 +43,12 @@ class ChangePlan:
 
 @dataclass(frozen=True)
 class ChangeResult:
-    """The files of every touched table and of `meta`, what was noticed of tables, and where the stream stood."""
+    """The files of every touched table and of `meta`, what was noticed of tables, and the newest transaction."""
 
     written: tuple[Written, ...]
     meta_files: dict[str, tuple[DataFile, ...]]
     noticed: dict[str, Kept]
-    transactions: int
-    last_commit_at: datetime | None
+    newest: Witness | None
 
 
 def read_changes(plan: ChangePlan) -> ChangeResult:
@@ -64,9 +63,13 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")
     written, meta_files, noticed = lanes.close()
-    at = decoder.last_commit_at
-    last = pa.scalar(at, pa.timestamp("us", "UTC")).as_py() if at is not None else None
-    return ChangeResult(written, meta_files, noticed, decoder.transactions, last)
+    return ChangeResult(written, meta_files, noticed, _newest(decoder))
+
+
+def _newest(decoder: Decoder) -> Witness | None:
+    if decoder.last_commit_lsn is None or decoder.last_commit_at is None:
+        return None
+    return Witness(decoder.last_commit_lsn, pa.scalar(decoder.last_commit_at, pa.timestamp("us", "UTC")).as_py())
 
 
 def _take(plan: ChangePlan, decoder: Decoder, lanes: Lanes, messages: pa.Array) -> None:

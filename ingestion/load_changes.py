@@ -34,6 +34,7 @@ from ingestion.raw_tables import follow_source
 from ingestion.source import SourceNow
 from ingestion.survey import Outlook, unaltered
 from ingestion.tasks import run_tasks
+from ingestion.witness import put_witness
 from lakehouse.errors import LakehouseError
 
 Courses = dict[str, Course]
@@ -124,6 +125,8 @@ def _publish(
     def record(connection: psycopg.Connection) -> None:
         for position in moved.values():
             state.put_position(connection, writer.name, position)
+        if result.newest is not None:
+            put_witness(connection, writer.name, stream.epoch, result.newest)
 
     if result.written or files or in_cut != tuple(stream.cut_tables):
         publication = Publication(

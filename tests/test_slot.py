@@ -24,10 +24,6 @@ from tests.world import World
 
 pytestmark = pytest.mark.stack
 
-WITNESS_WANTED = pytest.mark.xfail(
-    strict=True, reason="the publish does not keep the newest transaction yet (ingestion.witness.put_witness)"
-)
-
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[Cluster]:
@@ -221,7 +217,6 @@ def test_a_source_restored_from_an_older_copy_is_found_out(settings: Settings, s
         assert {(100,), (101,)}.isdisjoint(world.current("orders"))
 
 
-@WITNESS_WANTED
 @pytest.mark.parametrize("afterwards", ["others wrote past the position", "the tables were left alone"])
 def test_a_restored_copy_that_has_written_past_the_position_is_found_out(
     settings: Settings, spark: Any, afterwards: str
