@@ -32,7 +32,9 @@ class Witness:
 
 def put_witness(connection: psycopg.Connection[Any], source: str, epoch: int, witness: Witness) -> None:
     """Keeps the newest transaction that a publish brings; belongs into the publish's transaction."""
-    connection.execute(DDL)
+    if connection.execute("SELECT to_regclass('lakehouse.witnesses')").fetchone() == (None,):
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
+        connection.execute(DDL)
     connection.execute(
         "INSERT INTO lakehouse.witnesses VALUES (%s, %s, %s, %s) ON CONFLICT (source) DO UPDATE"
         " SET epoch = excluded.epoch, commit_lsn = excluded.commit_lsn, committed_at = excluded.committed_at",

@@ -101,7 +101,7 @@ def test_an_idle_database_beside_a_busy_one_does_not_pin_wal(source: Cluster, se
     before = written(world)
     held = slot_lsn(source, world, "restart_lsn")
     with following(world):
-        source.admin("CREATE TABLE busy (n int, t text)")
+        source.admin("CREATE TABLE busy (n int, t text) WITH (autovacuum_enabled = off)")
         for _ in range(3):
             source.admin("INSERT INTO busy SELECT i, repeat('x', 200) FROM generate_series(1, 10000) i", "CHECKPOINT")
         busy_until = lsn_number(source.admin("SELECT pg_current_wal_lsn()::text")[0][0])

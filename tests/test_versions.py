@@ -99,7 +99,7 @@ def test_recovery_from_a_dropped_slot_on_this_version(version: Cluster, settings
 def killed_at(made: Cluster, settings: Settings, spark: Any, fault: str) -> None:
     world = world_of(made, settings)
     fill(world, 1, 100)
-    if "snapshots" not in fault and "create_slot" not in fault:
+    if "load_tables" not in fault and "create_slot" not in fault:
         world.ingest(spark)
         change_everything(world)
     killed = world.driver(fault)
