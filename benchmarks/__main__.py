@@ -15,9 +15,13 @@ from typing import Any
 import psutil
 
 from benchmarks.ingestion import measure_ingestion
+from benchmarks.vault import measure_vault
 from lakehouse.settings import Settings, load_settings
 
-BENCHMARKS: dict[str, Callable[[Settings], dict[str, list[float]]]] = {"changes_per_second": measure_ingestion}
+BENCHMARKS: dict[str, Callable[[Settings], dict[str, list[float]]]] = {
+    "changes_per_second": measure_ingestion,
+    "vault_load": measure_vault,
+}
 VERSIONS = ("pyspark", "pyiceberg", "pyarrow", "numpy", "adbc-driver-postgresql", "trino", "dbt-trino", "dagster")
 
 
