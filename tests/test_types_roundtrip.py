@@ -155,20 +155,9 @@ def odd_world(made: Cluster, settings: Settings, policy: str) -> World:
     return world_in(made, settings, f"t{uuid.uuid4().hex[:10]}", ODD_DDL, {"odd": raw})
 
 
-REFUSED_BY_SNAPSHOT = pytest.param(
-    "error",
-    "snapshot",
-    marks=pytest.mark.xfail(
-        strict=True,
-        reason="a value that a snapshot refuses ends as 'its tables are altered faster than they can be read'",
-    ),
-)
-
-
 @pytest.mark.parametrize(
     ("policy", "by"),
-    [REFUSED_BY_SNAPSHOT, ("error", "stream")]
-    + [(policy, by) for policy in ("clamp", "null") for by in ("snapshot", "stream")],
+    [(policy, by) for policy in ("error", "clamp", "null") for by in ("snapshot", "stream")],
 )
 def test_a_value_that_the_lake_cannot_hold_follows_the_declared_policy_and_is_counted(
     server: Cluster, settings: Settings, spark: Any, policy: str, by: str
