@@ -6,6 +6,7 @@ import psycopg
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
+from ingestion import lease as leases
 from ingestion import state
 from ingestion.context import (
     Connection,
@@ -62,6 +63,7 @@ def replay_kept(writer: Writer, connection: Connection, states: Connection, outl
 
 def _settle(writer: Writer, states: Connection, position: state.Position) -> RowCounts:
     with states.transaction():
+        leases.check(states, writer.lease, writer.limits.lease_seconds)
         state.put_position(states, writer.name, position)
         state.revise(states, writer.name)
     return {}

@@ -192,7 +192,7 @@ def forget_positions(connection: psycopg.Connection, source: str, tables: Collec
 
 
 def put_position(connection: psycopg.Connection, source: str, position: Position) -> None:
-    """Inserts or replaces one table's position."""
+    """Inserts or replaces one table's position; within an epoch its LSN never goes back."""
     kept = {
         "fingerprint": position.fingerprint,
         "versions": [facts.to_json() for facts in position.versions],
@@ -202,7 +202,8 @@ def put_position(connection: psycopg.Connection, source: str, position: Position
     connection.execute(
         'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'
         ' VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
-        " lsn = excluded.lsn, state = excluded.state, point = excluded.point, reason = excluded.reason,"
+        " lsn = CASE WHEN positions.epoch = excluded.epoch THEN greatest(positions.lsn, excluded.lsn) ELSE excluded.lsn"
+        " END, state = excluded.state, point = excluded.point, reason = excluded.reason,"
         " facts = excluded.facts, updated_at = clock_timestamp()",
         (source, position.table, position.epoch, position.lsn, position.state, position.point, position.reason,
          Jsonb(kept)),
