@@ -4,9 +4,10 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import psutil
 import pytest
 
 from ingestion import follow_sources, pause
@@ -133,3 +134,39 @@ def test_a_follower_goes_by_what_the_user_does_to_a_table(settings: Settings, sp
     assert_equal(world, "orders")
     assert_equal(world, "lines")
     assert_order_is_unique(world, "orders")
+
+
+@pytest.mark.slow
+def test_a_transaction_larger_than_memory_is_read_in_pieces(settings: Settings, spark: Any) -> None:
+    """A transaction of some 400 MB in the stream, with pieces of 4 MB: the workers stay far below it."""
+    tables = {"log": RawPolicy(relation="public.log", key=("id",))}
+    world = make_world(
+        settings, "CREATE TABLE log (id int PRIMARY KEY, line text)", tables, batch_bytes=4 << 20, file_bytes=16 << 20
+    )
+    world.ingest(spark)
+    world.sql("INSERT INTO log SELECT i, repeat(md5(i::text), 12) FROM generate_series(1, 1000000) i")
+    before, highest, done = _workers_memory(), 0, threading.Event()
+
+    def watch() -> None:
+        nonlocal highest
+        while not done.wait(0.05):
+            highest = max(highest, _workers_memory())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        report = world.ingest(spark)
+    finally:
+        done.set()
+        watcher.join()
+    assert report.tables[0].rows == {"c": 1_000_000}
+    assert highest - before < 250 << 20, f"{(highest - before) >> 20} MB"
+
+
+def _workers_memory() -> int:
+    total = 0
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if "pyspark" in " ".join(process.cmdline()):
+                total += process.memory_info().rss
+    return total
