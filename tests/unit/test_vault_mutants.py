@@ -70,4 +70,4 @@ def test_a_mutant_is_caught(name: str) -> None:
     vault = Vault(texts | {changed: texts[changed].replace(old, new)})
     with pytest.raises(AssertionError):
         for seed in range(SEEDS):
-            check(vault, seed, keys=5, most=60)
+            check(vault, seed, keys=8, most=150)
