@@ -37,6 +37,9 @@ PINNED = {
 }
 
 
+KEEPALIVES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+
+
 def source_url(settings: SourceSettings) -> str:
     """The run-time role's URL with every session setting pinned that changes how values are printed."""
     url = parse_url(settings.url.get_secret_value())
@@ -46,6 +49,8 @@ def source_url(settings: SourceSettings) -> str:
     given["client_encoding"] = "UTF8"
     given.setdefault("application_name", "lakehouse")
     given.setdefault("connect_timeout", "10")
+    for name, seconds in KEEPALIVES.items():  # a network that swallows everything is found out within a minute
+        given.setdefault(name, seconds)
     given |= {"host": url.host, "port": str(url.port), "user": url.user, "password": url.password}
     given["dbname"] = url.database
     return "postgresql://?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
