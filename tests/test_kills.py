@@ -45,8 +45,8 @@ def assert_right(world: World) -> None:
         assert_order_is_unique(world, table)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.slow), "after"])
 def test_killed_at_a_step_it_resumes_with_nothing_lost_or_doubled(
     settings: Settings, spark: Any, step: str, when: str
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_new_source_is_loaded_and_backfilled_by_yaml_and_models_alone(settings
     assert_equal_to_the_source(o)
 
 
+@pytest.mark.slow
 def test_a_backfill_of_another_day_passes_nothing_over(settings: Settings, tmp_path: Path) -> None:
     """The rows of today must not be taken for loaded because a backfill of yesterday has run after they arrived."""
     o = make_orchestrated(settings, tmp_path, SEED + 1)

@@ -23,6 +23,7 @@ def run(o: Orchestrated, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_difference_is_found_named_and_repaired_by_commands(settings: Settings, tmp_path: Path) -> None:
     o = make_orchestrated(settings, tmp_path, SEED)
     table = o.tables[0]

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 from pydantic import SecretStr
 
-from ingestion import bring_up
+from ingestion import bring_up, state
 from ingestion.setup import prepare
 from lakehouse.catalog import load_table, open_catalog
 from lakehouse.declarations import Column, Declarations, RawTable, Source
@@ -174,6 +174,9 @@ def drop_worlds(settings: Settings) -> None:
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
             )
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+        with state.connect_catalog(settings) as catalog:  # later tests look at all tables of the lake
+            catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = %s", (f"raw_{name}",))
+            catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = %s", (f"raw_{name}",))
 
 
 def _create_database(settings: Settings, name: str, owner: str, encoding: str) -> None:
