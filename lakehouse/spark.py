@@ -27,20 +27,26 @@ JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.
 def spark_session(settings: Settings, app_name: str) -> SparkSession:
     """The process's Spark session with the Iceberg catalog; started at the first call (5–9 s), shared afterwards.
 
-    Raises LakehouseError when jars or a fitting Java are missing.
+    Raises LakehouseError when jars or a fitting Java are missing, or Spark does not start.
     """
     from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     if SparkContext._active_spark_context is not None:
         return SparkSession.builder.getOrCreate()
     os.environ["JAVA_HOME"] = str(spark_java_home(settings))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if settings.spark.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's own name may not resolve
     properties = _write_properties(settings, app_name)
+    log = settings.home / "logs" / "spark.log"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {properties} pyspark-shell"
     try:
-        with _stderr_to(settings.home / "logs" / "spark.log"):
+        with _stderr_to(log):
             session = SparkSession.builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise LakehouseError(f"Spark did not start ({error.getCondition()}): the reason is at the end of {log}") from None
     finally:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
