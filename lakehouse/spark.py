@@ -46,7 +46,7 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
         with _stderr_to(log):
             session = SparkSession.builder.getOrCreate()
     except PySparkRuntimeError as error:
-        raise LakehouseError(f"Spark did not start ({error.getCondition()}): the reason is at the end of {log}") from None
+        raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
     finally:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
