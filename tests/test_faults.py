@@ -265,6 +265,7 @@ NOISE = (
 
 
 def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(settings: Settings, spark: Any) -> None:
+    make_world(settings, ORDERS, TABLES).ingest(spark)  # the tables of `meta` must not be made on the small disk
     bucket = f"tiny{time.time_ns()}"
     with small_disk(settings.home / "data" / "s3" / bucket, 4) as resize:
         tiny = settings.model_copy(update={"warehouse": f"s3://{bucket}/"})
