@@ -48,6 +48,7 @@ def test_parsed_is_the_log_completed_and_the_vault_follows_it(zoo: Zoo) -> None:
     assert zoo.snapshots() == seen
 
 
+@pytest.mark.slow
 def test_a_backfill_of_days_never_duplicates_and_brings_back_what_was_lost(zoo: Zoo) -> None:
     """Rows of two days vanish from parsed and vault; deriving these days again makes the lake whole."""
     rng = random.Random(11)

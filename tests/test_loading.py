@@ -77,6 +77,7 @@ def test_a_killed_snapshot_reads_finished_ranges_no_more(settings: Settings, spa
     assert not any(row["_op"] == "t" for row in world.raw("orders"))
 
 
+@pytest.mark.slow
 def test_a_killed_snapshot_of_a_table_without_a_key_starts_again(settings: Settings, spark: Any) -> None:
     tables = {"log": RawPolicy(relation="public.log")}
     world = make_world(settings, "CREATE TABLE log (line text)", tables, snapshot_chunk_bytes=8192, lease_seconds=2)

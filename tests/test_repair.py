@@ -200,6 +200,7 @@ EVERY = (
 )
 
 
+@pytest.mark.slow
 def test_every_type_is_spelled_alike_by_both_servers(settings: Settings, spark: Any) -> None:
     """Each value stands in a row of its own, and the key is each type in turn (its `_old_key` too)."""
     ddl, tables, inserts, moves = [], {}, [], []
