@@ -17,10 +17,11 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from ingestion import lease as leases
 from ingestion import state
 from ingestion.describe import TableFacts
 from ingestion.lease import Lease
-from ingestion.meta_tables import SCHEMAS, ensure_meta
+from ingestion.meta_tables import ensure_meta
 from ingestion.publish import TableAppend
 from ingestion.rows import TableTarget
 from ingestion.source import source_url
@@ -128,6 +129,14 @@ def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycl
         writer.live.discard(cycle.id)
 
 
+def settle(writer: Writer, states: Connection, position: state.Position) -> None:
+    """Changes where a table stands without a publish; raises LeaseLost."""
+    with states.transaction():
+        leases.check(states, writer.lease, writer.limits.lease_seconds)
+        state.put_position(states, writer.name, position)
+        state.revise(states, writer.name)
+
+
 def register(states: Connection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
     """Names the prefixes the cycle is about to write."""
     prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
@@ -136,7 +145,7 @@ def register(states: Connection, writer: Writer, cycle: Cycle, tables: Iterable[
 
 def meta_metadata(writer: Writer, states: Connection, cycle: Cycle, *names: str) -> dict[str, str]:
     """What tasks need to write `meta` tables, whose prefixes are registered too."""
-    tables = {name: ensure_meta(writer.catalog, name) for name in names or SCHEMAS}
+    tables = {name: ensure_meta(writer.catalog, name) for name in names}
     register(states, writer, cycle, tables.values())
     return {name: writable_metadata(table.metadata, cycle.id) for name, table in tables.items()}
 

@@ -81,7 +81,6 @@ def catch_up(writer: Writer, connection: Connection, states: Connection, until: 
     rows: RowCounts = {}
     for _ in range(MAX_REPLANS):
         src.check_server(connection, writer.name)
-        src.publication_oid(connection, writer.name, writer.publication)
         stream = ensure_stream(writer, connection, states)
         outlooks = _outlooks(writer, connection, states)
         try:

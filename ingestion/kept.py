@@ -6,7 +6,6 @@ import psycopg
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 from pyiceberg.table import Table
 
-from ingestion import lease as leases
 from ingestion import state
 from ingestion.context import (
     Connection,
@@ -18,6 +17,7 @@ from ingestion.context import (
     meta_appends,
     meta_metadata,
     register,
+    settle,
     target,
 )
 from ingestion.lanes import Kept
@@ -43,10 +43,12 @@ def resume(writer: Writer, connection: Connection, states: Connection, outlook: 
     """
     position = state.read_positions(states, writer.name)[outlook.table.name]
     if not position.versions:
-        return _settle(writer, states, replace(position, state="new", reason=None))
+        settle(writer, states, replace(position, state="new", reason=None))
+        return {}
     course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
     if course.aside is not None:
-        return _settle(writer, states, course.position)
+        settle(writer, states, course.position)
+        return {}
     return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
 
 
@@ -59,14 +61,6 @@ def replay_kept(writer: Writer, connection: Connection, states: Connection, outl
         )
     for place in PLACES:
         _land(writer, connection, states, outlook, Course(position, position, None), place)
-
-
-def _settle(writer: Writer, states: Connection, position: state.Position) -> RowCounts:
-    with states.transaction():
-        leases.check(states, writer.lease, writer.limits.lease_seconds)
-        state.put_position(states, writer.name, position)
-        state.revise(states, writer.name)
-    return {}
 
 
 def _land(
@@ -84,7 +78,8 @@ def _land(
         noticed = result.noticed.get(table.name, Kept())
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
-            return _settle(writer, states, course.position)
+            settle(writer, states, course.position)
+            return {}
         now = source_now(connection)
         files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
 

@@ -24,6 +24,7 @@ from ingestion.context import (
     merge,
     meta_metadata,
     register,
+    settle,
     target,
 )
 from ingestion.describe import TableFacts, TableProblem
@@ -131,14 +132,12 @@ def _begin(
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
     assert facts is not None
+    before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
-    if position.versions:
-        iceberg = follow_source(iceberg, steps(table, position.facts, facts, consent=True))
-    else:
-        iceberg = follow_source(iceberg, steps(table, replace(facts, columns=()), facts, consent=True))
-    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, reason=position.reason)
+    iceberg = follow_source(iceberg, steps(table, before, facts, consent=True))
+    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint)
     if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
-        kept = replace(described, versions=(*position.versions, facts) if position.versions else (facts,))
+        kept = replace(described, versions=(*position.versions, facts))
         return _Loading(table, iceberg, kept, facts, None, afresh=True)
     begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
     left = progress.open_ranges(states, writer.name, table.name)
@@ -168,10 +167,7 @@ def _contained(
         except TableProblem as problem:
             culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
             parked = replace(culprit.position, state="parked", reason=str(problem), versions=(), fingerprint="")
-            with states.transaction():
-                leases.check(states, writer.lease, writer.limits.lease_seconds)
-                state.put_position(states, writer.name, parked)
-                state.revise(states, writer.name)
+            settle(writer, states, parked)
             group = [item for item in group if item is not culprit]
     return {}
 

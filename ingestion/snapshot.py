@@ -146,7 +146,7 @@ def read_chunk(plan: ChunkPlan) -> Written:
     io = PyArrowFileIO(plan.io_properties)
     writer = TableWriter(plan.target.metadata_json, io, plan.file_bytes)
     if plan.restart and plan.chunk.number == 0:
-        writer.add(raw_rows(plan.target, {}, _meta(plan.point, "t", -1, 1), writer.schema, counts))
+        writer.add(raw_rows(plan.target, {}, rows_at(plan.point, "t", -1, 1), writer.schema, counts))
     row = plan.chunk.number * CHUNK_SEQ
     try:
         with adbc.connect(plan.url) as connection, connection.cursor() as cursor:
@@ -156,7 +156,7 @@ def read_chunk(plan: ChunkPlan) -> Written:
             cursor.execute(plan.select)
             for batch in cursor.fetch_record_batch():
                 values = pa.Table.from_batches([batch])
-                meta = _meta(plan.point, "r", row, batch.num_rows)
+                meta = rows_at(plan.point, "r", row, batch.num_rows)
                 writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
                 row += batch.num_rows
     except (adbc.Error, OSError) as error:
@@ -170,7 +170,7 @@ def read_chunk(plan: ChunkPlan) -> Written:
     return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
 
 
-def _meta(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:
+def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:
     """Metadata columns of rows that are true at the point: its LSN minus one, which sorts before the stream."""
     import numpy as np
 

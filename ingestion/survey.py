@@ -54,7 +54,7 @@ def look(
     before = position.facts if position and position.versions else None
     described, problem = read_facts(connection, table, writer.publication, before.oid if before else None)
     if described is None:
-        return Outlook(table, fingerprint, problem=_with_new_name(connection, table, before, str(problem)))
+        return Outlook(table, fingerprint, problem=_where_it_went(connection, table, before) or str(problem))
     try:
         facts = name_columns(table, before, described)
         check_names(table, facts)
@@ -62,13 +62,15 @@ def look(
     except TableProblem as other:
         return Outlook(table, fingerprint, problem=str(problem or other))
     if problem is not None:
-        return Outlook(table, fingerprint, facts, _with_new_name(connection, table, before, str(problem)))
+        renamed = _where_it_went(connection, table, before) if described.relation != table.relation else None
+        return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
 
 
-def _with_new_name(connection: Connection, table: RawTable, before: TableFacts | None, problem: str) -> str:
-    if before is None or "does not exist: correct meta.raw.relation" not in problem:
-        return problem
+def _where_it_went(connection: Connection, table: RawTable, before: TableFacts | None) -> str | None:
+    """What became of a relation that is not called as declared; None when it was never known."""
+    if before is None:
+        return None
     where = f"source {table.source!r}, table {table.name!r}: relation {table.raw.relation}"
     name = name_of(connection, before.oid)
     if name is None:

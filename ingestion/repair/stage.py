@@ -16,12 +16,11 @@ from pyiceberg.table import Table
 from ingestion import state
 from ingestion.context import Cycle, Writer, merge, meta_metadata, target
 from ingestion.describe import TableFacts, TableProblem
-from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.repair.compare import Comparison, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.spelling import SpelledColumn
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
-from ingestion.snapshot import CHUNK_SEQ, Point
+from ingestion.snapshot import CHUNK_SEQ, Point, rows_at
 from ingestion.writer import TableWriter, Written, pack, unpack, write_odd
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -120,7 +119,7 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
             writer.add(_deletes(task, gone, deleted, writer.schema, counts))
         deleted += gone.num_rows
         there = _really_different(task, rows.filter(pc.is_valid(rows.column("line"))), writer.schema)
-        meta = _meta(task.point, "r", landed, there.num_rows)
+        meta = rows_at(task.point, "r", landed, there.num_rows)
         writer.add(raw_rows(task.target, _texts(task.columns, there), meta, writer.schema, counts))
         landed += there.num_rows
     odd = write_odd(counts.texts, task.unrepresentable, io, task.file_bytes)
@@ -133,7 +132,7 @@ def _texts(columns: Sequence[SpelledColumn], rows: pa.Table) -> dict[str, pa.Chu
 
 def _deletes(task: RepairTask, rows: pa.Table, first_seq: int, schema: pa.Schema, counts: Counts) -> pa.Table:
     """A delete carries the key as the lake has it."""
-    deletes = raw_rows(task.target, {}, _meta(task.point, "d", first_seq, rows.num_rows), schema, counts)
+    deletes = raw_rows(task.target, {}, rows_at(task.point, "d", first_seq, rows.num_rows), schema, counts)
     for column in task.key:
         place = schema.get_field_index(column.lake_name)
         value = rows.column(f"c{task.columns.index(column)}").cast(schema.field(place).type)
@@ -148,7 +147,7 @@ def _really_different(task: RepairTask, rows: pa.Table, schema: pa.Schema) -> pa
         return rows
     counts = Counts()
     landing = raw_rows(
-        task.target, _texts(task.columns, rows), _meta(task.point, "r", 0, rows.num_rows), schema, counts
+        task.target, _texts(task.columns, rows), rows_at(task.point, "r", 0, rows.num_rows), schema, counts
     )
     if not counts.unrepresentable:
         return rows
@@ -164,14 +163,3 @@ def _same(landing: pa.ChunkedArray, lake: pa.ChunkedArray) -> pa.ChunkedArray:
         landing, lake = landing.cast(pa.string()), lake.cast(pa.string())
     both_null = pc.and_(pc.is_null(landing), pc.is_null(lake))
     return pc.or_(both_null, pc.fill_null(pc.equal(landing, lake), False))
-
-
-def _meta(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:
-    columns: dict[str, Any] = {
-        "_op": pa.repeat(operation, rows),
-        "_commit_lsn": pa.repeat(pa.scalar(point.lsn - 1, pa.int64()), rows),
-        "_seq": pa.array(range(first_seq, first_seq + rows), pa.int64()),
-        "_committed_at": pa.repeat(pa.scalar(point.at, pa.timestamp("us", "UTC")), rows),
-    }
-    fields = [pa.field(item.name, item.type) for item in META_SCHEMA]
-    return pa.table([columns.get(f.name, pa.nulls(rows, f.type)) for f in fields], schema=pa.schema(fields))
