@@ -3,8 +3,8 @@
 New tables, and those in doubt, are loaded by a second thread of the source: the others do not wait for them.
 
 A change that comes alone is published at once; the next publish begins `flush_interval_seconds` after the last one
-began, or after twice the time that one took, unless `flush_bytes` gather before. So a source in steady work is published
-in steady intervals, and never spends more than half of the time on publishing.
+began, or after twice the time that one took, unless `flush_bytes` gather before. So a source in steady work is
+published in steady intervals, and no more than half of the time goes into publishing.
 """
 
 from __future__ import annotations

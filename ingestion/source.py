@@ -222,7 +222,7 @@ def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patie
     lease, so no reader of ours is in the right. Raises LakehouseError naming a reader that stays.
     """
     begun = time.monotonic()
-    while (pid := _value(connection, f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {literal(slot)}")):
+    while pid := _value(connection, f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {literal(slot)}"):
         waited = time.monotonic() - begun
         if waited > patience:
             raise LakehouseError(
