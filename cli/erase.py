@@ -105,9 +105,10 @@ def _print(erasures: Iterable[Erasure]) -> None:
                 f"{erasure.unreadable_records:,} records that nobody can read stay: none holds a value of the subject's"
             )
         verdict = f"{len(erasure.left)} STILL HOLD IT" if erasure.left else "nothing left"
-        print(
-            f"{'; '.join(erasure.subjects)}: {erasure.objects:,} objects, {erasure.bytes:,} bytes looked at for rows and "
-            f"{erasure.values:,} values ({erasure.values_in_common:,} too short or not the subject's alone): {verdict}"
+        looked = (
+            f"{erasure.objects:,} objects, {erasure.bytes:,} bytes looked at for rows and {erasure.values:,} values"
         )
+        common = f"{erasure.values_in_common:,} too short or not the subject's alone"
+        print(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
         for finding in erasure.left[:SHOWN]:
             print(f"  {finding.table}: {finding.path}: {finding.why}")
