@@ -69,8 +69,12 @@ def delete_condemned(catalog: SqlCatalog, states: psycopg.Connection, identifier
 def delete_objects(table: Table, paths: set[str]) -> None:
     """Deletes objects; one that is gone already is fine."""
     for path in sorted(paths):
-        with suppress(FileNotFoundError):
-            table.io.delete(path)
+        _delete(table, path)
+
+
+def _delete(table: Table, path: str) -> None:
+    with suppress(FileNotFoundError):
+        table.io.delete(path)
 
 
 def _only_now(table: Table) -> Table:

@@ -81,8 +81,9 @@ def derived_places(
             carrying.add(unique_id)
             continue
         found = columns_of((node["schema"], node["alias"]))
-        place = _place(table, node, found) if found is not None else None
-        if place is not None:
+        if found is None:
+            carrying.add(unique_id)
+        elif place := _place(table, node, found):
             carrying.add(unique_id)
             places.append(place)
     return tuple(places)

@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.avro.decoder import new_decoder
 
+from erasure.rows import POSITION, SEQUENCE
 from maintenance.lake import StoredObject, list_objects
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 SHORTEST = 6  # of the texts that are looked for
 BOUND = 15  # characters of a text that stand in a bound for certain: its 16th may be raised
 FIELD_ID = b"PARQUET:field_id"
+VALUE = "a value of the subject's"
 
 
 @dataclass(frozen=True)
@@ -61,35 +63,81 @@ def look(io: PyArrowFileIO, parts: Iterable[tuple[InTable, Table]], values: Iter
     objects = {table.location(): list_objects(io, table.location()) for _, table in parts}
     found.objects = sum(map(len, objects.values()))
     found.bytes = sum(stored.size for listed in objects.values() for stored in listed)
-    strangers: list[pa.Array] = []
     held: set[str] = set()
-    for mine, table in parts:
-        for stored in objects[table.location()]:
-            if stored.path.endswith(".parquet"):
-                rows = read_parquet(io, stored.path, table, mine.place.treatment != "rebuild")
-                if holding := mine.holding(rows):
-                    held.add(stored.path)
-                    found.values.update(mine.texts(rows, holding))
-                    found.findings.append(Finding(str(mine.place), stored.path, len(holding), "rows of the subject"))
-                strangers += _texts_of_others(rows, mine.rows(rows))
-    needles = _needles({*values, *found.values}, strangers, found)
+    files = [
+        _File(io, stored.path, mine, table)
+        for mine, table in parts
+        for stored in objects[table.location()]
+        if stored.path.endswith(".parquet")
+    ]
+    for file in files:
+        rows = file.rows_that_may_matter()
+        if rows is not None and (holding := file.mine.holding(rows)):
+            held.add(file.path)
+            found.values.update(file.mine.texts(rows, holding))
+            found.findings.append(Finding(str(file.mine.place), file.path, len(holding), "rows of the subject"))
+    needles = _needles({*values, *found.values}, files, found)
+    for file in files:
+        if file.mine.place.treatment == "rebuild" and file.path not in held and (rows := file.with_text(needles)):
+            found.findings.append(Finding(str(file.mine.place), file.path, rows, VALUE))
+    spelled = [text for n in needles for text in {n.encode(), json.dumps(n)[1:-1].encode()}]
     for location, listed in objects.items():
         name = next(str(mine.place) for mine, table in parts if table.location() == location)
         for stored in listed:
-            if not stored.path.endswith(".parquet") and (why := _says(io, stored, needles, held)):
+            if not stored.path.endswith(".parquet") and (why := _says(io, stored, spelled, held)):
                 found.findings.append(Finding(name, stored.path, 0, why))
     return found
 
 
-def read_parquet(io: PyArrowFileIO, path: str, table: Table, by_field_id: bool) -> pa.Table:
-    """A file as it lies there, its columns under the names that the table gives them now."""
-    with io.new_input(path).open() as stream:
-        rows = pq.read_table(pa.PythonFile(stream, mode="r"))
-    if not by_field_id:
-        return rows
-    names = {f.field_id: f.name for f in table.schema().fields}
-    ids = [int((column.metadata or {}).get(FIELD_ID, b"-1")) for column in rows.schema]
-    return rows.rename_columns([names.get(i, name) for i, name in zip(ids, rows.column_names, strict=True)])
+@dataclass(frozen=True)
+class _File:
+    """A Parquet file as it lies there, its columns under the names that the table gives them now."""
+
+    io: PyArrowFileIO
+    path: str
+    mine: InTable
+    table: Table
+
+    def rows_that_may_matter(self) -> pa.Table | None:
+        """All of it, where a look at the key alone shows rows of the subject or there is no key to look at."""
+        key = self.mine.place.key
+        if key and not self.mine.rows(self.read({*key, *POSITION, SEQUENCE})):
+            return None
+        return self.read()
+
+    def read(self, only: set[str] | None = None) -> pa.Table:
+        """Its rows, of all columns or of those of these names."""
+        with self.io.new_input(self.path).open() as stream:
+            file = pq.ParquetFile(pa.PythonFile(stream, mode="r"))
+            names = dict(zip(file.schema_arrow.names, self._names(file.schema_arrow), strict=True))
+            wanted = [there for there, name in names.items() if only is None or name in only]
+            rows = file.read(columns=wanted)
+        return rows.rename_columns([names[there] for there in rows.column_names])
+
+    def _names(self, schema: pa.Schema) -> list[str]:
+        if self.mine.place.treatment == "rebuild":  # a replaced table may give its ids to other columns
+            return list(schema.names)
+        names = {f.field_id: f.name for f in self.table.schema().fields}
+        return [names.get(int((column.metadata or {}).get(FIELD_ID, b"-1")), column.name) for column in schema]
+
+    def strangers_texts(self) -> Iterator[pa.ChunkedArray]:
+        """The texts of the rows that are not the subject's."""
+        rows = self.read()
+        chosen = set(self.mine.rows(rows))
+        rows = rows.filter(pa.array([n not in chosen for n in range(rows.num_rows)], pa.bool_()))
+        yield from (column for column in rows.columns if _is_text(column.type))
+
+    def with_text(self, needles: Iterable[str]) -> int:
+        """How many rows hold one of the texts."""
+        rows, found = self.read(), set()
+        for column in (column for column in rows.columns if _is_text(column.type)):
+            for needle in needles:
+                found.update(pc.indices_nonzero(pc.fill_null(pc.match_substring(column, needle), False)).to_pylist())
+        return len(found)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def decoded(content: bytes) -> bytes:
@@ -123,26 +171,17 @@ def _says(io: PyArrowFileIO, stored: StoredObject, needles: Sequence[bytes], hel
             return "names a file of the subject's"
     elif content[:2] == b"\x1f\x8b":
         content = gzip.decompress(content)
-    return "a value of the subject's" if any(needle in content for needle in needles) else None
+    return VALUE if any(needle in content for needle in needles) else None
 
 
-def _texts_of_others(rows: pa.Table, mine: Sequence[int]) -> Iterator[pa.Array]:
-    """The distinct texts of the rows that are not the subject's."""
-    others = rows.filter(pc.invert(pa.array(_marks(mine, rows.num_rows), pa.bool_()))) if mine else rows
-    for column in others.columns:
-        if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-            yield pc.unique(column).cast(pa.large_string())
-
-
-def _marks(numbers: Sequence[int], length: int) -> list[bool]:
-    chosen = set(numbers)
-    return [n in chosen for n in range(length)]
-
-
-def _needles(values: set[str], strangers: Sequence[pa.Array], found: Look) -> list[bytes]:
+def _needles(values: set[str], files: Sequence[_File], found: Look) -> set[str]:
     """What to look for: texts as a whole, and as far as a bound shows them, unless others have them too."""
-    needles = {value for value in values if len(value) >= SHORTEST}
-    needles |= {value[:BOUND] for value in needles}
-    own = {n for n in needles if not any(pc.any(pc.match_substring(texts, n)).as_py() for texts in strangers)}
-    found.looked_for, found.in_common = len(own), len(needles) - len(own) + sum(len(v) < SHORTEST for v in values)
-    return [spelled for n in sorted(own) for spelled in {n.encode(), json.dumps(n)[1:-1].encode()}]
+    wanted = {value for value in values if len(value) >= SHORTEST}
+    wanted |= {value[:BOUND] for value in wanted}
+    own = set(wanted)
+    for file in files:
+        if own and file.mine.place.treatment != "rebuild":
+            for texts in file.strangers_texts():
+                own -= {n for n in own if pc.any(pc.match_substring(texts, n)).as_py()}
+    found.looked_for, found.in_common = len(own), len(wanted - own) + sum(len(v) < SHORTEST for v in values)
+    return own

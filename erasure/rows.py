@@ -30,6 +30,8 @@ class Mine:
     def rows(self, table: pa.Table) -> list[int]:
         """Numbers of the subject's rows. Where a table has no positions, all rows of a key that was named are."""
         found: set[int] = set()
+        if not set(self.place.key) <= set(table.column_names):  # a file of another shape: the table was replaced
+            return []
         for life in self.lives:
             mask = pa.repeat(True, table.num_rows)
             for name, value in zip(self.place.key, life.key, strict=True):
