@@ -19,7 +19,7 @@ from lakehouse.settings import load_settings
 if TYPE_CHECKING:
     from erasure.plan import Plan
     from erasure.proof import Look
-    from erasure.run import Erasure
+    from erasure.steps import Erasure
 
 SHOWN = 10
 

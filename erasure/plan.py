@@ -24,7 +24,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.sql import columns, relation
-from lakehouse.trino import connect, query
+from lakehouse.trino import connect
 
 KEPT = ("spool", "quarantine")
 WAIT_STEP_SECONDS = 0.5
@@ -39,6 +39,11 @@ class Plan:
     raw: tuple[InTable, ...]
     derived: tuple[Mine, ...]
     unreadable: int
+
+    @property
+    def parts(self) -> tuple[InTable, ...]:
+        """The subjects in every table."""
+        return (*self.raw, *self.derived)
 
     @property
     def open_keys(self) -> set[Key]:
@@ -114,9 +119,9 @@ def await_readers(settings: Settings) -> None:
     Raises LakehouseError when they take too long.
     """
     running = "SELECT query_id FROM system.runtime.queries WHERE state NOT IN ('FINISHED', 'FAILED')"
-    others = {row[0] for row in query(settings, f"{running} AND query NOT LIKE '%system.runtime.queries%'")}
+    others = {row[0] for row in _ask(settings, f"{running} AND query NOT LIKE '%system.runtime.queries%'")}
     deadline = time.monotonic() + settings.ingestion.wait_seconds
-    while others and (others := others & {row[0] for row in query(settings, running)}):
+    while others and (others := others & {row[0] for row in _ask(settings, running)}):
         if time.monotonic() > deadline:
             raise LakehouseError(
                 f"Trino: query {min(others)} does not end, and may copy what is erased: end it, then run this again"
@@ -141,9 +146,20 @@ def _hash_keys(settings: Settings, table: RawTable, key: Key) -> list[str]:
     names = lake_names(table, table.key)
     stage = relation("vault", f"stg_{table.source}__{table.name}")
     same = " AND ".join(f"{columns([name])} = ?" for name in names)
-    cursor = connect(settings).cursor()
-    cursor.execute(f"SELECT DISTINCT {columns([f'hk_{table.vault.hub.name}'])} FROM {stage} WHERE {same}", list(key))
-    return [row[0] for row in cursor.fetchall()]
+    statement = f"SELECT DISTINCT {columns([f'hk_{table.vault.hub.name}'])} FROM {stage} WHERE {same}"
+    return [row[0] for row in _ask(settings, statement, list(key))]
+
+
+def _ask(settings: Settings, statement: str, values: list[Any] | None = None) -> list[list[Any]]:
+    from trino.exceptions import Error
+
+    try:
+        cursor = connect(settings).cursor()
+        cursor.execute(statement, values)
+        return cursor.fetchall()
+    except Error as error:
+        reason = str(error).splitlines()[0][:200]
+        raise LakehouseError(f"Trino has to be asked where the subject is: {reason}; run `lakehouse up`") from None
 
 
 def _scan(catalog: SqlCatalog, mine: MineInRecords) -> pa.Table:

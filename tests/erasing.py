@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from erasure.run import Erasure, erase, repeat
+from erasure.run import erase, repeat
+from erasure.steps import Erasure
 from lakehouse.declarations import Column, Declarations, declarations_from
 from lakehouse.manifest import dbt_environment, load_manifest
 from lakehouse.policies import RawPolicy

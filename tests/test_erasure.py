@@ -137,8 +137,8 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
 @pytest.mark.parametrize(
     "fault",
     [
-        "erasure.run:rewrite:after",
-        "erasure.run:publish_living:after",
+        "erasure.steps:rewrite:after",
+        "erasure.steps:publish_living:after",
         "erasure.forget:_drop_statistics:after",
         "erasure.forget:delete_condemned:before",
         "erasure.forget:_delete:after:2",
