@@ -5,7 +5,8 @@ and swaps the metadata pointers, in sorted order so that two publishes cannot de
 committed first) rolls all of it back, and everything is staged again on the new state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -24,6 +25,7 @@ from ingestion import state
 from ingestion.lease import Lease
 from lakehouse.catalog import load_table
 from lakehouse.errors import LakehouseError
+from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.retry import until_answered
 from lakehouse.settings import Settings
 
@@ -42,7 +44,10 @@ TABLE_PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
     "write.metadata.delete-after-commit.enabled": "true",
     "commit.retry.num-retries": "20",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "50",
 }
+STAGING_THREADS = 4
 MAX_CONFLICTS = 50
 
 
@@ -122,13 +127,13 @@ def ensure_cuts(catalog: SqlCatalog) -> Table:
     )
 
 
-def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: Publication) -> None:
+def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication: Publication) -> None:
     """Makes a cycle visible, all of it or nothing.
 
     Raises LeaseLost when another writer took the source over, Outdated when its plan no longer holds.
     """
     for _ in range(MAX_CONFLICTS):
-        staged = {append.identifier: _stage_append(catalog, append) for append in publication.appends}
+        staged = _stage_all(catalog, publication.appends)
         all_staged = [*staged.values()]
         if publication.cut:
             all_staged.append(_stage_cut(settings, catalog, publication, staged))
@@ -142,43 +147,44 @@ def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: 
     )
 
 
-def _stage_append(catalog: SqlCatalog, append: TableAppend) -> _Staged:
-    return _stage(catalog, append.identifier, append.data_files, append.summary, append.delete)
+def _stage_all(catalog: LakeCatalog, appends: Collection[TableAppend]) -> dict[tuple[str, str], _Staged]:
+    """Stages several tables at once: most of it is waiting for the object store."""
+    tables = catalog.load_tables([append.identifier for append in appends])
+    with ThreadPoolExecutor(STAGING_THREADS) as pool:
+        staged = list(pool.map(lambda append: _stage(catalog, tables[append.identifier], append), appends))
+    return {item.identifier: item for item in staged}
 
 
-def _stage(
-    catalog: SqlCatalog,
-    identifier: tuple[str, str],
-    files: tuple[DataFile, ...],
-    summary: dict[str, str],
-    delete: BooleanExpression | None = None,
-) -> _Staged:
-    table = catalog.load_table(identifier)
+def _stage(catalog: LakeCatalog, table: Table, append: TableAppend) -> _Staged:
     transaction = Transaction(table, autocommit=False)
-    if delete is not None:
-        transaction.delete(delete, snapshot_properties=summary)
-    with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
-        for file in files:
-            append.append_data_file(file)
-    staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
+    if append.delete is not None:
+        transaction.delete(append.delete, snapshot_properties=append.summary)
+    with transaction.update_snapshot(snapshot_properties=append.summary).merge_append() as update:
+        for file in append.data_files:
+            update.append_data_file(file)
+    requirements, updates = transaction._requirements, transaction._updates
+    staged = catalog._update_and_stage_table(table, append.identifier, requirements, updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    catalog.remember(staged.metadata_location, staged.metadata)
     snapshot = staged.metadata.current_snapshot_id
     assert snapshot is not None
-    return _Staged(identifier, table.metadata_location, staged.metadata_location, snapshot, table)
+    return _Staged(append.identifier, table.metadata_location, staged.metadata_location, snapshot, table)
 
 
 def _stage_cut(
-    settings: Settings, catalog: SqlCatalog, publication: Publication, staged: dict[tuple[str, str], _Staged]
+    settings: Settings, catalog: LakeCatalog, publication: Publication, staged: dict[tuple[str, str], _Staged]
 ) -> _Staged:
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with state.connect_catalog(settings) as connection:
         now = state.catalog_clock(connection)
+    covered = [(f"raw_{publication.source}", name) for name in cut.tables]
+    others = catalog.load_tables([identifier for identifier in covered if identifier not in staged])
     snapshots = {
         identifier[1]: str(
-            staged[identifier].snapshot_id if identifier in staged else _current_snapshot(catalog, identifier)
+            staged[identifier].snapshot_id if identifier in staged else _current_snapshot(others[identifier])
         )
-        for identifier in ((f"raw_{publication.source}", name) for name in cut.tables)
+        for identifier in covered
     }
     row = pa.Table.from_pylist(
         [
@@ -194,12 +200,12 @@ def _stage_cut(
         schema=table.schema().as_arrow(),
     )
     files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
-    return _stage(catalog, CUTS, files, {"lakehouse.source": publication.source})
+    return _stage(catalog, table, TableAppend(CUTS, files, {"lakehouse.source": publication.source}))
 
 
-def _current_snapshot(catalog: SqlCatalog, identifier: tuple[str, str]) -> int:
-    snapshot = catalog.load_table(identifier).current_snapshot()
-    assert snapshot is not None, f"{identifier[1]} is in a cut but has no snapshot"
+def _current_snapshot(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None, f"{table.name()} is in a cut but has no snapshot"
     return snapshot.snapshot_id
 
 
