@@ -50,14 +50,24 @@ def repeat(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], source: str | None = None,
     session: SparkSession | None = None, say: Say = lambda step: None,
 ) -> list[Erasure]:  # fmt: skip
-    """Does every erasure again that a tombstone remembers, of one source or of all."""
+    """Does every erasure again that a tombstone remembers, of one source or of all.
+
+    Raises LakehouseError, after the others, for a table that is declared no longer.
+    """
+    tables = {table.identifier: table for table in declarations.tables}
     wanted: dict[tuple[str, str], list[dict[str, str]]] = {}
     for stone in remembered(settings, source):
-        wanted.setdefault((stone.source, stone.table), []).append(stone.key)
-    return [
-        _erase(settings, declarations, manifest, declarations.source(s).table(t), keys, session, say)
-        for (s, t), keys in wanted.items()
+        wanted.setdefault((f"raw_{stone.source}", stone.table), []).append(stone.key)
+    done = [
+        _erase(settings, declarations, manifest, tables[name], keys, session, say)
+        for name, keys in wanted.items()
+        if name in tables
     ]
+    if unknown := sorted(".".join(name) for name in wanted.keys() - tables.keys()):
+        raise LakehouseError(
+            f"{len(done)} tables done; {', '.join(unknown)} is declared no longer: declare it, or drop it"
+        )
+    return done
 
 
 def preview(

@@ -97,6 +97,7 @@ def test_an_erasure_that_would_not_hold_is_refused(settings: Settings, spark: An
     assert people.erase(spark, "id=5").left == []
 
 
+@pytest.mark.slow
 def test_who_bore_the_key_before_or_bears_it_now_is_somebody_else(settings: Settings, spark: Any) -> None:
     """7 became 1007 and left; another person was given 7."""
     people = make_raw_people(settings)
@@ -110,6 +111,7 @@ def test_who_bore_the_key_before_or_bears_it_now_is_somebody_else(settings: Sett
     assert people.world.current("people")[7,]["name"] == people.world.rows("SELECT name FROM people WHERE id = 7")[0][0]
 
 
+@pytest.mark.slow
 def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(settings: Settings, spark: Any) -> None:
     from ingestion import pause, resume
 
