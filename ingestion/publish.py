@@ -18,6 +18,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from ingestion import lease as leases
@@ -133,7 +135,7 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     Raises LeaseLost when another writer took the source over, Outdated when its plan no longer holds.
     """
     for _ in range(MAX_CONFLICTS):
-        staged = _stage_all(catalog, publication.appends)
+        staged = _stage_all(catalog, publication.appends, settings.ingestion.max_snapshots)
         all_staged = [*staged.values()]
         if publication.cut:
             all_staged.append(_stage_cut(settings, catalog, publication, staged))
@@ -147,21 +149,25 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     )
 
 
-def _stage_all(catalog: LakeCatalog, appends: Collection[TableAppend]) -> dict[tuple[str, str], _Staged]:
+def _stage_all(
+    catalog: LakeCatalog, appends: Collection[TableAppend], max_snapshots: int
+) -> dict[tuple[str, str], _Staged]:
     """Stages several tables at once: most of it is waiting for the object store."""
     tables = catalog.load_tables([append.identifier for append in appends])
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
-        staged = list(pool.map(lambda append: _stage(catalog, tables[append.identifier], append), appends))
-    return {item.identifier: item for item in staged}
+        staged = pool.map(lambda append: _stage(catalog, tables[append.identifier], append, max_snapshots), appends)
+        return {item.identifier: item for item in staged}
 
 
-def _stage(catalog: LakeCatalog, table: Table, append: TableAppend) -> _Staged:
+def _stage(catalog: LakeCatalog, table: Table, append: TableAppend, max_snapshots: int) -> _Staged:
     transaction = Transaction(table, autocommit=False)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
     with transaction.update_snapshot(snapshot_properties=append.summary).merge_append() as update:
         for file in append.data_files:
             update.append_data_file(file)
+    if surplus := surplus_snapshots(table.metadata, max_snapshots):
+        ExpireSnapshots(transaction).by_ids(surplus).commit()
     requirements, updates = transaction._requirements, transaction._updates
     staged = catalog._update_and_stage_table(table, append.identifier, requirements, updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
@@ -200,7 +206,21 @@ def _stage_cut(
         schema=table.schema().as_arrow(),
     )
     files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
-    return _stage(catalog, table, TableAppend(CUTS, files, {"lakehouse.source": publication.source}))
+    append = TableAppend(CUTS, files, {"lakehouse.source": publication.source})
+    return _stage(catalog, table, append, settings.ingestion.max_snapshots)
+
+
+def surplus_snapshots(metadata: TableMetadata, most: int) -> list[int]:
+    """The oldest snapshots that are not tagged, once there are more than `most`: half of them go, and not one by one.
+
+    Every publish writes the whole metadata file, so a table that gets one each second would slow down without end. No
+    row goes with them: these tables are appended to. Their manifest lists are left to orphan removal.
+    """
+    if len(metadata.snapshots) <= most:
+        return []
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    ordered = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    return [s.snapshot_id for s in ordered[: len(ordered) - most // 2] if s.snapshot_id not in named]
 
 
 def _current_snapshot(table: Table) -> int:

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from ingestion import lease, state
+from lakehouse.catalog import open_catalog
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
@@ -96,6 +97,20 @@ def test_what_is_too_large_to_hold_is_peeked(source: Cluster, settings: Settings
         until(lambda: walsender(source, world) not in (None, reader))
         insert(world, 20_001, 20_010)
         assert_arrives(world, 20_010)
+
+
+def test_metadata_stays_small_however_often_is_published(source: Cluster, settings: Settings, spark: Any) -> None:
+    with streaming(source, settings, spark, max_snapshots=10) as world:
+        for row in range(21, 41):
+            insert(world, row, row)
+            until(lambda row=row: len(world.raw("orders")) >= row)
+        assert_arrives(world, 40)
+        catalog = open_catalog(world.settings)
+        try:
+            tables = catalog.load_tables([(f"raw_{world.source.name}", "orders"), ("meta", "cuts")])
+        finally:
+            catalog.close()
+        assert all(2 <= len(table.metadata.snapshots) <= 11 for table in tables.values())
 
 
 def test_an_old_open_transaction_does_not_make_cycles_cost_more(
