@@ -2,7 +2,7 @@
 
 Read from `config.meta.vault` of the table's declaration. `lakehouse scaffold` writes the models from it, and every
 mistake in it has a code: V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown
-reference, V6 unknown column, V7 name taken.
+reference, V6 unknown column, V7 name taken, V8 personal data that could not be erased.
 """
 
 from collections import Counter
@@ -102,6 +102,7 @@ class Vaulted(Protocol):
 def problems_of(table: Vaulted) -> Iterator[Problem]:
     """Mistakes within one table's declaration, each with the path of the key below `meta` that is wrong."""
     vault = table.vault
+    yield from _personal_problems(table, vault)
     if vault is None or not vault.is_modelled:
         return
     if not table.raw.key:
@@ -118,6 +119,23 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
             f"V7: a reference needs a name other than the hub's, {vault.hub.name!r}",
         )
     yield from _column_problems(table, vault)
+
+
+def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
+    """Keys stay when a data subject is erased, and so does what is told apart by them or fingerprinted with others."""
+    satellites = vault.satellites if vault else {}
+    references = vault.references.values() if vault else ()
+    named = set(table.raw.personal).union(*(s.columns for s in satellites.values() if s.personal))
+    if keys := sorted(named & set(table.raw.key)):
+        yield ("raw", "key"), f"V8: key column {', '.join(keys)} is personal data, and a key cannot be erased"
+    if linked := sorted(named & {column for reference in references for column in reference.columns}):
+        yield ("vault", "references"), f"V8: {', '.join(linked)} is personal data, and a reference cannot be erased"
+    for name, satellite in satellites.items():
+        if not satellite.personal and (mixed := sorted(named & set(satellite.columns))):
+            yield (
+                ("vault", "satellites", name),
+                f"V8: {', '.join(mixed)} is personal data: put it into a satellite with `personal: true`",
+            )
 
 
 def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
