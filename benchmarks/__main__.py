@@ -1,10 +1,11 @@
-"""`python -m benchmarks`: every benchmark with its peer in the same run; results as JSON, medians on the terminal."""
+"""`python -m benchmarks [name...]`: all benchmarks or those named; results as JSON, medians on the terminal."""
 
 import json
 import os
 import platform
 import shutil
 import statistics
+import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -26,15 +27,18 @@ VERSIONS = ("pyspark", "pyiceberg", "pyarrow", "numpy", "adbc-driver-postgresql"
 
 
 def main() -> None:
-    """Runs all benchmarks and writes benchmarks/results/<time>.json."""
+    """Runs the benchmarks and writes benchmarks/results/<time>.json."""
     from stack.control import down, up
 
+    names = sys.argv[1:] or list(BENCHMARKS)
+    if unknown := set(names) - set(BENCHMARKS):
+        sys.exit(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
     home = Path(tempfile.mkdtemp(prefix="lakehouse-bench-"))
     home.chmod(0o755)
     os.environ["LAKEHOUSE_HOME"] = str(home)
     try:
         up(load_settings())
-        results = {name: summary(run(load_settings())) for name, run in BENCHMARKS.items()}
+        results = {name: summary(BENCHMARKS[name](load_settings())) for name in names}
     finally:
         down(load_settings())
         shutil.rmtree(home, ignore_errors=True)
