@@ -127,12 +127,14 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     kinds = {name: kind for name, kind, _ in entity.columns()}
     parts = [(n, kinds[k], "Business key.") for n, k in zip(key, entity.key, strict=True)]
     name = hub.description or spoken(hub.name).capitalize() + "s"
+    test = {"src_pk": hk, "src_nk": key if len(key) > 1 else key[0], "stage": entity.stage}
+    test |= {"normalize": hub.normalize} if hub.normalize else {}
     return Model(
         f"vault/{entity.table.source}", f"hub_{hub.name}",
         call("hub", src_pk=hk, src_nk=key if len(key) > 1 else key[0], source_model=inputs),
         f"{name} the lake has ever heard of, once each, from every table that mentions them.",
         ((hk, HASH, f"Hash key of the {spoken(hub.name)}."), *parts, *EVENT),
-        (("hub_is_sound", {"src_pk": hk, "src_nk": key if len(key) > 1 else key[0]}),),
+        (("hub_is_sound", test),),
     )  # fmt: skip
 
 

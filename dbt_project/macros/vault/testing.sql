@@ -8,3 +8,8 @@ from {{ model }}
 where {{ is_known(column) }} and {{ column }} not in (select {{ hub.src_pk }} from {{ ref(hub.model) }})
 {%- endfor %}
 {% endmacro %}
+
+{#- A business key as it is hashed. -#}
+{% macro as_hashed(column, normalize) -%}
+  {{ "upper(trim(cast(" ~ column ~ " as varchar)))" if normalize == "upper_trim" else column }}
+{%- endmacro %}
