@@ -1,11 +1,10 @@
-"""`python -m benchmarks [name...]`: all benchmarks or those named; results as JSON, medians on the terminal."""
+"""`python -m benchmarks [SCENARIO ...]`: each scenario with its peers in the same run, results as JSON and in docs/."""
 
+import argparse
 import json
 import os
 import platform
 import shutil
-import statistics
-import sys
 import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,48 +14,70 @@ from typing import Any
 
 import psutil
 
-from benchmarks.ingestion import measure_ingestion
-from benchmarks.vault import measure_vault
-from lakehouse.settings import Settings, load_settings
+from benchmarks.bench import Bench, Results
+from benchmarks.report import write_report
+from benchmarks.scenarios.changes import huge_transaction, mixed_changes, narrow_inserts
+from benchmarks.scenarios.freshness import freshness
+from benchmarks.scenarios.shape import many_tables, old_transaction
+from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
+from benchmarks.scenarios.tpcb import single_row_transactions
+from benchmarks.scenarios.vault import vault_loads
+from lakehouse.settings import load_settings
+from stack.control import down, up
 
-BENCHMARKS: dict[str, Callable[[Settings], dict[str, list[float]]]] = {
-    "changes_per_second": measure_ingestion,
-    "vault_load": measure_vault,
+SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
+    "narrow_inserts": ("Changes: narrow inserts", narrow_inserts),
+    "mixed_changes": ("Changes: 20 columns, 60 % insert, 30 % update, 10 % delete, 5 tables", mixed_changes),
+    "huge_transaction": ("One transaction of 5,000,000 changes", huge_transaction),
+    "narrow_snapshot": ("Snapshot: narrow", narrow_snapshot),
+    "wide_snapshot": ("Snapshot: 20 columns", wide_snapshot),
+    "freshness": ("Freshness: 1,000 rows over five tables", freshness),
+    "single_row_transactions": ("Single-row transactions: pgbench TPC-B", single_row_transactions),
+    "many_tables": ("A cycle with many declared tables", many_tables),
+    "old_transaction": ("A transaction that stays open", old_transaction),
+    "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),
 }
 VERSIONS = ("pyspark", "pyiceberg", "pyarrow", "numpy", "adbc-driver-postgresql", "trino", "dbt-trino", "dagster")
+ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Runs the benchmarks and writes benchmarks/results/<time>.json."""
-    from stack.control import down, up
-
-    names = sys.argv[1:] or list(BENCHMARKS)
-    if unknown := set(names) - set(BENCHMARKS):
-        sys.exit(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    """Runs the scenarios on a stack of their own; what each one found is kept even when a later one fails."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("scenario", nargs="*", choices=[[], *SCENARIOS], help="all of them when left out")
+    parser.add_argument("--runs", type=int, default=5, help="runs of each contender (5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the work; docs/benchmarks.md shows 1.0")
+    parser.add_argument("--docs", action="store_true", help="write the results into docs/benchmarks.md too")
+    arguments = parser.parse_args()
+    if arguments.runs < 1 or arguments.scale <= 0:
+        parser.error("--runs and --scale must be positive")
     home = Path(tempfile.mkdtemp(prefix="lakehouse-bench-"))
     home.chmod(0o755)
     os.environ["LAKEHOUSE_HOME"] = str(home)
+    results: dict[str, Any] = {
+        "machine": machine(),
+        "versions": {name: version(name) for name in VERSIONS},
+        "settings": {"runs": arguments.runs, "scale": arguments.scale},
+        "results": {},
+    }
+    file = Path(__file__).parent / "results" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
+    file.parent.mkdir(exist_ok=True)
     try:
         up(load_settings())
-        results = {name: summary(BENCHMARKS[name](load_settings())) for name in names}
+        bench = Bench(load_settings(), arguments.runs, arguments.scale)
+        for name in arguments.scenario or SCENARIOS:
+            title, run = SCENARIOS[name]
+            contenders = {contender: found.as_json() for contender, found in run(bench).items()}
+            results["results"][name] = {"title": title, "contenders": contenders}
+            file.write_text(json.dumps(results, indent=2) + "\n")
+            for contender, found in contenders.items():
+                print(f"{name}: {contender:<28} median {found['median']:>12,} {found['unit']}", flush=True)
     finally:
         down(load_settings())
         shutil.rmtree(home, ignore_errors=True)
-    file = Path(__file__).parent / "results" / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"machine": machine(), "versions": versions(), "results": results}, indent=2) + "\n")
-    for name, result in results.items():
-        for contender, figures in result.items():
-            print(f"{name}: {contender:<28} median {figures['median']:>12,.0f}  runs {figures['runs']}")
     print(f"written to {file}")
-
-
-def summary(runs: dict[str, list[float]]) -> dict[str, Any]:
-    """Runs and their median per contender."""
-    return {
-        contender: {"runs": [round(value) for value in values], "median": round(statistics.median(values))}
-        for contender, values in runs.items()
-    }
+    if arguments.docs:
+        write_report(ROOT / "docs" / "benchmarks.md", results)
 
 
 def machine() -> dict[str, Any]:
@@ -67,11 +88,6 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "python": platform.python_version(),
     }
-
-
-def versions() -> dict[str, str]:
-    """Versions of the libraries that matter."""
-    return {name: version(name) for name in VERSIONS}
 
 
 if __name__ == "__main__":

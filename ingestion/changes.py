@@ -24,6 +24,7 @@ from lakehouse.sql import ident, literal
 class ChangePlan:
     """One read of the slot: everything committed below `upto_lsn`. Travels by pickle; holds secrets.
 
+    `received` are its messages where the live stream has brought them; without them the task peeks at the slot.
     `aside` names the targets whose records go to the spool, with the reason; `meta` holds the `meta` tables' metadata.
     """
 
@@ -34,6 +35,7 @@ class ChangePlan:
     upto_lsn: int
     xid: int
     targets: tuple[TableTarget, ...]
+    received: pa.Array | None
     aside: Mapping[str, str]
     meta: Mapping[str, str]
     io_properties: dict[str, str]
@@ -58,7 +60,7 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
         lanes.set_aside(name, reason)
     keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}
     decoder = Decoder(plan.xid, keys, lanes.landing)
-    for messages in _messages(plan):
+    for messages in _messages(plan) if plan.received is None else [plan.received]:
         _take(plan, decoder, lanes, messages)
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")

@@ -12,7 +12,6 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import psycopg
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -28,6 +27,7 @@ from ingestion.source import source_url
 from ingestion.writer import Written, staged_prefix, writable_metadata
 from lakehouse.catalog import file_io_properties
 from lakehouse.declarations import RawTable, Source
+from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.settings import IngestionSettings, Settings
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Writer:
     """
 
     settings: Settings
-    catalog: SqlCatalog
+    catalog: LakeCatalog
     session: SparkSession
     lease: Lease
     source: Source
@@ -105,7 +105,7 @@ def target(
     return TableTarget(
         source=table.source,
         name=table.name,
-        metadata_json=writable_metadata(iceberg.metadata, cycle.id),
+        metadata_json=writable_metadata(iceberg, cycle.id),
         columns=facts.columns,
         versions=versions or (facts,),
         excluded=frozenset(table.raw.exclude),
@@ -147,7 +147,7 @@ def meta_metadata(writer: Writer, states: Connection, cycle: Cycle, *names: str)
     """What tasks need to write `meta` tables, whose prefixes are registered too."""
     tables = {name: ensure_meta(writer.catalog, name) for name in names}
     register(states, writer, cycle, tables.values())
-    return {name: writable_metadata(table.metadata, cycle.id) for name, table in tables.items()}
+    return {name: writable_metadata(table, cycle.id) for name, table in tables.items()}
 
 
 def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:

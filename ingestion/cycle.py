@@ -12,6 +12,7 @@ from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer, add_counts
 from ingestion.kept import resume
+from ingestion.live import LiveStream
 from ingestion.load_changes import load_changes
 from ingestion.load_tables import load_tables, to_load
 from ingestion.planning import covered
@@ -22,7 +23,9 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
 FLUSH_PATIENCE_SECONDS = 2.0
+LIVE_PATIENCE_SECONDS = 10.0
 MAX_REPLANS = 20
+WAL_PAGE_BYTES = 64 * 1024  # the largest that Postgres can be built with; it is 8 kB nearly everywhere
 
 
 @dataclass(frozen=True)
@@ -73,15 +76,21 @@ def waiting_tables(writer: Writer, connection: Connection, states: Connection) -
     return to_load(writer, positions, survey(writer, connection, positions))
 
 
-def catch_up(writer: Writer, connection: Connection, states: Connection, until: int | None = None) -> CycleOutcome:
+def catch_up(
+    writer: Writer,
+    connection: Connection,
+    states: Connection,
+    until: int | None = None,
+    live: LiveStream | None = None,
+) -> CycleOutcome:
     """Reads the stream up to now, or at least to `until`; what the tables lack beyond the stream is left alone.
 
-    A backlog larger than `cycle_max_bytes` is published in several cuts.
+    A backlog larger than `cycle_max_bytes` is published in several cuts. Raises LiveStreamLost when `live` has ended.
     """
     rows: RowCounts = {}
     for _ in range(MAX_REPLANS):
         src.check_server(connection, writer.name)
-        stream = ensure_stream(writer, connection, states)
+        stream = ensure_stream(writer, connection, states, live)
         outlooks = _outlooks(writer, connection, states)
         try:
             rows = add_counts(rows, _resume_tables(writer, connection, states, outlooks))
@@ -90,12 +99,15 @@ def catch_up(writer: Writer, connection: Connection, states: Connection, until: 
         positions = state.read_positions(states, writer.name)
         points = [position.point for position in positions.values() if position.state == "streaming"]
         now = _now_at_least(connection, max(until or 0, *points, 0))
+        if live:
+            live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
         reached = stream.lsn
         cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
         try:
             while reached < now.lsn or cut_is_due:
-                reached = max(reached, min(now.lsn, reached + writer.limits.cycle_max_bytes))
-                rows = add_counts(rows, load_changes(writer, connection, states, outlooks, replace(now, lsn=reached)))
+                reached = next_stop(reached, now.lsn, writer.limits.cycle_max_bytes)
+                step = replace(now, lsn=reached)
+                rows = add_counts(rows, load_changes(writer, connection, states, outlooks, step, live))
                 cut_is_due = False
             return CycleOutcome(rows, reached)
         except Outdated:
@@ -103,6 +115,16 @@ def catch_up(writer: Writer, connection: Connection, states: Connection, until: 
     raise LakehouseError(
         f"source {writer.name!r}: its tables are altered faster than they can be read; nothing was lost"
     )
+
+
+def next_stop(reached: int, end: int, max_bytes: int) -> int:
+    """The LSN up to which one publish reads: the end, or a page's boundary about `max_bytes` further on; never back.
+
+    Postgres stops reading behind the first record that ends at or beyond the LSN it is given. Between a page's boundary
+    and the first record on it is a header: an LSN within would let in a transaction that commits behind it.
+    """
+    pages = max((reached + max_bytes) // WAL_PAGE_BYTES, reached // WAL_PAGE_BYTES + 1)
+    return max(reached, min(end, pages * WAL_PAGE_BYTES))
 
 
 def _outlooks(writer: Writer, connection: Connection, states: Connection) -> dict[str, Outlook]:

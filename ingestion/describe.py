@@ -12,6 +12,7 @@ from psycopg.rows import dict_row
 
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.sql import ident
 
 _MEMBER = """
 SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
@@ -107,6 +108,14 @@ class ColumnFacts:
     output_function: str
     has_default_for_earlier_rows: bool = False
     lake: str = ""
+
+    @property
+    def printed(self) -> str:
+        """SQL for the column's values as their type's output function prints them, which is what the stream carries.
+
+        A cast to text is not the same: it strips the padding of char(n) and spells booleans and addresses differently.
+        """
+        return f"pg_catalog.textin({self.output_function}({ident(self.name)}))"
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 New tables, and those in doubt, are loaded by a second thread of the source: the others do not wait for them.
 
-It publishes when `flush_bytes` of WAL have gathered or `flush_interval_seconds` have passed since the first change
-that is not in the lake, whichever comes first.
+A change that comes alone is published at once; the next publish begins `flush_interval_seconds` after the last one
+began, or after twice the time that one took, unless `flush_bytes` gather before. So a source in steady work is
+published in steady intervals, and no more than half of the time goes into publishing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import catch_up, connections, waiting_tables
+from ingestion.live import LiveStream, LiveStreamLost
+from ingestion.load_changes import stream_url
 from ingestion.load_tables import load_tables
 from ingestion.outage import OUTAGES
 from lakehouse.catalog import open_catalog
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lakehouse.follow")
 LONGEST_PAUSE_SECONDS = 30.0
+LIVE_PAUSE_SECONDS = 5.0
+IDLE_SECONDS = 2.0  # WAL without changes for the lake is passed this often, so that the source can let go of it
+PUBLISH_SHARE = 2.0
 
 
 def follow_sources(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
@@ -49,9 +55,11 @@ def follow_sources(settings: Settings, declarations: Declarations, sources: list
         thread.join()
 
 
-def flush_due(limits: IngestionSettings, behind_bytes: int, waited_seconds: float) -> bool:
-    """Whether it is time to publish: enough bytes, or long enough since the first of them."""
-    return behind_bytes >= limits.flush_bytes or (behind_bytes > 0 and waited_seconds >= limits.flush_interval_seconds)
+def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, took: float) -> float:
+    """Seconds until the next publish is due, 0 when it is; the last one began `since_begun` seconds ago."""
+    if behind_bytes >= limits.flush_bytes:
+        return 0.0
+    return max(0.0, max(limits.flush_interval_seconds, PUBLISH_SHARE * took) - since_begun)
 
 
 def _follow_source(settings: Settings, source: Source, session: SparkSession, stop: threading.Event) -> None:
@@ -81,12 +89,20 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         loader = Loader(writer)
         stack.callback(loader.join)
         stack.callback(writer.stop.set)
+        connection, states = stack.enter_context(connections(writer))
+        live = Live(writer)
+        stack.callback(live.close)
         log.info("source %r: following", source.name)
         while not stop.is_set():
-            with connections(writer) as (connection, states):
-                _log_rows(source.name, catch_up(writer, connection, states).rows)
+            begun = time.monotonic()
+            try:
+                _log_rows(source.name, catch_up(writer, connection, states, live=live.stream).rows)
                 loader.start_if_needed(waiting_tables(writer, connection, states))
-            _wait_for_flush(settings, source.name, stop, loader.wake)
+                live.open_if_near(connection, states)
+                _wait_for_flush(writer, connection, states, live.stream, stop, loader.wake, begun)
+            except LiveStreamLost as reason:
+                log.info("source %r: reading the slot by peeks: %s", source.name, reason)
+                live.close()
 
 
 class Loader:
@@ -149,23 +165,66 @@ def _wait_for_lease(settings: Settings, source: str, stop: threading.Event) -> l
     return None
 
 
-def _wait_for_flush(settings: Settings, source: str, stop: threading.Event, wake: threading.Event) -> None:
-    """Waits for changes and then for the flush to be due, until woken or stopped."""
-    first_change: float | None = None
-    with src.connect_source(settings, source) as connection, state.connect_catalog(settings) as states:
-        stream = state.read_stream(states, source)
-        assert stream is not None
-        revision = stream.revision
-        while not stop.is_set() and not wake.is_set():
-            stream = state.read_stream(states, source)
+class Live:
+    """The source's live stream, open while the lake is near the end of the WAL."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._not_before = 0.0
+        self.stream: LiveStream | None = None
+
+    def open_if_near(self, connection: Connection, states: Connection) -> None:
+        """Opens it unless it is open, was lost a moment ago, or there is a backlog, which peeks read faster."""
+        if self.stream is not None or time.monotonic() < self._not_before:
+            return
+        at, writer = state.read_stream(states, self._writer.name), self._writer
+        if at is None or src.source_now(connection).lsn - at.lsn > writer.limits.flush_bytes:
+            return
+        try:
+            url = stream_url(writer, connection)
+            self.stream = LiveStream(url, writer.slot, writer.publication, at.lsn, writer.limits.flush_bytes)
+        except LakehouseError as error:
+            log.warning("source %r: no live stream, reading the slot by peeks: %s", writer.name, error)
+            self._not_before = time.monotonic() + LONGEST_PAUSE_SECONDS
+
+    def close(self) -> None:
+        """Ends it; it is not opened again for some seconds."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+            self._not_before = time.monotonic() + LIVE_PAUSE_SECONDS
+
+
+def _wait_for_flush(
+    writer: Writer,
+    connection: Connection,
+    states: Connection,
+    live: LiveStream | None,
+    stop: threading.Event,
+    wake: threading.Event,
+    begun: float,
+) -> None:
+    """Waits for changes and then for the flush to be due, until woken or stopped; the last cycle began at `begun`."""
+    limits, took = writer.limits, time.monotonic() - begun
+    stream = state.read_stream(states, writer.name)
+    assert stream is not None
+    revision, checked = stream.revision, time.monotonic()
+    while not stop.is_set() and not wake.is_set():
+        if time.monotonic() - checked > limits.poll_seconds:
+            stream, checked = state.read_stream(states, writer.name), time.monotonic()
             if stream is None or stream.revision != revision:
                 break
+        if live is None:
             behind = src.source_now(connection).lsn - stream.lsn
-            if behind > 0 and first_change is None:
-                first_change = time.monotonic()
-            if first_change is not None and flush_due(settings.ingestion, behind, time.monotonic() - first_change):
-                break
-            stop.wait(settings.ingestion.poll_seconds)
+            has_news = behind > 0
+        else:
+            has_news = live.wait(limits.poll_seconds)
+            behind = live.lsn - stream.lsn
+        rest = flush_in(limits, behind, time.monotonic() - begun, took)
+        if rest == 0 and (has_news or (behind > 0 and time.monotonic() - begun > IDLE_SECONDS)):
+            break
+        if live is None or has_news:
+            stop.wait(min(rest, limits.poll_seconds) or limits.poll_seconds)
     wake.clear()
 
 

@@ -20,6 +20,7 @@ from ingestion.pgoutput import Batch, Relation
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.writer import TableWriter, Written
 
+BUFFERED_BYTES = 96 * 1024 * 1024  # of Arrow data that waits to be encoded, in all tables of a task
 NO_WAY_TO_TELL = "rows of a form that no look at the catalog explains"
 
 
@@ -132,7 +133,17 @@ class Lanes:
                     bad[name] = found
             except TableProblem as problem:
                 self.parked[name] = self._lanes[name].aside = str(problem)
+        self._relieve()
         return bad
+
+    def _relieve(self) -> None:
+        """Writes out the largest tables while rows of many tables together take too much memory."""
+        writers = sorted((lane.writer for lane in self._lanes.values()), key=lambda writer: writer.pending_bytes)
+        held = sum(writer.pending_bytes for writer in writers)
+        while held > BUFFERED_BYTES:
+            largest = writers.pop()
+            held -= largest.pending_bytes
+            largest.flush()
 
     def keep(self, where: str, picked: pa.Table, reasons: Mapping[tuple[int, int], str] | None = None) -> None:
         """Writes picked records to `meta.spool` or `meta.quarantine`; with `reasons` only those that it names."""
@@ -157,6 +168,8 @@ class Lanes:
         for lane in self._lanes.values():
             for texts in lane.counts.texts:
                 self._meta["unrepresentable"].add(texts.cast(self._meta["unrepresentable"].schema))
+        for writer in (*(lane.writer for lane in self._lanes.values()), *self._meta.values()):
+            writer.flush()
         landed = tuple(
             Written(name, lane.writer.close(), lane.counts.operations, lane.counts.unrepresentable)
             for name, lane in self._lanes.items()

@@ -32,7 +32,16 @@ from ingestion.evolve import steps
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import ensure_raw_table, follow_source
 from ingestion.repair import stage_repair
-from ingestion.snapshot import Chunk, ChunkPlan, Point, consistent_point, plan_chunks, read_chunk, select_sql
+from ingestion.snapshot import (
+    Chunk,
+    ChunkPlan,
+    Point,
+    consistent_point,
+    plan_chunks,
+    read_chunk,
+    select_sql,
+    typed_columns,
+)
 from ingestion.survey import Outlook, survey
 from ingestion.tasks import run_tasks
 from ingestion.writer import Written
@@ -215,7 +224,8 @@ def _chunk_plan(
     return ChunkPlan(
         **writer.task_settings,
         chunk=chunk,
-        select=select_sql(item.facts, chunk),
+        select=select_sql(item.facts, chunk, typed_columns(item.facts, item.table.raw.mask)),
+        select_text=select_sql(item.facts, chunk),
         point=point,
         target=target(item.table, item.iceberg, item.facts, cycle, from_lsn=0),
         restart=item.afresh and item.iceberg.current_snapshot() is not None,

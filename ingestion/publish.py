@@ -5,7 +5,8 @@ and swaps the metadata pointers, in sorted order so that two publishes cannot de
 committed first) rolls all of it back, and everything is staged again on the new state.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -17,6 +18,8 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from ingestion import lease as leases
@@ -24,6 +27,7 @@ from ingestion import state
 from ingestion.lease import Lease
 from lakehouse.catalog import load_table
 from lakehouse.errors import LakehouseError
+from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.retry import until_answered
 from lakehouse.settings import Settings
 
@@ -42,7 +46,10 @@ TABLE_PROPERTIES = {
     "write.metadata.previous-versions-max": "20",
     "write.metadata.delete-after-commit.enabled": "true",
     "commit.retry.num-retries": "20",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": "50",
 }
+STAGING_THREADS = 4
 MAX_CONFLICTS = 50
 
 
@@ -122,13 +129,13 @@ def ensure_cuts(catalog: SqlCatalog) -> Table:
     )
 
 
-def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: Publication) -> None:
+def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication: Publication) -> None:
     """Makes a cycle visible, all of it or nothing.
 
     Raises LeaseLost when another writer took the source over, Outdated when its plan no longer holds.
     """
     for _ in range(MAX_CONFLICTS):
-        staged = {append.identifier: _stage_append(catalog, append) for append in publication.appends}
+        staged = _stage_all(catalog, publication.appends, settings.ingestion.max_snapshots)
         all_staged = [*staged.values()]
         if publication.cut:
             all_staged.append(_stage_cut(settings, catalog, publication, staged))
@@ -142,43 +149,48 @@ def publish(settings: Settings, catalog: SqlCatalog, lease: Lease, publication: 
     )
 
 
-def _stage_append(catalog: SqlCatalog, append: TableAppend) -> _Staged:
-    return _stage(catalog, append.identifier, append.data_files, append.summary, append.delete)
+def _stage_all(
+    catalog: LakeCatalog, appends: Collection[TableAppend], max_snapshots: int
+) -> dict[tuple[str, str], _Staged]:
+    """Stages several tables at once: most of it is waiting for the object store."""
+    tables = catalog.load_tables([append.identifier for append in appends])
+    with ThreadPoolExecutor(STAGING_THREADS) as pool:
+        staged = pool.map(lambda append: _stage(catalog, tables[append.identifier], append, max_snapshots), appends)
+        return {item.identifier: item for item in staged}
 
 
-def _stage(
-    catalog: SqlCatalog,
-    identifier: tuple[str, str],
-    files: tuple[DataFile, ...],
-    summary: dict[str, str],
-    delete: BooleanExpression | None = None,
-) -> _Staged:
-    table = catalog.load_table(identifier)
+def _stage(catalog: LakeCatalog, table: Table, append: TableAppend, max_snapshots: int) -> _Staged:
     transaction = Transaction(table, autocommit=False)
-    if delete is not None:
-        transaction.delete(delete, snapshot_properties=summary)
-    with transaction.update_snapshot(snapshot_properties=summary).fast_append() as append:
-        for file in files:
-            append.append_data_file(file)
-    staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
+    if append.delete is not None:
+        transaction.delete(append.delete, snapshot_properties=append.summary)
+    with transaction.update_snapshot(snapshot_properties=append.summary).merge_append() as update:
+        for file in append.data_files:
+            update.append_data_file(file)
+    if surplus := surplus_snapshots(table.metadata, max_snapshots):
+        ExpireSnapshots(transaction).by_ids(surplus).commit()
+    requirements, updates = transaction._requirements, transaction._updates
+    staged = catalog._update_and_stage_table(table, append.identifier, requirements, updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    catalog.remember(staged.metadata_location, staged.metadata)
     snapshot = staged.metadata.current_snapshot_id
     assert snapshot is not None
-    return _Staged(identifier, table.metadata_location, staged.metadata_location, snapshot, table)
+    return _Staged(append.identifier, table.metadata_location, staged.metadata_location, snapshot, table)
 
 
 def _stage_cut(
-    settings: Settings, catalog: SqlCatalog, publication: Publication, staged: dict[tuple[str, str], _Staged]
+    settings: Settings, catalog: LakeCatalog, publication: Publication, staged: dict[tuple[str, str], _Staged]
 ) -> _Staged:
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with state.connect_catalog(settings) as connection:
         now = state.catalog_clock(connection)
+    covered = [(f"raw_{publication.source}", name) for name in cut.tables]
+    others = catalog.load_tables([identifier for identifier in covered if identifier not in staged])
     snapshots = {
         identifier[1]: str(
-            staged[identifier].snapshot_id if identifier in staged else _current_snapshot(catalog, identifier)
+            staged[identifier].snapshot_id if identifier in staged else _current_snapshot(others[identifier])
         )
-        for identifier in ((f"raw_{publication.source}", name) for name in cut.tables)
+        for identifier in covered
     }
     row = pa.Table.from_pylist(
         [
@@ -194,12 +206,26 @@ def _stage_cut(
         schema=table.schema().as_arrow(),
     )
     files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
-    return _stage(catalog, CUTS, files, {"lakehouse.source": publication.source})
+    append = TableAppend(CUTS, files, {"lakehouse.source": publication.source})
+    return _stage(catalog, table, append, settings.ingestion.max_snapshots)
 
 
-def _current_snapshot(catalog: SqlCatalog, identifier: tuple[str, str]) -> int:
-    snapshot = catalog.load_table(identifier).current_snapshot()
-    assert snapshot is not None, f"{identifier[1]} is in a cut but has no snapshot"
+def surplus_snapshots(metadata: TableMetadata, most: int) -> list[int]:
+    """The oldest snapshots that are not tagged, once there are more than `most`: half of them go, and not one by one.
+
+    Every publish writes the whole metadata file, so a table that gets one each second would slow down without end. No
+    row goes with them: these tables are appended to. Their manifest lists are left to orphan removal.
+    """
+    if len(metadata.snapshots) <= most:
+        return []
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    ordered = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
+    return [s.snapshot_id for s in ordered[: len(ordered) - most // 2] if s.snapshot_id not in named]
+
+
+def _current_snapshot(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None, f"{table.name()} is in a cut but has no snapshot"
     return snapshot.snapshot_id
 
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from ingestion.describe import ColumnFacts, TableFacts, TableProblem
 from ingestion.evolve import source_type
-from ingestion.types import ConversionError, UnrepresentableValue, convert
+from ingestion.types import ConversionError, UnrepresentableValue, convert, typed
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,10 @@ def raw_rows(
 ) -> pa.Table:
     """Rows in the raw table's Arrow schema.
 
-    `values` holds text by source column name, `meta` the decoder's metadata columns, `columns` what the values are
-    (the newest description by default). Columns that are not carried become null. Raises TableProblem under
-    the policy `error`, naming table and column, and BadRow for a text that its type never prints.
+    `values` holds text, or what arrives typed, by source column name, `meta` the decoder's metadata columns, `columns`
+    what the values are (the newest description by default). Columns that are not carried become null. Raises
+    TableProblem under the policy `error`, naming table and column, BadRow for a text that its type never prints,
+    NeedsText for a typed value outside of the lake's type.
     """
     columns = target.columns if columns is None else columns
     by_name: dict[str, pa.Array] = {}
@@ -108,6 +109,8 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
         return None
     if mask == "sha256":
         return _sha256(text)
+    if not pa.types.is_string(text.type):
+        return typed(_one_chunk(text), source_type(column))
     where = f"source {target.source!r}, table {target.name!r}, column {column.name!r}"
     try:
         converted = convert(_one_chunk(text), source_type(column), target.policy)

@@ -5,7 +5,7 @@ transaction that the snapshot does not contain has a commit LSN at or above it.
 """
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,9 +16,11 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from ingestion.describe import TableFacts, TableProblem
+from ingestion.evolve import source_type
 from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.source import connect_source, lsn_number, source_now
+from ingestion.types import NeedsText, arrives_typed
 from ingestion.writer import TableWriter, Written, write_odd
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -65,6 +67,7 @@ class ChunkPlan:
     url: str
     chunk: Chunk
     select: str
+    select_text: str
     point: Point
     target: TableTarget
     restart: bool
@@ -122,24 +125,35 @@ def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:
     return [(first, starts[i + 1] if i + 1 < len(starts) else None) for i, first in enumerate(starts)]
 
 
-def select_sql(facts: TableFacts, chunk: Chunk) -> str:
-    """The rows of a chunk, every value as its type's output function prints it, as the stream carries it.
-
-    A cast to text is not the same: it strips the padding of char(n) and spells booleans and addresses differently.
-    """
-    columns = ", ".join(
-        f"pg_catalog.textin({column.output_function}({ident(column.name)})) AS {ident(column.name)}"
-        for column in facts.columns
-    )
+def select_sql(facts: TableFacts, chunk: Chunk, typed: Collection[str] = ()) -> str:
+    """The rows of a chunk, every value as the stream carries it; the columns named in `typed` come as they are."""
+    columns = ", ".join(f"{ident(c.name) if c.name in typed else c.printed} AS {ident(c.name)}" for c in facts.columns)
     relations, bounds = chunk.from_sql()
     return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
+
+
+def typed_columns(facts: TableFacts, masked: Collection[str]) -> frozenset[str]:
+    """The columns that can arrive typed: of a built-in type itself, not of a domain, and landing as they are."""
+    return frozenset(
+        column.name
+        for column in facts.columns
+        if column.name not in masked and column.stream_oid == column.type_oid and arrives_typed(source_type(column))
+    )
 
 
 def read_chunk(plan: ChunkPlan) -> Written:
     """Reads and writes one chunk.
 
-    Raises LakehouseError naming source and relation, TableProblem for a value that does not land.
+    A value that only its text describes makes the whole chunk be read again as text. Raises LakehouseError naming
+    source and relation, TableProblem for a value that does not land.
     """
+    try:
+        return _read_chunk(plan, plan.select)
+    except NeedsText:
+        return _read_chunk(plan, plan.select_text)
+
+
+def _read_chunk(plan: ChunkPlan, select: str) -> Written:
     import adbc_driver_postgresql.dbapi as adbc
 
     counts = Counts()
@@ -153,7 +167,7 @@ def read_chunk(plan: ChunkPlan) -> Written:
             cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(plan.point.snapshot)}")
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(plan.batch_bytes)})
-            cursor.execute(plan.select)
+            cursor.execute(select)
             for batch in cursor.fetch_record_batch():
                 values = pa.Table.from_batches([batch])
                 meta = rows_at(plan.point, "r", row, batch.num_rows)

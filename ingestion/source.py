@@ -4,6 +4,7 @@ Every check here guards against a way of losing rows without an error: Postgres 
 publication, forgets a slot, or answers from another cluster after a restore.
 """
 
+import time
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,17 +38,19 @@ PINNED = {
 }
 
 
+APPLICATION = "lakehouse"
+OWN_READER_PATIENCE_SECONDS = 0.5
 KEEPALIVES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 
 
-def source_url(settings: SourceSettings) -> str:
-    """The run-time role's URL with every session setting pinned that changes how values are printed."""
+def source_url(settings: SourceSettings, **session: str) -> str:
+    """The run-time role's URL with every session setting pinned that changes how values are printed, and `session`."""
     url = parse_url(settings.url.get_secret_value())
     given = dict(url.options)
-    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED.items())
+    pinned = " ".join(f"-c {name}={value}" for name, value in (PINNED | session).items())
     given["options"] = f"{given.get('options', '')} {pinned}".strip()
     given["client_encoding"] = "UTF8"
-    given.setdefault("application_name", "lakehouse")
+    given.setdefault("application_name", APPLICATION)
     given.setdefault("connect_timeout", "10")
     for name, seconds in KEEPALIVES.items():  # a network that swallows everything is found out within a minute
         given.setdefault(name, seconds)
@@ -210,6 +213,29 @@ def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
     """Makes the permanent slot and returns its LSN."""
     lsn = _value(connection, f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')")
     return lsn_number(lsn)
+
+
+def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patience: float = 15.0) -> None:
+    """Waits until nothing reads the slot; what an earlier process of ours left behind is ended.
+
+    A server notices a killed client only when it next looks at the connection. Whoever calls this holds the source's
+    lease, so no reader of ours is in the right. Raises LakehouseError naming a reader that stays.
+    """
+    begun = time.monotonic()
+    while pid := _value(connection, f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {literal(slot)}"):
+        waited = time.monotonic() - begun
+        if waited > patience:
+            raise LakehouseError(
+                f"source {source!r}: slot {slot} is being read by process {pid} of the server, which is not ours: end "
+                f"it, or give this lake a slot of its own with LAKEHOUSE_SOURCES__{source.upper()}__SLOT"
+            )
+        if waited > OWN_READER_PATIENCE_SECONDS:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid = %s AND usename = current_user AND application_name = %s",
+                (pid, APPLICATION),
+            )
+        time.sleep(0.02)
 
 
 def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:

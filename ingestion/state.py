@@ -42,6 +42,7 @@ ALTER TABLE lakehouse.positions ADD COLUMN IF NOT EXISTS reason text;
 CREATE TABLE IF NOT EXISTS lakehouse.chunks (
   source text, "table" text, number integer, relation text[] NOT NULL, first_page bigint NOT NULL, end_page bigint,
   point bigint, PRIMARY KEY (source, "table", number));
+CREATE INDEX IF NOT EXISTS cycles_by_age ON lakehouse.cycles (source, published_at);
 """
 
 TableState = Literal["new", "loading", "streaming", "stale", "parked", "paused", "resuming"]

@@ -5,6 +5,7 @@ from dataclasses import replace
 from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, Writer
+from ingestion.live import LiveStream
 from ingestion.witness import Witness, newest_in_slot, read_witness, same_history
 from lakehouse.errors import LakehouseError
 
@@ -15,13 +16,21 @@ INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalid
 }
 
 
-def ensure_stream(writer: Writer, connection: Connection, states: Connection) -> state.Stream:
-    """The stream with its slot, both made at the first cycle; raises LakehouseError where going on would lose rows."""
+def ensure_stream(
+    writer: Writer, connection: Connection, states: Connection, live: LiveStream | None = None
+) -> state.Stream:
+    """The stream with its slot, both made at the first cycle; raises LakehouseError where going on would lose rows.
+
+    An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
+    """
     name = writer.name
     publication = src.publication_oid(connection, name, writer.publication)
-    cluster = src.identify(writer.settings, name)
+    if live is None:
+        src.free_slot(connection, name, writer.slot)
+        cluster = src.identify(writer.settings, name)
     stream, slot = state.read_stream(states, name), src.read_slot(connection, writer.slot)
     if stream is None:
+        assert live is None
         if slot is not None:
             raise LakehouseError(
                 f"source {name!r}: slot {writer.slot} exists but this lake did not make it: set another name with "
@@ -31,25 +40,25 @@ def ensure_stream(writer: Writer, connection: Connection, states: Connection) ->
         state.create_stream(states, name, writer.slot, cluster, publication)
         stream = state.read_stream(states, name)
         assert stream is not None
-    _check_identity(writer, stream, cluster, publication)
+    _check_identity(writer, stream, cluster if live is None else None, publication)
     if stream.lsn == 0:
         lsn = slot.confirmed_lsn if slot else src.create_slot(connection, writer.slot)
         state.advance_positions(states, name, lsn)
         return replace(stream, lsn=lsn)
     _check_not_behind(writer, stream, src.source_now(connection).lsn)
     confirmed = _check_slot(writer, stream, slot)
-    if confirmed < stream.lsn:
+    if confirmed < stream.lsn and live is None:
         kept = read_witness(states, name, stream.epoch)
         seen = newest_in_slot(connection, writer.slot, writer.publication, below=stream.lsn)
         _check_history(writer, stream, kept, seen, confirmed)
     return stream
 
 
-def _check_identity(writer: Writer, stream: state.Stream, cluster: state.Cluster, publication: int) -> None:
+def _check_identity(writer: Writer, stream: state.Stream, cluster: state.Cluster | None, publication: int) -> None:
     where = f"source {writer.name!r}"
     if stream.slot != writer.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {writer.slot}: set it back")
-    if (stream.system_identifier, stream.timeline) != (cluster.system_identifier, cluster.timeline):
+    if cluster and (stream.system_identifier, stream.timeline) != (cluster.system_identifier, cluster.timeline):
         raise LakehouseError(
             f"{where}: this is not the cluster the lake was read from (system identifier, timeline: "
             f"{stream.system_identifier}, {stream.timeline}; now {cluster.system_identifier}, {cluster.timeline}), so "

@@ -1,16 +1,34 @@
-"""Arrow rows to Parquet data files in the warehouse; nothing is visible before a publish names the files."""
+"""Arrow rows to Parquet data files in the warehouse; nothing is visible before a publish names the files.
+
+Rows are encoded as they come, a row group at a time and beside the thread that decodes, so that memory follows the row
+group and not the transaction.
+"""
 
 import pickle
 import uuid
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
+from threading import Lock
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from cachetools import LRUCache, cached
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
-from pyiceberg.manifest import DataFile
-from pyiceberg.table import TableProperties
+from pyiceberg.io.fileformat import FileFormatFactory, FileFormatWriter
+from pyiceberg.io.pyarrow import _determine_partitions
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.partitioning import PartitionKey
+from pyiceberg.schema import sanitize_column_names
+from pyiceberg.table import Table, TableProperties
+from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.typedef import Record
+from pyiceberg.utils.concurrent import ExecutorFactory
+
+ROW_GROUP_BYTES = 32 * 1024 * 1024  # of Arrow data
+_CYCLE = "00000000-cycle-00000000"  # where a cycle's id goes in a template
 
 
 @dataclass(frozen=True)
@@ -29,9 +47,15 @@ def staged_prefix(location: str, cycle_id: str) -> str:
     return f"{location.rstrip('/')}/data/{cycle_id}"
 
 
-def writable_metadata(metadata: TableMetadata, cycle_id: str) -> str:
+def writable_metadata(table: Table, cycle_id: str) -> str:
     """The table's metadata as JSON, with the data path set to the cycle's prefix and no history to carry around."""
-    properties = metadata.properties | {TableProperties.WRITE_DATA_PATH: staged_prefix(metadata.location, cycle_id)}
+    return _template(table).replace(_CYCLE, cycle_id)
+
+
+@cached(LRUCache(1024), key=lambda table: table.metadata_location, lock=Lock())
+def _template(table: Table) -> str:
+    metadata = table.metadata
+    properties = metadata.properties | {TableProperties.WRITE_DATA_PATH: staged_prefix(metadata.location, _CYCLE)}
     slim = metadata.model_copy(
         update={
             "properties": properties, "snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {},
@@ -42,35 +66,114 @@ def writable_metadata(metadata: TableMetadata, cycle_id: str) -> str:
 
 
 class TableWriter:
-    """Gathers rows and writes a data file per partition whenever `file_bytes` of Arrow data have come together."""
+    """Writes one table's rows to one open file per partition, a new one once `file_bytes` of Arrow data are in it."""
 
     def __init__(self, metadata_json: str, io: FileIO, file_bytes: int) -> None:
-        self._metadata = TableMetadataUtil.parse_raw(metadata_json)
+        self._metadata_json = metadata_json
         self._io = io
         self._file_bytes = file_bytes
         self._pending: list[pa.Table] = []
-        self._pending_bytes = 0
+        self.pending_bytes = 0
+        self._open: dict[Record, _OpenFile] = {}
         self._files: list[DataFile] = []
-        self.schema = self._metadata.schema().as_arrow()
+        self._under_way: Future[None] | None = None
+
+    @cached_property
+    def _metadata(self) -> TableMetadata:
+        return TableMetadataUtil.parse_raw(self._metadata_json)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """What rows have to look like."""
+        return self._metadata.schema().as_arrow()
 
     def add(self, rows: pa.Table) -> None:
         """Takes rows in the table's Arrow schema."""
         if rows.num_rows:
             self._pending.append(rows)
-            self._pending_bytes += rows.nbytes
-        if self._pending_bytes >= self._file_bytes:
-            self._flush()
+            self.pending_bytes += rows.nbytes
+        if self.pending_bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
-    def close(self) -> tuple[DataFile, ...]:
-        """Writes what is left and returns all files."""
-        self._flush()
-        return tuple(self._files)
-
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Begins to write what is pending; waits for the rows before it, so that at most two row groups are held."""
+        self._wait()
         if self._pending:
             rows = pa.concat_tables(self._pending)
-            self._files += _dataframe_to_data_files(self._metadata, rows, self._io, write_uuid=uuid.uuid4())
-            self._pending, self._pending_bytes = [], 0
+            self._pending, self.pending_bytes = [], 0
+            self._under_way = ExecutorFactory.get_or_create().submit(self._write, rows)
+
+    def close(self) -> tuple[DataFile, ...]:
+        """Writes what is left and returns all files; call `flush` on several writers first to close them together."""
+        self.flush()
+        self._wait()
+        for file in self._open.values():
+            self._files.append(file.close())
+        self._open = {}
+        return tuple(self._files)
+
+    def _wait(self) -> None:
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+
+    def _write(self, rows: pa.Table) -> None:
+        for key, part in _partitions(self._metadata, rows):
+            partition = key.partition if key else Record()
+            file = self._open.get(partition)
+            if file is None:
+                file = self._open[partition] = _OpenFile(self._metadata, self._io, key)
+            file.write(part)
+            if file.arrow_bytes >= self._file_bytes:
+                self._files.append(self._open.pop(partition).close())
+
+
+class _OpenFile:
+    """A Parquet file under way."""
+
+    def __init__(self, metadata: TableMetadata, io: FileIO, key: PartitionKey | None) -> None:
+        model = FileFormatFactory.get(FileFormat.PARQUET)
+        schema = sanitize_column_names(metadata.schema())
+        places = load_location_provider(metadata.location, metadata.properties)
+        self._output = io.new_output(places.new_data_location(f"{uuid.uuid4().hex}.{model.file_extension()}", key))
+        self._writer: FileFormatWriter = model.create_writer(self._output, schema, metadata.properties)
+        self._schema = schema.as_arrow()
+        self._spec_id = metadata.default_spec_id
+        self._partition = key.partition if key else Record()
+        self.arrow_bytes = 0
+
+    def write(self, rows: pa.Table) -> None:
+        self._writer.write(pa.Table.from_arrays(rows.columns, schema=self._schema))
+        self.arrow_bytes += rows.nbytes
+
+    def close(self) -> DataFile:
+        statistics = self._writer.close()
+        return DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=self._output.location,
+            file_format=FileFormat.PARQUET,
+            partition=self._partition,
+            file_size_in_bytes=len(self._output),
+            sort_order_id=None,
+            spec_id=self._spec_id,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics.to_serialized_dict(),
+        )
+
+
+def _partitions(metadata: TableMetadata, rows: pa.Table) -> list[tuple[PartitionKey | None, pa.Table]]:
+    """The rows by partition. Nearly always they are of one: then nothing is sorted or copied."""
+    spec, schema = metadata.spec(), metadata.schema()
+    if spec.is_unpartitioned():
+        return [(None, rows)]
+    for item in spec.fields:
+        source = schema.find_field(item.source_id)
+        values = item.transform.pyarrow_transform(source.field_type)(rows.column(source.name))
+        bounds = pc.min_max(values)
+        if values.null_count or bounds["min"] != bounds["max"]:
+            return [(p.partition_key, p.arrow_table_partition) for p in _determine_partitions(spec, schema, rows)]
+    return [(next(iter(_determine_partitions(spec, schema, rows.slice(0, 1)))).partition_key, rows)]
 
 
 def write_odd(texts: Iterable[pa.Table], metadata_json: str, io: FileIO, file_bytes: int) -> tuple[DataFile, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
+    from lakehouse.lake_catalog import LakeCatalog
+
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
 
@@ -30,11 +32,11 @@ class SnapshotFact:
     added_rows: int
 
 
-def open_catalog(settings: Settings) -> SqlCatalog:
+def open_catalog(settings: Settings) -> LakeCatalog:
     """The catalog; connects to its database at once. The caller closes it."""
-    from pyiceberg.catalog.sql import SqlCatalog
+    from lakehouse.lake_catalog import LakeCatalog
 
-    return SqlCatalog(
+    return LakeCatalog(
         settings.catalog_name,
         **{
             "uri": parse_url(settings.catalog_dsn()).sqlalchemy(),

@@ -78,11 +78,17 @@ class IngestionSettings(Section):
     """How changes are brought into the raw layer."""
 
     flush_bytes: int = Field(64 * 1024 * 1024, gt=0, description="publish when this much WAL has gathered")
-    flush_interval_seconds: float = Field(5.0, gt=0, description="or when the oldest change waited this long")
+    flush_interval_seconds: float = Field(1.0, gt=0, description="else publishes begin at least this far apart")
     poll_seconds: float = Field(0.5, gt=0, description="how often the follower looks at the WAL position")
     cycle_max_bytes: int = Field(1024 * 1024 * 1024, gt=0, description="WAL read by one cycle at most")
+    decoding_memory_bytes: int = Field(
+        256 * 1024 * 1024, ge=64 * 1024, description="what the source may hold of open transactions before it spills"
+    )
     batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="pgoutput bytes decoded at a time")
     file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes gathered per data file")
+    max_snapshots: int = Field(
+        1000, ge=10, description="of a table that is appended to; beyond, the older half goes, whatever the retention"
+    )
     snapshot_chunk_bytes: int = Field(128 * 1024 * 1024, gt=0, description="heap bytes per snapshot chunk")
     lease_seconds: float = Field(30.0, gt=1, description="a writer silent for so long loses its lease")
     wait_seconds: float = Field(300.0, gt=0, description="how long to wait for a follower to reach a position")

@@ -3,7 +3,7 @@
 A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
 `…:after:2`, says which call. After `--dagster` a materialization
-of the raw assets does the work instead, as one started from the UI would.
+of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it.
 """
 
 import importlib
@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -52,14 +53,16 @@ def main() -> None:
     settings_json, source = pickle.loads(plan.read_bytes())
     plan.unlink()
     for fault in sys.argv[2:]:
-        if fault != "--dagster":
+        if not fault.startswith("--"):
             _inject(fault)
     settings = load_settings(**json.loads(settings_json))
     declarations = Declarations(sources=(source,))
     if "--dagster" in sys.argv:
         sys.exit(_materialize(settings, declarations))
-    from ingestion import bring_up
+    from ingestion import bring_up, follow_sources
 
+    if "--follow" in sys.argv:
+        follow_sources(settings, declarations, [source.name], threading.Event())
     report = bring_up(settings, declarations, source.name)
     print(json.dumps({table.name: table.rows for table in report.tables}))
 

@@ -102,7 +102,7 @@ def source_rows(
     """The source's rows in key order, each value as its type's output function prints it."""
     forms = [source_form(pair.lake_type) for pair in pairs]
     query = (
-        f"SELECT {', '.join(_printed(pair) for pair in pairs)} FROM {relation(*table.relation)} "
+        f"SELECT {', '.join(pair.source.printed for pair in pairs)} FROM {relation(*table.relation)} "
         f"ORDER BY {', '.join(_source_order(pair) for pair in key)}"
     )
     with connection.cursor(name="reconcile") as cursor:
@@ -128,9 +128,5 @@ def _spelled(forms: list[Canonical], row: Any) -> Row:
     return tuple(None if value is None else form(value) for form, value in zip(forms, row, strict=True))
 
 
-def _printed(pair: Pair) -> str:
-    return f"pg_catalog.textin({pair.source.output_function}({ident(pair.source.name)}))"
-
-
 def _source_order(pair: Pair) -> str:
-    return f'{_printed(pair)} COLLATE "C"' if is_text(pair.lake_type) else ident(pair.source.name)
+    return f'{pair.source.printed} COLLATE "C"' if is_text(pair.lake_type) else ident(pair.source.name)

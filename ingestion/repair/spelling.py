@@ -45,7 +45,7 @@ class SpelledColumn:
     @property
     def printed(self) -> str:
         """The value as the stream carries it; SQL for Postgres."""
-        return f"pg_catalog.textin({self.source.output_function}({ident(self.source.name)}))"
+        return self.source.printed
 
     @property
     def source_text(self) -> str:

@@ -15,16 +15,20 @@ from ingestion.types.model import (
     UnreadableValue,
     UnrepresentableValue,
 )
+from ingestion.types.native import NeedsText, arrives_typed, typed
 from ingestion.types.table import target_type
 
 __all__ = [
     "ConversionError",
     "Converted",
+    "NeedsText",
     "Policy",
     "SourceType",
     "Target",
     "UnreadableValue",
     "UnrepresentableValue",
+    "arrives_typed",
     "convert",
     "target_type",
+    "typed",
 ]

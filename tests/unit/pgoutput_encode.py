@@ -95,11 +95,12 @@ def changes(draw: st.DrawFn, oid: int, width: int, marker: bytes) -> bytes:
 
 
 @st.composite
-def streams(draw: st.DrawFn) -> Stream:
-    """Complete transactions over a few relations, described anew now and then."""
+def streams(draw: st.DrawFn, ordered: bool = False) -> Stream:
+    """Complete transactions over a few relations, described anew now and then; `ordered` by their commits."""
     known: dict[int, tuple[int, bytes, str]] = {}
     messages = []
-    for number, lsn in enumerate(draw(st.lists(st.integers(1, 2**62), unique=True, max_size=5))):
+    lsns = draw(st.lists(st.integers(1, 2**62), unique=True, max_size=5))
+    for number, lsn in enumerate(sorted(lsns) if ordered else lsns):
         messages.append(begin(lsn, draw(st.integers(-(10**15), 10**15)), draw(st.integers(0, 2**32 - 1))))
         messages += [b"O" + bytes(8) + b"origin\0"] * draw(st.integers(0, 1))
         for _ in range(draw(st.integers(0, 8))):

@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench import Bench, Measurement, Results
 from lakehouse.settings import Settings
 from tests.histories import START
 from tests.zoo import Zoo, animals, build_zoo
 
 HISTORIES = (100_000, 1_000_000, 5_000_000, 20_000_000)
 BATCH = 10_000
-RUNS = 3
 CHUNK = 5_000_000
 MOMENT = "timestamp '2026-03-02 00:00 UTC' + {} * interval '3.15' second"
 EVENT = f"""date_trunc('minute', {MOMENT.format("n")}), {MOMENT.format("n")},
@@ -50,17 +50,17 @@ WHERE n >= {first} AND n < {last}"""
 CHANGES = """INSERT INTO parsed.parsed_zoo__animals
 SELECT CAST(CASE WHEN j % 4 = 0 THEN 100000000 + {history} + {run} * {batch} + j
   ELSE j * {stride} + {run} END AS integer), CAST(j % 1000 + 7 AS integer), 'name ' || CAST(j % 89 AS varchar), 'story',
-  2.5, 'u', false, {moment}, 1, 10 * {history} - 9 + {run}, j, 'zoo.public.animals', {moment}
+  2.5, 'u', false, {moment}, 1, 10 * {history} - 5, {run} * {batch} + j, 'zoo.public.animals', {moment}
 FROM unnest(sequence(0, {batch} - 1)) AS b (j)"""
 
 
-def measure_vault(settings: Settings, histories: tuple[int, ...] = HISTORIES) -> dict[str, list[float]]:
-    """CPU milliseconds and peak KiB of each table's loads, per length of history."""
+def vault_loads(bench: Bench) -> Results:
+    """CPU seconds of each table's loads, per length of history, with their peak memory."""
     place = Path(tempfile.mkdtemp(prefix="lakehouse-bench-"))
-    zoo = build_zoo(settings, place)
+    zoo = build_zoo(bench.settings, place)
     try:
         _keep_measured(zoo)
-        return _costs(zoo, histories)
+        return _costs(zoo, sorted({bench.rows(history) for history in HISTORIES}), bench.runs)
     finally:
         zoo.clear()
         shutil.rmtree(place, ignore_errors=True)
@@ -74,8 +74,8 @@ def _keep_measured(zoo: Zoo) -> None:
             file.unlink()
 
 
-def _costs(zoo: Zoo, histories: tuple[int, ...]) -> dict[str, list[float]]:
-    table, results = animals(), defaultdict[str, list[float]](list)
+def _costs(zoo: Zoo, histories: list[int], runs: int) -> Results:
+    table, results = animals(), Results()
     first = {"_epoch": 1, "_commit_lsn": 0, "_seq": 1, "_xid": 1, "_committed_at": START, "_ingested_at": None}
     table.apply("c", first, {"id": -1, "keeper_id": 1, "name": "Leo", "story": "", "weight": 1})
     zoo.publish(table.raw, START)
@@ -85,11 +85,14 @@ def _costs(zoo: Zoo, histories: tuple[int, ...]) -> dict[str, list[float]]:
         for begin in range(there, history, CHUNK):
             _fill(zoo, begin, min(begin + CHUNK, history))
         there = history
-        for run in range(RUNS):
-            for model, cpu, memory in _load(zoo, history, run):
-                results[f"{model}, {history:,} before: CPU ms"].append(cpu)
-                results[f"{model}, {history:,} before: KiB"].append(memory)
-    return dict(results)
+        for model in FILLED:
+            says = f"{BATCH:,} changes where {history:,} rows are"
+            results[f"{model}, {history:,} rows"] = Measurement("CPU s", does=says, notes={"peak MiB": []})
+        for run in range(runs):
+            for model, cpu, memory in _load(zoo, history, run, runs):
+                results[f"{model}, {history:,} rows"].add(cpu)
+                results[f"{model}, {history:,} rows"].notes["peak MiB"].append(round(memory))
+    return results
 
 
 def _fill(zoo: Zoo, first: int, last: int) -> None:
@@ -97,8 +100,8 @@ def _fill(zoo: Zoo, first: int, last: int) -> None:
         zoo.rows(f"INSERT INTO vault.{name} SELECT {columns} FROM {NUMBERS.format(first=first, last=last)}")
 
 
-def _load(zoo: Zoo, history: int, run: int) -> Iterator[tuple[str, float, float]]:
-    moment = MOMENT.format(history - 1) + f" + interval '{(run + 1) / 2}' second"
+def _load(zoo: Zoo, history: int, run: int, runs: int) -> Iterator[tuple[str, float, float]]:
+    moment = MOMENT.format(history - 1) + f" + interval '{3 * (run + 1) / (runs + 1):.3f}' second"
     stride = max(history // 4 // BATCH, 1)
     zoo.rows(CHANGES.format(history=history, run=run, batch=BATCH, stride=stride, moment=moment))
     before = {row[0] for row in zoo.rows("SELECT query_id FROM system.runtime.queries")}
@@ -118,12 +121,12 @@ def _statistics(settings: Settings, query_id: str) -> tuple[float, float]:
     request = urllib.request.Request(url, headers={"X-Trino-User": settings.trino.user})
     with urllib.request.urlopen(request) as answer:
         stats: dict[str, Any] = json.load(answer)["queryStats"]
-    return _number(stats["totalCpuTime"]), _number(stats["peakTotalMemoryReservation"]) / 1024
+    return _number(stats["totalCpuTime"]), _number(stats["peakTotalMemoryReservation"]) / 2**20
 
 
 def _number(text: str) -> float:
-    """`1.50s` in milliseconds, `12kB` in bytes."""
-    units = {"ns": 1e-6, "us": 1e-3, "ms": 1, "s": 1e3, "m": 6e4, "h": 3.6e6,
+    """`1.50s` in seconds, `12kB` in bytes."""
+    units = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600,
              "B": 1, "kB": 2**10, "MB": 2**20, "GB": 2**30}  # fmt: skip
     unit = text.lstrip("0123456789.")
     return float(text[: len(text) - len(unit)]) * units[unit]

@@ -1,0 +1,144 @@
+"""What every scenario works with: a running stack, tables of its own, one warm Spark session, and its measurements."""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import psycopg
+
+from benchmarks.probe import Cost, measured, this_process
+from benchmarks.workloads import SOURCE, create, declared, verify
+from ingestion import bring_up, follow_sources, source_status
+from ingestion.setup import prepare
+from lakehouse.declarations import Declarations
+from lakehouse.settings import Settings
+from lakehouse.spark import spark_session
+from stack.control import running
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass
+class Measurement:
+    """One contender's runs in one unit, with the CPU seconds of each side per run, and what else is worth telling."""
+
+    unit: str
+    runs: list[float] = field(default_factory=list)
+    cpu: list[dict[str, float]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
+    does: str = ""
+
+    def add(self, value: float, cost: Cost | None = None) -> None:
+        """Records one run."""
+        self.runs.append(value)
+        if cost is not None:
+            self.cpu.append({name: round(seconds, 2) for name, seconds in cost.cpu.items()})
+
+    def as_json(self) -> dict[str, Any]:
+        """Runs, median and spread (the range in per cent of the median)."""
+        middle = statistics.median(self.runs)
+        spread = 100 * (max(self.runs) - min(self.runs)) / middle if middle else 0.0
+        return {
+            "unit": self.unit, "does": self.does, "runs": [_short(v) for v in self.runs], "median": _short(middle),
+            "spread_percent": round(spread, 1), "cpu_seconds": self.cpu, **self.notes,
+        }  # fmt: skip
+
+
+Results = dict[str, Measurement]
+
+
+@dataclass
+class Bench:
+    """`scale` shrinks the work (1.0 is what docs/benchmarks.md shows); `runs` is how often each contender works."""
+
+    settings: Settings
+    runs: int
+    scale: float
+
+    def rows(self, full: int) -> int:
+        """That many rows, at this scale."""
+        return max(1000, int(full * self.scale))
+
+    @property
+    def session(self) -> SparkSession:
+        """The warm Spark session."""
+        return spark_session(self.settings, "lakehouse-bench")
+
+    @property
+    def owner_url(self) -> str:
+        """libpq URL of the tables' owner."""
+        owner = self.settings.source(SOURCE).owner_url
+        assert owner is not None
+        return owner.get_secret_value()
+
+    @contextmanager
+    def tables(
+        self, *names: str, first_rows: tuple[str, ...] = ()
+    ) -> Iterator[tuple[psycopg.Connection, Declarations]]:
+        """Empty tables that the lake knows already; they are dropped at the end."""
+        declarations = declared(dict.fromkeys(names, ("id",)))
+        with psycopg.connect(self.owner_url, autocommit=True) as connection:
+            try:
+                for name in names:
+                    connection.execute(create(name))
+                for statement in first_rows:
+                    connection.execute(statement)
+                prepare(self.settings, declarations.sources[0])
+                yield connection, declarations
+            finally:
+                for name in names:
+                    connection.execute(f"DROP TABLE IF EXISTS {name}")
+
+    def bring_up(self, declarations: Declarations) -> None:
+        """The lake has everything that is committed when this returns."""
+        bring_up(self.settings, declarations, SOURCE, self.session)
+
+    def verify(self, connection: psycopg.Connection, declarations: Declarations) -> None:
+        """Raises LakehouseError when the lake is not what the source is."""
+        verify(self.settings, connection, *(table.name for table in declarations.sources[0].tables))
+
+    @contextmanager
+    def cost(self) -> Iterator[Cost]:
+        """Measures the body: the source's servers, and ingestion with its JVM and workers."""
+        server = running(self.settings, "sources")
+        assert server is not None
+        with measured({"source": psutil.Process(server.pid), "ingestion": this_process()}) as cost:
+            yield cost
+
+    @contextmanager
+    def following(self, declarations: Declarations) -> Iterator[None]:
+        """A follower at work, as `lakehouse ingest --follow` runs it, once it has caught up."""
+        stop = threading.Event()
+        arguments = (self.settings, declarations, [SOURCE], stop)
+        thread = threading.Thread(target=follow_sources, args=arguments, daemon=True)
+        thread.start()
+        try:
+            self.until_level()
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+    def until_level(self) -> None:
+        """Waits until the follower has brought everything into a cut."""
+        with psycopg.connect(self.owner_url, autocommit=True) as connection:
+            row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
+        assert row is not None
+        while True:
+            status = source_status(self.settings, SOURCE)
+            loaded = all(table.state == "streaming" for table in status.tables)
+            if status.follower_alive and status.tables and loaded and (status.position_lsn or 0) >= row[0]:
+                return
+            time.sleep(0.02)
+
+
+def _short(value: float) -> float:
+    return round(value) if abs(value) >= 100 else round(value, 3)

@@ -1,0 +1,1 @@
+"""What the same work costs elsewhere, on the same machine in the same run."""

@@ -1,0 +1,32 @@
+"""`pg_recvlogical` to /dev/null: what the server delivers to a client that does nothing with it."""
+
+import os
+import subprocess
+
+from benchmarks.workloads import SOURCE
+from lakehouse.settings import Settings
+from lakehouse.urls import parse_url
+from stack.accounts import packaged_programs
+
+DOES = "receives the same changes and throws them away"
+
+
+def create_slot(settings: Settings) -> None:
+    """Begins to keep changes for it."""
+    _run(settings, "--create-slot")
+
+
+def receive(settings: Settings, until: str) -> None:
+    """Receives all changes up to an LSN (as text) and drops the slot."""
+    options = ["-o", "proto_version=1", "-o", "publication_names=lakehouse"]
+    _run(settings, "--start", "--endpos", until, "--file", os.devnull, *options)
+    _run(settings, "--drop-slot")
+
+
+def _run(settings: Settings, *arguments: str) -> None:
+    url = parse_url(settings.source(SOURCE).url.get_secret_value())
+    command = [
+        str(packaged_programs() / "pg_recvlogical"), "--slot", "bench_peer", "--plugin", "pgoutput",
+        "--host", url.host, "--port", str(url.port), "--username", url.user, "--dbname", url.database, *arguments,
+    ]  # fmt: skip
+    subprocess.run(command, check=True, env=os.environ | {"PGPASSWORD": url.password})

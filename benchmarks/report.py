@@ -1,0 +1,71 @@
+"""Results as people read them: a table per scenario, plots as mermaid charts, written into docs/benchmarks.md."""
+
+from pathlib import Path
+from typing import Any
+
+BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
+Json = dict[str, Any]
+
+
+def write_report(document: Path, results: Json) -> None:
+    """Replaces what is between the two marks of the document; raises ValueError when they are missing."""
+    text = document.read_text()
+    before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
+    document.write_text(text[:before] + "\n\n" + markdown(results) + "\n" + text[after:])
+
+
+def markdown(results: Json) -> str:
+    """All scenarios of one results file."""
+    machine, versions = results["machine"], results["versions"]
+    parts = [
+        f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; "
+        f"scale {results['settings']['scale']}, {results['settings']['runs']} runs each; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + "."
+    ]
+    for name, scenario in results["results"].items():
+        parts += [f"### {scenario['title']}", _table(scenario["contenders"])]
+        for contender, found in scenario["contenders"].items():
+            parts += _remarks(contender, found)
+            parts += [_plot(f"{name}: {key}", series) for key, series in found.get("series", {}).items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(contenders: Json) -> str:
+    lines = ["| | median | unit | spread | CPU s, source | CPU s, client | does |", "|---|---|---|---|---|---|---|"]
+    for name, found in contenders.items():
+        cpu = found["cpu_seconds"]
+        source, client = (_mean([run.get(side, 0.0) for run in cpu]) for side in ("source", "ingestion"))
+        lines.append(
+            f"| {name} | {found['median']:,} | {found['unit']} | {found['spread_percent']} % | {source} | {client} |"
+            f" {found['does']} |"
+        )
+    return "\n".join(lines)
+
+
+def _remarks(contender: str, found: Json) -> list[str]:
+    known = ("unit", "does", "runs", "median", "spread_percent", "cpu_seconds", "series")
+    remarks = [f"{key.replace('_', ' ')}: {_words(value)}" for key, value in found.items() if key not in known]
+    return [f"{contender}: " + "; ".join(remarks)] if remarks else []
+
+
+def _words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key.replace('_', ' ')} {_words(item)}" for key, item in value.items())
+    return ", ".join(map(_words, value)) if isinstance(value, list) else str(value)
+
+
+def _mean(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.2f}" if values else ""
+
+
+def _plot(title: str, series: list[list[float]]) -> str:
+    across, up = zip(*series, strict=True)
+    return "\n".join(
+        (
+            "```mermaid", "xychart-beta", f'  title "{title}"',
+            f'  x-axis "seconds" {across[0]} --> {max(across[-1], across[0] + 1)}',
+            f'  y-axis "{title.rpartition(": ")[2]}" 0 --> {max(1.0, round(1.1 * max(up), 1))}',
+            f"  line [{', '.join(map(str, up))}]", "```",
+        )
+    )  # fmt: skip

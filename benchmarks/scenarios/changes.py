@@ -1,0 +1,90 @@
+"""Changes a second, from the slot until Trino shows them: narrow inserts, mixed wide work, one huge transaction."""
+
+import time
+from collections.abc import Callable
+
+import psycopg
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.peers import recvlogical
+from benchmarks.workloads import SOURCE, insert, mixed
+from lakehouse.declarations import Declarations
+from lakehouse.trino import query
+
+NARROW_ROWS = 2_000_000
+NARROW_TRANSACTIONS = 20
+MIXED_TABLES = tuple(f"wide_mixed{number}" for number in range(5))
+MIXED_TRANSACTIONS = 100_000
+HUGE_ROWS = 5_000_000
+
+
+def narrow_inserts(bench: Bench) -> Results:
+    """(bigint, text, numeric), 20 transactions."""
+    size = bench.rows(NARROW_ROWS) // NARROW_TRANSACTIONS
+
+    def work(connection: psycopg.Connection, run: int) -> int:
+        for part in range(NARROW_TRANSACTIONS):
+            first = (run * NARROW_TRANSACTIONS + part) * size
+            connection.execute(insert("narrow_inserts", first + 1, first + size))
+        return size * NARROW_TRANSACTIONS
+
+    return _side_by_side(bench, ("narrow_inserts",), work)
+
+
+def mixed_changes(bench: Bench) -> Results:
+    """20 columns, 60 % inserts, 30 % updates, 10 % deletes over five tables in transactions of 10 rows."""
+    transactions = bench.rows(MIXED_TRANSACTIONS)
+
+    def work(connection: psycopg.Connection, run: int) -> int:
+        connection.execute(mixed(MIXED_TABLES, 1 + run * transactions * 6, transactions))
+        return transactions * 10
+
+    return _side_by_side(bench, MIXED_TABLES, work)
+
+
+def huge_transaction(bench: Bench) -> Results:
+    """One transaction of 5,000,000 narrow inserts; the memory of all of ingestion's processes together."""
+    rows, result = bench.rows(HUGE_ROWS), Measurement("changes/s", does="one transaction, slot to published cut")
+    with bench.tables("narrow_huge") as (connection, declarations):
+        bench.bring_up(declarations)
+        peaks = []
+        for run in range(min(2, bench.runs)):
+            connection.execute(insert("narrow_huge", run * rows + 1, (run + 1) * rows))
+            with bench.cost() as cost:
+                bench.bring_up(declarations)
+            bench.verify(connection, declarations)
+            result.add(rows / cost.seconds, cost)
+            peaks.append(round(cost.peak("ingestion") / 2**20))
+        result.notes["peak_memory_mib"] = peaks
+    return {"lakehouse": result}
+
+
+def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Callable[[psycopg.Connection, int], int]) -> Results:
+    ours = Measurement("changes/s", does="decodes, types, writes Parquet, commits Iceberg; until Trino counts the rows")
+    peer = Measurement("changes/s", does=recvlogical.DOES)
+    with bench.tables(*tables) as (connection, declarations):
+        bench.bring_up(declarations)
+        total = 0
+        for run in range(bench.runs + 1):  # the first one warms both up
+            recvlogical.create_slot(bench.settings)
+            changes = work(connection, run)
+            total += changes
+            end = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
+            assert end is not None
+            with bench.cost() as received:
+                recvlogical.receive(bench.settings, end[0])
+            with bench.cost() as cost:
+                bench.bring_up(declarations)
+                _until_visible(bench, declarations, total)
+            bench.verify(connection, declarations)
+            if run:
+                peer.add(changes / received.seconds, received)
+                ours.add(changes / cost.seconds, cost)
+    return {"lakehouse": ours, "pg_recvlogical > /dev/null": peer}
+
+
+def _until_visible(bench: Bench, declarations: Declarations, rows: int) -> None:
+    names = [table.name for table in declarations.sources[0].tables]
+    counted = " + ".join(f"(SELECT count(*) FROM raw_{SOURCE}.{name})" for name in names)
+    while query(bench.settings, f"SELECT {counted}")[0][0] < rows:
+        time.sleep(0.01)

@@ -1,0 +1,67 @@
+"""What a cycle costs as the source takes another shape: many declared tables, a transaction that stays open."""
+
+import statistics
+from collections.abc import Callable
+from functools import partial
+
+import psycopg
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.workloads import insert
+
+FEW, MANY, CHANGED = 3, 100, 3
+CYCLES = 10
+OPEN_BATCHES, OPEN_ROWS = 20, 20_000
+
+
+def many_tables(bench: Bench) -> Results:
+    """A cycle with changes in 3 tables, of 3 declared ones and of 100."""
+    results = {}
+    for count in (FEW, MANY):
+        result = Measurement("s", does=f"1,000 rows in each of {CHANGED} tables; {count} tables declared")
+        names = tuple(f"narrow_of{count}_{number}" for number in range(count))
+        with bench.tables(*names) as (connection, declarations), bench.following(declarations):
+            for cycle in range(CYCLES + 2):
+                for name in names[:CHANGED]:
+                    connection.execute(insert(name, cycle * 1000 + 1, cycle * 1000 + 1000))
+                with bench.cost() as cost:
+                    bench.until_level()
+                if cycle >= 2:
+                    result.add(cost.seconds, cost)
+            bench.verify(connection, declarations)
+        results[f"{count} tables"] = result
+    return results
+
+
+def old_transaction(bench: Bench) -> Results:
+    """Equal batches while another transaction stays open: the source's CPU per batch, streamed and peeked."""
+    results = {}
+    for name, table in (("live stream (--follow)", "narrow_open_live"), ("peeks (--once)", "narrow_open_peek")):
+        result = Measurement(
+            "source CPU s", does=f"{OPEN_ROWS:,} rows per batch; the open transaction is as old as all"
+        )
+        with bench.tables(table) as (connection, declarations), psycopg.connect(bench.owner_url) as old:
+            bench.bring_up(declarations)
+            old.execute("SELECT pg_current_xact_id()")
+            if name.startswith("live"):
+                with bench.following(declarations):
+                    _batches(bench, connection, table, result, bench.until_level)
+            else:
+                _batches(bench, connection, table, result, partial(bench.bring_up, declarations))
+            bench.verify(connection, declarations)
+        third = len(result.runs) // 3
+        result.notes["last third over first"] = round(
+            statistics.median(result.runs[-third:]) / max(0.001, statistics.median(result.runs[:third])), 2
+        )
+        results[name] = result
+    return results
+
+
+def _batches(
+    bench: Bench, connection: psycopg.Connection, table: str, result: Measurement, catch_up: Callable[[], None]
+) -> None:
+    for batch in range(OPEN_BATCHES):
+        connection.execute(insert(table, batch * OPEN_ROWS + 1, (batch + 1) * OPEN_ROWS))
+        with bench.cost() as cost:
+            catch_up()
+        result.add(cost.cpu["source"], cost)

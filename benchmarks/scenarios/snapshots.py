@@ -1,0 +1,35 @@
+"""Rows a second of a first snapshot, verified row for row, beside Spark's own JDBC source."""
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.peers import spark_jdbc
+from benchmarks.workloads import insert
+
+NARROW_ROWS = 5_000_000
+WIDE_ROWS = 2_000_000
+
+
+def narrow_snapshot(bench: Bench) -> Results:
+    """(bigint, text, numeric)."""
+    return _snapshot(bench, "narrow", bench.rows(NARROW_ROWS))
+
+
+def wide_snapshot(bench: Bench) -> Results:
+    """20 columns with numerics, timestamps and text."""
+    return _snapshot(bench, "wide", bench.rows(WIDE_ROWS))
+
+
+def _snapshot(bench: Bench, kind: str, rows: int) -> Results:
+    ours = Measurement("rows/s", does="consistent with the stream; until the table is in a cut")
+    peer = Measurement("rows/s", does=spark_jdbc.DOES)
+    for run in range(bench.runs):
+        table = f"{kind}_snapshot{run}"
+        first_rows = (insert(table, 1, rows), f"VACUUM ANALYZE {table}")
+        with bench.tables(table, first_rows=first_rows) as (connection, declarations):
+            with bench.cost() as cost:
+                bench.bring_up(declarations)
+            bench.verify(connection, declarations)
+            ours.add(rows / cost.seconds, cost)
+            with bench.cost() as copied:
+                spark_jdbc.copy_table(bench.settings, bench.session, table, rows)
+            peer.add(rows / copied.seconds, copied)
+    return {"lakehouse": ours, "Spark JDBC": peer}

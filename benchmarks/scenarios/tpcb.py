@@ -1,0 +1,145 @@
+"""pgbench's TPC-B with four clients for ten minutes: whether the follower keeps up, and what it needs for that."""
+
+import os
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.probe import Cost
+from benchmarks.workloads import SOURCE, declared
+from ingestion.setup import prepare
+from lakehouse.catalog import open_catalog
+from lakehouse.declarations import Declarations
+from lakehouse.errors import LakehouseError
+from lakehouse.trino import query
+from lakehouse.urls import parse_url
+from stack.accounts import packaged_programs
+
+SECONDS, CLIENTS, SCALE = 600, 4, 10
+KEYS = {
+    "pgbench_accounts": ("aid",), "pgbench_branches": ("bid",), "pgbench_tellers": ("tid",), "pgbench_history": (),
+}  # fmt: skip
+SUMS = {"pgbench_accounts": "abalance", "pgbench_branches": "bbalance", "pgbench_tellers": "tbalance"}
+
+
+def single_row_transactions(bench: Bench) -> Results:
+    """Each transaction is three updates and an insert."""
+    seconds = max(30, int(SECONDS * bench.scale))
+    result = Measurement(
+        "transactions/s", does=f"pgbench TPC-B, {CLIENTS} clients, {seconds} s, with --follow beside it"
+    )
+    lags: list[tuple[float, float]] = []
+    with _pgbench_tables(bench) as (connection, declarations), bench.following(declarations):
+        with bench.cost() as cost:
+            arguments = ("-T", str(seconds), "-c", str(CLIENTS), "-j", "2", "-n")
+            process = _pgbench(bench, *arguments)
+            begun = time.monotonic()
+            while process.poll() is None:
+                lags.append((time.monotonic() - begun, _seconds_behind(bench, connection)))
+                time.sleep(1.0)
+            output = process.communicate()[0]
+            ended = time.monotonic()
+            bench.until_level()
+            caught_up = time.monotonic() - ended
+        _verify(bench, connection)
+    result.add(next(float(line.split()[2]) for line in output.splitlines() if line.startswith("tps")), cost)
+    worst = max(lag for _, lag in lags)
+    result.notes = {
+        "lag_seconds": {"median": round(statistics.median(lag for _, lag in lags), 2), "max": round(worst, 2)},
+        "seconds_to_catch_up_at_the_end": round(caught_up, 2),
+        "memory": _growth(cost),
+        "most_files_per_table_and_publish": _most_files(bench),
+        "series": {"lag_seconds": _thinned(lags), "memory_mib": _thinned([(t, b / 2**20) for t, b in _memory(cost)])},
+    }
+    return {"lakehouse": result}
+
+
+@contextmanager
+def _pgbench_tables(bench: Bench) -> Iterator[tuple[psycopg.Connection, Declarations]]:
+    declarations = declared(KEYS)
+    with psycopg.connect(bench.owner_url, autocommit=True) as connection:
+        try:
+            if _pgbench(bench, "-i", "-s", str(SCALE), "-q").wait() != 0:
+                raise LakehouseError("pgbench -i failed")
+            prepare(bench.settings, declarations.sources[0])
+            yield connection, declarations
+        finally:
+            for name in KEYS:
+                connection.execute(f"DROP TABLE IF EXISTS {name}")
+
+
+def _pgbench(bench: Bench, *arguments: str) -> subprocess.Popen[str]:
+    url = parse_url(bench.owner_url)
+    server = ["-h", url.host, "-p", str(url.port), "-U", url.user, *arguments, url.database]
+    quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+    environment = os.environ | {"PGPASSWORD": url.password}
+    return subprocess.Popen(
+        [str(packaged_programs() / "pgbench"), *server], stdout=pipe, stderr=quiet, text=True, env=environment
+    )
+
+
+def _seconds_behind(bench: Bench, connection: psycopg.Connection) -> float:
+    """Age of the oldest transaction that is not in a cut: pgbench_history has every commit's time."""
+    found = query(bench.settings, f"SELECT to_unixtime(max(cut_at)) FROM meta.cuts WHERE source = '{SOURCE}'")
+    row = connection.execute(
+        "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(mtime)), 0) FROM (SELECT mtime FROM pgbench_history"
+        " WHERE mtime > to_timestamp(%s) AT TIME ZONE current_setting('TimeZone') ORDER BY mtime LIMIT 1) x",
+        (found[0][0],),
+    ).fetchone()
+    assert row is not None
+    return float(row[0])
+
+
+def _verify(bench: Bench, connection: psycopg.Connection) -> None:
+    """Balances, and every history row once."""
+    for table, column in SUMS.items():
+        expected = connection.execute(f"SELECT count(*), sum({column}) FROM {table}").fetchone()
+        newest = (
+            f"SELECT count(*), sum({column}) FROM (SELECT *, row_number() OVER (PARTITION BY {KEYS[table][0]}"
+            f" ORDER BY _commit_lsn DESC, _seq DESC) AS n FROM raw_{SOURCE}.{table}) WHERE n = 1 AND _op <> 'd'"
+        )
+        if tuple(query(bench.settings, newest)[0]) != expected:
+            raise LakehouseError(f"{table} in the lake is not what the source has")
+    expected = connection.execute("SELECT count(*), sum(delta) FROM pgbench_history").fetchone()
+    if tuple(query(bench.settings, f"SELECT count(*), sum(delta) FROM raw_{SOURCE}.pgbench_history")[0]) != expected:
+        raise LakehouseError("pgbench_history in the lake is not what the source has")
+
+
+def _most_files(bench: Bench) -> int:
+    catalog = open_catalog(bench.settings)
+    try:
+        tables = catalog.load_tables([(f"raw_{SOURCE}", name) for name in KEYS])
+        return max(
+            int(snapshot.summary.additional_properties.get("added-data-files", 0))
+            for table in tables.values()
+            for snapshot in table.metadata.snapshots[1:]
+            if snapshot.summary
+        )
+    finally:
+        catalog.close()
+
+
+def _memory(cost: Cost) -> list[tuple[float, int]]:
+    return cost.memory["ingestion"]
+
+
+def _growth(cost: Cost) -> dict[str, float]:
+    """Median of the second minute against the last one's."""
+    samples = _memory(cost)
+    end = samples[-1][0]
+    early = [size for at, size in samples if 60 <= at < 120] or [size for _, size in samples]
+    late = [size for at, size in samples if at >= end - 60]
+    first, last = statistics.median(early), statistics.median(late)
+    return {
+        "mib_in_the_second_minute": round(first / 2**20), "mib_at_the_end": round(last / 2**20),
+        "growth_percent": round(100 * (last / first - 1), 1),
+    }  # fmt: skip
+
+
+def _thinned(series: list[tuple[float, float]]) -> list[tuple[int, float]]:
+    return [(round(at), round(value, 2)) for at, value in series[:: max(1, len(series) // 60)]]

@@ -1,0 +1,65 @@
+"""PyIceberg's catalog in a SQL database, without reading again what cannot have changed.
+
+A metadata file is never written twice, so its location says what is in it: a process that looks at many tables often,
+such as ingestion, asks the database where they are and reads the files of those that moved on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import cached_property
+from threading import Lock
+
+from cachetools import LRUCache
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from pyiceberg.io import FileIO
+from pyiceberg.serializers import FromInputFile
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.typedef import EMPTY_DICT, Properties
+from sqlalchemy import select, tuple_
+from sqlalchemy.orm import Session
+
+KNOWN_FILES = 1024
+
+
+class LakeCatalog(SqlCatalog):
+    """A SqlCatalog that remembers metadata files and uses one FileIO, with its open connections, for all tables."""
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        self._known: LRUCache[str, TableMetadata] = LRUCache(KNOWN_FILES)
+        self._lock = Lock()
+
+    def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
+        """Several tables for one question to the database; those that do not exist are left out."""
+        if not identifiers:
+            return {}
+        wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(identifiers))
+        with Session(self.engine) as session:
+            found = session.scalars(select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted)).all()
+        return {(row.table_namespace, row.table_name): self._convert_orm_to_iceberg(row) for row in found}
+
+    def remember(self, location: str, metadata: TableMetadata) -> None:
+        """What was just written to a metadata file."""
+        with self._lock:
+            self._known[location] = metadata
+
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        location = orm_table.metadata_location
+        if not location:
+            return super()._convert_orm_to_iceberg(orm_table)
+        with self._lock:
+            metadata = self._known.get(location)
+        if metadata is None:
+            metadata = FromInputFile.table_metadata(self._io.new_input(location))
+            self.remember(location, metadata)
+        identifier = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
+        return Table(identifier, metadata, location, self._io, self)
+
+    @cached_property
+    def _io(self) -> FileIO:
+        return super()._load_file_io(EMPTY_DICT, str(self.properties["warehouse"]))
+
+    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
+        return self._io

@@ -1,0 +1,158 @@
+"""The follower on its live stream: everything once, at steady cost, and by peeks again whenever the stream is lost."""
+
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from ingestion import lease, state
+from lakehouse.catalog import open_catalog
+from lakehouse.settings import Settings
+from tests.clusters import Cluster, cluster, world_in
+from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
+from tests.test_slot import following, slot_of, until
+from tests.world import World
+
+pytestmark = pytest.mark.stack
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[Cluster]:
+    with cluster() as made:
+        yield made
+
+
+@contextmanager
+def streaming(made: Cluster, settings: Settings, spark: Any, **limits: Any) -> Iterator[World]:
+    """A world whose follower reads by a live stream."""
+    limits = {"flush_interval_seconds": 0.2, "poll_seconds": 0.2} | limits
+    world = world_in(made, settings, f"t{uuid.uuid4().hex[:10]}", ORDERS, TABLES, **limits)
+    insert(world, 1, 20)
+    world.ingest(spark)
+    with following(world):
+        until(lambda: walsender(made, world) is not None)
+        yield world
+
+
+def insert(world: World, first: int, last: int) -> None:
+    world.sql(f"INSERT INTO orders SELECT i, 'c', i, NULL FROM generate_series({first}, {last}) i")
+
+
+def walsender(made: Cluster, world: World) -> int | None:
+    """The process that streams the world's slot."""
+    rows = made.admin(
+        "SELECT active_pid FROM pg_replication_slots s JOIN pg_stat_replication r ON r.pid = s.active_pid"
+        f" WHERE slot_name = '{slot_of(world)}'"
+    )
+    return rows[0][0] if rows else None
+
+
+def assert_arrives(world: World, rows: int) -> None:
+    """The lake comes to hold exactly the source's rows, each event once."""
+    until(lambda: len(world.current("orders")) == rows)
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+
+
+def test_changes_come_by_the_stream_and_once(source: Cluster, settings: Settings, spark: Any) -> None:
+    with streaming(source, settings, spark) as world:
+        reader = walsender(source, world)
+        insert(world, 21, 500)
+        world.sql("UPDATE orders SET customer = 'd' WHERE id <= 10", "DELETE FROM orders WHERE id > 490")
+        assert_arrives(world, 490)
+        assert walsender(source, world) == reader
+    assert len(world.raw("orders")) == 20 + 480 + 10 + 10
+
+
+def test_an_alteration_is_followed_on_the_stream(source: Cluster, settings: Settings, spark: Any) -> None:
+    with streaming(source, settings, spark) as world:
+        insert(world, 21, 30)
+        world.sql("ALTER TABLE orders ADD COLUMN remark text", "UPDATE orders SET remark = 'n' WHERE id <= 25")
+        insert(world, 31, 40)
+        assert_arrives(world, 40)
+        until(lambda: sum(row.get("remark") == "n" for row in world.current("orders").values()) == 25)
+
+
+def test_a_lost_stream_costs_nothing_but_a_peek(source: Cluster, settings: Settings, spark: Any) -> None:
+    with streaming(source, settings, spark) as world:
+        for first in (21, 121, 221):
+            reader = walsender(source, world)
+            insert(world, first, first + 99)
+            if reader is not None:
+                source.admin(f"SELECT pg_terminate_backend({reader})")
+            assert_arrives(world, first + 99)
+        until(lambda: walsender(source, world) is not None)
+
+
+def test_what_is_too_large_to_hold_is_peeked(source: Cluster, settings: Settings, spark: Any) -> None:
+    with streaming(source, settings, spark, flush_bytes=100_000) as world:
+        reader = walsender(source, world)
+        insert(world, 21, 20_000)
+        assert_arrives(world, 20_000)
+        until(lambda: walsender(source, world) not in (None, reader))
+        insert(world, 20_001, 20_010)
+        assert_arrives(world, 20_010)
+
+
+def test_metadata_stays_small_however_often_is_published(source: Cluster, settings: Settings, spark: Any) -> None:
+    with streaming(source, settings, spark, max_snapshots=10) as world:
+        for row in range(21, 41):
+            insert(world, row, row)
+            until(lambda row=row: len(world.raw("orders")) >= row)
+        assert_arrives(world, 40)
+        catalog = open_catalog(world.settings)
+        try:
+            tables = catalog.load_tables([(f"raw_{world.source.name}", "orders"), ("meta", "cuts")])
+        finally:
+            catalog.close()
+        assert all(2 <= len(table.metadata.snapshots) <= 11 for table in tables.values())
+
+
+def test_an_old_open_transaction_does_not_make_cycles_cost_more(
+    source: Cluster, settings: Settings, spark: Any
+) -> None:
+    """A peek would decode everything since the old transaction began, each time."""
+
+    def decoded(world: World) -> int:
+        source.admin("SELECT pg_stat_force_next_flush()")
+        query = f"SELECT total_bytes FROM pg_stat_replication_slots WHERE slot_name = '{slot_of(world)}'"
+        return int(source.admin(query)[0][0])
+
+    with streaming(source, settings, spark) as world, psycopg.connect(world.owner_url) as old:
+        old.execute("SELECT pg_current_xact_id()")
+        growth = []
+        for first in range(1001, 7001, 1000):
+            before = decoded(world)
+            insert(world, first, first + 999)
+            until(lambda first=first: len(world.current("orders")) == 20 + first - 1001 + 1000)
+            time.sleep(0.5)
+            growth.append(decoded(world) - before)
+        assert max(growth) < 2 * min(growth), growth
+        assert_equal(world, "orders")
+
+
+def test_a_killed_follower_does_not_keep_the_slot(source: Cluster, settings: Settings, spark: Any) -> None:
+    world = world_in(source, settings, f"t{uuid.uuid4().hex[:10]}", ORDERS, TABLES, flush_interval_seconds=0.2)
+    insert(world, 1, 20)
+    process = world.start_driver("--follow")
+    try:
+        until(lambda: walsender(source, world) is not None, seconds=120)
+        insert(world, 21, 40)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    insert(world, 41, 60)
+    until(lambda: lease_is_free(world))
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+
+
+def lease_is_free(world: World) -> bool:
+    with state.connect_catalog(world.settings) as states:
+        return lease.holder_of(states, world.source.name) is None
