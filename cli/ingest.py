@@ -16,6 +16,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; all declared ones when left out")]
@@ -74,6 +75,24 @@ def ingest(
         from ingestion import bring_up, recover_source
 
         _each(dict.fromkeys(names), partial(recover_source if recover else bring_up, settings, declarations), as_json)
+    if recover:
+        _erase_again(settings, declarations, names)
+
+
+def _erase_again(settings: Settings, declarations: Declarations, names: list[str]) -> None:
+    """After a restore the lake, or the source, may be of a time before an erasure."""
+    from erasure.run import remembered, repeat
+
+    for name in names:
+        if stones := remembered(settings, name):
+            print(f"{name}: erasing again {len(stones)} subjects", file=sys.stderr)
+            left = [
+                f for erasure in repeat(settings, declarations, load_manifest(settings), name) for f in erasure.left
+            ]
+            if left:
+                raise LakehouseError(
+                    f"{len(left)} objects still hold erased subjects, first {left[0].path}: {left[0].why}"
+                )
 
 
 def _tables_by_source(tables: list[str]) -> dict[str, list[str]]:

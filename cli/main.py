@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "scaffold": ("cli.scaffold", "scaffold"),
     "maintain": ("cli.maintain", "maintain"),
     "reconcile": ("cli.reconcile", "reconcile"),
+    "erase": ("cli.erase", "erase"),
     "sql": ("cli.sql", "sql"),
     "show": ("cli.show", "show"),
     "demo": ("cli.demo", "demo"),

@@ -11,6 +11,7 @@ _EXPORTS = {
     "resnapshot": "ingestion.api",
     "resume": "ingestion.api",
     "replay": "ingestion.api",
+    "up_to_date_alone": "ingestion.api",
     "pause": "ingestion.operate",
     "forget": "ingestion.operate",
     "source_status": "ingestion.api",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from ingestion import lease as leases
@@ -125,19 +126,44 @@ def _aside(states: Connection, declared: Source) -> tuple[Aside, ...]:
 def _alone(
     settings: Settings, declarations: Declarations, source: str, session: SparkSession | None, before: Before
 ) -> SourceReport:
-    declared = declarations.source(source)
-    with state.connect_catalog(settings) as states:
-        state.ensure_state(states)
-        lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
-        if lease is None:
-            held = leases.holder_of(states, source)
-            raise LakehouseError(
-                f"source {source!r}: {held[0] if held else 'another writer'} is at work: stop it (a killed one is out "
-                f"after {settings.ingestion.lease_seconds:.0f} s), then run this again"
-            )
+    declared, lease = declarations.source(source), _take_over(settings, source)
     with src.connect_source(settings, source) as connection:
         until = src.committed_lsn(connection)
     return _cycle(settings, declared, lease, session, until, before)
+
+
+@contextmanager
+def up_to_date_alone(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+) -> Iterator[Writer]:
+    """The source's only writer while the block runs, after a cycle: what was committed before is in the lake.
+
+    Raises LakehouseError while another writer holds the lease.
+    """
+    declared, lease = declarations.source(source), _take_over(settings, source)
+    with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
+        try:
+            running = session or spark_session(settings, "lakehouse-ingest")
+            writer = Writer(settings, catalog, running, lease, declared)
+            with src.connect_source(settings, source) as connection:
+                until = src.committed_lsn(connection)
+            run_cycle(writer, until)
+            yield writer
+        except OUTAGES as error:
+            raise outage(source, error) from error
+
+
+def _take_over(settings: Settings, source: str) -> leases.Lease:
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
+        held = leases.holder_of(states, source)
+    if lease is None:
+        raise LakehouseError(
+            f"source {source!r}: {held[0] if held else 'another writer'} is at work: stop it (a killed one is out "
+            f"after {settings.ingestion.lease_seconds:.0f} s), then run this again"
+        )
+    return lease
 
 
 def source_status(settings: Settings, source: str) -> SourceStatus:

@@ -55,6 +55,14 @@ class RawTable(Declared):
         return tuple(column.name for column in self.columns if column.name not in self.raw.exclude)
 
     @property
+    def personal(self) -> tuple[str, ...]:
+        """The columns of personal data that land, as the source spells them: erasing a data subject empties them."""
+        named = set(self.raw.personal).union(
+            *(s.columns for s in (self.vault.satellites if self.vault else {}).values() if s.personal)
+        )
+        return tuple(name for name in self.landed if name in named)
+
+    @property
     def namespace(self) -> str:
         """The Iceberg namespace, `raw_<source>`."""
         return f"raw_{self.source}"
@@ -205,7 +213,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
 
 def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
     declared = {column.name for column in columns}
-    for part in ("key", "exclude", "mask", "alias"):
+    for part in ("key", "exclude", "mask", "alias", "personal"):
         unknown = sorted(set(getattr(raw, part)) - declared - set(raw.exclude))
         if unknown:
             raise ValueError(f"meta.raw.{part} names {', '.join(unknown)}, which is not among the declared columns")

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +69,24 @@ def _parse(settings: Settings, target_dir: Path) -> Path:
     project = settings.dbt_project_dir
     if not (project / "dbt_project.yml").exists():
         raise LakehouseError(f"{project}: no dbt_project.yml; set LAKEHOUSE_PROJECT_DIR to the checkout that holds it")
-    command = [
-        str(Path(sys.executable).with_name("dbt")), "parse", "--quiet", "--no-use-colors",
+    _dbt(settings, target_dir, "parse", "the dbt project does not parse")
+    return target_dir / "manifest.json"
+
+
+def rebuild(settings: Settings, models: Sequence[str]) -> None:
+    """Builds these models anew, as wholes; raises LakehouseError with dbt's last words."""
+    target_dir = manifest_path(settings).parent / "target"
+    _dbt(settings, target_dir, "run", "dbt run failed", "--full-refresh", "--select", *models)
+
+
+def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *arguments: str) -> None:
+    project = settings.dbt_project_dir
+    line = [
+        str(Path(sys.executable).with_name("dbt")), command, "--quiet", "--no-use-colors",
         "--project-dir", str(project), "--profiles-dir", str(project),
-        "--target-path", str(target_dir), "--log-path", str(target_dir),
+        "--target-path", str(target_dir), "--log-path", str(target_dir), *arguments,
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)})
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)})
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise LakehouseError("the dbt project does not parse: " + " ".join(lines[-6:])[:600])
-    return target_dir / "manifest.json"
+        raise LakehouseError(f"{failure}: " + " ".join(lines[-6:])[:600])

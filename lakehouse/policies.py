@@ -111,6 +111,7 @@ class RawPolicy(Policy):
     exclude: tuple[str, ...] = Field((), description="columns that never land")
     mask: dict[str, Literal["null", "sha256"]] = Field(default_factory=dict, description="column → how it is masked")
     alias: dict[str, str] = Field(default_factory=dict, description="source column → name in the lake")
+    personal: tuple[str, ...] = Field((), description="personal data that is in no personal satellite of meta.vault")
     changes: Literal["all", "inserts"] = Field("all", description="inserts: published without updates and deletes")
     on_unrepresentable: Literal["error", "clamp", "null"] = "error"
     freshness_minutes: int | None = Field(None, gt=0, description="older than this, the table counts as stale")

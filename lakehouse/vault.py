@@ -2,7 +2,8 @@
 
 Read from `config.meta.vault` of the table's declaration. `lakehouse scaffold` writes the models from it, and every
 mistake in it has a code: V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown
-reference, V6 unknown column, V7 name taken, V8 children without a key of their own, V9 a table that is two things.
+reference, V6 unknown column, V7 name taken, V8 personal data that could not be erased, V9 children without a key of
+their own, V10 a table that is two things.
 """
 
 from collections import Counter
@@ -122,6 +123,7 @@ class Vaulted(Protocol):
 def problems_of(table: Vaulted) -> Iterator[Problem]:
     """Mistakes within one table's declaration, each with the path of the key below `meta` that is wrong."""
     vault = table.vault
+    yield from _personal_problems(table, vault)
     if vault is None or not vault.is_modelled:
         return
     if not table.raw.key:
@@ -143,7 +145,7 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
 
 def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     if len(vault.forms) > 1:
-        yield ("vault", vault.forms[1]), f"V9: a table is one thing, not {' and '.join(vault.forms)}"
+        yield ("vault", vault.forms[1]), f"V10: a table is one thing, not {' and '.join(vault.forms)}"
     if vault.track_mentions and vault.hub is None:
         yield ("vault", "track_mentions"), "V1: mentions are tracked for a hub, and the table declares none"
     if vault.event is not None:
@@ -155,7 +157,7 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
         if vault.event.name in vault.references:
             yield at, f"V7: the event needs a name other than the reference's, {vault.event.name!r}"
         if vault.satellites:
-            yield ("vault", "satellites"), "V9: an event never changes: what it says stands in `event.columns`"
+            yield ("vault", "satellites"), "V10: an event never changes: what it says stands in `event.columns`"
     if vault.children_of is not None:
         at, parent = ("vault", "children_of"), vault.references.get(vault.children_of)
         if parent is None:
@@ -163,8 +165,31 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
         elif not set(parent.columns) < set(table.raw.key):
             yield (
                 at,
-                f"V8: the key has to be {', '.join(parent.columns)} and at least one column that tells the rows"
+                f"V9: the key has to be {', '.join(parent.columns)} and at least one column that tells the rows"
                 f" of one {vault.children_of} apart; it is {', '.join(table.raw.key) or 'empty'}",
+            )
+        for name, satellite in vault.satellites.items():
+            if satellite.personal:
+                yield (
+                    ("vault", "satellites", name),
+                    "V8: personal data of children could not be erased: give them a hub of their own",
+                )
+
+
+def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
+    """Keys stay when a data subject is erased, and so does what is told apart by them or fingerprinted with others."""
+    satellites = vault.satellites if vault else {}
+    references = vault.references.values() if vault else ()
+    named = set(table.raw.personal).union(*(s.columns for s in satellites.values() if s.personal))
+    if keys := sorted(named & set(table.raw.key)):
+        yield ("raw", "key"), f"V8: key column {', '.join(keys)} is personal data, and a key cannot be erased"
+    if linked := sorted(named & {column for reference in references for column in reference.columns}):
+        yield ("vault", "references"), f"V8: {', '.join(linked)} is personal data, and a reference cannot be erased"
+    for name, satellite in satellites.items():
+        if not satellite.personal and (mixed := sorted(named & set(satellite.columns))):
+            yield (
+                ("vault", "satellites", name),
+                f"V8: {', '.join(mixed)} is personal data: put it into a satellite with `personal: true`",
             )
 
 

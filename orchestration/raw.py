@@ -12,6 +12,7 @@ import dagster as dg
 
 from lakehouse.declarations import RawTable, Source
 from orchestration import tags
+from orchestration.erasing import erasing_definitions
 from orchestration.lag import lag_definitions
 from orchestration.loads import load_definitions, loads_of
 from orchestration.reconciling import reconciling_definitions
@@ -30,6 +31,7 @@ def source_definitions(source: Source, first_day: date) -> dg.Definitions:
         dg.Definitions(assets=[raw_assets(source)]),
         *(load_definitions(load, first_day) for load in loads_of(source)),
         reconciling_definitions(source),
+        erasing_definitions(source),
         lag_definitions(source),
     )
 

@@ -12,12 +12,14 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.workers import sign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from erasure.proof import Look
     from ingestion import SourceReport, SourceStatus
     from ingestion.reconcile import TableComparison
     from lakehouse.catalog import SnapshotFact
@@ -70,6 +72,13 @@ class Lake(dg.ConfigurableResource):
 
         wanted = [f"{source}.{table}" for table in tables]
         return list(reconcile_raw(self.settings(), self.declarations(), wanted, session=spark.spark_session))
+
+    def verify_erasures(self, source: str, table: str) -> "Look":
+        """Looks for erased subjects of a table, in every object of all tables that held them."""
+        from erasure.run import verify
+
+        settings = self.settings()
+        return verify(settings, load_manifest(settings), self.declarations().source(source).table(table))
 
     def source_status(self, source: str) -> "SourceStatus":
         """Follower, slot and position; no Spark."""

@@ -96,7 +96,7 @@ def make_orchestrated(settings: Settings, project: Path, seed: int) -> Orchestra
     ddl = ";".join(f"{t.ddl()};{t.insert(1, 500)}" for t in tables)
     policies = {t.name: RawPolicy(relation=f"public.{t.name}", key=(t.key,)) for t in tables}
     world = make_world(settings, ddl, policies)
-    _copy_project(settings, project)
+    copy_project(settings, project)
     declare(project / "dbt_project", world.source.name, tables)
     source = world.settings.sources[world.source.name]
     prefix = f"LAKEHOUSE_SOURCES__{world.source.name.upper()}__"
@@ -110,7 +110,8 @@ def make_orchestrated(settings: Settings, project: Path, seed: int) -> Orchestra
     return Orchestrated(world, tables, environment)
 
 
-def _copy_project(settings: Settings, project: Path) -> None:
+def copy_project(settings: Settings, project: Path) -> None:
+    """The dbt project without the samples."""
     shutil.copytree(settings.dbt_project_dir, project / "dbt_project")
     shutil.copy(settings.project_dir / "workspace.yaml", project)
     models = project / "dbt_project" / "models"

@@ -101,10 +101,10 @@ def test_what_is_too_large_to_hold_is_peeked(source: Cluster, settings: Settings
 
 def test_metadata_stays_small_however_often_is_published(source: Cluster, settings: Settings, spark: Any) -> None:
     with streaming(source, settings, spark, max_snapshots=10) as world:
-        for row in range(21, 41):
+        for row in range(21, 35):
             insert(world, row, row)
             until(lambda row=row: len(world.raw("orders")) >= row)
-        assert_arrives(world, 40)
+        assert_arrives(world, 34)
         catalog = open_catalog(world.settings)
         try:
             tables = catalog.load_tables([(f"raw_{world.source.name}", "orders"), ("meta", "cuts")])

@@ -57,7 +57,7 @@ sources:
             vault:
               children_of: owner
               references: {owner: {columns: [person_id], hub: person}}
-              satellites: {phone: {columns: [digits], personal: true}}
+              satellites: {phone: [digits]}
         columns: [{name: person_id, data_type: text}, {name: kind, data_type: text}, {name: digits, data_type: text}]
       - name: payments
         config:
@@ -98,15 +98,16 @@ def declared(place: Path, text: str = TABLES) -> Declarations:
         ("hub: person}\n                payer", "hub: nobody}\n                payer", "V5", "buyer:"),
         ("order_details: [total]", "order_details: [total, nope]", "V6", "order_details"),
         ("hub: {name: person, blank: unknown}", "hub: order", "V7", None),
+        ("{phone: [digits]}", "{phone: {columns: [digits], personal: true}}", "V8", "phone"),
         ("children_of: owner", "children_of: nobody", "V5", "children_of"),
-        ("key: [person_id, kind]", "key: [person_id]", "V8", "children_of"),
-        ("key: [person_id, kind]", "key: [kind]", "V8", "children_of"),
-        ("children_of: owner", "children_of: owner\n              hub: phone", "V9", "children_of"),
+        ("key: [person_id, kind]", "key: [person_id]", "V9", "children_of"),
+        ("key: [person_id, kind]", "key: [kind]", "V9", "children_of"),
+        ("children_of: owner", "children_of: owner\n              hub: phone", "V10", "children_of"),
         ("children_of: owner", "children_of: owner\n              track_mentions: true", "V1", "track_mentions"),
         ("to: [order, payer], columns", "to: [], columns", "V2", "event"),
         ("to: [order, payer], columns", "to: [order, seller], columns", "V5", "event"),
         ("columns: [paid]}", "columns: []}", "V4", "vault:"),
-        ("columns: [paid]}", "columns: []}\n              satellites: {paid: [paid]}", "V9", "satellites"),
+        ("columns: [paid]}", "columns: []}\n              satellites: {paid: [paid]}", "V10", "satellites"),
         ("columns: [paid]}", "columns: [paid, nope]}", "V6", "event"),
         ("event: {name: payment", "event: {name: order", "V7", "event"),
     ],

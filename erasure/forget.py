@@ -1,0 +1,107 @@
+"""Cuts a table's past off and deletes its files, whatever its retention says.
+
+The commit that replaced a subject's files names them once more, as deleted, with the bounds of their values; so one
+more snapshot without changes is made, which lists living files only, and every other one is expired. Files that only
+those referred to are written down, then cut off, then deleted: killed anywhere, the next run finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.table import Table
+from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+from erasure import tombstones
+from erasure.rewrite import MAX_CONFLICTS, SUMMARY
+from lakehouse.errors import LakehouseError
+from maintenance.reachable import reachable_files
+
+
+def check_references(table: Table) -> None:
+    """Raises LakehouseError for a tag or another branch: it would keep what is to be erased."""
+    if kept := sorted(name for name in table.metadata.refs if name != "main"):
+        raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
+
+
+def list_the_living(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
+    """A snapshot that changes nothing and names only files that are there."""
+
+    def append(table: Table) -> None:
+        with table.transaction() as transaction, transaction.update_snapshot(snapshot_properties=SUMMARY).fast_append():
+            pass
+
+    _until_committed(catalog, identifier, append)
+
+
+def cut_off(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[str, str]) -> int:
+    """Expires every snapshot but the current one and drops all statistics; returns how many snapshots went."""
+    before = len(catalog.load_table(identifier).metadata.snapshots)
+    _until_committed(catalog, identifier, _drop_statistics)
+
+    def expire(table: Table) -> None:
+        current = table.metadata.current_snapshot_id
+        old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current]
+        tombstones.condemn(states, identifier, reachable_files(table) - reachable_files(_only_now(table)))
+        if old:
+            _expiry(table).by_ids(old).commit()
+
+    _until_committed(catalog, identifier, expire)
+    return before - len(catalog.load_table(identifier).metadata.snapshots)
+
+
+def delete_condemned(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[str, str]) -> int:
+    """Deletes what was cut off, except what the table refers to after all; returns how many files."""
+    paths = tombstones.condemned(states, identifier)
+    if not paths:
+        return 0
+    table = catalog.load_table(identifier)
+    doomed = paths - reachable_files(table)
+    delete_objects(table, doomed)
+    tombstones.executed(states, identifier)
+    return len(doomed)
+
+
+def delete_objects(table: Table, paths: set[str]) -> None:
+    """Deletes objects; one that is gone already is fine."""
+    for path in sorted(paths):
+        _delete(table, path)
+
+
+def _delete(table: Table, path: str) -> None:
+    with suppress(FileNotFoundError):
+        table.io.delete(path)
+
+
+def _only_now(table: Table) -> Table:
+    """The table as it will be without its past."""
+    current = [s for s in table.metadata.snapshots if s.snapshot_id == table.metadata.current_snapshot_id]
+    slim = table.metadata.model_copy(update={"snapshots": current, "statistics": [], "partition_statistics": []})
+    return Table(table.name(), slim, table.metadata_location, table.io, table.catalog)
+
+
+def _drop_statistics(table: Table) -> None:
+    for statistics in table.metadata.statistics:
+        table.update_statistics().remove_statistics(statistics.snapshot_id).commit()
+        table = table.refresh()
+
+
+def _expiry(table: Table) -> ExpireSnapshots:
+    return table.maintenance.expire_snapshots()
+
+
+def _until_committed(catalog: SqlCatalog, identifier: tuple[str, str], change: Callable[[Table], None]) -> None:
+    for _ in range(MAX_CONFLICTS):
+        try:
+            return change(catalog.load_table(identifier))
+        except CommitFailedException:
+            continue
+    raise LakehouseError(f"{'.'.join(identifier)}: other writers commit all the time; run the erasure again")
+
+
+def _name(table: Table) -> str:
+    return ".".join(table.name())

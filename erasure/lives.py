@@ -1,0 +1,107 @@
+"""Which rows are one data subject's: those of its key, and those under other keys that it bore before or bears since.
+
+A key change is a `d` of the old key and, at the next place, a `c` of the new one that names it. The row that stood
+under the old key was the subject's from its birth to that place; what bore the key before or after is somebody else's.
+The key that was named is the subject's for all times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Key = tuple[Any, ...]
+Position = tuple[float, ...]  # epoch, commit LSN, seq
+FIRST: Position = (-1,)
+NEVER: Position = (math.inf,)
+
+
+@dataclass(frozen=True)
+class Event:
+    """A change of a raw table; the key of a truncate is None."""
+
+    key: Key | None
+    position: Position
+    op: str
+    old_key: Key | None = None
+
+
+@dataclass(frozen=True)
+class Life:
+    """A key, and the positions `start <= position < end` at which it was the subject's."""
+
+    key: Key
+    start: Position = FIRST
+    end: Position = NEVER
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing has ended it: the source may hold the row."""
+        return self.end == NEVER
+
+    def holds(self, position: Position) -> bool:
+        """Whether a row at this position is part of it."""
+        return self.start <= position < self.end
+
+
+def lives_of(key: Key, events: Sequence[Event]) -> tuple[Life, ...]:
+    """All lives of the subject that bears `key`, from the events of its key and of all keys it may have borne."""
+    ordered = sorted(events, key=lambda event: event.position)
+    found = {Life(key)}
+    for event in ordered:
+        if event.key == key and event.old_key is not None:
+            found.update(_before(event.old_key, event.position, ordered))
+        elif event.old_key == key and event.key is not None:
+            found.update(_after(event.key, event.position, ordered))
+    return tuple(sorted((life for life in found if life.key != key or life == Life(key)), key=lambda life: life.start))
+
+
+def linked_keys(key: Key, moves: Sequence[tuple[Key, Key]]) -> set[Key]:
+    """Every key that a chain of key changes connects with `key`, itself included."""
+    found, waiting = {key}, [key]
+    while waiting:
+        at = waiting.pop()
+        for old, new in moves:
+            for other in {old, new} if at in (old, new) else ():
+                if other not in found:
+                    found.add(other)
+                    waiting.append(other)
+    return found
+
+
+def position_text(position: Position) -> str:
+    """A position as the vault's `source_seq` spells it; `FIRST` and `NEVER` sort before and after all of them."""
+    if position in (FIRST, NEVER):
+        return "" if position == FIRST else "~"
+    epoch, lsn, seq = (int(part) for part in position)
+    return f"{epoch:010d}.{lsn:019d}.{seq:019d}"
+
+
+def _before(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[Life]:
+    """The life of `key` that ended as its bearer took another one, and those before it."""
+    own_end = _neighbour(moved_at, -1)
+    ends = [e.position for e in events if e.position < own_end and _ends(e, key)]
+    life = Life(key, _neighbour(ends[-1], 1) if ends else FIRST, moved_at)
+    yield life
+    for event in events:
+        if event.key == key and event.old_key is not None and life.holds(event.position):
+            yield from _before(event.old_key, event.position, events)
+
+
+def _after(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[Life]:
+    """The life of `key` that began with a key change, and those after it."""
+    end = next((e.position for e in events if e.position > moved_at and _ends(e, key)), None)
+    yield Life(key, moved_at, _neighbour(end, 1) if end else NEVER)
+    for event in events:
+        if end and event.old_key == key and event.key is not None and event.position == _neighbour(end, 1):
+            yield from _after(event.key, event.position, events)
+
+
+def _ends(event: Event, key: Key) -> bool:
+    return event.op == "t" or (event.op == "d" and event.key == key)
+
+
+def _neighbour(position: Position, step: int) -> Position:
+    return (*position[:-1], position[-1] + step)

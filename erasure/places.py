@@ -1,0 +1,138 @@
+"""Which tables hold a subject's rows, found from the declaration and dbt's graph: no list is kept by hand.
+
+Below a raw table personal data goes where a column of its name goes: in every layer but the marts a column keeps its
+name from table to table. A view holds nothing and passes everything on. A table that dbt builds whole is built anew,
+whatever it calls its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+
+Treatment = Literal["empty", "collapse", "delete", "rebuild"]
+"""What becomes of the subject's rows. `empty`: personal columns become null. `collapse`: the same in a satellite, whose
+rows then follow their hashdiffs anew. `delete`: they go. `rebuild`: dbt builds the whole table again."""
+
+WHOLE = frozenset({"table", "rebuilt_table"})
+NOT_STORED = frozenset({"view", "ephemeral"})
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table with rows of a subject.
+
+    `key` are the columns that find them: those of the raw table's key, or one hash key; empty where nothing does.
+    `personal` are the columns to empty; `kept`, for a raw table, the only ones that are not.
+    """
+
+    identifier: tuple[str, str]
+    treatment: Treatment
+    key: tuple[str, ...]
+    personal: frozenset[str]
+    kept: frozenset[str] | None = None
+    is_hashed: bool = False
+    hashdiff: str | None = None
+    model: str = ""
+
+    def personal_among(self, columns: tuple[str, ...] | list[str]) -> list[str]:
+        """The columns of a file that are personal: of a raw table all that nobody has declared not to be."""
+        if self.kept is not None:
+            return [name for name in columns if name not in self.kept]
+        return [name for name in columns if name in self.personal]
+
+    def __str__(self) -> str:
+        return ".".join(self.identifier)
+
+
+def lake_names(table: RawTable, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """Declared columns as the lake calls them."""
+    return tuple(table.raw.alias.get(name, name) for name in columns)
+
+
+def raw_place(table: RawTable, metadata_columns: tuple[str, ...]) -> Place:
+    """The raw table. A column that no declaration names (new in the source, or set aside by a change of type) counts
+    as personal: nobody has said that it is not."""
+    kept = {*lake_names(table, table.landed), *metadata_columns} - {*lake_names(table, table.personal)}
+    key, personal = lake_names(table, table.key), frozenset(lake_names(table, table.personal))
+    return Place(table.identifier, "empty", key, personal, frozenset(kept))
+
+
+def derived_places(
+    table: RawTable, manifest: Mapping[str, Any], columns_of: Callable[[tuple[str, str]], tuple[str, ...] | None]
+) -> tuple[Place, ...]:
+    """The tables below a raw table that hold its personal columns, in dbt's order.
+
+    `columns_of` gives a stored table's columns, or None when it is not in the lake. Raises LakehouseError for a table
+    whose rows cannot be found by key.
+    """
+    nodes = manifest.get("nodes", {})
+    carrying = {_source_id(table, manifest)}
+    places: list[Place] = []
+    for unique_id in _in_order(nodes):
+        node = nodes[unique_id]
+        if not carrying & set(node["depends_on"]["nodes"]):
+            continue
+        if node["config"].get("materialized") in NOT_STORED:
+            carrying.add(unique_id)
+            continue
+        found = columns_of((node["schema"], node["alias"]))
+        if found is None:
+            carrying.add(unique_id)
+        elif place := _place(table, node, found):
+            carrying.add(unique_id)
+            places.append(place)
+    return tuple(places)
+
+
+def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...]) -> Place | None:
+    there, personal = {name.lower() for name in columns}, {name.lower() for name in lake_names(table, table.personal)}
+    identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
+    key = tuple(name.lower() for name in lake_names(table, table.key))
+    hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
+    is_hashed = not set(key) <= there and hash_key in there
+    found_by = key if set(key) <= there else (hash_key,) if is_hashed and hash_key else ()
+    if node["config"].get("materialized") in WHOLE:
+        return Place(identifier, "rebuild", found_by, carried, is_hashed=is_hashed, model=node["name"])
+    if not carried:
+        return None
+    if not found_by:
+        raise LakehouseError(
+            f"{node['original_file_path']}: {node['name']} holds {', '.join(sorted(carried))} of {table.source}."
+            f"{table.name}, and neither its key ({', '.join(key)}) nor {hash_key or 'a hash key'}: give it one of them"
+        )
+    hashdiff = next((name for name in columns if name.startswith("hd_")), None)
+    treatment: Treatment = "empty" if hashdiff is None else "delete"
+    for name, satellite in (table.vault.satellites if table.vault else {}).items():
+        if satellite.personal and node["name"] == f"sat_{name}":
+            treatment = "collapse"
+    return Place(identifier, treatment, found_by, carried, is_hashed=is_hashed, hashdiff=hashdiff, model=node["name"])
+
+
+def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:
+    ids = (
+        unique_id
+        for unique_id, node in manifest.get("sources", {}).items()
+        if (node["source_name"], node["name"]) == (table.source, table.name)
+    )
+    return next(ids, "")
+
+
+def _in_order(nodes: Mapping[str, Any]) -> list[str]:
+    """Models, parents first."""
+    ordered: dict[str, None] = {}
+
+    def visit(unique_id: str) -> None:
+        if unique_id in nodes and unique_id not in ordered:
+            for parent in nodes[unique_id]["depends_on"]["nodes"]:
+                visit(parent)
+            ordered[unique_id] = None
+
+    for unique_id, node in sorted(nodes.items()):
+        if node["resource_type"] == "model":
+            visit(unique_id)
+    return [unique_id for unique_id in ordered if nodes[unique_id]["resource_type"] == "model"]

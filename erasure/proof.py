@@ -1,0 +1,187 @@
+"""Looks at every object below the tables' locations, whether the catalog knows it or not.
+
+Rows are the proof: every Parquet file is read and its rows of the subject's keys must say nothing personal. The values
+themselves are looked for besides, in everything: decoded Avro (manifests hold the bounds of values, cut off after 16
+characters), Puffin, JSON. A value that others have too, or that is short, would be found everywhere and proves
+nothing: it is left out and counted. An Avro file that names a file of the subject's is left over as well.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.avro.codecs import KNOWN_CODECS
+from pyiceberg.avro.decoder import new_decoder
+
+from erasure.rows import POSITION, SEQUENCE
+from maintenance.lake import StoredObject, list_objects
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.table import Table
+
+    from erasure.rewrite import InTable
+
+SHORTEST = 6  # of the texts that are looked for
+BOUND = 15  # characters of a text that stand in a bound for certain: its 16th may be raised
+FIELD_ID = b"PARQUET:field_id"
+VALUE = "a value of the subject's"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An object that holds something of a subject. `rows` are the Parquet rows that do."""
+
+    table: str
+    path: str
+    rows: int
+    why: str
+
+
+@dataclass
+class Look:
+    """What was looked at, and what was found. `values` are the subject's texts: they never leave the process."""
+
+    objects: int = 0
+    bytes: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    values: set[str] = field(default_factory=set, repr=False)
+    looked_for: int = 0
+    in_common: int = 0
+
+
+def look(io: PyArrowFileIO, parts: Iterable[tuple[InTable, Table]], values: Iterable[str] = ()) -> Look:
+    """Looks for rows of the subjects and for `values`; of what it finds it adds the values itself."""
+    parts, found = list(parts), Look()
+    objects = {table.location(): list_objects(io, table.location()) for _, table in parts}
+    found.objects = sum(map(len, objects.values()))
+    found.bytes = sum(stored.size for listed in objects.values() for stored in listed)
+    held: set[str] = set()
+    files = [
+        _File(io, stored.path, mine, table)
+        for mine, table in parts
+        for stored in objects[table.location()]
+        if stored.path.endswith(".parquet")
+    ]
+    for file in files:
+        rows = file.rows_that_may_matter()
+        if rows is not None and (holding := file.mine.holding(rows)):
+            held.add(file.path)
+            found.values.update(file.mine.texts(rows, holding))
+            found.findings.append(Finding(str(file.mine.place), file.path, len(holding), "rows of the subject"))
+    needles = _needles({*values, *found.values}, files, found)
+    for file in files:
+        if file.mine.place.treatment == "rebuild" and file.path not in held and (rows := file.with_text(needles)):
+            found.findings.append(Finding(str(file.mine.place), file.path, rows, VALUE))
+    spelled = [text for n in needles for text in {n.encode(), json.dumps(n)[1:-1].encode()}]
+    for location, listed in objects.items():
+        name = next(str(mine.place) for mine, table in parts if table.location() == location)
+        for stored in listed:
+            if not stored.path.endswith(".parquet") and (why := _says(io, stored, spelled, held)):
+                found.findings.append(Finding(name, stored.path, 0, why))
+    return found
+
+
+@dataclass(frozen=True)
+class _File:
+    """A Parquet file as it lies there, its columns under the names that the table gives them now."""
+
+    io: PyArrowFileIO
+    path: str
+    mine: InTable
+    table: Table
+
+    def rows_that_may_matter(self) -> pa.Table | None:
+        """All of it, where a look at the key alone shows rows of the subject or there is no key to look at."""
+        key = self.mine.place.key
+        if key and not self.mine.rows(self.read({*key, *POSITION, SEQUENCE})):
+            return None
+        return self.read()
+
+    def read(self, only: set[str] | None = None) -> pa.Table:
+        """Its rows, of all columns or of those of these names."""
+        with self.io.new_input(self.path).open() as stream:
+            file = pq.ParquetFile(pa.PythonFile(stream, mode="r"))
+            names = dict(zip(file.schema_arrow.names, self._names(file.schema_arrow), strict=True))
+            wanted = [there for there, name in names.items() if only is None or name in only]
+            rows = file.read(columns=wanted)
+        return rows.rename_columns([names[there] for there in rows.column_names])
+
+    def _names(self, schema: pa.Schema) -> list[str]:
+        if self.mine.place.treatment == "rebuild":  # a replaced table may give its ids to other columns
+            return list(schema.names)
+        names = {f.field_id: f.name for f in self.table.schema().fields}
+        return [names.get(int((column.metadata or {}).get(FIELD_ID, b"-1")), column.name) for column in schema]
+
+    def strangers_texts(self) -> Iterator[pa.ChunkedArray]:
+        """The texts of the rows that are not the subject's."""
+        rows = self.read()
+        chosen = set(self.mine.rows(rows))
+        rows = rows.filter(pa.array([n not in chosen for n in range(rows.num_rows)], pa.bool_()))
+        yield from (column for column in rows.columns if _is_text(column.type))
+
+    def with_text(self, needles: Iterable[str]) -> int:
+        """How many rows hold one of the texts."""
+        rows, found = self.read(), set()
+        for column in (column for column in rows.columns if _is_text(column.type)):
+            for needle in needles:
+                found.update(pc.indices_nonzero(pc.fill_null(pc.match_substring(column, needle), False)).to_pylist())
+        return len(found)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def decoded(content: bytes) -> bytes:
+    """An Avro container without its compression."""
+    decoder = new_decoder(content)
+    decoder.read(4)
+    metadata: dict[str, bytes] = {}
+    while count := decoder.read_int():
+        if count < 0:
+            count, _ = -count, decoder.read_int()
+        for _ in range(count):
+            name = decoder.read_utf8()
+            metadata[name] = decoder.read_bytes()
+    codec = KNOWN_CODECS[metadata.get("avro.codec", b"null").decode()]  # type: ignore[index]
+    decoder.read(16)
+    parts = []
+    while decoder.tell() < len(content):
+        decoder.read_int()
+        block = decoder.read_bytes()
+        parts.append(codec.decompress(block) if codec else block)
+        decoder.read(16)
+    return b"".join([*metadata.values(), *parts])
+
+
+def _says(io: PyArrowFileIO, stored: StoredObject, needles: Sequence[bytes], held: set[str]) -> str | None:
+    with io.new_input(stored.path).open() as stream:
+        content = stream.read()
+    if content[:4] == b"Obj\x01":
+        content = decoded(content)
+        if any(path.encode() in content for path in held):
+            return "names a file of the subject's"
+    elif content[:2] == b"\x1f\x8b":
+        content = gzip.decompress(content)
+    return VALUE if any(needle in content for needle in needles) else None
+
+
+def _needles(values: set[str], files: Sequence[_File], found: Look) -> set[str]:
+    """What to look for: texts as a whole, and as far as a bound shows them, unless others have them too."""
+    wanted = {value for value in values if len(value) >= SHORTEST}
+    wanted |= {value[:BOUND] for value in wanted}
+    own = set(wanted)
+    for file in files:
+        if own and file.mine.place.treatment != "rebuild":
+            for texts in file.strangers_texts():
+                own -= {n for n in own if pc.any(pc.match_substring(texts, n)).as_py()}
+    found.looked_for, found.in_common = len(own), len(wanted - own) + sum(len(v) < SHORTEST for v in values)
+    return own

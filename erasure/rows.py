@@ -1,0 +1,164 @@
+"""What becomes of a subject's rows: pure functions over Arrow tables."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import md5, sha256
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, EqualTo, Or
+
+from erasure.lives import Life, position_text
+from erasure.places import Place
+
+POSITION = ("_epoch", "_commit_lsn", "_seq")
+SEQUENCE = "source_seq"
+NOTHING, DELETED = "", "\\D"  # what dbt's hash_diff hashes for a row without values, and for a deleted one
+
+
+@dataclass(frozen=True)
+class Mine:
+    """The subject in one table: its lives under that table's key, a hash key where the table has one."""
+
+    place: Place
+    lives: tuple[Life, ...]
+
+    def rows(self, table: pa.Table) -> list[int]:
+        """Numbers of the subject's rows. Where a table has no positions, all rows of a key that was named are."""
+        found: set[int] = set()
+        if not set(self.place.key) <= set(table.column_names):  # a file of another shape: the table was replaced
+            return []
+        for life in self.lives:
+            mask = pa.repeat(True, table.num_rows)
+            for name, value in zip(self.place.key, life.key, strict=True):
+                mask = pc.and_(mask, _equals(table.column(name), value))
+            numbers = pc.indices_nonzero(mask).to_pylist()
+            found.update(n for n, at in zip(numbers, _positions(table, numbers, life), strict=True) if at)
+        return sorted(found)
+
+    def holding(self, table: pa.Table) -> list[int]:
+        """Those of the rows that say something personal."""
+        rows = self.rows(table)
+        if not rows:
+            return []
+        part = table.take(pa.array(rows, pa.int64()))
+        return [row for row, says in zip(rows, self._says(part), strict=True) if says]
+
+    def texts(self, table: pa.Table, rows: Sequence[int]) -> Iterator[str]:
+        """The personal values in these rows that are text."""
+        yield from texts(table, self.place.personal_among(table.column_names), rows)
+
+    def filter(self) -> BooleanExpression:
+        """What the files that may hold the subject have in common, for pruning."""
+        found: BooleanExpression = AlwaysFalse()
+        for life in self.lives:
+            columns = zip(self.place.key, life.key, strict=True)
+            equal: BooleanExpression = AlwaysTrue()
+            for name, value in columns:
+                equal = And(equal, EqualTo(term=name, value=value))
+            found = Or(found, equal)
+        return found
+
+    def after(self, table: pa.Table, repeats: Collection[tuple[Any, str]] = ()) -> pa.Table:
+        """What the table is to be: rows emptied, or gone; of a satellite without the `repeats` (hash key, position)."""
+        rows = self.rows(table)
+        if self.place.treatment == "delete":
+            return table.filter(pc.invert(_mask(rows, table.num_rows)))
+        table = self.emptied(table)
+        if not repeats:
+            return table
+        named = zip(table.column(self.place.key[0]).to_pylist(), table.column(SEQUENCE).to_pylist(), strict=True)
+        return table.filter(pa.array([name not in repeats for name in named], pa.bool_()))
+
+    def _says(self, part: pa.Table) -> list[bool]:
+        if self.place.treatment == "delete":
+            return [True] * part.num_rows
+        columns = [part.column(name).is_valid().to_pylist() for name in self.place.personal_among(part.column_names)]
+        says = [any(row) for row in zip(*columns, strict=True)] if columns else [False] * part.num_rows
+        if self.place.treatment == "collapse" and self.place.hashdiff in part.column_names:
+            empty = neutral_hashes(part)
+            says = [
+                s or d not in empty for s, d in zip(says, part.column(self.place.hashdiff).to_pylist(), strict=True)
+            ]
+        return says
+
+    def emptied(self, table: pa.Table) -> pa.Table:
+        """The table with the subject's personal columns null, and hashdiffs that tell of nothing."""
+        rows = self.rows(table)
+        mask = _mask(rows, table.num_rows)
+        for name in self.place.personal_among(table.column_names):
+            kind = table.schema.field(name).type
+            table = _replaced(table, name, pc.if_else(pc.invert(mask), _one(table.column(name)), pa.scalar(None, kind)))
+        if self.place.treatment == "collapse" and self.place.hashdiff is not None:
+            nothing, gone = neutral_hashes(table)
+            neutral = pc.if_else(_one(table.column("is_deleted")), gone, nothing)
+            column = table.column(self.place.hashdiff)
+            table = _replaced(table, self.place.hashdiff, pc.if_else(mask, neutral, _one(column)).cast(column.type))
+        return table
+
+
+def repeated(rows: Sequence[tuple[Any, str, str]]) -> set[tuple[Any, str]]:
+    """Rows (key, position, hashdiff) of a satellite that say what the row before them said: (key, position)."""
+    before: dict[Any, str] = {}
+    gone = set()
+    for key, position, hashdiff in sorted(rows):
+        if before.get(key) == hashdiff:
+            gone.add((key, position))
+        before[key] = hashdiff
+    return gone
+
+
+def neutral_hashes(table: pa.Table) -> tuple[str, str]:
+    """The hashdiffs of no values and of a delete, by the hash function that the table's hashes are long for."""
+    name = next(name for name in table.column_names if name.startswith("hd_"))
+    lengths = {len(value) for value in table.column(name).slice(0, 1).to_pylist() if value}
+    function = sha256 if lengths == {64} else md5
+    return function(NOTHING.encode()).hexdigest(), function(DELETED.encode()).hexdigest()
+
+
+def texts(table: pa.Table, columns: Sequence[str], rows: Sequence[int]) -> Iterator[str]:
+    """The values of these cells that are text."""
+    part = table.take(pa.array(rows, pa.int64()))
+    for name in columns:
+        if pa.types.is_string(part.schema.field(name).type) or pa.types.is_large_string(part.schema.field(name).type):
+            yield from (value for value in part.column(name).to_pylist() if value)
+
+
+def _positions(table: pa.Table, numbers: list[int], life: Life) -> list[bool]:
+    names = table.column_names
+    if not numbers or not ({*POSITION} <= set(names) or SEQUENCE in names):
+        return [life == Life(life.key)] * len(numbers)
+    part = table.take(pa.array(numbers, pa.int64()))
+    if SEQUENCE in names:
+        start, end = position_text(life.start), position_text(life.end)
+        return [start <= at < end for at in part.column(SEQUENCE).to_pylist()]
+    return [life.holds(at) for at in zip(*(part.column(name).to_pylist() for name in POSITION), strict=True)]
+
+
+def _equals(column: pa.ChunkedArray, value: Any) -> pa.Array:
+    if isinstance(value, uuid.UUID | bytes):  # a uuid is an extension type, or its bytes, by who wrote the file
+        own = _bytes(value)
+        return pa.array([v is not None and _bytes(v) == own for v in column.to_pylist()], pa.bool_())
+    return pc.fill_null(_one(pc.equal(column, pa.scalar(value).cast(column.type))), False)
+
+
+def _bytes(value: uuid.UUID | bytes) -> bytes:
+    return value.bytes if isinstance(value, uuid.UUID) else value
+
+
+def _mask(rows: Sequence[int], length: int) -> pa.Array:
+    chosen = set(rows)
+    return pa.array([n in chosen for n in range(length)], pa.bool_())
+
+
+def _replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), values)
+
+
+def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,156 @@
+"""An erasure from beginning to end.
+
+1. The source must not hold the subject: an event or a new snapshot would bring it back.
+2. A cycle brings the lake up to date, and the lease is kept from there on: nothing that is older can land any more.
+3. Tombstones are written. Killed from here on, the same command, or `--repeat`, finishes.
+4. Table by table, raw first: rows are rewritten, the past is cut off, files are deleted. Before the next layer the
+   queries that run are waited for: they may still be copying. Tables that dbt builds whole are built anew.
+5. Everything that lies there is looked at. What nothing refers to and holds the subject (a failed write, a restored
+   copy) is deleted; anything else that is left is an error.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from erasure import tombstones
+from erasure.places import raw_place
+from erasure.plan import Plan, make_plan
+from erasure.proof import Look, look
+from erasure.steps import Erasing, Erasure, Say, open_io, parts_of
+from erasure.subjects import as_printed, check_source, parse_key
+from erasure.tombstones import Tombstone
+from ingestion import state, up_to_date_alone
+from ingestion.raw_tables import METADATA
+from ingestion.source import connect_source
+from lakehouse.catalog import open_catalog
+from lakehouse.declarations import Declarations, RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTLED = ("streaming", "parked", "paused")
+
+
+def erase(
+    settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], name: str, key: Sequence[str],
+    session: SparkSession | None = None, say: Say = lambda step: None,
+) -> Erasure:  # fmt: skip
+    """Erases the subject that `column=value` words name in `source.table`; raises LakehouseError where it refuses."""
+    table = declared(declarations, name)
+    return _erase(settings, declarations, manifest, table, [parse_key(table, key)], session, say)
+
+
+def repeat(
+    settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], source: str | None = None,
+    session: SparkSession | None = None, say: Say = lambda step: None,
+) -> list[Erasure]:  # fmt: skip
+    """Does every erasure again that a tombstone remembers, of one source or of all.
+
+    Raises LakehouseError, after the others, for a table that is declared no longer.
+    """
+    tables = {table.identifier: table for table in declarations.tables}
+    wanted: dict[tuple[str, str], list[dict[str, str]]] = {}
+    for stone in remembered(settings, source):
+        wanted.setdefault((f"raw_{stone.source}", stone.table), []).append(stone.key)
+    done = [
+        _erase(settings, declarations, manifest, tables[name], keys, session, say)
+        for name, keys in wanted.items()
+        if name in tables
+    ]
+    if unknown := sorted(".".join(name) for name in wanted.keys() - tables.keys()):
+        raise LakehouseError(
+            f"{len(done)} tables done; {', '.join(unknown)} is declared no longer: declare it, or drop it"
+        )
+    return done
+
+
+def preview(
+    settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], name: str, key: Sequence[str]
+) -> tuple[Plan, Look, str | None]:
+    """Where the subject is now, and what stands in the way of erasing it; changes nothing, needs no lease."""
+    table = declared(declarations, name)
+    given, problem = parse_key(table, key), None
+    with closing(open_catalog(settings)) as catalog, connect_source(settings, table.source) as source:
+        facts = _position(settings, table).facts
+        keys = [as_printed(source, table, facts, given)]
+        plan = make_plan(settings, catalog, manifest, table, facts, keys)
+        try:
+            check_source(source, table, facts, keys, _kept(table))
+        except LakehouseError as error:
+            problem = str(error)
+        return plan, look(open_io(settings), parts_of(catalog, plan.parts)), problem
+
+
+def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Look:
+    """Whether the erasures of a table's subjects hold: looks at everything, changes nothing, needs no lease."""
+    keys = [stone.key for stone in remembered(settings, table.source) if stone.table == table.name]
+    if not keys:
+        return Look()
+    with closing(open_catalog(settings)) as catalog:
+        plan = make_plan(settings, catalog, manifest, table, _position(settings, table).facts, keys)
+        return look(open_io(settings), parts_of(catalog, plan.parts))
+
+
+def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:
+    """The tombstones of one source, or of all."""
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        return tuple(s for s in tombstones.read(settings, open_io(settings), states) if source in (None, s.source))
+
+
+def declared(declarations: Declarations, name: str) -> RawTable:
+    """The table that `source.table` names; raises LakehouseError."""
+    source, dot, table = name.partition(".")
+    if not dot:
+        raise LakehouseError(f"{name!r} is not SOURCE.TABLE")
+    return declarations.source(source).table(table)
+
+
+def _erase(
+    settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], table: RawTable,
+    keys: list[dict[str, str]], session: SparkSession | None, say: Say,
+) -> Erasure:  # fmt: skip
+    started = time.monotonic()
+    facts, kept = _position(settings, table).facts, _kept(table)
+    with connect_source(settings, table.source) as source:
+        keys = [as_printed(source, table, facts, key) for key in keys]
+        check_source(source, table, facts, keys, kept)
+        say("bringing the lake up to date")
+        with up_to_date_alone(settings, declarations, table.source, session) as writer:
+            facts = _position(settings, table).facts
+            plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
+            check_source(source, table, facts, _printed(plan), kept)
+            with state.connect_catalog(settings) as states:
+                erasure = Erasing(settings, writer, states, plan, say).run(keys)
+    erasure.seconds = time.monotonic() - started
+    return erasure
+
+
+def _printed(plan: Plan) -> list[dict[str, str]]:
+    """The keys that the source may hold the subjects under now, as texts."""
+    return [dict(zip(plan.table.key, map(str, key), strict=True)) for key in plan.open_keys]
+
+
+def _position(settings: Settings, table: RawTable) -> state.Position:
+    """Where the table stands; raises LakehouseError where it has not settled."""
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        position = state.read_positions(states, table.source).get(table.name)
+    if position is None or not position.versions:
+        raise LakehouseError(f"{table.source}.{table.name} has not been ingested yet: there is nothing to erase")
+    if position.state not in SETTLED:
+        raise LakehouseError(
+            f"{table.source}.{table.name} is {position.state}: "
+            f"`lakehouse ingest --once {table.source}` first, then run this again"
+        )
+    return position
+
+
+def _kept(table: RawTable) -> frozenset[str]:
+    return raw_place(table, tuple(name for name, _, _ in METADATA)).kept or frozenset()

@@ -1,0 +1,244 @@
+"""One person out of many is erased from every layer and from the disk; everybody else stays, and so does the order."""
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from erasure import tombstones
+from erasure.run import remembered, verify
+from ingestion import lease as leases
+from ingestion import state
+from lakehouse.catalog import open_catalog
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from tests.erasing import People, copy_lake, make_people, make_raw_people, restore_lake, traces
+from tests.test_ingestion import assert_order_is_unique, cuts
+from tests.world import _plain
+
+pytestmark = pytest.mark.stack
+
+
+def days() -> dict[str, str]:
+    """Makes dbt derive everything again that was committed lately."""
+    today = datetime.now(UTC).date()
+    return {"LAKEHOUSE_DAY_FROM": str(today - timedelta(days=2)), "LAKEHOUSE_DAY_TO": str(today)}
+
+
+def snapshots_of(people: People, *tables: str) -> list[set[int]]:
+    with closing(open_catalog(people.settings)) as catalog:
+        loaded = [catalog.load_table(tuple(table.split("."))) for table in tables]
+    return [{snapshot.snapshot_id for snapshot in table.metadata.snapshots} for table in loaded]
+
+
+def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, spark: Any, tmp_path: Path) -> None:
+    people = make_people(settings, tmp_path)
+    people.world.ingest(spark)
+    texts = people.texts_of(42)
+    people.world.sql(
+        "UPDATE people SET email = 'zz' || md5('new' || email) WHERE id = 42",
+        "UPDATE people SET tier = 'GOLD' WHERE id % 10 = 2",
+    )
+    people.load(spark)
+    texts += people.texts_of(42)
+    kinds = [Path(path).suffix for path in traces(settings, *texts)]
+    assert kinds.count(".parquet") >= 5 and kinds.count(".avro") >= 3, "files of four layers, and bounds of the highest"
+    people.world.sql("DELETE FROM people WHERE id = 42")
+    people.world.ingest(spark)
+    before = people.checksums(42)
+    hub = f"SELECT count(*) FROM vault.hub_{people.name}_person WHERE person_id = 42"
+
+    erasure = people.erase(spark, "id=42")
+
+    assert erasure.left == [] and erasure.objects > 40 and erasure.values >= 6
+    assert traces(settings, *texts) == []
+    assert people.checksums(42) == before
+    assert people.rows(hub) == [(1,)], "the key stays"
+    log = people.rows(
+        f"SELECT _op, name, email, letter FROM raw_{people.name}.people WHERE id = 42 ORDER BY _commit_lsn"
+    )
+    assert log == [(op, None, None, None) for op in "ruud"]
+    assert_order_is_unique(people.world, "people")
+    newest = dict(cuts(people.world)[-1]["snapshots"])
+    assert snapshots_of(people, f"raw_{people.name}.people") == [{int(newest["people"])}], "the cut names what is there"
+    assert verify(people.settings, people.manifest, people.world.source.table("people")).findings == []
+
+
+def test_an_erasure_that_would_not_hold_is_refused(settings: Settings, spark: Any) -> None:
+    people = make_raw_people(settings)
+    people.world.ingest(spark)
+    for key, message in (
+        ("id=9999", "the lake has no row with id=9999"),
+        ("name=x", "name the subject by its key: id=…"),
+        ("id=x", 'invalid input syntax for type integer: "x"'),
+        ("id=5", "still holds personal data of people id=5, and would bring it back: delete the row there"),
+    ):
+        with pytest.raises(LakehouseError, match=message):
+            people.erase(spark, key)
+    people.world.sql("UPDATE people SET name = NULL, email = NULL, letter = NULL WHERE id = 5")
+    with state.connect_catalog(people.settings) as states:
+        lease = leases.acquire(states, people.name, 30, "follow")
+        with pytest.raises(LakehouseError, match="is at work: stop it"):
+            people.erase(spark, "id=5")
+        leases.release(states, lease)
+    with closing(open_catalog(people.settings)) as catalog:
+        raw = catalog.load_table((f"raw_{people.name}", "people"))
+        raw.manage_snapshots().create_tag(raw.current_snapshot().snapshot_id, "audit").commit()
+        with pytest.raises(LakehouseError, match="tag or branch audit keeps old snapshots: drop it first"):
+            people.erase(spark, "id=5")
+        raw.refresh().manage_snapshots().remove_tag("audit").commit()
+    assert people.erase(spark, "id=5").left == []
+
+
+@pytest.mark.slow
+def test_who_bore_the_key_before_or_bears_it_now_is_somebody_else(settings: Settings, spark: Any) -> None:
+    """7 became 1007 and left; another person was given 7."""
+    people = make_raw_people(settings)
+    people.world.ingest(spark)
+    texts, other = people.texts_of(7), people.texts_of(8)
+    people.world.sql("UPDATE people SET id = 1007 WHERE id = 7", "UPDATE people SET id = 7 WHERE id = 8")
+    people.world.sql("UPDATE people SET tier = 'X' WHERE id IN (7, 1007)", "DELETE FROM people WHERE id = 1007")
+    assert people.erase(spark, "id=1007").left == []
+    assert traces(settings, *texts) == []
+    assert len(traces(settings, *other)) > 0
+    assert people.world.current("people")[7,]["name"] == people.world.rows("SELECT name FROM people WHERE id = 7")[0][0]
+
+
+@pytest.mark.slow
+def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(settings: Settings, spark: Any) -> None:
+    from ingestion import pause, resume
+
+    people = make_raw_people(settings)
+    people.world.ingest(spark)
+    pause(people.settings, people.world.source.table("people"))
+    people.world.sql("UPDATE people SET name = name || '-spooled', email = 'spool-' || email WHERE id IN (42, 43)")
+    people.world.ingest(spark)
+    texts = people.texts_of(42)
+    people.world.sql("DELETE FROM people WHERE id = 42", "UPDATE people SET tier = 'Z' WHERE id = 43")
+    assert people.erase(spark, "id=42").left == []
+    assert traces(settings, *texts) == []
+    resume(people.settings, people.declarations, people.name, ["people"], spark)
+    assert traces(settings, *texts) == []
+    mine = [row for row in people.world.raw("people") if row["id"] == 42]
+    assert [(row["_op"], row["name"], row["tier"]) for row in mine] == [
+        ("r", None, "BRONZE"),
+        ("u", None, "BRONZE"),
+        ("d", None, None),
+    ]
+    assert people.world.current("people")[43,]["email"].startswith("spool-")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "erasure.steps:rewrite:after",
+        "erasure.steps:publish_living:after",
+        "erasure.forget:_drop_statistics:after",
+        "erasure.forget:delete_condemned:before",
+        "erasure.forget:_delete:after:2",
+        "erasure.tombstones:executed:before",
+    ],
+)
+def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: Any, fault: str) -> None:
+    people = make_raw_people(settings, lease_seconds=2)
+    people.world.ingest(spark)
+    people.world.sql("UPDATE people SET email = 'zz' || md5('new' || email) WHERE id = 42")
+    people.world.ingest(spark)
+    texts = people.texts_of(42)
+    people.world.sql("DELETE FROM people WHERE id = 42")
+    killed = killed_at(people, fault)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    time.sleep(2.5)
+    (erasure,) = people.repeat(spark)
+    assert erasure.left == []
+    assert traces(settings, *texts) == []
+    with closing(open_catalog(people.settings)) as catalog, state.connect_catalog(people.settings) as states:
+        assert tombstones.condemned(states, (f"raw_{people.name}", "people")) == set()
+        assert catalog.load_table((f"raw_{people.name}", "people")).scan().to_arrow().num_rows == 302
+
+
+def killed_at(people: People, fault: str) -> subprocess.CompletedProcess[str]:
+    plan = people.settings.home / f"erasing-{people.name}.pickle"
+    plan.write_bytes(pickle.dumps((_plain(people.settings), people.world.source)))
+    plan.chmod(0o600)
+    script = f"""
+import json, pickle
+from pathlib import Path
+from lakehouse.declarations import Declarations
+from lakehouse.settings import load_settings
+from tests.driver import _inject
+_inject({fault!r})
+from erasure.run import erase
+text, source = pickle.loads(Path({str(plan)!r}).read_bytes())
+erase(load_settings(**json.loads(text)), Declarations(sources=(source,)), {{}}, source.name + ".people", ["id=42"])
+"""
+    return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_neither_a_restored_backup_nor_deriving_anew_brings_a_person_back(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    people = make_people(settings, tmp_path / "project")
+    people.load(spark)
+    texts = people.texts_of(42)
+    people.world.sql("DELETE FROM people WHERE id = 42")
+    people.load(spark)
+    pointers = copy_lake(people, tmp_path / "backup")
+    before = people.checksums(42)
+    assert people.erase(spark, "id=42").left == []
+    assert traces(settings, *texts) == []
+    restore_lake(people, tmp_path / "backup", pointers)
+    table = people.world.source.table("people")
+    found = verify(people.settings, people.manifest, table)
+    n = people.name
+    layers = {f"raw_{n}.people", f"parsed.parsed_{n}__people", f"vault.sat_{n}_pii", f"marts.dim_{n}_person"}
+    assert {finding.table for finding in found.findings} == layers, "a mart too, though it calls its column otherwise"
+    (erasure,) = people.repeat(spark)
+    assert erasure.left == []
+    assert traces(settings, *texts) == []
+    assert people.checksums(42) == before
+    assert verify(people.settings, people.manifest, table).findings == []
+
+    people.world.sql("INSERT INTO people (id, tier) VALUES (301, 'NEW')")
+    satellite = f"SELECT * FROM vault.sat_{people.name}_pii ORDER BY source_seq"
+    there = people.rows(satellite)
+    people.load(spark, **days())
+    assert traces(settings, *texts) == []
+    derived = people.rows(satellite)
+    assert len(derived) == len(there) + 1 and set(there) <= set(derived), "derived again: the new person alone"
+    people.load(spark, "--full-refresh")
+    assert people.rows(satellite) == derived, "an emptied satellite is what the emptied log amounts to"
+    assert traces(settings, *texts) == []
+
+
+def test_a_tombstone_survives_the_loss_of_any_two_of_its_places(settings: Settings, spark: Any) -> None:
+    people = make_raw_people(settings)
+    people.world.ingest(spark)
+    people.world.sql("DELETE FROM people WHERE id = 42")
+    people.erase(spark, "id=42")
+    (stone,) = remembered(people.settings, people.name)
+    assert (stone.key, stone.table) == ({"id": "42"}, "people") and stone.done_at
+
+    def from_catalog() -> None:
+        with state.connect_catalog(people.settings) as states:
+            states.execute("DELETE FROM lakehouse.erasures WHERE id = %s", (stone.id,))
+
+    copies = [
+        from_catalog,
+        (settings.home / "data" / "s3" / "warehouse" / "erasures" / f"{stone.id}.json").unlink,
+        (settings.home / "erasures" / f"{stone.id}.json").unlink,
+    ]
+    for spared in range(3):
+        for number, forget in enumerate(copies):
+            if number != spared:
+                forget()
+        assert remembered(people.settings, people.name) == (stone,)

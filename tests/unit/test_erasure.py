@@ -1,0 +1,189 @@
+"""Whose rows are erased, in which tables, and what becomes of a record: without any server."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+
+from erasure.lives import NEVER, Event, Life, lives_of
+from erasure.places import Place, derived_places, raw_place
+from erasure.proof import Finding, Look
+from erasure.records import MineInRecords, joined, split
+from erasure.rows import Mine, repeated
+from erasure.subjects import parse_key
+from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
+from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
+from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.settings import load_settings
+from lakehouse.vault import VaultPolicy, problems_of
+from orchestration.erasing import held
+from tests.unit import pgoutput_encode as wire
+
+COLUMNS = (("id", True), ("name", False), ("tier", False))
+KEPT = frozenset({"id", "tier"})
+
+
+def moved(old: int, new: int, lsn: int) -> list[Event]:
+    return [Event((old,), (0, lsn, 0), "d"), Event((new,), (0, lsn, 1), "c", (old,))]
+
+
+def test_a_key_that_never_changed_is_one_life() -> None:
+    assert lives_of((1,), [Event((1,), (0, 5, 0), "u"), *moved(8, 9, 7)]) == (Life((1,)),)
+
+
+def test_lives_follow_key_changes_both_ways_and_stop_at_births_and_deaths() -> None:
+    """7 was somebody until 10, then the subject, who became 8 at 20 and 9 at 30; another was given 7 and 9 later."""
+    events = [Event((7,), (0, 10, 0), "d"), *moved(7, 8, 20), *moved(8, 9, 30), Event((9,), (0, 40, 0), "d")]
+    events += [Event((7,), (0, 50, 0), "c"), Event((9,), (0, 60, 0), "c"), *moved(9, 11, 70)]
+    lives = set(lives_of((8,), events))
+    assert lives == {Life((8,)), Life((7,), (0, 10, 1), (0, 20, 1)), Life((9,), (0, 30, 1), (0, 40, 1))}
+    assert not any(life.is_open for life in lives if life.key != (8,))
+
+
+def test_a_truncate_ends_a_life_and_an_unfinished_one_is_open() -> None:
+    assert Life((8,), (0, 20, 1), (0, 25, 1)) in lives_of((7,), [*moved(7, 8, 20), Event(None, (0, 25, 0), "t")])
+    assert Life((8,), (0, 20, 1), NEVER) in lives_of((7,), moved(7, 8, 20))
+
+
+def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
+    rows = pa.table(
+        {"id": [7, 7, 8], "_epoch": [0] * 3, "_commit_lsn": [5, 50, 60], "_seq": [0] * 3, "name": ["a", "b", "c"]}
+    )
+    place = Place(("raw_x", "t"), "empty", ("id",), frozenset({"name"}))
+    mine = Mine(place, (Life((7,), (0, 1, 0), (0, 20, 1)),))
+    assert mine.holding(rows) == [0]
+    assert mine.after(rows).column("name").to_pylist() == [None, "b", "c"]
+
+
+def test_a_satellite_row_that_says_what_the_one_before_it_said_goes() -> None:
+    assert repeated([("k", "3", "x"), ("k", "1", "x"), ("k", "2", "y"), ("k", "4", "x"), ("l", "4", "x")]) == {
+        ("k", "4")
+    }
+
+
+def records(*messages: bytes) -> pa.Table:
+    relation = wire.relation(1, COLUMNS)
+    n = len(messages)
+    columns = {
+        "source": ["s"] * n,
+        "table": ["t"] * n,
+        "epoch": [0] * n,
+        "commit_lsn": [9] * n,
+        "seq": list(range(0, 2 * n, 2)),
+    }
+    return pa.table(columns | {"relation": [relation] * n, "message": pa.array(messages, pa.binary())})
+
+
+def in_records(key: int, *values: str) -> MineInRecords:
+    place = Place(("meta", "spool"), "empty", (), frozenset())
+    typed = lambda texts: (int(texts["id"]),)  # noqa: E731
+    return MineInRecords(place, "s", "t", (Life((key,)),), ("id",), KEPT, typed, frozenset(values))
+
+
+def test_a_record_keeps_its_key_and_operation_and_loses_what_is_personal() -> None:
+    kept = records(
+        wire.insert(1, ["4", "Ann", "GOLD"]), wire.update(1, ["4", ..., "TIN"]), wire.update(1, ["5", "Bo", "TIN"]),
+        wire.update(1, ["6", "Cy", None], ["4", "Ann", "x"], b"O"), wire.delete(1, ["4", None, None]),
+    )  # fmt: skip
+    mine = in_records(4)
+    assert mine.rows(kept) == [0, 1, 3, 4] and mine.holding(kept) == [0, 3]
+    assert list(mine.texts(kept, [0, 3])) == ["Ann", "Ann", "Cy"]
+    assert mine.after(kept).column("message").to_pylist() == [
+        wire.insert(1, ["4", None, "GOLD"]), wire.update(1, ["4", ..., "TIN"]), wire.update(1, ["5", "Bo", "TIN"]),
+        wire.update(1, ["6", None, None], ["4", None, "x"], b"O"), wire.delete(1, ["4", None, None]),
+    ]  # fmt: skip
+    assert joined(*split(kept.column("message")[3].as_py())) == kept.column("message")[3].as_py()
+    assert [(e.key, e.op, e.old_key) for e in mine.events(kept)][-3:] == [
+        ((4,), "d", None),
+        ((6,), "c", (4,)),
+        ((4,), "d", None),
+    ]
+
+
+def test_a_record_that_nobody_can_read_goes_only_if_it_names_the_subject() -> None:
+    kept = records(b"I\0\0\0\1Nbroken Ann Smith", b"I\0\0\0\1Nbroken Bo")
+    mine = in_records(4, "Ann Smith")
+    assert mine.unreadable(kept) == 2 and mine.holding(kept) == [0]
+    assert mine.after(kept).column("message").to_pylist() == [b"I\0\0\0\1Nbroken Bo"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Declarations, dict[str, Any]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEHOUSE_HOME", str(tmp_path_factory.mktemp("home")))
+        settings = load_settings()
+        manifest = load_manifest(settings)
+        yield declarations_from(manifest, settings.dbt_project_dir), manifest
+
+
+def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[Declarations, dict[str, Any]]) -> None:
+    declarations, manifest = project
+    columns = {(n["schema"], n["alias"]): tuple(n["columns"]) for n in manifest["nodes"].values() if "alias" in n}
+    found = derived_places(declarations.source("retail").table("customers"), manifest, columns.get)
+    assert {(str(place), place.treatment) for place in found} == {
+        ("parsed.parsed_retail__customers", "empty"),
+        ("vault.sat_customer_pii", "collapse"),
+        ("vault.pit_customer", "rebuild"),
+        ("marts.dim_customer", "rebuild"),
+        ("marts.dim_customer_history", "rebuild"),
+    }
+    (satellite,) = (place for place in found if place.treatment == "collapse")
+    assert (satellite.key, satellite.hashdiff) == (("hk_customer",), "hd_customer_pii")
+
+
+def test_a_table_whose_rows_cannot_be_found_by_key_is_refused(project: tuple[Declarations, dict[str, Any]]) -> None:
+    declarations, manifest = project
+    with pytest.raises(LakehouseError, match=r"sat_customer_pii holds email of retail.customers, and neither its key"):
+        derived_places(
+            declarations.source("retail").table("customers"), manifest,
+            lambda name: ("email",) if name[1] == "sat_customer_pii" else None,
+        )  # fmt: skip
+
+
+def table(vault: dict[str, Any] | None = None, **raw: Any) -> RawTable:
+    return RawTable(
+        source="shop", name="people", description="", load=LoadPolicy(), maintenance=None, owners=(),
+        columns=tuple(Column(name=n, data_type=None, description="") for n in ("id", "name", "tier")),
+        raw=RawPolicy(relation="public.people", key=("id",), **raw),
+        vault=VaultPolicy.model_validate(vault) if vault else None,
+    )  # fmt: skip
+
+
+def test_a_raw_column_that_nobody_declared_counts_as_personal() -> None:
+    place = raw_place(table(personal=("name",)), ("_op",))
+    assert place.personal_among(("id", "name", "tier", "_op", "added_yesterday")) == ["name", "added_yesterday"]
+
+
+def test_personal_data_that_could_not_be_erased_is_a_mistake_with_a_code() -> None:
+    hub = {"hub": "person"}
+    mistakes = [
+        table({**hub, "satellites": {"a": {"columns": ["name", "tier"]}}}, personal=("name",)),
+        table({**hub, "satellites": {"a": {"columns": ["id", "name", "tier"], "personal": True}}}),
+        table({**hub, "references": {"tier": "tier"}, "satellites": {"a": ["name"]}}, personal=("tier",)),
+    ]
+    texts = [next(text for _, text in problems_of(mistake) if text.startswith("V8")) for mistake in mistakes]
+    assert texts == [
+        "V8: name is personal data: put it into a satellite with `personal: true`",
+        "V8: key column id is personal data, and a key cannot be erased",
+        "V8: tier is personal data, and a reference cannot be erased",
+    ]
+
+
+def test_a_subject_is_named_by_the_declared_key() -> None:
+    assert parse_key(table(personal=("name",)), ["id=a=b"]) == {"id": "a=b"}
+    with pytest.raises(LakehouseError, match="declares no personal data"):
+        parse_key(table(), ["id=1"])
+
+
+def test_the_check_fails_with_paths_and_never_with_values() -> None:
+    key = dg.AssetCheckKey(dg.AssetKey(["raw_shop", "people"]), "erasures_hold")
+    found = Look(
+        objects=3, bytes=9, findings=[Finding("raw_shop.people", "s3://w/a.parquet", 1, "rows")], values={"Ann"}
+    )
+    result = held(key, found)
+    assert not result.passed and "Ann" not in json.dumps(str(result.metadata)) and "a.parquet" in str(result.metadata)
+    assert held(key, Look(objects=3, bytes=9)).passed
