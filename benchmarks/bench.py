@@ -15,7 +15,7 @@ import psycopg
 
 from benchmarks.probe import Cost, measured, this_process
 from benchmarks.workloads import SOURCE, create, declared, verify
-from ingestion import bring_up, follow_sources, source_status
+from ingestion import bring_up, follow_sources, state
 from ingestion.setup import prepare
 from lakehouse.declarations import Declarations
 from lakehouse.settings import Settings
@@ -52,6 +52,11 @@ class Measurement:
         }  # fmt: skip
 
 
+LEVEL = """
+SELECT s.lsn >= %s AND NOT EXISTS
+  (SELECT 1 FROM lakehouse.positions p WHERE p.source = s.source AND p.state <> 'streaming')
+FROM lakehouse.streams s WHERE s.source = %s
+"""
 Results = dict[str, Measurement]
 
 
@@ -132,12 +137,9 @@ class Bench:
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
         assert row is not None
-        while True:
-            status = source_status(self.settings, SOURCE)
-            loaded = all(table.state == "streaming" for table in status.tables)
-            if status.follower_alive and status.tables and loaded and (status.position_lsn or 0) >= row[0]:
-                return
-            time.sleep(0.02)
+        with state.connect_catalog(self.settings) as states:
+            while states.execute(LEVEL, (row[0], SOURCE)).fetchone() != (True,):
+                time.sleep(0.02)
 
 
 def _short(value: float) -> float:
