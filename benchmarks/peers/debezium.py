@@ -147,6 +147,8 @@ def _connector(source_url: str, tables: tuple[str, ...]) -> dict[str, str]:
         "table.include.list": ",".join(f"public.{table}" for table in tables), "tombstones.on.delete": "false",
         "decimal.handling.mode": "string",
         "max.batch.size": "16384", "max.queue.size": "65536", "poll.interval.ms": "100",
+        # it finds its place in the slot and connects anew; by default it waits 10 s when the first is not gone yet
+        "slot.retry.delay.ms": "200", "slot.max.retries": "100",
     }  # fmt: skip
 
 
