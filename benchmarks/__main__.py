@@ -21,6 +21,7 @@ from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.shape import many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
 from benchmarks.scenarios.tpcb import single_row_transactions
+from benchmarks.scenarios.vault import vault_loads
 from lakehouse.settings import load_settings
 from stack.control import down, up
 
@@ -34,6 +35,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "single_row_transactions": ("Single-row transactions: pgbench TPC-B", single_row_transactions),
     "many_tables": ("A cycle with many declared tables", many_tables),
     "old_transaction": ("A transaction that stays open", old_transaction),
+    "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),
 }
 VERSIONS = ("pyspark", "pyiceberg", "pyarrow", "numpy", "adbc-driver-postgresql", "trino", "dbt-trino", "dagster")
 ROOT = Path(__file__).parents[1]

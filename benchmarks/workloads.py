@@ -33,11 +33,11 @@ def _plain(name: str, type_: str, value: str) -> Column_:
 
 
 def _moment(name: str, type_: str, value: str) -> Column_:
-    micros = f"(extract(epoch from {name}) * 1000000)::bigint::text"
+    millis = f"(extract(epoch from {name}) * 1000)::bigint::text"
     at = f"{name} at time zone 'UTC'" if type_ == "timestamptz" else name
     return Column_(
-        name, type_, value, micros,
-        f"cast(date_diff('microsecond', timestamp '1970-01-01 00:00:00', cast({at} as timestamp(6))) as varchar)",
+        name, type_, value, millis,
+        f"cast(date_diff('millisecond', timestamp '1970-01-01 00:00:00', cast({at} as timestamp(6))) as varchar)",
     )  # fmt: skip
 
 

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from cli.progress import shown
 from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
@@ -74,7 +74,12 @@ def ingest(
     else:
         from ingestion import bring_up, recover_source
 
-        _each(dict.fromkeys(names), partial(recover_source if recover else bring_up, settings, declarations), as_json)
+        _each(
+            settings,
+            dict.fromkeys(names),
+            partial(recover_source if recover else bring_up, settings, declarations),
+            as_json,
+        )
     if recover:
         _erase_again(settings, declarations, names)
 
@@ -110,7 +115,7 @@ def _on_tables(settings: Settings, declarations: Declarations, command: str, tab
 
     by_source = _tables_by_source(tables)
     if command in ("resume", "resnapshot", "replay"):
-        _each(by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
+        _each(settings, by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
         return
     for source, names in by_source.items():
         declared = declarations.source(source)
@@ -123,19 +128,17 @@ def _on_tables(settings: Settings, declarations: Declarations, command: str, tab
                 print(f"{source}.{name}: forgotten; its rows stay in the lake, and its publication may drop it now")
 
 
-def _each(work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
+def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
     reports: list[dict[str, Any]] = []
     failures: list[LakehouseError] = []
     console = Console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+    with shown(settings, console) as show:
         for name, tables in work.items():
-            task = progress.add_task(f"ingesting {name}")
-            try:
-                reports.append(asdict(bring(name, tables) if tables else bring(name)))
-            except LakehouseError as error:
-                failures.append(error)
-            progress.remove_task(task)
+            with show(name):
+                try:
+                    reports.append(asdict(bring(name, tables) if tables else bring(name)))
+                except LakehouseError as error:
+                    failures.append(error)
     if as_json:
         print(json.dumps(reports, default=str))
     else:

@@ -2,12 +2,15 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from ingestion.progress import Progress
 
 
 def source_lags(settings: Settings) -> list[dict[str, Any]]:
@@ -25,7 +28,16 @@ def _lag(settings: Settings, name: str) -> dict[str, Any]:
     except (LakehouseError, psycopg.Error) as error:
         return {"source": name, "trouble": " ".join(str(error).split())[:300]}
     values = {key: value.isoformat() if isinstance(value, datetime) else value for key, value in asdict(status).items()}
+    values["progress"] = _progress(status.progress) if status.progress else None
     return {**values, "trouble": _trouble(values)}
+
+
+def _progress(at: "Progress") -> dict[str, Any]:
+    left = None if at.seconds_left is None else round(at.seconds_left)
+    return {
+        "phase": at.phase, "done": at.done, "total": at.total, "rows": at.rows,
+        "rows_per_second": round(at.rows_per_second), "seconds_left": left,
+    }  # fmt: skip
 
 
 def _trouble(values: dict[str, Any]) -> str | None:
@@ -46,6 +58,8 @@ def lag_table(lags: list[dict[str, Any]]) -> Table:
             shown.add_row(lag["source"], lag["trouble"])
             continue
         writer = "follower" if lag["follower_alive"] else "running once" if lag["holder"] else "none"
+        if at := lag["progress"]:
+            writer += f": {at['phase']} {at['done'] / at['total']:.0%}, {at['rows_per_second']:,} rows/s"
         sizes = [f"{lag[key]:,} B" for key in ("slot_lag_bytes", "behind_bytes")]
         shown.add_row(lag["source"], writer, *sizes, f"{lag['lag_seconds']:,.0f} s", _tables(lag["tables"]))
     return shown

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from ingestion import lease as leases
-from ingestion import operate, state
+from ingestion import operate, progress, state
 from ingestion import source as src
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import connections, run_cycle
@@ -172,6 +173,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         state.ensure_state(states)
         stream, held = state.read_stream(states, source), leases.holder_of(states, source)
         tables, clock = state.read_positions(states, source).values(), state.catalog_clock(states)
+        under_way = progress.read(states, source) if held else None
     with src.connect_source(settings, source) as connection:
         slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
         slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
@@ -189,6 +191,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         behind_bytes=behind,
         lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
         slot_state=(slot.invalid or slot.wal_status) if slot else "missing",
+        progress=under_way,
         tables=tuple(TableStatus(p.table, p.state, p.reason, p.lsn) for p in sorted(tables, key=lambda p: p.table)),
     )
 
@@ -207,8 +210,10 @@ def _cycle(
             running = session or spark_session(settings, "lakehouse-ingest")
             writer = Writer(settings, catalog, running, lease, declared)
             before(writer)
+            begun = time.monotonic()
             outcome = run_cycle(writer, until)
-            return _report(settings, declared, states, outcome.rows, catalog)
+            report = _report(settings, declared, states, outcome.rows, catalog)
+            return dataclasses.replace(report, seconds=time.monotonic() - begun)
         except OUTAGES as error:
             raise outage(declared.name, error) from error
         finally:

@@ -196,6 +196,11 @@ def merge(parts: Iterable[Written]) -> dict[str, Written]:
     return merged
 
 
+def total_rows(rows: RowCounts) -> int:
+    """Rows of all tables and operations."""
+    return sum(sum(operations.values()) for operations in rows.values())
+
+
 def add_counts(left: RowCounts, right: RowCounts) -> RowCounts:
     """Sums rows by table and operation."""
     return {

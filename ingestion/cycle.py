@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from ingestion import progress, state
 from ingestion import source as src
-from ingestion import state
-from ingestion.context import Connection, RowCounts, Writer, add_counts
+from ingestion.context import Connection, RowCounts, Writer, add_counts, total_rows
 from ingestion.kept import resume
 from ingestion.live import LiveStream
 from ingestion.load_changes import load_changes
@@ -103,11 +103,14 @@ def catch_up(
             live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
         reached = stream.lsn
         cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
+        if next_stop(reached, now.lsn, writer.limits.cycle_max_bytes) < now.lsn:
+            progress.begin(states, writer.name, "changes", now.lsn - reached)
         try:
             while reached < now.lsn or cut_is_due:
-                reached = next_stop(reached, now.lsn, writer.limits.cycle_max_bytes)
-                step = replace(now, lsn=reached)
-                rows = add_counts(rows, load_changes(writer, connection, states, outlooks, step, live))
+                before, reached = reached, next_stop(reached, now.lsn, writer.limits.cycle_max_bytes)
+                landed = load_changes(writer, connection, states, outlooks, replace(now, lsn=reached), live)
+                progress.advance(states, writer.name, reached - before, total_rows(landed))
+                rows = add_counts(rows, landed)
                 cut_is_due = False
             return CycleOutcome(rows, reached)
         except Outdated:

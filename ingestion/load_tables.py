@@ -10,9 +10,8 @@ import psycopg
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table
 
-from ingestion import chunks as progress
+from ingestion import chunks, progress, state
 from ingestion import lease as leases
-from ingestion import state
 from ingestion.context import (
     Connection,
     Cycle,
@@ -26,6 +25,7 @@ from ingestion.context import (
     register,
     settle,
     target,
+    total_rows,
 )
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import steps
@@ -131,7 +131,7 @@ def _register(
         for item in loading:
             state.put_position(states, writer.name, item.position)
             if item.afresh and item.ranges is not None:
-                progress.plan(states, writer.name, item.table.name, item.ranges)
+                chunks.plan(states, writer.name, item.table.name, item.ranges)
         state.revise(states, writer.name)
     return loading
 
@@ -149,9 +149,9 @@ def _begin(
         kept = replace(described, versions=(*position.versions, facts))
         return _Loading(table, iceberg, kept, facts, None, afresh=True)
     begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
-    left = progress.open_ranges(states, writer.name, table.name)
+    left = chunks.open_ranges(states, writer.name, table.name)
     if position.state == "loading" and table.key and left and position.fingerprint == outlook.fingerprint:
-        first = progress.first_point(states, writer.name, table.name)
+        first = chunks.first_point(states, writer.name, table.name)
         if first is not None:
             resumed = replace(begun, lsn=position.lsn, versions=position.versions)
             return _Loading(table, iceberg, resumed, facts, left, afresh=False)
@@ -187,6 +187,8 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
     assert stream is not None
     rows: RowCounts = {}
     pending = [(item, chunk) for item in group for chunk in item.ranges or ()]
+    if len(pending) > WAVE_CHUNKS:
+        progress.begin(states, writer.name, "snapshot", len(pending))
     while True:
         wave, pending = pending[:WAVE_CHUNKS], pending[WAVE_CHUNKS:]
         with begin_cycle(writer, states, stream.epoch) as cycle:
@@ -200,7 +202,7 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
 
             def record(connection: psycopg.Connection, wave: Wave = wave, joining: Joining = joining) -> None:
                 for item, chunk in wave:
-                    progress.done(connection, writer.name, item.table.name, [chunk], point.lsn)
+                    chunks.done(connection, writer.name, item.table.name, [chunk], point.lsn)
                 for item, joins_as in joining:
                     _finish(connection, writer, item, joins_as, point)
 
@@ -212,8 +214,9 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
                 record=record,
             )
             publish(writer.settings, writer.catalog, writer.lease, publication)
-        for part in parts:
-            rows = add_counts(rows, {part.name: part.operations})
+        landed = {part.name: part.operations for part in parts}
+        progress.advance(states, writer.name, len(wave), total_rows(landed))
+        rows = add_counts(rows, landed)
         if last or writer.stop.is_set():
             return rows
 
@@ -239,7 +242,7 @@ def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) ->
     An update that does not carry a TOASTed value needs the version before it; where that row's range was read later,
     and the row moved in between, there is none. A repair then finds and restates such rows.
     """
-    first = progress.first_point(connection, writer.name, item.table.name)
+    first = chunks.first_point(connection, writer.name, item.table.name)
     if item.afresh or first is None:
         return "streaming"
     fresh = writer.catalog.load_table(item.table.identifier)

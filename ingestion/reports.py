@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from ingestion.progress import Progress
+
 
 @dataclass(frozen=True)
 class TableReport:
@@ -27,7 +29,10 @@ class Aside:
 
 @dataclass(frozen=True)
 class SourceReport:
-    """One source after it was brought up to a position; `tables` are in the cut, `aside` are not."""
+    """One source after it was brought up to a position; `tables` are in the cut, `aside` are not.
+
+    `seconds` is how long that took, None when another writer was waited for.
+    """
 
     source: str
     epoch: int
@@ -35,6 +40,13 @@ class SourceReport:
     cut_at: datetime
     tables: tuple[TableReport, ...]
     aside: tuple[Aside, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """All rows that this work added over its time; None when another writer did it."""
+        rows = sum(sum(table.rows.values()) for table in self.tables)
+        return rows / self.seconds if self.seconds else None
 
 
 @dataclass(frozen=True)
@@ -68,6 +80,7 @@ class SourceStatus:
     behind_bytes: int
     lag_seconds: float = 0.0
     slot_state: str = "reserved"
+    progress: Progress | None = None
     tables: tuple[TableStatus, ...] = ()
 
     @property

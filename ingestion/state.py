@@ -13,6 +13,7 @@ import psycopg
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
+from ingestion import progress
 from ingestion.describe import TableFacts, facts_from_json
 from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings
@@ -120,12 +121,13 @@ def connect_catalog(settings: Settings) -> psycopg.Connection:
 
 def ensure_state(connection: psycopg.Connection) -> None:
     """Creates the state tables where they are missing."""
-    if connection.execute("SELECT to_regclass('lakehouse.chunks')").fetchone() == (None,):
+    if connection.execute("SELECT to_regclass('lakehouse.progress')").fetchone() == (None,):
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
             if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
                 connection.execute("CREATE SCHEMA lakehouse")
             connection.execute(DDL)
+            connection.execute(progress.DDL)
 
 
 def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:

@@ -2,7 +2,8 @@
 
 Read from `config.meta.vault` of the table's declaration. `lakehouse scaffold` writes the models from it, and every
 mistake in it has a code: V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown
-reference, V6 unknown column, V7 name taken, V8 personal data that could not be erased.
+reference, V6 unknown column, V7 name taken, V8 personal data that could not be erased, V9 children without a key of
+their own, V10 a table that is two things.
 """
 
 from collections import Counter
@@ -53,17 +54,31 @@ class SatellitePolicy(Policy):
     personal: bool = False
 
 
+class EventPolicy(Policy):
+    """Rows that happen once and never change: a non-historized link, with what they say in the same row."""
+
+    name: str
+    to: tuple[str, ...] = Field((), description="names of references")
+    columns: tuple[str, ...] = Field((), description="what the event says")
+    description: str = ""
+
+
 class VaultPolicy(Policy):
     """The whole of `config.meta.vault`. Short forms: a hub by its name, a reference by its column, a link by its
     references, a satellite by its columns."""
 
     hub: HubPolicy | None = None
     reference_table: str | None = Field(None, description="codes without a hub: ref_<name>, under the natural key")
+    children_of: str | None = Field(
+        None, description="reference to the thing that has several rows here at a time: its satellites are multi-active"
+    )
+    event: EventPolicy | None = None
     references: dict[str, ReferencePolicy] = Field(default_factory=dict)
     links: dict[str, LinkPolicy] = Field(default_factory=dict)
     satellites: dict[str, SatellitePolicy] = Field(default_factory=dict)
     ignored: tuple[str, ...] = Field((), description="columns without business meaning")
     track_deletes: bool = True
+    track_mentions: bool = Field(False, description="rts_<hub>: in which loads each table mentioned a key of the hub")
 
     @field_validator("hub", mode="before")
     @classmethod
@@ -79,7 +94,13 @@ class VaultPolicy(Policy):
     @property
     def is_modelled(self) -> bool:
         """Whether the table has a place in the vault at all."""
-        return self.hub is not None or self.reference_table is not None
+        return bool(self.forms)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What the table is: one of these, when the declaration is right."""
+        forms = ("hub", "reference_table", "children_of", "event")
+        return tuple(form for form in forms if getattr(self, form) is not None)
 
     def hub_of(self, role: str) -> str:
         """The hub that a reference names."""
@@ -106,7 +127,8 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
     if vault is None or not vault.is_modelled:
         return
     if not table.raw.key:
-        yield ("vault", "hub"), "V1: a hub needs a key: declare meta.raw.key"
+        yield ("vault", vault.forms[0]), "V1: a hub needs a key: declare meta.raw.key"
+    yield from _form_problems(table, vault)
     for name, link in vault.links.items():
         at = ("vault", "links", name)
         if unknown := [role for role in link.to if role not in vault.references]:
@@ -119,6 +141,39 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
             f"V7: a reference needs a name other than the hub's, {vault.hub.name!r}",
         )
     yield from _column_problems(table, vault)
+
+
+def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    if len(vault.forms) > 1:
+        yield ("vault", vault.forms[1]), f"V10: a table is one thing, not {' and '.join(vault.forms)}"
+    if vault.track_mentions and vault.hub is None:
+        yield ("vault", "track_mentions"), "V1: mentions are tracked for a hub, and the table declares none"
+    if vault.event is not None:
+        at = ("vault", "event")
+        if unknown := [role for role in vault.event.to if role not in vault.references]:
+            yield at, f"V5: the event names {', '.join(unknown)}, which meta.vault.references does not have"
+        if not vault.event.to:
+            yield at, "V2: an event is a link, it needs at least one reference in `to`"
+        if vault.event.name in vault.references:
+            yield at, f"V7: the event needs a name other than the reference's, {vault.event.name!r}"
+        if vault.satellites:
+            yield ("vault", "satellites"), "V10: an event never changes: what it says stands in `event.columns`"
+    if vault.children_of is not None:
+        at, parent = ("vault", "children_of"), vault.references.get(vault.children_of)
+        if parent is None:
+            yield at, f"V5: children_of names {vault.children_of!r}, which meta.vault.references does not have"
+        elif not set(parent.columns) < set(table.raw.key):
+            yield (
+                at,
+                f"V9: the key has to be {', '.join(parent.columns)} and at least one column that tells the rows"
+                f" of one {vault.children_of} apart; it is {', '.join(table.raw.key) or 'empty'}",
+            )
+        for name, satellite in vault.satellites.items():
+            if satellite.personal:
+                yield (
+                    ("vault", "satellites", name),
+                    "V8: personal data of children could not be erased: give them a hub of their own",
+                )
 
 
 def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
@@ -159,6 +214,8 @@ def _places(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ..
         yield ("vault", "references", name), reference.columns
     for name, satellite in vault.satellites.items():
         yield ("vault", "satellites", name), satellite.columns
+    if vault.event is not None:
+        yield ("vault", "event"), vault.event.columns
     yield ("vault", "ignored"), vault.ignored
 
 
@@ -167,7 +224,9 @@ def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem
     modelled = [(table, table.vault) for table in tables if table.vault and table.vault.is_modelled]
     owners: dict[str, Vaulted] = {}
     for table, vault in modelled:
-        names = [f"hub {vault.hub.name}"] if vault.hub else [f"ref {vault.reference_table}"]
+        names = [f"hub {vault.hub.name}"] if vault.hub else []
+        names += [f"ref {vault.reference_table}"] if vault.reference_table else []
+        names += [f"event {vault.event.name}"] if vault.event else []
         names += [f"link {name}" for name in vault.links] + [f"satellite {name}" for name in vault.satellites]
         for name in names:
             if name in owners:

@@ -124,6 +124,8 @@ def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Map
         "cut_at": dg.MetadataValue.timestamp(report.cut_at),
         "epoch": report.epoch,
         **counts,
+        **({"source_rows_per_second": round(report.rows_per_second)} if report.rows_per_second else {}),
+        **({"source_seconds": round(report.seconds, 2)} if report.seconds is not None else {}),
     }
 
 

@@ -14,8 +14,7 @@ def diagram(declared: Declarations, source: str) -> str:
 
 def _lines(entity: Entity) -> Iterator[str]:
     if entity.vault.hub is None:
-        for name in entity.vault.satellites:
-            yield f"ref_{name}"
+        yield from _lines_without_hub(entity)
         return
     hub = f"hub_{entity.hub.name}"
     for name, link in entity.vault.links.items():
@@ -29,3 +28,17 @@ def _lines(entity: Entity) -> Iterator[str]:
         yield f'{hub} ||--o{{ sat_{name} : ""'
     if entity.vault.track_deletes:
         yield f'{hub} ||--o{{ sts_{entity.hub.name} : "exists"'
+    if entity.vault.track_mentions:
+        yield f'{hub} ||--o{{ rts_{entity.hub.name} : "mentioned"'
+
+
+def _lines_without_hub(entity: Entity) -> Iterator[str]:
+    vault = entity.vault
+    if vault.event:
+        for role in vault.event.to:
+            label = "" if vault.hub_of(role) == role else role
+            yield f'hub_{vault.hub_of(role)} |o--o{{ nh_link_{vault.event.name} : "{label}"'
+    for name in vault.satellites:
+        yield (
+            f'hub_{vault.hub_of(vault.children_of)} ||--o{{ ma_sat_{name} : ""' if vault.children_of else f"ref_{name}"
+        )

@@ -41,6 +41,8 @@ def test_parsed_is_the_log_completed_and_the_vault_follows_it(zoo: Zoo) -> None:
         zoo.dbt("build")
         assert_parsed_is_complete(zoo, table)
         assert_vault_is_true(zoo, table.versions)
+        nobody = sum(version["_deleted"] or version["keeper_id"] is None for version in table.versions)
+        assert zoo.counted("keys_are_given") == nobody, "rows whose key is not given are counted"
     assert any(row["_op"] == "t" for row in table.raw), "the history should truncate"
 
     seen = zoo.snapshots()
@@ -99,28 +101,6 @@ def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> No
         assert in_order(then[moment]) == in_order(copy), moment
 
 
-@pytest.mark.slow
-def test_the_vault_is_the_same_for_any_split_order_and_redelivery(zoo: Zoo) -> None:
-    """Events reach parsed shuffled, in four loads, a fifth of them twice, two loads at one moment."""
-    rng = random.Random(23)
-    table, clock = animals(), Clock(rng)
-    for _ in range(900):
-        change_at_random(table, clock, KEYS, random_animal(rng))
-    zoo.publish([table.raw[0]], START)
-    zoo.dbt("run")
-    arrived, events = table.versions[:1], table.versions[1:]
-    rng.shuffle(events)
-    for load in range(4):
-        batch = events[load * 225 : (load + 1) * 225] + rng.sample(events[: load * 225 + 1], min(36, load * 225 + 1))
-        insert_parsed(zoo, batch, START + timedelta(days=100 + load // 2 * 2))
-        arrived += batch
-        zoo.dbt("run", without="parsed")
-        assert_vault_is_true(zoo, arrived)
-    seen = zoo.snapshots()
-    zoo.dbt("run", without="parsed")
-    assert zoo.snapshots() == seen
-
-
 def assert_parsed_is_complete(zoo: Zoo, table: TableHistory) -> None:
     """Every version with every column, and the current view as the source has it."""
     columns = [*COLUMNS, "_op", "_deleted", "_epoch", "_commit_lsn", "_seq", "_valid_from"]
@@ -149,8 +129,17 @@ def assert_vault_is_true(zoo: Zoo, events: list[Row]) -> None:
     assert found == collapse(ordered, statement)
     mentioned = zoo.rows("select distinct id from vault.rts_animal join vault.hub_animal using (hk_animal)")
     assert in_order(mentioned) == in_order([k] for k in {e["id"] for e in ordered})
+    assert_events_are_true(zoo, events)
     assert timeline_of(zoo, "sts_animal_v1", "is_deleted") == collapse(ordered, lambda e: [e["_deleted"]])
     assert keepers_of(zoo) == effectivity(ordered)
+
+
+def assert_events_are_true(zoo: Zoo, events: list[Row]) -> None:
+    """The non-historized link has each combination of a live row once, as the event that it came by says it."""
+    live = {(event["id"], event["keeper_id"], source_seq(event)): event for event in events if not event["_deleted"]}
+    rows = zoo.rows("select id, keeper_id, source_seq, applied_date from vault.nh_link_animal_keeper")
+    assert in_order(row[:2] for row in rows) == in_order(list(pair) for pair in {key[:2] for key in live})
+    assert all(row[3] == live[row[0], row[1], row[2]]["_committed_at"] for row in rows), "not what its event said"
 
 
 def statement(event: Row) -> list[Any]:

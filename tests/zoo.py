@@ -3,6 +3,7 @@
 Its raw table is written here rather than ingested, so that a test decides what arrives when.
 """
 
+import json
 import os
 import random
 import shutil
@@ -94,8 +95,10 @@ TESTS = """
 models:
   - name: parsed_zoo__animals
     data_tests: [{parsed_matches_raw: {arguments: {source_name: zoo, table_name: animals}}}]
+  - name: stg_zoo__animals
+    data_tests: [{keys_are_given: {arguments: {src_pk: hk_keeper}}}]
   - name: hub_animal
-    data_tests: [{hub_is_sound: {arguments: {src_pk: hk_animal, src_nk: id}}}]
+    data_tests: [{hub_is_sound: {arguments: {src_pk: hk_animal, src_nk: id, stage: stg_zoo__animals}}}]
   - name: link_animal_keeper
     data_tests:
       - link_is_sound:
@@ -148,15 +151,21 @@ def random_animal(rng: random.Random) -> Any:
 
 @dataclass(frozen=True)
 class Zoo:
-    """The project with the fourth source, on a running stack."""
+    """The project with one more source, on a running stack."""
 
     settings: Settings
     project: Path
+    source: str = "zoo"
+    models: tuple[str, ...] = tuple(MODELS)
 
     def dbt(self, *arguments: str, without: str = "", **environment: str) -> None:
-        """Runs dbt on the zoo's models, those of a layer left out; fails with dbt's last lines."""
+        """Runs dbt on the source's models, those of a layer left out; fails with dbt's last lines."""
         trino = self.settings.trino
-        selection = ["path:models/*/zoo", "source:zoo", *(["--exclude", f"path:models/{without}"] if without else [])]
+        selection = [
+            f"path:models/*/{self.source}",
+            f"source:{self.source}",
+            *(["--exclude", f"path:models/{without}"] if without else []),
+        ]
         command = [str(Path(sys.executable).with_name("dbt")), *arguments, "--no-use-colors", "--select", *selection]
         place = {"DBT_TARGET_PATH": str(self.project / "target"), "DBT_LOG_PATH": str(self.project / "logs")}
         server = {"LAKEHOUSE_TRINO__HOST": trino.host, "LAKEHOUSE_TRINO__PORT": str(trino.port)}
@@ -165,13 +174,18 @@ class Zoo:
         )
         assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-60:])
 
+    def counted(self, test: str) -> int:
+        """What a test of the last `dbt build` counted."""
+        results = json.loads((self.project / "target" / "run_results.json").read_text())["results"]
+        return next(int(result["failures"]) for result in results if f".{test}_" in result["unique_id"])
+
     def rows(self, sql: str) -> list[list[Any]]:
         """The lake's answer."""
         return query(self.settings, sql)
 
     def clear(self) -> None:
-        """Drops what the zoo has in the lake."""
-        for model in sorted(MODELS, reverse=True):
+        """Drops what the source has in the lake."""
+        for model in sorted(self.models, reverse=True):
             layer, _, name = model.split("/")
             kind = "view" if layer in ("current", "stage", "timelines") else "table"
             schema = "parsed" if layer in ("parsed", "current") else "vault"
@@ -193,7 +207,7 @@ class Zoo:
 
     def snapshots(self) -> dict[str, int]:
         """Newest snapshot of every table of the zoo below raw."""
-        tables = [Path(model).name for model in MODELS if model.startswith(("parsed/", "vault/"))]
+        tables = [Path(model).name for model in self.models if model.startswith(("parsed/", "vault/"))]
         schema = {name: "parsed" if name.startswith("parsed") else "vault" for name in tables}
         parts = [
             f"select '{name}', max_by(snapshot_id, committed_at) from {schema[name]}.\"{name}$snapshots\""
@@ -211,11 +225,17 @@ def _publish_cut(catalog: SqlCatalog, last: Row, at: datetime) -> None:
     cuts.append(pa.Table.from_pylist([cut], schema=cuts.schema().as_arrow()))
 
 
-def build_zoo(settings: Settings, place: Path) -> Zoo:
-    """Copies the project and adds the source; no macro, no Python."""
+def empty_project(settings: Settings, place: Path) -> Path:
+    """A copy of the project without the samples' models."""
     project = place / "dbt_project"
     others = shutil.ignore_patterns("target", "logs", "marts", "business", "retail", "bank", "payroll")
     shutil.copytree(settings.dbt_project_dir, project, ignore=others)
+    return project
+
+
+def build_zoo(settings: Settings, place: Path) -> Zoo:
+    """Copies the project and adds the source; no macro, no Python."""
+    project = empty_project(settings, place)
     (project / "models/sources/zoo.yml").write_text(SOURCE)
     for name, sql in MODELS.items():
         path = project / "models" / f"{name}.sql"

@@ -40,6 +40,7 @@ sources:
             raw: {relation: public.people, key: [id]}
             vault:
               hub: {name: person, blank: unknown}
+              track_mentions: true
               satellites:
                 person_pii: {columns: [name], personal: true}
         columns: [{name: id, data_type: text}, {name: name, data_type: text}]
@@ -49,6 +50,24 @@ sources:
             raw: {relation: public.currencies, key: [code]}
             vault: {reference_table: currency, satellites: {currency: [label]}}
         columns: [{name: code, data_type: text}, {name: label, data_type: text}]
+      - name: phones
+        config:
+          meta:
+            raw: {relation: public.phones, key: [person_id, kind]}
+            vault:
+              children_of: owner
+              references: {owner: {columns: [person_id], hub: person}}
+              satellites: {phone: [digits]}
+        columns: [{name: person_id, data_type: text}, {name: kind, data_type: text}, {name: digits, data_type: text}]
+      - name: payments
+        config:
+          meta:
+            raw: {relation: public.payments, key: [id]}
+            vault:
+              event: {name: payment, to: [order, payer], columns: [paid]}
+              references: {order: order_id, payer: {columns: [payer_id], hub: person}}
+        columns: [{name: id, data_type: bigint}, {name: order_id, data_type: bigint},
+          {name: payer_id, data_type: text}, {name: paid, data_type: "numeric(8,2)"}]
 """
 
 
@@ -79,6 +98,18 @@ def declared(place: Path, text: str = TABLES) -> Declarations:
         ("hub: person}\n                payer", "hub: nobody}\n                payer", "V5", "buyer:"),
         ("order_details: [total]", "order_details: [total, nope]", "V6", "order_details"),
         ("hub: {name: person, blank: unknown}", "hub: order", "V7", None),
+        ("{phone: [digits]}", "{phone: {columns: [digits], personal: true}}", "V8", "phone"),
+        ("children_of: owner", "children_of: nobody", "V5", "children_of"),
+        ("key: [person_id, kind]", "key: [person_id]", "V9", "children_of"),
+        ("key: [person_id, kind]", "key: [kind]", "V9", "children_of"),
+        ("children_of: owner", "children_of: owner\n              hub: phone", "V10", "children_of"),
+        ("children_of: owner", "children_of: owner\n              track_mentions: true", "V1", "track_mentions"),
+        ("to: [order, payer], columns", "to: [], columns", "V2", "event"),
+        ("to: [order, payer], columns", "to: [order, seller], columns", "V5", "event"),
+        ("columns: [paid]}", "columns: []}", "V4", "vault:"),
+        ("columns: [paid]}", "columns: []}\n              satellites: {paid: [paid]}", "V10", "satellites"),
+        ("columns: [paid]}", "columns: [paid, nope]}", "V6", "event"),
+        ("event: {name: payment", "event: {name: order", "V7", "event"),
     ],
 )  # fmt: skip
 def test_a_mistake_has_a_code_and_the_line_it_stands_on(
@@ -102,6 +133,19 @@ def test_a_declaration_becomes_thin_models(tmp_path: Path) -> None:
     assert "src_fk=['hk_order', 'hk_buyer', 'hk_payer']" in sql["link_order_parties"]
     assert "src_dfk='hk_order'" in sql["eff_sat_order_parties"]
     assert "src_pk=['code']" in sql["ref_currency"]
+    assert sql["ma_sat_phone"] == (
+        "{{ ma_sat( src_pk='hk_owner', src_cdk=['kind'], src_hashdiff='hd_phone', src_payload=['digits'],"
+        " source_model='stg_shop__phones', ) }}"
+    )
+    assert "src_pk=['hk_owner', 'kind']" in sql["ma_sat_phone_v1"]
+    assert "'src_pk': 'hk_owner', 'src_nk': ['person_id']" in sql["hub_person"], "children name their parent"
+    assert sql["nh_link_payment"] == (
+        "{{ nh_link( src_pk='hk_payment', src_fk=['hk_order', 'hk_payer'], src_payload=['id', 'paid'],"
+        " source_model='stg_shop__payments', ) }}"
+    )
+    assert "'hk_order': ['!web', 'order_id']" in sql["stg_shop__payments"], "a reference hashes as the hub does"
+    mentions = ["stg_shop__people", *("hk_buyer", "hk_payer"), "hk_owner", "stg_shop__payments"]
+    assert all(mention in sql["rts_person"] for mention in mentions), "all that mention the hub"
     assert {"sat_person_pii_v1", "sts_person_v1", "parsed_shop__people", "current_shop__people"} <= set(sql)
 
 

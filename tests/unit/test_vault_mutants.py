@@ -8,10 +8,7 @@ from tests.unit.test_vault_property import check
 
 # What is wrong → macro, text, text of the mutant.
 MUTANTS: dict[str, tuple[str, str, str]] = {
-    "strict watermark": (
-        "load_windows", "\" between timestamp '\" ~ before[0] ~ \"' and\"",
-        "\" > timestamp '\" ~ before[0] ~ \"' and \" ~ src_ldts ~ \" <=\"",
-    ),
+    "strict watermark": ("load_windows", '(" > " if steady else " >= ")', '" > "'),
     "rows at the watermark not counted": ("load_windows", "at_mark == before[1] | int", "true"),
     "highest position forgotten": (
         "load_windows", "[highest, before[2]] | max if before and highest else highest", "highest"),
@@ -45,12 +42,13 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "a key twice in one batch": ("first_sight", "where nth = 1", ""),
     "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),
     "links from deletes": ("first_sight", '"not is_deleted" if kind == "link" else is_known(input.src_pk)', '"true"'),
-    "effectivity again in a replay": ("eff_sat", " and stored.{{ src_pk }} is null", ""),
+    "effectivity again in a replay": (
+        "eff_sat", " and not coalesce(contains(links_stored, {{ src_pk }}), false)", ""),
     "effectivity never ends": ("eff_sat", "(values (true), (false))", "(values (true))"),
     "effectivity without the state that is stored": (
-        "eff_sat", "max(case when is_active then {{ src_pk }} end)", "null"),
+        "eff_sat", "max({{ src_pk }}) filter (where is_active and not is_new)", "null"),
     "effectivity that a delete does not end": (
-        "eff_sat", "case when not is_deleted then {{ src_pk }} end", "{{ src_pk }}"),
+        "eff_sat", "not is_deleted as is_active", "true as is_active"),
     "effectivity by link instead of driving key": (
         "eff_sat", "lag(link_now) over (partition by {{ src_dfk }}", "lag(link_now) over (partition by link_now"),
     "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),

@@ -5,7 +5,8 @@
   The watermark of a stage is kept in the target's table properties, not read from its rows: a hub that sees no new key
   in a year of sales would otherwise read that year again each time. It follows publication into the lake (load_date),
   never event order, is compared with `>=`, and is remembered together with the number of rows at that moment and the
-  highest source_seq so far. These two tell apart, from facts and not by hope:
+  highest source_seq so far. Where as many rows are at it as were loaded, they are the same ones and are not loaded again: a
+  snapshot gives millions of rows one moment. The two tell apart, from facts and not by hope:
 
   - no news: nothing after the watermark and as many rows at it as before. The load is not run at all.
   - in order: whatever is new comes after everything that was loaded. Satellites then compare the batch with what they
@@ -37,11 +38,12 @@
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
     {%- set steady = before is not none and at_mark == before[1] | int -%}
     {%- set late = not steady or (later > 0 and first_later <= before[2]) if loaded else false -%}
+    {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ before[0] ~ "' and " if before else "" -%}
     {%- set news = newest is not none and not (steady and later == 0) -%}
     {%- set highest = [highest, before[2]] | max if before and highest else highest -%}
     {%- do windows.update({row[0]: {
       "news": news, "late": late,
-      "rows": src_ldts ~ (" between timestamp '" ~ before[0] ~ "' and" if before else " <=") ~ " timestamp '" ~ newest ~ "'" if news else "false",
+      "rows": (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if news else "false",
       "remember": "-- remember " ~ load_property(row[0]) ~ " = " ~ [newest, at_newest, highest] | join("|") if news,
     }}) -%}
   {%- endfor -%}

@@ -1,5 +1,8 @@
-{#- Each key once; one business key per hash and one hash per business key, so no collision and no second spelling. -#}
-{% test hub_is_sound(model, src_pk, src_nk) %}
+{#-
+  Each key once, and one hash per business key, so no second spelling. A collision does not show in the hub, which keeps the first
+  key of a hash: so what `stage` published in the last `tested_days` is compared with it (as hashed: `normalize`).
+-#}
+{% test hub_is_sound(model, src_pk, src_nk, stage=none, normalize=none) %}
 {%- set business_key = ([src_nk] if src_nk is string else src_nk) | join(", ") %}
 select 'hash key twice' as problem, {{ src_pk }} as example, count(*) as rows_there
 from {{ model }}
@@ -11,4 +14,18 @@ from {{ model }}
 where {{ is_known(src_pk) }}
 group by {{ business_key }}
 having count(*) > 1
+{%- if stage %}
+union all
+select 'one hash, two business keys', {{ src_pk }}, count(*)
+from {{ ref(stage) }} as stage
+join {{ model }} as hub using ({{ src_pk }})
+where {{ is_known(src_pk) }}
+  and stage.load_date >= (select max(load_date) - interval '{{ var("tested_days") }}' day from {{ ref(stage) }})
+  and (
+    {%- for column in as_list(src_nk) %}
+    {{ "or" if not loop.first }} {{ as_hashed("stage." ~ column, normalize) }} is distinct from {{ as_hashed("hub." ~ column, normalize) }}
+    {%- endfor %}
+  )
+group by {{ src_pk }}
+{%- endif %}
 {% endtest %}

@@ -13,11 +13,5 @@ from {{ model }}
 where {{ is_known(src_pk) }}
 group by {{ hubs.keys() | join(", ") }}
 having count(distinct {{ src_pk }}) > 1
-{%- for column, hub in hubs.items() %}
-{%- set hub = {"model": hub, "src_pk": column} if hub is string else hub %}
-union all
-select 'not in {{ hub.model }}', {{ column }}
-from {{ model }}
-where {{ is_known(column) }} and {{ column }} not in (select {{ hub.src_pk }} from {{ ref(hub.model) }})
-{%- endfor %}
+{{- orphans(model, hubs) }}
 {% endtest %}

@@ -1,0 +1,1 @@
+select cast(1 as integer) as id

@@ -1,0 +1,1 @@
+{{ pit(source_model='unit_hub', src_pk='hk_thing', satellites=['unit_sat'], snapshots='unit_snap') }}

@@ -1,0 +1,78 @@
+"""Links of a table: in one combination at a time, with effectivity; and events that never change."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from lakehouse.vault import EventPolicy
+from scaffold.columns import EVENT, HASH
+from scaffold.entities import Entity, article, spoken
+from scaffold.satellites import timeline_model
+from scaffold.text import Column, Model, call
+
+
+def together(entity: Entity, roles: Sequence[str]) -> str:
+    """What the hash key of a link is, in words."""
+    others = [f"its {spoken(role)}" for role in roles]
+    names = [f"the {spoken(entity.hub.name)}", *others]
+    return f"Hash key of {', '.join(names[:-1])} and {names[-1]} together."
+
+
+def link_models(entity: Entity, name: str, roles: Sequence[str], text: str, effectivity: bool) -> Iterator[Model]:
+    """The link and, with effectivity, when each combination began and ended."""
+    vault, hub, pk = entity.vault, entity.hub.name, f"hk_{name}"
+    own: Column = (f"hk_{hub}", HASH, f"Hash key of the {spoken(hub)}.")
+    keys = [own] + [
+        (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {vault.references[role].note}".strip()) for role in roles
+    ]
+    hubs = {f"hk_{hub}": f"hub_{hub}", **hubs_of(entity, roles)}
+    says = text or f"Which {' and '.join(map(spoken, roles))} {article(hub)} belongs to."
+    combination: Column = (pk, HASH, together(entity, roles))
+    yield Model(
+        f"vault/{entity.table.source}", f"link_{name}",
+        call("link", src_pk=pk, src_fk=[key[0] for key in keys], source_model=entity.stage),
+        f"{says} Every combination ever seen.", (combination, *keys, *EVENT),
+        (("link_is_sound", {"src_pk": pk, "hubs": hubs}),),
+    )  # fmt: skip
+    if effectivity:
+        driving: Column = (own[0], HASH, f"{own[2]} The driving key: it has one link at a time.")
+        active: Column = ("is_active", "boolean", "Whether the link begins here, or ends.")
+        yield Model(
+            f"vault/{entity.table.source}", f"eff_sat_{name}",
+            call("eff_sat", src_pk=pk, src_dfk=own[0], source_model=entity.stage),
+            f"{says} When it began and ended.", (combination, driving, active, *EVENT),
+            (("sat_is_sound", {"src_pk": pk, "parent": f"link_{name}"}),),
+        )  # fmt: skip
+        yield timeline_model(
+            entity, f"eff_sat_{name}", pk, "is_active", [own[0]], (combination, driving, active), "is_active",
+            ("one_active_link", {"src_dfk": own[0]}),
+        )  # fmt: skip
+
+
+def hubs_of(entity: Entity, roles: Sequence[str]) -> dict[str, Any]:
+    """Where the key of each reference has to be: column → hub."""
+    found: dict[str, Any] = {}
+    for role in roles:
+        target = entity.vault.hub_of(role)
+        found[f"hk_{role}"] = (
+            f"hub_{target}" if target == role else {"model": f"hub_{target}", "src_pk": f"hk_{target}"}
+        )
+    return found
+
+
+def event_model(entity: Entity, event: EventPolicy) -> Model:
+    """The non-historized link: the event's own key, what it refers to and what it says."""
+    pk, described = f"hk_{event.name}", {column[0]: column for column in entity.columns()}
+    keys = [
+        (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {entity.vault.references[role].note}".strip())
+        for role in event.to
+    ]
+    payload = list(dict.fromkeys([*entity.key, *entity.in_lake(event.columns)]))
+    own: Column = (pk, HASH, f"Hash key of the {spoken(event.name)}.")
+    test = {"src_pk": pk, "columns": payload, "stage": entity.stage, "hubs": hubs_of(entity, event.to)}
+    return Model(
+        f"vault/{entity.table.source}", f"nh_link_{event.name}",
+        call("nh_link", src_pk=pk, src_fk=[key[0] for key in keys], src_payload=payload, source_model=entity.stage),
+        f"{event.description or entity.table.description} An event happens once and never changes.",
+        (own, *keys, *(described[column] for column in payload), *EVENT),
+        (("nh_link_is_sound", test),),
+    )  # fmt: skip

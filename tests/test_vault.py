@@ -1,0 +1,203 @@
+"""The vault on Trino: unit tests of the macros, hundreds of histories at once, what the declaration's words become."""
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.manifest import dbt_environment
+from lakehouse.settings import Settings
+from lakehouse.trino import query
+from scaffold import apply, models_of, plan
+from tests.histories import START, Clock, Row, change_at_random
+from tests.test_dbt import assert_vault_is_true, in_order, insert_parsed, literal, source_seq
+from tests.unit.test_scaffold import declared
+from tests.zoo import Zoo, animals, build_zoo, empty_project, random_animal
+
+pytestmark = pytest.mark.stack
+LOADS = 4
+CLINIC = """
+sources:
+  - name: clinic
+    schema: raw_clinic
+    tables:
+      - name: animals
+        description: Animals.
+        config: {meta: {raw: {relation: public.animals, key: [id]}, vault: {
+          hub: patient, track_mentions: true, satellites: {patient_details: [name]}}}}
+        columns: [{name: id, data_type: integer}, {name: name, data_type: text}]
+      - name: vaccinations
+        description: Vaccinations.
+        config: {meta: {raw: {relation: public.vaccinations, key: [animal_id, vaccine]}, vault: {
+          children_of: animal, references: {animal: {columns: [animal_id], hub: patient}},
+          satellites: {patient_vaccination: [dose]}}}}
+        columns: [{name: animal_id, data_type: integer}, {name: vaccine, data_type: text},
+          {name: dose, data_type: integer}]
+      - name: visits
+        description: Visits.
+        config: {meta: {raw: {relation: public.visits, key: [id]}, vault: {
+          event: {name: visit, to: [patient], columns: [fee]}, references: {patient: animal_id}}}}
+        columns: [{name: id, data_type: integer}, {name: animal_id, data_type: integer},
+          {name: fee, data_type: integer}]
+"""
+
+
+def test_the_unit_test_of_each_macro_passes(settings: Settings, tmp_path: Path) -> None:
+    place = {"DBT_TARGET_PATH": str(tmp_path / "target"), "DBT_LOG_PATH": str(tmp_path / "logs")}
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("dbt")), "test", "--select", "test_type:unit", "--no-use-colors"],
+        cwd=settings.dbt_project_dir, capture_output=True, text=True,
+        env=os.environ | dbt_environment(settings) | place | {"VAULT_UNIT_TESTS": "true"},
+    )  # fmt: skip
+    assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-60:])
+    assert " PASS unit_eff_sat::" in done.stdout, "the unit tests were not selected"
+
+
+@pytest.fixture
+def zoo(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
+    """A source that the project has never seen."""
+    zoo = build_zoo(settings, tmp_path)
+    yield zoo
+    zoo.clear()
+
+
+@pytest.mark.slow
+def test_hundreds_of_histories_give_the_timelines_of_the_source(zoo: Zoo) -> None:
+    """Each history has keys of its own, so that load k of all of them is one run of dbt. First 100 in the source's
+    order; then 100 that arrive split, shuffled and delivered again, some of a load at the moment of the one before."""
+    rng = random.Random(23)
+    first = animals()
+    first.apply("c", Clock(rng).position(), random_animal(rng)(1))
+    zoo.publish(first.raw, START)
+    zoo.dbt("run")
+    arrived = list(first.versions)
+    for campaign, in_source_order in enumerate((True, False)):
+        histories = [one_history(rng, campaign * 100 + number + 1, in_source_order) for number in range(100)]
+        for load in range(LOADS):
+            moment = START + timedelta(days=campaign * 10 + (load if in_source_order else load // 2 * 2) + 1)
+            batch = [event for history in histories for event in history[load]]
+            insert_parsed(zoo, batch, moment)
+            zoo.dbt("run", without="parsed")
+            arrived += batch
+            assert_vault_is_true(zoo, arrived)
+    seen = zoo.snapshots()
+    zoo.dbt("run", without="parsed")
+    assert zoo.snapshots() == seen, "a rerun makes no snapshot"
+
+
+def one_history(rng: random.Random, number: int, in_source_order: bool) -> list[list[Row]]:
+    """Events of three keys, as loads. In the source's order, those of a load come after all of the load before."""
+    table, clock, loads = animals(), Clock(rng), []
+    for load in range(LOADS):
+        if in_source_order:
+            clock.left, clock.lsn = 0, (load + 1) * 1_000_000
+        before = len(table.versions)
+        for _ in range(rng.randint(1, 12)):
+            change_at_random(table, clock, [number * 10 + key for key in range(3)], random_animal(rng))
+        loads.append(table.versions[before:])
+    if in_source_order:
+        return loads
+    events = [event | {"_commit_lsn": event["_commit_lsn"] + 10_000_000} for load in loads for event in load]
+    rng.shuffle(events)
+    ends = sorted(rng.randint(0, len(events)) for _ in range(LOADS - 1))
+    parts = [events[begin:end] for begin, end in zip([0, *ends], [*ends, len(events)], strict=True)]
+    return [
+        part + rng.sample(events[:begin], min(begin, rng.randint(0, 3)))
+        for part, begin in zip(parts, [0, *ends], strict=True)
+    ]
+
+
+@pytest.fixture
+def clinic(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
+    """A source that is modelled by its declaration alone; its parsed tables are there and empty."""
+    (tmp_path / "declared").mkdir()
+    models = models_of(declared(tmp_path / "declared", CLINIC), "clinic")
+    project = empty_project(settings, tmp_path)
+    (project / "models/sources/clinic.yml").write_text(CLINIC)
+    apply(plan(project, "clinic", models))
+    clinic = Zoo(settings, project, "clinic", tuple(f"{model.folder}/{model.name}" for model in models))
+    clinic.clear()
+    for model in models:
+        if model.folder.startswith("parsed/"):
+            columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in model.columns)
+            query(settings, f"create table parsed.{model.name} ({columns})")
+    yield clinic
+    clinic.clear()
+
+
+def test_children_events_and_mentions_are_as_the_declaration_says(clinic: Zoo) -> None:
+    """Vaccinations of an animal each have a timeline; a visit is there once; every load's mentions are kept."""
+    rng = random.Random(5)
+    doses: dict[Any, list[tuple[Any, ...]]] = {}
+    visits: dict[int, tuple[Any, ...]] = {}
+    mentions: set[tuple[Any, ...]] = set()
+    lsn = 0
+    for load in range(2):
+        moment = START + timedelta(days=load)
+        children, events = [], list(visits.values())[:2]
+        for _ in range(40):
+            lsn += 1
+            key = (rng.randint(1, 4), rng.choice(["rabies", "flu", ""]))
+            gone = key in doses and not doses[key][-1][1] and rng.random() < 0.2
+            dose = None if gone else rng.choice([1, 2, None])
+            children.append([*key, dose, "d" if gone else "u", gone, lsn, moment])
+            if key not in doses or doses[key][-1][1:] != (gone, dose):
+                doses.setdefault(key, []).append((position(lsn), gone, dose))
+            mentions.add((key[0], moment, "clinic.public.vaccinations"))
+        for number in range(load * 10, load * 10 + 10):
+            lsn += 1
+            visits[number] = (number, rng.randint(1, 6), rng.choice([5, None]), "c", False, lsn, moment)
+            events.append(visits[number])
+        mentions |= {(visit[1], moment, "clinic.public.visits") for visit in events}
+        insert(clinic, "vaccinations", children, moment)
+        insert(clinic, "visits", events, moment)
+        clinic.dbt("build" if load == 1 else "run", without="parsed")
+    hub = "join vault.hub_patient as hub on hub.hk_patient ="
+    rows = clinic.rows(
+        "select hub.patient_id, vaccine, v.source_seq, v.is_deleted, dose"
+        f" from vault.ma_sat_patient_vaccination_v1 as v {hub} v.hk_animal"
+    )
+    assert in_order(rows) == in_order([*key, *row] for key, timeline in doses.items() for row in timeline)
+    rows = clinic.rows(
+        "select nh.id, hub.patient_id, fee, nh.source_seq, nh.load_date"
+        f" from vault.nh_link_visit as nh {hub} nh.hk_patient"
+    )
+    wanted = [[visit[0], visit[1], visit[2], position(visit[5]), visit[6]] for visit in visits.values()]
+    assert in_order(rows) == in_order(wanted)
+    rows = clinic.rows(
+        f"select hub.patient_id, rts.load_date, rts.record_source from vault.rts_patient as rts {hub} rts.hk_patient"
+    )
+    assert in_order(rows) == in_order(list(mention) for mention in mentions)
+    assert_comments_are_the_descriptions(clinic)
+
+
+def assert_comments_are_the_descriptions(clinic: Zoo) -> None:
+    """Tables, views and all their columns say in Iceberg what the declaration says of them."""
+    names = [model.rsplit("/", 1)[1] for model in clinic.models if not model.startswith(("parsed/", "current/"))]
+    comments = "select table_name, comment from system.metadata.table_comments where catalog_name = 'lake'"
+    found = dict(clinic.rows(comments + " and schema_name = 'vault'"))
+    for name in names:
+        assert found[name], f"{name} has no comment"
+        without = [row[0] for row in clinic.rows(f"describe vault.{name}") if not row[3]]
+        assert not without, f"{name}: no comment on {without}"
+    assert clinic.rows("describe vault.ma_sat_patient_vaccination")[0][3] == "Hash key of the animal."
+
+
+def insert(clinic: Zoo, table: str, rows: list[Any], moment: datetime) -> None:
+    """Puts versions into a parsed table: its columns, then operation, whether deleted and commit LSN."""
+    values = ", ".join(
+        "(" + ", ".join(map(literal, [*row[:-2], moment, 1, row[-2], 1, f"clinic.public.{table}", moment])) + ")"
+        for row in rows
+    )
+    clinic.rows(f"insert into parsed.parsed_clinic__{table} values {values}")
+
+
+def position(lsn: int) -> str:
+    """The vault's sortable position."""
+    return source_seq({"_epoch": 1, "_commit_lsn": lsn, "_seq": 1})
