@@ -111,11 +111,11 @@ class Bench:
         verify(self.settings, connection, *(table.name for table in declarations.sources[0].tables))
 
     @contextmanager
-    def cost(self) -> Iterator[Cost]:
-        """Measures the body: the source's servers, and ingestion with its JVM and workers."""
+    def cost(self, *ingestion: psutil.Process) -> Iterator[Cost]:
+        """Measures the body: the source's servers, and ingestion, this process or a peer's."""
         server = running(self.settings, "sources")
         assert server is not None
-        with measured({"source": psutil.Process(server.pid), "ingestion": this_process()}) as cost:
+        with measured({"source": (psutil.Process(server.pid),), "ingestion": ingestion or (this_process(),)}) as cost:
             yield cost
 
     @contextmanager

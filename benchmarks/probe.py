@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import psutil
@@ -26,19 +26,22 @@ class Cost:
 
 
 @contextmanager
-def measured(trees: Mapping[str, psutil.Process]) -> Iterator[Cost]:
-    """Measures the body. A process that ends between two samples counts up to the one before."""
+def measured(trees: Mapping[str, tuple[psutil.Process, ...]]) -> Iterator[Cost]:
+    """Measures the body; the processes of a name count together, with all their children.
+
+    A process that ends between two samples counts up to the one before.
+    """
     cost, stop = Cost(), threading.Event()
     begun = time.monotonic()
-    before = {name: _cpu(root) for name, root in trees.items()}
+    before = {name: _cpu(roots) for name, roots in trees.items()}
     seen: dict[str, dict[int, float]] = {name: dict(times) for name, times in before.items()}
     cost.memory = {name: [] for name in trees}
 
     def sample() -> None:
         while True:
-            for name, root in trees.items():
-                seen[name] |= _cpu(root)
-                cost.memory[name].append((time.monotonic() - begun, _memory(root)))
+            for name, roots in trees.items():
+                seen[name] |= _cpu(roots)
+                cost.memory[name].append((time.monotonic() - begun, _memory(roots)))
             if stop.wait(SAMPLE_SECONDS):
                 return
 
@@ -48,8 +51,8 @@ def measured(trees: Mapping[str, psutil.Process]) -> Iterator[Cost]:
         yield cost
     finally:
         cost.seconds = time.monotonic() - begun
-        for name, root in trees.items():
-            seen[name] |= _cpu(root)
+        for name, roots in trees.items():
+            seen[name] |= _cpu(roots)
             cost.cpu[name] = sum(last - before[name].get(pid, 0.0) for pid, last in seen[name].items())
         stop.set()
         thread.join()
@@ -60,16 +63,17 @@ def this_process() -> psutil.Process:
     return psutil.Process(os.getpid())
 
 
-def _tree(root: psutil.Process) -> list[psutil.Process]:
-    try:
-        return [root, *root.children(recursive=True)]
-    except psutil.Error:
-        return []
+def _tree(roots: tuple[psutil.Process, ...]) -> list[psutil.Process]:
+    found = []
+    for root in roots:
+        with suppress(psutil.Error):
+            found += [root, *root.children(recursive=True)]
+    return found
 
 
-def _cpu(root: psutil.Process) -> dict[int, float]:
+def _cpu(roots: tuple[psutil.Process, ...]) -> dict[int, float]:
     times = {}
-    for process in _tree(root):
+    for process in _tree(roots):
         try:
             spent = process.cpu_times()
             times[process.pid] = spent.user + spent.system
@@ -78,9 +82,9 @@ def _cpu(root: psutil.Process) -> dict[int, float]:
     return times
 
 
-def _memory(root: psutil.Process) -> int:
+def _memory(roots: tuple[psutil.Process, ...]) -> int:
     total = 0
-    for process in _tree(root):
+    for process in _tree(roots):
         try:
             total += process.memory_full_info().pss
         except psutil.Error:

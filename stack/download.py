@@ -65,6 +65,11 @@ def ivy_command(work: Path, wanted: tuple[Artifact, ...]) -> list[str]:
     """Writes Ivy's two files and its trust store to `work`; returns the command that downloads to `work`/cache."""
     (work / "ivy.xml").write_text(render("ivy.xml.j2", artifacts=wanted))
     (work / "ivysettings.xml").write_text(render("ivysettings.xml.j2"))
+    return ivy_program(work)
+
+
+def ivy_program(work: Path) -> list[str]:
+    """The command that runs Ivy on `work`/ivy.xml and ivysettings.xml, trusting what the system trusts."""
     command = [str(server_java()), "-Xmx256m", f"-Divy.default.ivy.user.dir={work}", *proxy_options()]
     store = trust_store(work / "truststore.p12")
     if store is not None:

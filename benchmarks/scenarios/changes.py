@@ -6,9 +6,10 @@ from collections.abc import Callable
 import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
-from benchmarks.peers import recvlogical
+from benchmarks.peers import debezium, recvlogical
 from benchmarks.workloads import SOURCE, insert, mixed
 from lakehouse.declarations import Declarations
+from lakehouse.errors import LakehouseError
 from lakehouse.trino import query
 
 NARROW_ROWS = 2_000_000
@@ -16,30 +17,30 @@ NARROW_TRANSACTIONS = 20
 MIXED_TABLES = tuple(f"wide_mixed{number}" for number in range(5))
 MIXED_TRANSACTIONS = 100_000
 HUGE_ROWS = 5_000_000
+KAFKA_SHARE = 2  # Debezium gets half of the transactions: the rate is compared, and it takes 20 to 30 s for them
+Work = Callable[[psycopg.Connection, int, int], int]  # (source, first transaction, transactions) -> changes
 
 
 def narrow_inserts(bench: Bench) -> Results:
     """(bigint, text, numeric), 20 transactions."""
     size = bench.rows(NARROW_ROWS) // NARROW_TRANSACTIONS
 
-    def work(connection: psycopg.Connection, run: int) -> int:
-        for part in range(NARROW_TRANSACTIONS):
-            first = (run * NARROW_TRANSACTIONS + part) * size
+    def work(connection: psycopg.Connection, begin: int, transactions: int) -> int:
+        for first in range(begin * size, (begin + transactions) * size, size):
             connection.execute(insert("narrow_inserts", first + 1, first + size))
-        return size * NARROW_TRANSACTIONS
+        return size * transactions
 
-    return _side_by_side(bench, ("narrow_inserts",), work)
+    return _side_by_side(bench, ("narrow_inserts",), work, NARROW_TRANSACTIONS)
 
 
 def mixed_changes(bench: Bench) -> Results:
     """20 columns, 60 % inserts, 30 % updates, 10 % deletes over five tables in transactions of 10 rows."""
-    transactions = bench.rows(MIXED_TRANSACTIONS)
 
-    def work(connection: psycopg.Connection, run: int) -> int:
-        connection.execute(mixed(MIXED_TABLES, 1 + run * transactions * 6, transactions))
+    def work(connection: psycopg.Connection, begin: int, transactions: int) -> int:
+        connection.execute(mixed(MIXED_TABLES, 1 + begin * 6, transactions))
         return transactions * 10
 
-    return _side_by_side(bench, MIXED_TABLES, work)
+    return _side_by_side(bench, MIXED_TABLES, work, bench.rows(MIXED_TRANSACTIONS))
 
 
 def huge_transaction(bench: Bench) -> Results:
@@ -59,7 +60,7 @@ def huge_transaction(bench: Bench) -> Results:
     return {"lakehouse": result}
 
 
-def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Callable[[psycopg.Connection, int], int]) -> Results:
+def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Work, transactions: int) -> Results:
     ours = Measurement("changes/s", does="decodes, types, writes Parquet, commits Iceberg; until Trino counts the rows")
     peer = Measurement("changes/s", does=recvlogical.DOES)
     with bench.tables(*tables) as (connection, declarations):
@@ -67,7 +68,7 @@ def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Callable[[psycopg
         total = 0
         for run in range(bench.runs + 1):  # the first one warms both up
             recvlogical.create_slot(bench.settings)
-            changes = work(connection, run)
+            changes = work(connection, run * transactions, transactions)
             total += changes
             end = connection.execute("SELECT pg_current_wal_lsn()::text").fetchone()
             assert end is not None
@@ -80,7 +81,35 @@ def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Callable[[psycopg
             if run:
                 peer.add(changes / received.seconds, received)
                 ours.add(changes / cost.seconds, cost)
-    return {"lakehouse": ours, "pg_recvlogical > /dev/null": peer}
+        begin = (bench.runs + 1) * transactions
+        kafka = _debezium(bench, connection, tables, work, begin, transactions // KAFKA_SHARE)
+    return {"lakehouse": ours, "pg_recvlogical > /dev/null": peer, "Debezium → Kafka": kafka}
+
+
+def _debezium(
+    bench: Bench, connection: psycopg.Connection, tables: tuple[str, ...], work: Work, begin: int, transactions: int
+) -> Measurement:
+    """The next transactions of the same kind, from the start of the connector's task until Kafka has them all.
+
+    Broker and Connect run already. It comes after the others, so that its two JVMs take nothing from them.
+    """
+    result = Measurement("changes/s", does=debezium.DOES)
+    with debezium.debezium(bench.settings, tables) as peer:
+        for run in range(bench.runs + 1):  # the first one warms it up
+            peer.pause()
+            before = peer.events()
+            changes = work(connection, begin + run * transactions, transactions)
+            with bench.cost(*peer.processes) as cost:
+                peer.resume()
+                peer.until_events(before + changes)
+            if run:
+                result.add(changes / cost.seconds, cost)
+        peer.pause()
+        sent = peer.events()
+    if sent != changes * (bench.runs + 1):
+        raise LakehouseError(f"Debezium sent {sent} events for {changes * (bench.runs + 1)} changes")
+    result.notes = {"changes_per_run": changes}
+    return result
 
 
 def _until_visible(bench: Bench, declarations: Declarations, rows: int) -> None:

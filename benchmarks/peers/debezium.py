@@ -1,0 +1,179 @@
+"""Debezium in Kafka Connect and one Kafka broker, as processes of this machine: how changes reach Kafka today."""
+
+import json
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+
+from benchmarks.peers.kafka import broker, end_offset, worker
+from benchmarks.peers.maven import jars
+from benchmarks.workloads import SOURCE
+from lakehouse.errors import LakehouseError
+from lakehouse.java import spark_java_home
+from lakehouse.settings import Settings
+from lakehouse.urls import parse_url
+from stack.ports import plan_ports
+from stack.process import last_lines, stop
+
+DEBEZIUM, KAFKA = "3.3.1.Final", "4.1.0"
+DOES = f"Debezium {DEBEZIUM}, Kafka {KAFKA}: JSON without schemas in a topic per table; not typed, in no table yet"
+WANTED = (
+    ("io.debezium", "debezium-connector-postgres", DEBEZIUM),
+    ("org.apache.kafka", "kafka_2.13", KAFKA),
+    ("org.apache.kafka", "connect-runtime", KAFKA),
+)
+NAME = "bench_debezium"  # of the connector, its slot and its topics
+HEAP = ("-Xms1g", "-Xmx1g")  # of each of the two
+PATIENCE = 600.0  # seconds
+
+
+@dataclass(frozen=True)
+class Debezium:
+    """A broker and a Connect worker that run the connector; `processes` are the two."""
+
+    processes: tuple[psutil.Process, ...]
+    folder: Path
+    rest_port: int
+    slot_active: Callable[[], bool]
+
+    def pause(self) -> None:
+        """Ends the connector's task, so that changes wait in the slot; both processes go on."""
+        self._rest("PUT", "/stop")
+        self._until(lambda: not self.slot_active() and not self._tasks(), "the connector's end")
+
+    def resume(self) -> None:
+        """Starts the task again, without waiting for it."""
+        self._rest("PUT", "/resume")
+
+    def until_streaming(self) -> None:
+        """Waits until the connector reads the slot."""
+        self._until(self.slot_active, "the connector's start")
+
+    def until_events(self, count: int) -> None:
+        """Waits until Kafka has so many events; raises LakehouseError when they do not come."""
+        self._until(lambda: self.events() >= count, f"{count} events")
+
+    def events(self) -> int:
+        """Events in Kafka: the sum of the topics' end offsets, read from the broker's own logs."""
+        return sum(map(end_offset, self.folder.glob(f"data/{NAME}.public.*-0")))
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        """Waits until `done`; raises LakehouseError naming `what` when it cannot come about any more."""
+        begun = checked = time.monotonic()
+        while not done():
+            now = time.monotonic()
+            if now - checked > 2.0:
+                checked = now
+                self._check_alive(what, now - begun)
+            time.sleep(0.05)
+
+    def _check_alive(self, what: str, waited: float) -> None:
+        """Raises LakehouseError when the wait for `what` is in vain."""
+        for process, log in zip(self.processes, ("broker.log", "connect.log"), strict=True):
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                raise LakehouseError(f"Debezium, waiting for {what}: {last_lines(self.folder / log)}")
+        if _answers(self.rest_port):
+            status = json.dumps(_request(self.rest_port, "GET", "/connectors?expand=status"))
+            if '"FAILED"' in status:
+                raise LakehouseError(f"Debezium, waiting for {what}: {status[:2000]}")
+        if waited > PATIENCE:
+            raise LakehouseError(f"Debezium: {what} did not come within {PATIENCE:.0f} s")
+
+    def _tasks(self) -> Any:
+        return self._rest("GET", "/status")["tasks"]
+
+    def _rest(self, method: str, path: str) -> Any:
+        return _request(self.rest_port, method, f"/connectors/{NAME}{path}")
+
+
+@contextmanager
+def debezium(settings: Settings, tables: tuple[str, ...]) -> Iterator[Debezium]:
+    """The two at work for tables of the publication, streaming from a slot of their own; nothing stays behind."""
+    classes = jars(settings, f"debezium-{DEBEZIUM}-kafka-{KAFKA}", WANTED)
+    java = [str(spark_java_home(settings) / "bin" / "java"), *HEAP, "-cp", f"{classes}/*"]
+    ports = plan_ports(("broker", "controller", "rest"), {}, {}, {})
+    url = settings.source(SOURCE).url.get_secret_value()
+    processes: list[psutil.Process] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="lakehouse-kafka-") as name,
+        psycopg.connect(url, autocommit=True) as source,
+    ):
+
+        def slot_active() -> bool:
+            found = source.execute("SELECT active FROM pg_replication_slots WHERE slot_name = %s", (NAME,)).fetchone()
+            return found is not None and found[0]
+
+        folder = Path(name)
+        of_broker, of_worker = folder / "broker.properties", folder / "worker.properties"
+        of_broker.write_text(broker(folder, ports))
+        of_worker.write_text(worker(folder, ports))
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        storage = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(of_broker)]
+        subprocess.run([*java, *storage], check=True, capture_output=True)
+        try:
+            processes.append(_start([*java, "kafka.Kafka", str(of_broker)], folder / "broker.log"))
+            connect = "org.apache.kafka.connect.cli.ConnectStandalone"
+            processes.append(_start([*java, connect, str(of_worker)], folder / "connect.log"))
+            peer = Debezium(tuple(processes), folder, ports["rest"], slot_active)
+            peer._until(lambda: _answers(ports["rest"]), "Kafka Connect")
+            _request(ports["rest"], "POST", "/connectors", {"name": NAME, "config": _connector(url, tables)})
+            peer.until_streaming()
+            yield peer
+        finally:
+            stop(processes[::-1], signal.SIGTERM, 20.0)
+            drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s"
+            source.execute(drop, (NAME,))
+
+
+def _connector(source_url: str, tables: tuple[str, ...]) -> dict[str, str]:
+    url = parse_url(source_url)
+    return {
+        "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
+        "database.hostname": url.host, "database.port": str(url.port), "database.dbname": url.database,
+        "database.user": url.user, "database.password": url.password, "topic.prefix": NAME, "slot.name": NAME,
+        "publication.name": "lakehouse", "publication.autocreate.mode": "disabled", "snapshot.mode": "no_data",
+        "table.include.list": ",".join(f"public.{table}" for table in tables), "tombstones.on.delete": "false",
+        "decimal.handling.mode": "string",
+        "max.batch.size": "16384", "max.queue.size": "65536", "poll.interval.ms": "100",
+        # it finds its place in the slot and connects anew; by default it waits 10 s when the first is not gone yet
+        "slot.retry.delay.ms": "200", "slot.max.retries": "100",
+    }  # fmt: skip
+
+
+def _start(command: list[str], log: Path) -> psutil.Process:
+    with log.open("wb") as output:
+        return psutil.Process(subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL).pid)
+
+
+def _answers(port: int) -> bool:
+    try:
+        _request(port, "GET", "/connectors")
+    except (OSError, LakehouseError):
+        return False
+    return True
+
+
+def _request(port: int, method: str, path: str, body: object = None) -> Any:
+    """Kafka Connect's REST API. Raises LakehouseError with its message when it refuses."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        raise LakehouseError(f"Kafka Connect refused {method} {path}: {text}")
+    return json.loads(text) if text else None

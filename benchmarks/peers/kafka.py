@@ -1,0 +1,57 @@
+"""One Kafka broker and one Connect worker: their configuration, and how many events a topic has."""
+
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+BATCH_BYTES = 1 << 20
+
+
+def broker(folder: Path, ports: Mapping[str, int]) -> str:
+    """Properties of a broker that is its own controller (KRaft)."""
+    client, controller = (f"127.0.0.1:{ports[name]}" for name in ("broker", "controller"))
+    return _lines({
+        "process.roles": "broker,controller", "node.id": 1, "controller.quorum.voters": f"1@{controller}",
+        "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}", "controller.listener.names": "CONTROLLER",
+        "advertised.listeners": f"PLAINTEXT://{client}", "log.dirs": folder / "data",
+        "offsets.topic.replication.factor": 1, "message.max.bytes": 4 * BATCH_BYTES,
+    })  # fmt: skip
+
+
+def worker(folder: Path, ports: Mapping[str, int]) -> str:
+    """Properties of a standalone Connect worker whose producer sends large batches."""
+    json_without_schemas: dict[str, object] = {
+        f"{side}.converter{option}": value
+        for side in ("key", "value")
+        for option, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "false"))
+    }
+    return _lines(json_without_schemas | {
+        "bootstrap.servers": f"127.0.0.1:{ports['broker']}", "listeners": f"http://127.0.0.1:{ports['rest']}",
+        "offset.storage.file.filename": folder / "offsets", "plugin.discovery": "service_load",
+        "producer.batch.size": BATCH_BYTES, "producer.linger.ms": 50, "producer.compression.type": "lz4",
+        "producer.max.request.size": 4 * BATCH_BYTES, "producer.buffer.memory": 64 * BATCH_BYTES,
+    })  # fmt: skip
+
+
+def end_offset(partition: Path) -> int:
+    """Next offset of a partition: a walk over the batches of its newest segment.
+
+    A batch begins (Kafka's documentation, "Record Batch") with base offset, length, leader epoch, magic, CRC,
+    attributes and last offset delta; its length counts from after that field.
+    """
+    segment = max(partition.glob("*.log"), default=None)
+    if segment is None:  # the topic is being made
+        return 0
+    end, at, size = int(segment.stem), 0, segment.stat().st_size
+    with segment.open("rb", buffering=0) as log:
+        while at + 27 <= size:
+            base, length, _, _, _, _, delta = struct.unpack(">qiibIhi", os.pread(log.fileno(), 27, at))
+            at += 12 + length
+            if at <= size:  # else it is still being written
+                end = base + delta + 1
+    return end
+
+
+def _lines(properties: Mapping[str, object]) -> str:
+    return "".join(f"{key}={value}\n" for key, value in properties.items())

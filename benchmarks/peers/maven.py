@@ -1,0 +1,41 @@
+"""The jars of Java peers: fetched once by PySpark's Ivy, with its checksums, into the cache that all homes share.
+
+They need their POMs: the versions that are asked for fix those of everything below them.
+"""
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from stack.download import ivy_program
+
+Module = tuple[str, str, str]  # organisation, name, version
+
+
+def jars(settings: Settings, folder: str, wanted: tuple[Module, ...]) -> Path:
+    """The folder with the modules' jars and those they need; raises LakehouseError when Ivy cannot fetch them."""
+    target = settings.cache / "peers" / folder
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as name:
+        work = Path(name)
+        dependencies = "".join(f'<dependency org="{o}" name="{n}" rev="{v}" conf="default"/>' for o, n, v in wanted)
+        (work / "ivy.xml").write_text(
+            '<ivy-module version="2.0"><info organisation="lakehouse" module="peers"/><configurations>'
+            f'<conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'
+        )
+        (work / "ivysettings.xml").write_text(
+            '<ivysettings><settings defaultResolver="public"/><resolvers>'
+            '<ibiblio name="public" m2compatible="true"/></resolvers></ivysettings>'
+        )
+        pattern = f"{work}/jars/[artifact]-[revision](-[classifier]).[ext]"
+        done = subprocess.run(
+            [*ivy_program(work), "-types", "jar", "bundle", "-retrieve", pattern], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise LakehouseError(f"{folder} could not be downloaded: {done.stdout.strip()[-300:]}")
+        (work / "jars").rename(target)
+    return target
