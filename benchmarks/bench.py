@@ -138,6 +138,7 @@ class Bench:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
         assert row is not None
         with state.connect_catalog(self.settings) as states:
+            state.ensure_state(states)
             while states.execute(LEVEL, (row[0], SOURCE)).fetchone() != (True,):
                 time.sleep(0.02)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-SAMPLE_SECONDS = 0.25
+SAMPLE_SECONDS = 1.0  # a sample costs some 50 ms of CPU: the kernel adds up the pages of every process
 
 
 @dataclass
