@@ -52,11 +52,7 @@ class Measurement:
         }  # fmt: skip
 
 
-LEVEL = """
-SELECT s.lsn >= %s AND NOT EXISTS
-  (SELECT 1 FROM lakehouse.positions p WHERE p.source = s.source AND p.state <> 'streaming')
-FROM lakehouse.streams s WHERE s.source = %s
-"""
+LEVEL = "SELECT lsn >= %s AND cut_tables @> %s FROM lakehouse.streams WHERE source = %s"
 Results = dict[str, Measurement]
 
 
@@ -126,20 +122,21 @@ class Bench:
         thread = threading.Thread(target=follow_sources, args=arguments, daemon=True)
         thread.start()
         try:
-            self.until_level()
+            self.until_level(declarations)
             yield
         finally:
             stop.set()
             thread.join()
 
-    def until_level(self) -> None:
-        """Waits until the follower has brought everything into a cut."""
+    def until_level(self, declarations: Declarations) -> None:
+        """Waits until the follower has brought everything into a cut of all tables."""
+        names = [table.name for table in declarations.sources[0].tables]
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
         assert row is not None
         with state.connect_catalog(self.settings) as states:
             state.ensure_state(states)
-            while states.execute(LEVEL, (row[0], SOURCE)).fetchone() != (True,):
+            while states.execute(LEVEL, (row[0], names, SOURCE)).fetchone() != (True,):
                 time.sleep(0.02)
 
 

@@ -99,6 +99,7 @@ def test_what_is_too_large_to_hold_is_peeked(source: Cluster, settings: Settings
         assert_arrives(world, 20_010)
 
 
+@pytest.mark.slow
 def test_metadata_stays_small_however_often_is_published(source: Cluster, settings: Settings, spark: Any) -> None:
     with streaming(source, settings, spark, max_snapshots=10) as world:
         for row in range(21, 35):
@@ -136,6 +137,7 @@ def test_an_old_open_transaction_does_not_make_cycles_cost_more(
         assert_equal(world, "orders")
 
 
+@pytest.mark.slow
 def test_a_killed_follower_does_not_keep_the_slot(source: Cluster, settings: Settings, spark: Any) -> None:
     world = world_in(source, settings, f"t{uuid.uuid4().hex[:10]}", ORDERS, TABLES, flush_interval_seconds=0.2)
     insert(world, 1, 20)

@@ -25,7 +25,7 @@ def many_tables(bench: Bench) -> Results:
                 for name in names[:CHANGED]:
                     connection.execute(insert(name, cycle * 1000 + 1, cycle * 1000 + 1000))
                 with bench.cost() as cost:
-                    bench.until_level()
+                    bench.until_level(declarations)
                 if cycle >= 2:
                     result.add(cost.seconds, cost)
             bench.verify(connection, declarations)
@@ -45,7 +45,7 @@ def old_transaction(bench: Bench) -> Results:
             old.execute("SELECT pg_current_xact_id()")
             if name.startswith("live"):
                 with bench.following(declarations):
-                    _batches(bench, connection, table, result, bench.until_level)
+                    _batches(bench, connection, table, result, partial(bench.until_level, declarations))
             else:
                 _batches(bench, connection, table, result, partial(bench.bring_up, declarations))
             bench.verify(connection, declarations)

@@ -44,7 +44,7 @@ def single_row_transactions(bench: Bench) -> Results:
                 time.sleep(1.0)
             output = process.communicate()[0]
             ended = time.monotonic()
-            bench.until_level()
+            bench.until_level(declarations)
             caught_up = time.monotonic() - ended
         _verify(bench, connection)
     result.add(next(float(line.split()[2]) for line in output.splitlines() if line.startswith("tps")), cost)
