@@ -131,6 +131,7 @@ def clinic(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
     clinic.clear()
 
 
+@pytest.mark.slow
 def test_children_events_and_mentions_are_as_the_declaration_says(clinic: Zoo) -> None:
     """Vaccinations of an animal each have a timeline; a visit is there once; every load's mentions are kept."""
     rng = random.Random(5)
