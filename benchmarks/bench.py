@@ -132,7 +132,7 @@ class Bench:
         """Waits until the follower has brought everything into a cut of all tables."""
         names = [table.name for table in declarations.sources[0].tables]
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
-            row = connection.execute("SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint").fetchone()
+            row = connection.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint").fetchone()
         assert row is not None
         with state.connect_catalog(self.settings) as states:
             state.ensure_state(states)

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("lakehouse.follow")
 LONGEST_PAUSE_SECONDS = 30.0
 LIVE_PAUSE_SECONDS = 5.0
-IDLE_SECONDS = 2.0  # WAL without changes for the lake is passed this often, so that the source can let go of it
 PUBLISH_SHARE = 2.0
 
 
@@ -216,15 +215,16 @@ def _wait_for_flush(
                 break
         if live is None:
             behind = src.source_now(connection).lsn - stream.lsn
-            has_news = behind > 0
         else:
-            has_news = live.wait(limits.poll_seconds)
+            live.wait(limits.poll_seconds)
             behind = live.lsn - stream.lsn
         rest = flush_in(limits, behind, time.monotonic() - begun, took)
-        if rest == 0 and (has_news or (behind > 0 and time.monotonic() - begun > IDLE_SECONDS)):
+        if rest == 0 and behind > 0:
             break
-        if live is None or has_news:
-            stop.wait(min(rest, limits.poll_seconds) or limits.poll_seconds)
+        if behind > 0:
+            stop.wait(min(rest, limits.poll_seconds))
+        elif live is None:
+            stop.wait(limits.poll_seconds)
     wake.clear()
 
 

@@ -155,14 +155,13 @@ class LiveStream:
                 self._ask()
                 self._changed.wait(0.05)
 
-    def wait(self, seconds: float) -> bool:
-        """Waits for a complete transaction; returns whether there is one. Raises LiveStreamLost."""
+    def wait(self, seconds: float) -> None:
+        """Waits for a complete transaction, so long at most; raises LiveStreamLost."""
         with self._changed:
             if not self._received.has_transactions:
                 self._ask()
                 self._changed.wait(seconds)
             self._check()
-            return self._received.has_transactions
 
     def below(self, lsn: int) -> pa.Array:
         """The messages of all transactions that commit below `lsn`; they stay until they are confirmed."""
