@@ -31,7 +31,7 @@ pytestmark = pytest.mark.stack
 
 STEPS = {
     "peek": "ingestion.load_changes.run_tasks",
-    "file write": "ingestion.publish._stage_append",
+    "file write": "ingestion.publish._stage_all",
     "publish": "ingestion.publish._swap",
     "slot advance": "ingestion.source.advance_slot",
 }

@@ -25,7 +25,7 @@ STEPS = [
     "ingestion.load_tables:run_tasks",
     "ingestion.load_tables:publish",
     "ingestion.load_changes:run_tasks",
-    "ingestion.publish:_stage_append",
+    "ingestion.publish:_stage_all",
     "ingestion.publish:_swap",
     "ingestion.source:advance_slot",
 ]

@@ -44,7 +44,7 @@ TABLES = {
 }
 TOTAL = 20 * 1000
 POINTS = [
-    "ingestion.load_changes:run_tasks", "ingestion.load_changes:publish", "ingestion.publish:_stage_append",
+    "ingestion.load_changes:run_tasks", "ingestion.load_changes:publish", "ingestion.publish:_stage_all",
     "ingestion.publish:_swap", "ingestion.source:advance_slot", "ingestion.load_tables:run_tasks",
     "ingestion.load_tables:publish", "ingestion.load_tables:stage_repair", "ingestion.kept:publish",
     "ingestion.raw_tables:follow_source",
