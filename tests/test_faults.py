@@ -184,6 +184,7 @@ TWICE = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), TWICE)
 def test_killed_again_while_it_recovers(settings: Settings, spark: Any, first: str, second: str) -> None:
     world = make_world(settings, ORDERS, TABLES, lease_seconds=2)

@@ -89,6 +89,7 @@ def test_a_lost_stream_costs_nothing_but_a_peek(source: Cluster, settings: Setti
         until(lambda: walsender(source, world) is not None)
 
 
+@pytest.mark.slow
 def test_what_is_too_large_to_hold_is_peeked(source: Cluster, settings: Settings, spark: Any) -> None:
     with streaming(source, settings, spark, flush_bytes=100_000) as world:
         reader = walsender(source, world)

@@ -182,6 +182,7 @@ def test_nobody_gets_in_without_a_password(home: Home) -> None:
         psycopg.connect(host="127.0.0.1", port=port, user="postgres", dbname="lake")
 
 
+@pytest.mark.slow
 def test_a_second_home_runs_beside_the_first(home: Home) -> None:
     before, other = home.pids(), Home()
     try:
