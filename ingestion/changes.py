@@ -13,11 +13,10 @@ from pyiceberg.manifest import DataFile
 from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import Batch, DecodeError, Decoder
 from ingestion.rows import TableTarget
-from ingestion.source import lsn_text
+from ingestion.source import peek
 from ingestion.witness import Witness
 from ingestion.writer import Written
 from lakehouse.errors import LakehouseError
-from lakehouse.sql import ident, literal
 
 
 @dataclass(frozen=True)
@@ -118,23 +117,13 @@ def _quarantine(plan: ChangePlan, decoder: Decoder, lanes: Lanes, message: bytes
     lanes.keep("quarantine", picked, {place: reason})
 
 
-def peek_sql(slot: str, publication: str, upto_lsn: int) -> str:
-    """The query that reads the slot without consuming it; it ends with the last commit below `upto_lsn`."""
-    options = [("proto_version", "1"), ("publication_names", ident(publication)), ("messages", "true")]
-    listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options)
-    return (
-        f"SELECT data FROM pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(upto_lsn))}, NULL, "
-        f"{listed})"
-    )
-
-
 def _messages(plan: ChangePlan) -> Iterator[pa.Array]:
     import adbc_driver_postgresql.dbapi as adbc
 
     try:
         with adbc.connect(plan.url) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(plan.batch_bytes)})
-            cursor.execute(peek_sql(plan.slot, plan.publication, plan.upto_lsn))
+            cursor.execute(f"SELECT data FROM {peek(plan.slot, plan.publication, plan.upto_lsn)}")
             for batch in cursor.fetch_record_batch():
                 yield batch.column(0)
     except (adbc.Error, OSError) as error:

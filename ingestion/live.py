@@ -21,14 +21,14 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
-from ingestion.source import lsn_text
+from ingestion.source import lsn_text, stream_options
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, literal
 
 STATUS_SECONDS = 5.0
 _XLOG_DATA, _KEEPALIVE = b"wk"
 _DATA_HEADER = 25
-_BEGIN, _COMMIT, _RELATION = b"BCR"
+_COMMIT, _RELATION = b"CR"
 
 
 class LiveStreamLost(Exception):
@@ -125,11 +125,8 @@ class LiveStream:
             self._connection = psycopg.connect(f"{url}&replication=database", autocommit=True)
         except psycopg.OperationalError as error:
             raise LakehouseError(f"slot {slot}: {str(error).strip().splitlines()[0]}") from None
-        self.backend_pid = self._connection.info.backend_pid
-        command = (
-            f"START_REPLICATION SLOT {ident(slot)} LOGICAL {lsn_text(lsn)} (proto_version '1', "
-            f"publication_names {literal(ident(publication))}, messages 'true')"
-        )
+        options = ", ".join(f"{name} {literal(value)}" for name, value in stream_options(publication).items())
+        command = f"START_REPLICATION SLOT {ident(slot)} LOGICAL {lsn_text(lsn)} ({options})"
         result = self._connection.pgconn.exec_(command.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             reason = result.error_message.decode().strip().splitlines()[0]

@@ -215,6 +215,17 @@ def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
     return lsn_number(lsn)
 
 
+def stream_options(publication: str) -> dict[str, str]:
+    """How pgoutput is asked, by a peek and by a walsender alike, so that both deliver the same messages."""
+    return {"proto_version": "1", "publication_names": ident(publication), "messages": "true"}
+
+
+def peek(slot: str, publication: str, upto_lsn: int) -> str:
+    """SQL for the slot's messages up to the last commit below `upto_lsn`, as a FROM item; it consumes nothing."""
+    listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in stream_options(publication).items())
+    return f"pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(upto_lsn))}, NULL, {listed})"
+
+
 def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patience: float = 15.0) -> None:
     """Waits until nothing reads the slot; what an earlier process of ours left behind is ended.
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import psycopg
 
-from ingestion.source import lsn_text
-from lakehouse.sql import ident, literal
+from ingestion.source import peek
 
 DDL = """
 CREATE TABLE IF NOT EXISTS lakehouse.witnesses (
@@ -57,8 +56,7 @@ def newest_in_slot(connection: psycopg.Connection[Any], slot: str, publication: 
     row = connection.execute(
         "SELECT lsn, at FROM (SELECT number, ('x' || encode(substring(data, 2, 8), 'hex'))::bit(64)::bigint AS lsn,"
         " ('x' || encode(substring(data, 10, 8), 'hex'))::bit(64)::bigint AS at"
-        f" FROM pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(below))}, NULL,"
-        f" 'proto_version', '1', 'publication_names', {literal(ident(publication))}, 'messages', 'true')"
+        f" FROM {peek(slot, publication, below)}"
         " WITH ORDINALITY AS message(start, xid, data, number) WHERE get_byte(data, 0) = ascii('B')) begun"
         " WHERE lsn < %s ORDER BY number DESC LIMIT 1",
         (below,),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse.declarations import Source
+from orchestration.daily_checks import daily_checks, steps_aside
 from orchestration.resources import Lake
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ def erasing_definitions(source: Source) -> dg.Definitions:
     if not tables:
         return dg.Definitions()
     keys = [dg.AssetCheckKey(dg.AssetKey(table.identifier), CHECK) for table in tables]
+    job = f"verify_erasures_{source.name}"
 
     @dg.multi_asset_check(
         name=f"verify_erasures_of_{source.name}",
@@ -38,22 +40,13 @@ def erasing_definitions(source: Source) -> dg.Definitions:
         description=f"Looks for erased subjects of {source.name} in every object of the tables that held them.",
     )
     def verify(context: dg.AssetCheckExecutionContext, lake: Lake) -> Iterator[dg.AssetCheckResult]:
-        if context.job_def.asset_layer.executable_asset_keys:
-            context.log.info(f"left out: this run materializes; verify_erasures_{source.name} reads whole tables")
+        if steps_aside(context, f"{job} reads whole tables"):
             return
         for key in sorted(context.selected_asset_check_keys, key=str):
             yield held(key, lake.verify_erasures(source.name, key.asset_key.path[-1]))
 
-    job = dg.define_asset_job(
-        f"verify_erasures_{source.name}",
-        selection=dg.AssetSelection.checks(*keys),
-        description=f"Makes sure that erased subjects of {source.name} are nowhere in the lake.",
-        tags={"source": source.name},
-    )
-    daily = dg.ScheduleDefinition(
-        job=job, cron_schedule=DAILY, execution_timezone="UTC", default_status=dg.DefaultScheduleStatus.RUNNING
-    )
-    return dg.Definitions(asset_checks=[verify], jobs=[job], schedules=[daily])
+    about = f"Makes sure that erased subjects of {source.name} are nowhere in the lake."
+    return daily_checks(source, verify, keys, job, about, DAILY)
 
 
 def held(key: dg.AssetCheckKey, found: "Look") -> dg.AssetCheckResult:

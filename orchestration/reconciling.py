@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse.declarations import Source
+from orchestration.daily_checks import daily_checks, steps_aside
 from orchestration.resources import Lake, LakeSpark, TableKey
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def reconciling_definitions(source: Source) -> dg.Definitions:
     if not tables:
         return dg.Definitions()
     keys = check_keys([table.identifier for table in tables])
+    job = f"reconcile_{source.name}"
 
     @dg.multi_asset_check(
         name=f"reconcile_raw_{source.name}",
@@ -46,25 +48,13 @@ def reconciling_definitions(source: Source) -> dg.Definitions:
     def reconcile(
         context: dg.AssetCheckExecutionContext, lake: Lake, spark: LakeSpark
     ) -> Iterator[dg.AssetCheckResult]:
-        if context.job_def.asset_layer.executable_asset_keys:
-            context.log.info(
-                f"left out: this run materializes; reconcile_{source.name} reads the source's tables whole"
-            )
+        if steps_aside(context, f"{job} reads the source's tables whole"):
             return
         names = sorted(key.asset_key.path[-1] for key in context.selected_asset_check_keys)
         for found in lake.reconcile(source.name, names, spark):
             yield checked(found)
 
-    job = dg.define_asset_job(
-        f"reconcile_{source.name}",
-        selection=dg.AssetSelection.checks(*keys),
-        description=f"Compares every row of {source.name} with the raw layer.",
-        tags={"source": source.name},
-    )
-    daily = dg.ScheduleDefinition(
-        job=job, cron_schedule=DAILY, execution_timezone="UTC", default_status=dg.DefaultScheduleStatus.RUNNING
-    )
-    return dg.Definitions(asset_checks=[reconcile], jobs=[job], schedules=[daily])
+    return daily_checks(source, reconcile, keys, job, f"Compares every row of {source.name} with the raw layer.", DAILY)
 
 
 def checked(found: "TableComparison") -> dg.AssetCheckResult:
