@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from lakehouse.errors import LakehouseError
+from lakehouse.lines import line_in_source, mistakes_in, refuse
 from lakehouse.manifest import load_manifest
 from lakehouse.policies import LagPolicy, LoadPolicy, MaintenancePolicy, Policy, RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.vault import Problem, VaultPolicy, problems_among, problems_of
 
+METADATA_COLUMNS = (
+    "_op", "_epoch", "_commit_lsn", "_seq", "_xid", "_committed_at", "_ingested_at", "_unchanged", "_old_key",
+)  # fmt: skip
+"""What ingestion adds to the source's columns, in this order."""
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -159,13 +163,11 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
         try:
             grouped.setdefault(node["source_name"], []).append(_raw_table(node))
         except (ValidationError, ValueError) as error:
-            problems += [f"{_where(node, project_dir, path)}: {text}" for path, text in _problems(error)]
+            problems += [f"{line_in_source(project_dir, node, path)}: {text}" for path, text in _problems(error)]
     for table, (path, text) in problems_among(table for tables in grouped.values() for table in tables):
         assert isinstance(table, RawTable)
-        problems.append(f"{_where(nodes[table.source, table.name], project_dir, path)}: {text}")
-    if problems:
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise LakehouseError(f"{problems[0]}{more}")
+        problems.append(f"{line_in_source(project_dir, nodes[table.source, table.name], path)}: {text}")
+    refuse(problems)
     return Declarations(
         sources=tuple(
             Source(name=name, description=descriptions[name], load=tables[0].load, tables=tuple(tables))
@@ -226,60 +228,7 @@ def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...]
         return error.problems
     if not isinstance(error, ValidationError):
         return [((), str(error))]
-    return [(tuple(map(str, p["loc"])), f"meta.{'.'.join(map(str, p['loc']))}: {p['msg']}") for p in error.errors()]
-
-
-def _where(node: dict[str, Any], project_dir: Path, path: tuple[str, ...]) -> str:
-    """`file:line` of the offending key, in the table's entry or inherited from the source's, or of the table."""
-    file = project_dir / node["original_file_path"]
-    line = 1
-    if file.exists():
-        root, keys = yaml.compose(file.read_text()), ("config", "meta", *path)
-        entries = _entries(root, node["source_name"], node["name"])
-        found = [_deepest(entry, keys) for entry in entries]
-        inherited = len(found) == 2 and path and found[0][0] < 3 <= found[1][0]
-        line = found[1 if inherited else 0][1] if found else 1
-    return f"{project_dir.name}/{node['original_file_path']}:{line}"
-
-
-def _entries(root: yaml.Node | None, source: str, table: str) -> list[yaml.Node]:
-    """The table's entry, then its source's."""
-    for source_node in _items(_child(root, "sources")):
-        if _text(_child(source_node, "name")) == source:
-            for table_node in _items(_child(source_node, "tables")):
-                if _text(_child(table_node, "name")) == table:
-                    return [table_node, source_node]
-    return []
-
-
-def _deepest(node: yaml.Node, path: tuple[str, ...]) -> tuple[int, int]:
-    """How many keys of the path there are, and the line of the last of them."""
-    depth, line = 0, node.start_mark.line + 1
-    for key in path:
-        found = _pair(node, key)
-        if found is None:
-            break
-        depth, line, node = depth + 1, found[0].start_mark.line + 1, found[1]
-    return depth, line
-
-
-def _pair(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node] | None:
-    if isinstance(node, yaml.MappingNode):
-        return next((pair for pair in node.value if pair[0].value == key), None)
-    return None
-
-
-def _child(node: yaml.Node | None, key: str) -> yaml.Node | None:
-    pair = _pair(node, key)
-    return pair[1] if pair else None
-
-
-def _items(node: yaml.Node | None) -> list[yaml.Node]:
-    return node.value if isinstance(node, yaml.SequenceNode) else []
-
-
-def _text(node: yaml.Node | None) -> str | None:
-    return node.value if isinstance(node, yaml.ScalarNode) else None
+    return mistakes_in(error)
 
 
 def _names(items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:

@@ -4,9 +4,12 @@ They are read from dbt's `config.meta`. A part that is left out means "do not do
 """
 
 import re
-from typing import Literal
+from datetime import datetime
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from lakehouse.times import Window, check_cron
 
 
 class Policy(BaseModel):
@@ -15,10 +18,13 @@ class Policy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+CronText = Annotated[str, AfterValidator(check_cron)]
+
+
 class Cron(Policy):
     """A schedule in cron syntax, in UTC."""
 
-    cron: str
+    cron: CronText
 
 
 class LoadPolicy(Policy):
@@ -29,21 +35,30 @@ class LoadPolicy(Policy):
 
 
 class CompactPolicy(Policy):
-    """Rewrite small data files into files of a target size."""
+    """Rewrite small data files into files of a target size: sorted, along a z-order curve, or as they come."""
 
     target_file_size_mb: int = Field(gt=0)
-    min_input_files: int = Field(5, gt=1)
+    min_input_files: int = Field(gt=1, description="a partition with fewer files off the target size is left alone")
+    sort_by: tuple[str, ...] = Field((), description="columns that rows are sorted by")
+    zorder_by: tuple[str, ...] = Field((), description="columns whose bits are interleaved")
+
+    @model_validator(mode="after")
+    def _has_one_order(self) -> "CompactPolicy":
+        if self.sort_by and self.zorder_by:
+            raise ValueError("give sort_by or zorder_by, not both")
+        return self
 
 
 class ExpirePolicy(Policy):
-    """Drop old snapshots, keeping the newest ones."""
+    """Drop old snapshots, keeping the newest ones, and metadata files beyond a number."""
 
     older_than_hours: float = Field(ge=0)
-    retain_last: int = Field(1, ge=1)
+    retain_last: int = Field(ge=1)
+    keep_metadata_files: int = Field(ge=1, description="earlier metadata.json files that the table's log keeps")
 
 
 class OrphanPolicy(Policy):
-    """Delete files that no snapshot refers to."""
+    """Take files out of the way that no snapshot refers to."""
 
     older_than_hours: float = Field(ge=0)
 
@@ -51,7 +66,8 @@ class OrphanPolicy(Policy):
 class StatisticsPolicy(Policy):
     """Refresh the optimizer's statistics: drop the extended ones, then ANALYZE."""
 
-    analyze: bool = True
+    analyze: bool
+    stale_share: float = Field(ge=0, le=1, description="changed rows, of all, from which on they count as stale")
 
 
 class TemporaryPolicy(Policy):
@@ -60,15 +76,66 @@ class TemporaryPolicy(Policy):
     older_than_hours: float = Field(ge=0)
 
 
+class ProbePolicy(Policy):
+    """Queries that are timed before and after acting: a count, a lookup of this key, a scan of a day."""
+
+    key: str
+
+
+PARTS = (
+    "compact", "expire_snapshots", "remove_orphan_files", "statistics", "clean_dbt_temporary", "keep_removed_hours",
+    "probe",
+)  # fmt: skip
+REMOVING = ("expire_snapshots", "remove_orphan_files", "clean_dbt_temporary")
+
+
 class MaintenancePolicy(Policy):
-    """What is done to keep one table fast, and in which schedule group."""
+    """What is done to keep one table fast, and in which schedule group; or why nothing is."""
 
     schedule_group: str
+    opt_out: str | None = Field(None, min_length=1, description="why the table is not maintained")
     compact: CompactPolicy | None = None
     expire_snapshots: ExpirePolicy | None = None
     remove_orphan_files: OrphanPolicy | None = None
+    keep_removed_hours: float | None = Field(None, ge=0, description="what is removed stays restorable so long")
     statistics: StatisticsPolicy | None = None
     clean_dbt_temporary: TemporaryPolicy | None = None
+    probe: ProbePolicy | None = None
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> "MaintenancePolicy":
+        stated = [part for part in PARTS if getattr(self, part) is not None]
+        if self.opt_out is not None and stated:
+            raise ValueError(f"opt_out excludes every other part; take out {', '.join(stated)}")
+        if (removing := [part for part in REMOVING if part in stated]) and self.keep_removed_hours is None:
+            raise ValueError(f"{removing[0]} removes files: say with keep_removed_hours how long they stay restorable")
+        return self
+
+
+class ScheduleGroup(Policy):
+    """When the tables of a group are maintained, for how long at most, and at what times of the day (UTC)."""
+
+    cron: CronText
+    budget_minutes: float = Field(gt=0)
+    window: str | None = Field(None, description="HH:MM-HH:MM; no step begins outside of it")
+
+    @field_validator("window")
+    @classmethod
+    def _is_a_window(cls, value: str | None) -> str | None:
+        return value if value is None else str(Window.parse(value))
+
+    def seconds(self, now: datetime) -> float:
+        """How long a run that begins now may take: the budget, or what is left of the window."""
+        budget = self.budget_minutes * 60
+        return min(budget, Window.parse(self.window).seconds_left(now)) if self.window else budget
+
+
+class ProjectMaintenance(Policy):
+    """What holds for all tables: `vars.maintenance` of dbt_project.yml."""
+
+    longest_write_hours: float = Field(gt=0, description="no retention may be shorter: a write may be as old")
+    max_failed_share: float = Field(ge=0, le=1, description="a run fails above this share of failed tables")
+    groups: dict[str, ScheduleGroup] = Field(min_length=1)
 
 
 LagLevel = Literal["ok", "warn", "error"]

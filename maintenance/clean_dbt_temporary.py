@@ -12,9 +12,10 @@ from datetime import datetime
 
 from lakehouse.policies import MaintenancePolicy
 from lakehouse.sql import relation as sql_relation
+from maintenance.action import action
 from maintenance.declared import MaintainedTable
 from maintenance.lake import Lake, Relation, list_objects, list_relations
-from maintenance.outcome import Figures, Outcome, TableName, action
+from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.session import Session
 from maintenance.temporary import (
     Leftover,

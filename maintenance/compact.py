@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.sql import spark_literal, spark_relation
+from maintenance.action import action
 from maintenance.figures import live_manifests, measure
-from maintenance.outcome import Figures, Outcome, TableName, action
+from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.session import DATA, Session
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from lakehouse.policies import MaintenancePolicy
 from lakehouse.sql import relation
+from maintenance.action import action
 from maintenance.figures import measure, newest_data_chain, total
-from maintenance.outcome import Outcome, TableName, action
+from maintenance.outcome import Outcome, TableName
 from maintenance.session import Session
 
 if TYPE_CHECKING:

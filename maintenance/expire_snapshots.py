@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from lakehouse.policies import ExpirePolicy, MaintenancePolicy
 from lakehouse.sql import spark_literal, spark_relation
+from maintenance.action import action
 from maintenance.figures import history, measure, newest_data_chain
-from maintenance.outcome import Outcome, TableName, action
+from maintenance.outcome import Outcome, TableName
 from maintenance.reachable import reachable_files
 from maintenance.session import Session
 

@@ -1,16 +1,7 @@
 """What one action did to one table, in numbers; the same record for the terminal, JSON and Dagster."""
 
-import functools
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from lakehouse.errors import LakehouseError
-from lakehouse.policies import MaintenancePolicy
-
-if TYPE_CHECKING:
-    from maintenance.session import Session
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
 
 Status = Literal["failed", "done", "planned", "skipped"]
 ERROR_LENGTH = 400
@@ -58,32 +49,6 @@ class Outcome:
         for side in ("before", "after"):
             record[side] = {key: value for key, value in record[side].items() if value is not None}
         return record
-
-
-Body = Callable[["Session", TableName, MaintenancePolicy], Outcome]
-
-
-def action(name: str) -> Callable[[Body], Body]:
-    """Makes an action time itself and turn its table's failure into an Outcome.
-
-    A LakehouseError passes through: it means that the environment is broken, for every table alike.
-    """
-
-    def wrap(body: Body) -> Body:
-        @functools.wraps(body)
-        def run(session: "Session", table: TableName, policy: MaintenancePolicy) -> Outcome:
-            started = time.perf_counter()
-            try:
-                outcome = body(session, table, policy)
-            except LakehouseError:
-                raise
-            except Exception as error:
-                outcome = Outcome(name, table, "failed", error=one_line(error))
-            return replace(outcome, seconds=time.perf_counter() - started)
-
-        return run
-
-    return wrap
 
 
 def one_line(error: Exception) -> str:

@@ -19,8 +19,9 @@ import pyarrow as pa
 
 from lakehouse.policies import MaintenancePolicy
 from lakehouse.sql import spark_ident, spark_literal, spark_relation
+from maintenance.action import action
 from maintenance.lake import StoredObject
-from maintenance.outcome import Figures, Outcome, TableName, action
+from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.reachable import reachable_files
 from maintenance.session import Session
 

@@ -12,12 +12,13 @@ from typing import Any
 
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
+from maintenance.action import Body
 from maintenance.clean_dbt_temporary import clean_dbt_temporary, strays
 from maintenance.compact import compact
 from maintenance.declared import MaintainedTable, maintained_tables, select
 from maintenance.drop_extended_stats import drop_extended_stats
 from maintenance.expire_snapshots import expire_snapshots
-from maintenance.outcome import Body, Outcome
+from maintenance.outcome import Outcome
 from maintenance.remove_orphan_files import remove_orphan_files
 from maintenance.session import Session
 
@@ -79,7 +80,7 @@ def run(
     `report` is called with each outcome as it comes. Raises LakehouseError for a broken environment or unknown names.
     """
     names = tuple(names)
-    declared = maintained_tables(load_manifest(session.settings))
+    declared = maintained_tables(load_manifest(session.settings), session.settings.dbt_project_dir)
     chosen = select(declared, names, group)
     session.check()
     outcomes: list[Outcome] = []

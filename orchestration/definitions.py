@@ -31,7 +31,7 @@ def definitions(settings: Settings) -> dg.Definitions:
         *(source_definitions(source, first_day) for source in declared.sources),
         dg.Definitions(assets=[load_assets(manifest, first_day), *other_sources(manifest)]),
         marts_definitions(manifest),
-        maintenance_definitions(manifest),
+        maintenance_definitions(manifest, settings.dbt_project_dir),
         dg.Definitions(
             resources={"lake": Lake(), "spark": LakeSpark(), "dbt": dbt_resource(settings)},
             executor=dg.in_process_executor,

@@ -4,6 +4,7 @@ Results stand on each table's own page, as observations: files and bytes before 
 """
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -43,9 +44,9 @@ class MaintenanceConfig(dg.Config):
     tolerated_share: float = Field(0.1, ge=0, le=1, description="the run fails when a larger share of tables failed")
 
 
-def maintenance_definitions(manifest: dict[str, Any]) -> dg.Definitions:
+def maintenance_definitions(manifest: dict[str, Any], project_dir: Path) -> dg.Definitions:
     """Five jobs, and their schedules for the groups that are in use."""
-    tables = maintained_tables(manifest)
+    tables = maintained_tables(manifest, project_dir)
     keys = frozenset(node_key(node) for node in _asset_nodes(manifest))
     jobs = {action: _job(action, keys) for action in PARTS}
     schedules = [

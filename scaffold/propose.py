@@ -87,9 +87,10 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
         "        maintenance:",
         "          schedule_group: nightly",
         "          compact: {target_file_size_mb: 128, min_input_files: 5}",
-        "          expire_snapshots: {older_than_hours: 72, retain_last: 5}",
+        "          expire_snapshots: {older_than_hours: 72, retain_last: 5, keep_metadata_files: 20}",
         "          remove_orphan_files: {older_than_hours: 72}",
-        "          statistics: {analyze: true}",
+        "          keep_removed_hours: 72",
+        "          statistics: {analyze: true, stale_share: 0.1}",
         "    tables:",
     ]
     for table in tables:

@@ -102,7 +102,7 @@ def _sources(source: str, tables: tuple[Table, ...]) -> str:
     config:
       meta:
         owners: [harbour@example.com]
-        maintenance: {{schedule_group: weekly, compact: {{target_file_size_mb: 64}}}}
+        maintenance: {{schedule_group: weekly, compact: {{target_file_size_mb: 64, min_input_files: 5}}}}
     tables:
 """
     return head + "".join(_declared(table) for table in tables)

@@ -31,14 +31,15 @@ DAYS = [datetime(2024, 1, day).date() for day in (1, 2)]
 
 
 def policy(**parts: object) -> MaintenancePolicy:
-    return MaintenancePolicy.model_validate({"schedule_group": "nightly", **parts})
+    """A policy for one session: what is removed need not stay restorable."""
+    return MaintenancePolicy.model_validate({"schedule_group": "nightly", "keep_removed_hours": 0, **parts})
 
 
 COMPACT = policy(compact={"target_file_size_mb": 128, "min_input_files": 5})
-EXPIRE_NOW = policy(expire_snapshots={"older_than_hours": 0, "retain_last": 1})
+EXPIRE_NOW = policy(expire_snapshots={"older_than_hours": 0, "retain_last": 1, "keep_metadata_files": 20})
 ORPHANS_NOW = policy(remove_orphan_files={"older_than_hours": 0})
 TEMPORARY_NOW = policy(clean_dbt_temporary={"older_than_hours": 0})
-STATISTICS = policy(statistics={"analyze": True})
+STATISTICS = policy(statistics={"analyze": True, "stale_share": 0})
 
 
 @pytest.fixture
@@ -179,13 +180,15 @@ def test_expiry_works_from_worker_threads_with_nothing_run_in_spark_before(sessi
 
 
 def test_expiry_keeps_the_last_snapshots_that_the_policy_names(session: Session, table: TableName) -> None:
-    keep_three = policy(expire_snapshots={"older_than_hours": 0, "retain_last": 3})
+    keep_three = policy(expire_snapshots={"older_than_hours": 0, "retain_last": 3, "keep_metadata_files": 20})
     outcome = expire_snapshots(look_again(session), table, keep_three)
     assert (outcome.before.snapshots, outcome.after.snapshots) == (8, 3)
 
 
 def test_expiry_leaves_young_snapshots_alone(session: Session, table: TableName) -> None:
-    outcome = expire_snapshots(session, table, policy(expire_snapshots={"older_than_hours": 24}))
+    outcome = expire_snapshots(
+        session, table, policy(expire_snapshots={"older_than_hours": 24, "retain_last": 1, "keep_metadata_files": 20})
+    )
     assert (outcome.status, outcome.reason) == ("skipped", "8 snapshots, none to expire after 24 h")
 
 
@@ -357,10 +360,10 @@ def test_a_dry_run_changes_nothing(settings: Settings, session: Session, table: 
     location, objects = session.catalog.load_table(table).metadata_location, paths(session, table)
     dry = Session(settings, dry_run=True)
     everything = policy(
-        compact={"target_file_size_mb": 128},
-        expire_snapshots={"older_than_hours": 0},
+        compact={"target_file_size_mb": 128, "min_input_files": 5},
+        expire_snapshots={"older_than_hours": 0, "retain_last": 1, "keep_metadata_files": 20},
         remove_orphan_files={"older_than_hours": 0},
-        statistics={},
+        statistics={"analyze": True, "stale_share": 0},
     )
     for act in (compact, expire_snapshots, remove_orphan_files, drop_extended_stats):
         outcome: Outcome = act(dry, table, everything)

@@ -27,7 +27,9 @@ from maintenance.temporary import changed_at, leftovers, model_of, temporary_pre
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 RULE = CompactPolicy(target_file_size_mb=128, min_input_files=5)
 LATER = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp() * 1000)
-NIGHTLY = {"schedule_group": "nightly", "compact": {"target_file_size_mb": 128}}
+EVERYTHING = ExpirePolicy(older_than_hours=0, retain_last=1, keep_metadata_files=20)
+NIGHTLY = {"schedule_group": "nightly", "compact": {"target_file_size_mb": 128, "min_input_files": 5}}
+PROJECT = Path(__file__).parents[2] / "dbt_project"
 
 
 @pytest.fixture
@@ -84,25 +86,25 @@ def test_an_empty_table_needs_nothing(table: Table) -> None:
 
 def test_expiry_never_takes_the_current_snapshot(table: Table) -> None:
     append(table, "mon", times=3)
-    assert expirable(table, ExpirePolicy(older_than_hours=0), frozenset(), LATER) == ids(table)[:-1]
+    assert expirable(table, EVERYTHING, frozenset(), LATER) == ids(table)[:-1]
 
 
 def test_expiry_keeps_what_a_cut_names(table: Table) -> None:
     append(table, "mon", times=3)
     named = frozenset(ids(table)[:1])
-    assert expirable(table, ExpirePolicy(older_than_hours=0), named, LATER) == [ids(table)[1]]
+    assert expirable(table, EVERYTHING, named, LATER) == [ids(table)[1]]
 
 
 def test_expiry_keeps_tags_and_the_whole_line_of_a_branch(table: Table) -> None:
     append(table, "mon", times=4)
     table.manage_snapshots().create_branch(ids(table)[1], "audit").commit()
-    assert expirable(table, ExpirePolicy(older_than_hours=0), frozenset(), LATER) == [ids(table)[2]]
+    assert expirable(table, EVERYTHING, frozenset(), LATER) == [ids(table)[2]]
 
 
 def test_expiry_takes_only_snapshots_older_than_the_limit(table: Table) -> None:
     append(table, "mon", times=3)
     limit = table.snapshots()[1].timestamp_ms
-    assert expirable(table, ExpirePolicy(older_than_hours=0), frozenset(), limit) == ids(table)[:1]
+    assert expirable(table, EVERYTHING, frozenset(), limit) == ids(table)[:1]
 
 
 def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog) -> None:
@@ -201,7 +203,7 @@ def manifest(**policies: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def test_a_model_without_a_policy_is_not_maintained() -> None:
-    tables = maintained_tables(manifest(hub=NIGHTLY, sat=None))
+    tables = maintained_tables(manifest(hub=NIGHTLY, sat=None), PROJECT)
     assert [str(table.name) for table in tables] == ["vault.hub"]
     assert tables[0].policy.expire_snapshots is None
 
@@ -209,17 +211,19 @@ def test_a_model_without_a_policy_is_not_maintained() -> None:
 def test_a_view_is_not_maintained() -> None:
     nodes = manifest(current=NIGHTLY)
     nodes["nodes"]["current"]["config"]["materialized"] = "view"
-    assert maintained_tables(nodes) == ()
+    assert maintained_tables(nodes, PROJECT) == ()
 
 
 def test_an_unknown_key_is_an_error_that_names_file_and_key() -> None:
-    wrong = {**NIGHTLY, "compact": {"target_file_size_mb": 128, "min_files": 5}}
-    with pytest.raises(LakehouseError, match=r"models/hub.sql: hub: meta.maintenance.compact.min_files: Extra inputs"):
-        maintained_tables(manifest(hub=wrong))
+    wrong = {**NIGHTLY, "compact": {"target_file_size_mb": 128, "min_input_files": 5, "min_files": 5}}
+    with pytest.raises(
+        LakehouseError, match=r"models/hub.sql:1: hub: meta.maintenance.compact.min_files: Extra inputs"
+    ):
+        maintained_tables(manifest(hub=wrong), PROJECT)
 
 
 def test_tables_are_chosen_by_name_and_by_group() -> None:
-    tables = maintained_tables(manifest(hub=NIGHTLY, sat={**NIGHTLY, "schedule_group": "hourly"}))
+    tables = maintained_tables(manifest(hub=NIGHTLY, sat={**NIGHTLY, "schedule_group": "hourly"}), PROJECT)
     assert schedule_groups(tables) == ("hourly", "nightly")
     assert [str(table.name) for table in select(tables, group="hourly")] == ["vault.sat"]
     assert [str(table.name) for table in select(tables, ["vault.hub"])] == ["vault.hub"]

@@ -1,0 +1,217 @@
+"""A wrong maintenance policy is refused where it stands: a source, a model, a folder of models, vars.maintenance."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lakehouse.errors import LakehouseError
+from lakehouse.project import project_maintenance
+from lakehouse.times import Window, check_cron
+from maintenance.declared import maintained_tables
+
+PROJECT = """\
+vars:
+  maintenance:
+    longest_write_hours: 6
+    max_failed_share: 0.1
+    groups:
+      nightly:
+        cron: "30 1 * * *"
+        budget_minutes: 120
+        window: "01:00-05:00"
+models:
+  lake:
+    vault:
+      +meta:
+        maintenance:
+          schedule_group: nightly
+          compact: {target_file_size_mb: 128, min_input_files: 5}
+"""
+SOURCES = """\
+sources:
+  - name: shop
+    schema: raw_shop
+    config:
+      meta:
+        maintenance: &common
+          schedule_group: nightly
+          compact: {target_file_size_mb: 128, min_input_files: 5}
+          expire_snapshots: {older_than_hours: 72, retain_last: 5, keep_metadata_files: 20}
+          keep_removed_hours: 72
+    tables:
+      - name: sales
+        config:
+          meta:
+            raw: {relation: public.sales, key: [id], alias: {Total: total_amount}, exclude: [card]}
+            maintenance:
+              <<: *common
+              probe: {key: id}
+        columns: [{name: id}, {name: Total}, {name: card}]
+"""
+MODELS = """\
+models:
+  - name: hub_sale
+    config:
+      meta:
+        maintenance:
+          schedule_group: nightly
+          compact: {target_file_size_mb: 128, min_input_files: 5, sort_by: [hk_sale]}
+    columns: [{name: hk_sale}, {name: load_date}]
+"""
+
+
+def manifest(place: Path, project: str = PROJECT, sources: str = SOURCES, models: str = MODELS) -> dict[str, Any]:
+    """What dbt's manifest would hold of these files: a source's table, a model of its own, one of its folder."""
+    (place / "models").mkdir()
+    for name, text in (("dbt_project.yml", project), ("models/shop.yml", sources), ("models/vault.yml", models)):
+        (place / name).write_text(text)
+    [source] = yaml.safe_load(sources)["sources"]
+    [table] = source["tables"]
+    [model] = yaml.safe_load(models)["models"]
+    folder = yaml.safe_load(project)["models"]["lake"]["vault"]["+meta"]
+    common = {"resource_type": "model", "schema": "vault", "original_file_path": "models/hub.sql"}
+    own = {**folder, **model["config"]["meta"]}
+    return {
+        "sources": {
+            "sales": {
+                "resource_type": "source", "schema": "raw_shop", "source_name": "shop", "name": "sales",
+                "original_file_path": "models/shop.yml", "columns": {c["name"]: c for c in table["columns"]},
+                "config": {"meta": {**source["config"]["meta"], **table["config"]["meta"]}},
+            },
+        },
+        "nodes": {
+            "hub": {
+                **common, "name": "hub_sale", "patch_path": "lake://models/vault.yml",
+                "fqn": ["lake", "vault", "hub_sale"],
+                "columns": {c["name"]: c for c in model["columns"]},
+                "config": {"materialized": "append_only", "meta": own},
+            },
+            "sat": {
+                **common, "name": "sat_sale", "patch_path": None, "fqn": ["lake", "vault", "sat_sale"],
+                "config": {"materialized": "append_only", "meta": folder},
+            },
+        },
+    }  # fmt: skip
+
+
+def test_right_policies_are_read(tmp_path: Path) -> None:
+    tables = {str(table.name): table.policy for table in maintained_tables(manifest(tmp_path), tmp_path)}
+    assert list(tables) == ["raw_shop.sales", "vault.hub_sale", "vault.sat_sale"]
+    assert tables["vault.hub_sale"].compact.sort_by == ("hk_sale",)
+    assert project_maintenance(tmp_path).groups["nightly"].budget_minutes == 120
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        (
+            "older_than_hours: 72",
+            "older_than_hours: -1",
+            9,
+            "expire_snapshots.older_than_hours: Input should be greater",
+        ),
+        (
+            "older_than_hours: 72",
+            "older_than_hours: 5",
+            9,
+            "expire_snapshots.older_than_hours: 5 h is below vars.maint",
+        ),
+        (
+            "removed_hours: 72",
+            "removed_hours: 1",
+            10,
+            "keep_removed_hours: 1 h is below vars.maintenance.longest_write",
+        ),
+        (", keep_metadata_files: 20", "", 9, "expire_snapshots.keep_metadata_files: Field required"),
+        ("min_input_files: 5}", "min_input_files: 1}", 8, "compact.min_input_files: Input should be greater than 1"),
+        ("probe: {key: id}", "probe: {key: card}", 18, "probe.key: 'card' is no column of the table"),
+        ("probe: {key: id}", "probe: {key: total}", 18, "probe.key: 'total' is no column of the table"),
+        ("probe: {key: id}", "probe: {kee: id}", 18, "probe.kee: Extra inputs"),
+        ("probe: {key: id}", "opt_out: read by nobody", 16, "opt_out excludes every other part; take out compact"),
+    ],
+)
+def test_a_wrong_policy_of_a_source_has_the_line_of_its_key(
+    tmp_path: Path, old: str, new: str, line: int, message: str
+) -> None:
+    wrong = SOURCES.replace(old, new)
+    with pytest.raises(
+        LakehouseError, match=rf"/models/shop\.yml:{line}: sales: meta\.maintenance.*{message}"
+    ) as caught:
+        maintained_tables(manifest(tmp_path, sources=wrong), tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_removing_without_a_time_to_restore_is_refused(tmp_path: Path) -> None:
+    wrong = SOURCES.replace("          keep_removed_hours: 72\n", "")
+    with pytest.raises(LakehouseError, match=r"shop.yml:15: sales: .*say with keep_removed_hours how long"):
+        maintained_tables(manifest(tmp_path, sources=wrong), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ("sort_by: [hk_sail]", r"compact.sort_by: 'hk_sail' is no column of the table, or did you mean hk_sale\?"),
+        ("zorder_by: [load_day]", "compact.zorder_by: 'load_day' is no column"),
+        ("sort_by: [hk_sale], zorder_by: [hk_sale]", "compact: give sort_by or zorder_by, not both"),
+    ],
+)
+def test_a_wrong_order_of_a_model_is_refused_at_its_own_file(tmp_path: Path, new: str, message: str) -> None:
+    wrong = MODELS.replace("sort_by: [hk_sale]", new)
+    with pytest.raises(LakehouseError, match=rf"/models/vault\.yml:7: hub_sale: meta\.maintenance\.{message}"):
+        maintained_tables(manifest(tmp_path, models=wrong), tmp_path)
+
+
+def test_what_a_folder_gives_its_models_is_refused_in_dbt_project_yml(tmp_path: Path) -> None:
+    wrong = PROJECT.replace("          schedule_group: nightly", "          schedule_group: hourly")
+    message = r"dbt_project\.yml:15: sat_sale: meta\.maintenance\.schedule_group: 'hourly' is none of .*groups: nightly"
+    with pytest.raises(LakehouseError, match=message):
+        maintained_tables(manifest(tmp_path, project=wrong), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("longest_write_hours: 6", "longest_write_hours: 0", 3, "greater than 0"),
+        ("max_failed_share: 0.1", "max_failed_share: 10", 4, "less than or equal to 1"),
+        ('"30 1 * * *"', '"61 1 * * *"', 7, "minute '61' is not within 0 to 59"),
+        ('"30 1 * * *"', '"nightly"', 7, "has 1 fields"),
+        ("budget_minutes: 120", "budget_minutes: -5", 8, "greater than 0"),
+        ('"01:00-05:00"', '"01:00-25:00"', 9, "is not HH:MM-HH:MM"),
+        ("budget_minutes", "budget_minute", 8, "Extra inputs"),
+    ],
+)
+def test_wrong_variables_are_refused_at_their_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
+    (tmp_path / "dbt_project.yml").write_text(PROJECT.replace(old, new))
+    with pytest.raises(LakehouseError, match=rf"dbt_project\.yml:{line}: vars\.maintenance\..*{message}"):
+        project_maintenance(tmp_path)
+
+
+def test_variables_that_are_missing_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "dbt_project.yml").write_text("name: lake\n")
+    with pytest.raises(LakehouseError, match=r"dbt_project\.yml:1: vars\.maintenance is missing; state longest_write"):
+        project_maintenance(tmp_path)
+
+
+def test_a_window_may_pass_midnight() -> None:
+    from datetime import UTC, datetime
+
+    night = Window.parse("22:30-04:00")
+    assert night.seconds_left(datetime(2026, 1, 1, 23, 0, tzinfo=UTC)) == 5 * 3600
+    assert night.seconds_left(datetime(2026, 1, 2, 3, 59, tzinfo=UTC)) == 60
+    assert night.seconds_left(datetime(2026, 1, 2, 4, 0, tzinfo=UTC)) == 0
+
+
+@pytest.mark.parametrize("cron", ["*/5 * * * *", "0 1-5,22 1 jan-mar MON", "45 3 * * 0"])
+def test_cron_expressions_that_dagster_takes_are_taken(cron: str) -> None:
+    from dagster._utils.schedules import is_valid_cron_string
+
+    assert check_cron(cron) == cron
+    assert is_valid_cron_string(cron)
+
+
+@pytest.mark.parametrize("cron", ["* * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "*/0 * * * *", "5-1 * * * *"])
+def test_other_cron_expressions_are_refused(cron: str) -> None:
+    with pytest.raises(ValueError, match="cron"):
+        check_cron(cron)
