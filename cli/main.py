@@ -29,7 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "ingest": ("cli.ingest", "ingest"),
     "run": ("cli.run", "run"),
     "scaffold": ("cli.scaffold", "scaffold"),
-    "maintain": ("cli.maintain", "maintain"),
+    "maintain": ("cli.maintain", "app"),
     "reconcile": ("cli.reconcile", "reconcile"),
     "erase": ("cli.erase", "erase"),
     "sql": ("cli.sql", "sql"),

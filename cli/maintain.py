@@ -1,5 +1,5 @@
 """`lakehouse maintain`: keeps the lake's tables fast and small."""
 
-from maintenance.command import maintain
+from maintenance.command import app
 
-__all__ = ["maintain"]
+__all__ = ["app"]

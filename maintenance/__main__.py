@@ -2,13 +2,8 @@
 
 import sys
 
-import typer
-
 from lakehouse.errors import LakehouseError
-from maintenance.command import maintain
-
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-app.command()(maintain)
+from maintenance.command import app
 
 if __name__ == "__main__":
     try:

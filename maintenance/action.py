@@ -1,12 +1,14 @@
-"""What is common to all actions: each times itself, and its failure is its table's alone."""
+"""What is common to all actions: each has its table to itself, times itself, and fails for its table alone."""
 
 import functools
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy
+from maintenance.exclusion import Held, exclusive
 from maintenance.outcome import Outcome, TableName, one_line
 from maintenance.session import Session
 
@@ -14,23 +16,36 @@ Body = Callable[[Session, TableName, MaintenancePolicy], Outcome]
 
 
 def action(name: str) -> Callable[[Body], Body]:
-    """Makes an action time itself and turn its table's failure into an Outcome.
+    """Makes an action hold its table, time itself and turn its table's failure into an Outcome.
 
-    A LakehouseError passes through: it means that the environment is broken, for every table alike.
+    A table that opts out, or that another run holds, is skipped with that reason; a dry run holds nothing. A
+    LakehouseError passes through: it means that the environment is broken, for every table alike.
     """
 
     def wrap(body: Body) -> Body:
         @functools.wraps(body)
         def run(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
-            started = time.perf_counter()
+            started_at, started = datetime.now(UTC), time.perf_counter()
             try:
-                outcome = body(session, table, policy)
+                outcome = _alone(body, name, session, table, policy)
             except LakehouseError:
                 raise
             except Exception as error:
                 outcome = Outcome(name, table, "failed", error=one_line(error))
-            return replace(outcome, seconds=time.perf_counter() - started)
+            return replace(outcome, started_at=started_at, seconds=time.perf_counter() - started)
 
         return run
 
     return wrap
+
+
+def _alone(body: Body, name: str, session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
+    if policy.opt_out is not None:
+        return Outcome(name, table, "skipped", f"opted out: {policy.opt_out}")
+    if session.dry_run:
+        return body(session, table, policy)
+    try:
+        with exclusive(session, table):
+            return body(session, table, policy)
+    except Held as held:
+        return Outcome(name, table, "skipped", str(held))

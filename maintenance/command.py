@@ -1,61 +1,102 @@
-"""`lakehouse maintain` and `python -m maintenance`: the same command."""
+"""`lakehouse maintain` and `python -m maintenance`: the same commands.
+
+Without a subcommand it plans and acts; each action can also be run by its name, over all tables that declare it.
+"""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
+from lakehouse.project import project_maintenance
 from lakehouse.settings import load_settings
-from maintenance.outcome import Figures, Outcome
-from maintenance.run import ACTIONS, Report, Result, run
+from maintenance.maintain import maintain as plan_and_act
+from maintenance.run import ACTIONS, Report, run
 from maintenance.session import Session
+from maintenance.show import print_outcomes, print_plan, print_status
+from maintenance.survey import survey
 
-FIGURES = ("files", "bytes", "manifests", "snapshots")
-SHOWN_FAILURES, WIDTH_IN_A_FILE = 10, 200
+Tables = Annotated[list[str] | None, typer.Option("--table", help="Only this table, as namespace.table; repeatable.")]
+Group = Annotated[str | None, typer.Option(help="Only the tables of this schedule group.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
+Share = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Exit non-zero above this share of failed tables; declared in vars.maintenance."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0, help="Time for the run, instead of the groups' budgets and windows.")
+]
+
+app = typer.Typer(help="Keep the lake's tables fast and small.", add_completion=False, rich_markup_mode=None)
 
 
-class Choice(StrEnum):
-    """The actions, and all of them in order."""
-
-    compact = "compact"
-    expire_snapshots = "expire_snapshots"
-    remove_orphan_files = "remove_orphan_files"
-    drop_extended_stats = "drop_extended_stats"
-    clean_dbt_temporary = "clean_dbt_temporary"
-    all = "all"
-
-
+@app.callback(invoke_without_command=True)
 def maintain(
-    action: Annotated[Choice, typer.Argument(help="What to do.")] = Choice.all,
-    table: Annotated[
-        list[str] | None, typer.Option("--table", help="Only this table, as namespace.table; repeatable.")
-    ] = None,
-    group: Annotated[str | None, typer.Option(help="Only the tables of this schedule group.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
-    max_failed_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Exit non-zero when a larger share of the tables failed.")
-    ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcomes as JSON.")] = False,
+    context: typer.Context,
+    table: Tables = None,
+    group: Group = None,
+    budget_minutes: Minutes = None,
+    dry_run: DryRun = False,
+    max_failed_share: Share = None,
+    as_json: Json = False,
 ) -> None:
-    """Compact tables, expire snapshots, remove orphan files, refresh statistics, clean up after dbt.
+    """Measure the tables, plan what is worth it, and do it within the declared time; or run one of the commands.
 
-    What is done to which table is declared in dbt: `config.meta.maintenance`.
+    What is done to which table is declared in dbt: config.meta.maintenance, and vars.maintenance for all of them.
     """
-    actions = list(ACTIONS) if action is Choice.all else [action.value]
-    session = Session(load_settings(), dry_run)
-    try:
-        with _progress() as report:
+    if context.invoked_subcommand is not None:
+        return
+    with closing(Session(load_settings(), dry_run)) as session, _progress() as report:
+        done = plan_and_act(session, table or (), group, budget_minutes, report)
+    if as_json:
+        print(json.dumps(done.as_dict()))
+    else:
+        print_plan(done.plan, dry_run)
+        print_outcomes(done.result)
+    done.result.check(done.max_failed_share if max_failed_share is None else max_failed_share)
+
+
+@app.command()
+def status(table: Tables = None, group: Group = None, as_json: Json = False) -> None:
+    """Show how each table is: files, deletes, snapshots, metadata, orphans, the last action and the gain to be had."""
+    with closing(Session(load_settings(), dry_run=True)) as session:
+        seen = survey(session, table or (), group)
+    print(json.dumps(seen.as_dict())) if as_json else print_status(seen)
+
+
+def _by_name(*actions: str) -> Callable[..., None]:
+    def command(
+        table: Tables = None,
+        group: Group = None,
+        dry_run: DryRun = False,
+        max_failed_share: Share = None,
+        as_json: Json = False,
+    ) -> None:
+        settings = load_settings()
+        with closing(Session(settings, dry_run)) as session, _progress() as report:
             result = run(session, actions, table or (), group, report)
-    finally:
-        session.close()
-    print(json.dumps(result.as_dict())) if as_json else _print(result)
-    result.check(max_failed_share)
+        print(json.dumps(result.as_dict())) if as_json else print_outcomes(result)
+        declared = project_maintenance(settings.dbt_project_dir).max_failed_share
+        result.check(declared if max_failed_share is None else max_failed_share)
+
+    return command
+
+
+HELP = {
+    "compact": "Rewrite small data files, files with deletes, and small manifests.",
+    "expire_snapshots": "Drop old snapshots and the files that only they need.",
+    "remove_orphan_files": "Take files out of the way that no snapshot refers to.",
+    "drop_extended_stats": "Drop the optimizer's statistics and make them anew.",
+    "clean_dbt_temporary": "Drop temporary relations and objects that dbt left.",
+}
+for name in ACTIONS:
+    app.command(name, help=HELP[name])(_by_name(name))
+app.command("all", help="Run all actions over all tables, whatever a plan would say.")(_by_name(*ACTIONS))
 
 
 @contextmanager
@@ -65,36 +106,3 @@ def _progress() -> Iterator[Report]:
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("maintenance", total=None)
         yield lambda outcome: bar.update(task, advance=1, description=f"{outcome.action} {outcome.table}")
-
-
-def _print(result: Result) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_IN_A_FILE)
-    shown = [outcome for outcome in result.outcomes if outcome.status in ("done", "planned")]
-    if shown:
-        console.print(_table(shown))
-    for outcome in result.failed[:SHOWN_FAILURES]:
-        print(f"{outcome.action} of {outcome.table} failed: {outcome.error}")
-    counts = result.as_dict()["counts"]
-    print(", ".join(f"{count} {status}" for status, count in counts.items()) + " (--json says why)")
-
-
-def _table(outcomes: list[Outcome]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("table", "action", "what", *FIGURES, "seconds"):
-        table.add_column(heading, no_wrap=True)
-    for outcome in outcomes:
-        changes = (_change(outcome, field) for field in FIGURES)
-        table.add_row(str(outcome.table), outcome.action, outcome.reason, *changes, f"{outcome.seconds:.2f}")
-    return table
-
-
-def _change(outcome: Outcome, field: str) -> str:
-    before, after = (_text(figures, field) for figures in (outcome.before, outcome.after))
-    return f"{before} → {after}" if before and after and before != after else before or after
-
-
-def _text(figures: Figures, field: str) -> str:
-    value = getattr(figures, field)
-    return "" if value is None else f"{value:,}"

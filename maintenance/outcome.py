@@ -1,6 +1,7 @@
 """What one action did to one table, in numbers; the same record for the terminal, JSON and Dagster."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 Status = Literal["failed", "done", "planned", "skipped"]
@@ -26,11 +27,15 @@ class Figures:
     delete_files: int | None = None
     manifests: int | None = None
     snapshots: int | None = None
+    metadata_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one action did to one table. `reason` says why it was skipped, or what was done."""
+    """What one action did to one table. `reason` says why it was skipped, or what was done.
+
+    `read_bytes` and `written_bytes` are those of data files. Probes are seconds by the name of the query.
+    """
 
     action: str
     table: TableName
@@ -41,11 +46,17 @@ class Outcome:
     after: Figures = Figures()
     removed_files: int = 0
     removed_bytes: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
     seconds: float = 0.0
+    started_at: datetime | None = None
+    probes_before: dict[str, float] = field(default_factory=dict)
+    probes_after: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: the table as `namespace.name`, figures that were not looked at left out."""
         record = asdict(self) | {"table": str(self.table), "seconds": round(self.seconds, 3)}
+        record["started_at"] = self.started_at and self.started_at.isoformat()
         for side in ("before", "after"):
             record[side] = {key: value for key, value in record[side].items() if value is not None}
         return record

@@ -1,16 +1,14 @@
 """Runs actions over tables: several at a time, failures counted per table, the worst shown first.
 
-A failing table does not stop the others; the run fails at its end when more than a stated share failed.
+A failing table does not stop the others; the run fails at its end when more than a stated share failed. What was done
+is appended to `meta.maintenance`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
 
-from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from maintenance.action import Body
 from maintenance.clean_dbt_temporary import clean_dbt_temporary, strays
@@ -18,13 +16,16 @@ from maintenance.compact import compact
 from maintenance.declared import MaintainedTable, maintained_tables, select
 from maintenance.drop_extended_stats import drop_extended_stats
 from maintenance.expire_snapshots import expire_snapshots
+from maintenance.history import record
 from maintenance.outcome import Outcome
+from maintenance.probes import probed
 from maintenance.remove_orphan_files import remove_orphan_files
+from maintenance.result import Result, sorted_result
 from maintenance.session import Session
 
 # In the order in which `all` runs them: what one sets free, the next removes.
 ACTIONS: dict[str, Body] = {
-    "compact": compact,
+    "compact": probed(compact),
     "expire_snapshots": expire_snapshots,
     "remove_orphan_files": remove_orphan_files,
     "drop_extended_stats": drop_extended_stats,
@@ -32,40 +33,7 @@ ACTIONS: dict[str, Body] = {
 }
 READ_THE_LAKE = frozenset({"remove_orphan_files", "clean_dbt_temporary"})
 WORKERS = 4
-ORDER = {"failed": 0, "done": 1, "planned": 2, "skipped": 3}
 Report = Callable[[Outcome], None]
-
-
-@dataclass(frozen=True)
-class Result:
-    """All outcomes of a run, the worst first."""
-
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def failed(self) -> tuple[Outcome, ...]:
-        """The outcomes that are failures."""
-        return tuple(outcome for outcome in self.outcomes if outcome.status == "failed")
-
-    @property
-    def failed_share(self) -> float:
-        """Failures among the tables that were tried, from 0 to 1; skipped ones do not thin it out."""
-        tried = sum(outcome.status != "skipped" for outcome in self.outcomes)
-        return len(self.failed) / tried if tried else 0.0
-
-    def check(self, max_failed_share: float = 0.0) -> None:
-        """Raises LakehouseError when a larger share failed than is accepted."""
-        if self.failed_share > max_failed_share:
-            first = self.failed[0]
-            raise LakehouseError(
-                f"{len(self.failed)} of {len(self.outcomes)} maintenance actions failed, "
-                f"first {first.action} of {first.table}: {first.error}"
-            )
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        counts = {status: sum(o.status == status for o in self.outcomes) for status in ORDER}
-        return {"counts": counts, "outcomes": [outcome.as_dict() for outcome in self.outcomes]}
 
 
 def run(
@@ -87,7 +55,8 @@ def run(
     for name in actions:
         stray = strays_for(session, name, declared, names, group)
         outcomes += run_action(session, name, (*chosen, *stray), report)
-    return Result(tuple(sorted(outcomes, key=_worst_first)))
+    record(session, outcomes)
+    return sorted_result(outcomes)
 
 
 def run_action(
@@ -112,7 +81,3 @@ def strays_for(
     if name != "clean_dbt_temporary" or names:
         return ()
     return tuple(table for table in strays(session, declared) if group in (None, table.policy.schedule_group))
-
-
-def _worst_first(outcome: Outcome) -> tuple[int, float, int, str]:
-    return (ORDER[outcome.status], -outcome.seconds, list(ACTIONS).index(outcome.action), str(outcome.table))

@@ -12,7 +12,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import CompactPolicy, ExpirePolicy
-from maintenance.command import Choice
+from maintenance.command import app
 from maintenance.compact import manifests_worth_rewriting, plan_for
 from maintenance.cuts import snapshots_of_cuts
 from maintenance.declared import maintained_tables, schedule_groups, select
@@ -21,7 +21,8 @@ from maintenance.figures import live_manifests, measure
 from maintenance.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
 from maintenance.outcome import Outcome, TableName, one_line
 from maintenance.reachable import reachable_files
-from maintenance.run import ACTIONS, Result
+from maintenance.result import Result
+from maintenance.run import ACTIONS
 from maintenance.temporary import changed_at, leftovers, model_of, temporary_prefix, temporary_relations, view_text
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
@@ -234,13 +235,19 @@ def test_tables_are_chosen_by_name_and_by_group() -> None:
 
 
 def test_a_run_fails_only_above_the_share_it_accepts() -> None:
-    hub = TableName("vault", "hub")
-    done, failed = Outcome("compact", hub, "done"), Outcome("compact", hub, "failed", error="no")
-    result = Result((failed, done, Outcome("compact", hub, "skipped")))
+    hub, sat, link = (TableName("vault", name) for name in ("hub", "sat", "link"))
+    done, failed = Outcome("compact", sat, "done"), Outcome("compact", hub, "failed", error="no")
+    result = Result((failed, done, Outcome("compact", link, "skipped")))
     assert result.failed_share == 0.5
     result.check(0.5)
-    with pytest.raises(LakehouseError, match=r"1 of 3 maintenance actions failed, first compact of vault\.hub: no"):
+    with pytest.raises(LakehouseError, match=r"failed for 1 of 2 tables, first compact of vault\.hub: no"):
         result.check()
+
+
+def test_a_table_counts_as_failed_when_one_of_its_actions_failed() -> None:
+    hub = TableName("vault", "hub")
+    others = [Outcome(action, hub, "done") for action in ("expire_snapshots", "remove_orphan_files")]
+    assert Result((Outcome("compact", hub, "failed", error="no"), *others)).failed_share == 1.0
 
 
 def test_an_error_of_pages_becomes_one_line() -> None:
@@ -250,4 +257,6 @@ def test_an_error_of_pages_becomes_one_line() -> None:
 
 
 def test_the_command_offers_every_action() -> None:
-    assert [choice.value for choice in Choice] == [*ACTIONS, "all"]
+    assert {*ACTIONS, "all", "status"} <= {
+        command.name or command.callback.__name__ for command in app.registered_commands
+    }

@@ -1,0 +1,188 @@
+"""How a table is, measured: from its metadata and one listing of the warehouse; no data file is opened.
+
+The policy says what counts: files below 75 % of its target size are small, objects older than its limit are orphans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.policies import CompactPolicy, MaintenancePolicy
+from maintenance.compact import MEGABYTE, SMALL, manifests_worth_rewriting, plan_for
+from maintenance.expire_snapshots import expirable
+from maintenance.figures import history, live_manifests, total
+from maintenance.lake import Lake, StoredObject
+from maintenance.outcome import TableName
+from maintenance.reachable import reachable_files
+from maintenance.session import Session
+from maintenance.temporary import leftovers, temporary_relations
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+
+@dataclass(frozen=True)
+class Health:
+    """A table's state in numbers; sizes in bytes. A part that the policy leaves out is 0, as nothing is to be done."""
+
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+    rewritable_files: int = 0  # small files in partitions that have enough of them
+    delete_files: int = 0
+    snapshots: int = 0
+    expirable_snapshots: int = 0
+    manifests: int = 0
+    needed_manifests: int = 0  # so many would do; as many as there are where a rewrite is not worth it
+    metadata_bytes: int = 0
+    metadata_files: int = 0  # earlier ones that the table's log names
+    objects: int = 0
+    object_bytes: int = 0
+    orphans: int = 0
+    orphan_bytes: int = 0
+    temporary: int = 0  # relations and objects that dbt left
+    temporary_bytes: int = 0
+    unanalyzed_share: float = 0.0  # rows changed since the statistics, of all; 1 without any
+    statistics_age_hours: float | None = None
+
+    @property
+    def small_share(self) -> float:
+        """Small files among all data files, from 0 to 1."""
+        return self.small_files / self.files if self.files else 0.0
+
+    @property
+    def rewritable_bytes(self) -> int:
+        """Bytes of the files to rewrite."""
+        return self.small_bytes * self.rewritable_files // self.small_files if self.small_files else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"small_share": round(self.small_share, 4)}
+
+
+def measure_health(session: Session, name: TableName, policy: MaintenancePolicy) -> Health | None:
+    """The table's health by its policy; None when it is not in the lake."""
+    lake = session.lake()
+    table, left = lake.tables.get(name), _left_by_dbt(session, name, policy)
+    if table is None:
+        return Health(**left) if left["temporary"] else None
+    objects = lake.objects_of(name)
+    return Health(
+        **left,
+        **_data(table, policy.compact),
+        **_snapshots(session, name, table, policy),
+        **_metadata(table, objects),
+        **_orphans(session, name, table, policy, objects),
+        **_statistics(session, table, policy),
+    )
+
+
+def _data(table: Table, rule: CompactPolicy | None) -> dict[str, int]:
+    snapshot, manifests = table.current_snapshot(), live_manifests(table)
+    figures = {
+        "rows": total(snapshot, "total-records"),
+        "files": total(snapshot, "total-data-files"),
+        "bytes": total(snapshot, "total-files-size"),
+        "delete_files": total(snapshot, "total-delete-files"),
+        "manifests": len(manifests),
+        "needed_manifests": len(manifests),
+    }
+    if rule is None:
+        return figures
+    sizes = small_sizes(table, rule)
+    plan = plan_for(table, rule) if len(sizes) >= rule.min_input_files else None
+    needed = 1 if manifests_worth_rewriting(manifests, rule) else len(manifests)
+    return figures | {
+        "small_files": len(sizes),
+        "small_bytes": sum(sizes),
+        "rewritable_files": min(plan.files, len(sizes)) if plan else 0,
+        "needed_manifests": needed,
+    }
+
+
+def small_sizes(table: Table, rule: CompactPolicy) -> list[int]:
+    """Sizes of the data files below 75 % of the target size."""
+    from pyiceberg.manifest import ManifestContent
+
+    limit = SMALL * rule.target_file_size_mb * MEGABYTE
+    entries = (
+        entry
+        for manifest in live_manifests(table)
+        if manifest.content == ManifestContent.DATA
+        for entry in manifest.fetch_manifest_entry(table.io)
+    )
+    return [size for entry in entries if (size := entry.data_file.file_size_in_bytes) < limit]
+
+
+def _snapshots(session: Session, name: TableName, table: Table, policy: MaintenancePolicy) -> dict[str, int]:
+    rule, there = policy.expire_snapshots, len(table.metadata.snapshots)
+    if rule is None:
+        return {"snapshots": there}
+    named = session.snapshots_of_cuts(name, rule.older_than_hours)
+    limit_ms = int(session.ago(rule.older_than_hours).timestamp() * 1000)
+    return {"snapshots": there, "expirable_snapshots": len(expirable(table, rule, named, limit_ms))}
+
+
+def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, int]:
+    size = next((stored.size for stored in objects if stored.path == table.metadata_location), 0)
+    return {
+        "metadata_bytes": size or len(table.io.new_input(table.metadata_location)),  # newer than the listing
+        "metadata_files": len(table.metadata.metadata_log),
+    }
+
+
+def _orphans(
+    session: Session, name: TableName, table: Table, policy: MaintenancePolicy, objects: Collection[StoredObject]
+) -> dict[str, int]:
+    figures = {"objects": len(objects), "object_bytes": sum(stored.size for stored in objects)}
+    rule, lake = policy.remove_orphan_files, session.lake()
+    if rule is None or lake.sharing_location(name):
+        return figures
+    limit = session.ago(rule.older_than_hours)
+    old = [stored for stored in objects if stored.modified < limit and not lake.is_staged(stored.path)]
+    known = reachable_files(table) if old else set()
+    orphans = [stored for stored in old if stored.path not in known]
+    return figures | {"orphans": len(orphans), "orphan_bytes": sum(stored.size for stored in orphans)}
+
+
+def _left_by_dbt(session: Session, name: TableName, policy: MaintenancePolicy) -> dict[str, Any]:
+    if policy.clean_dbt_temporary is None:
+        return {"temporary": 0, "temporary_bytes": 0}
+    lake, limit = session.lake(), session.ago(policy.clean_dbt_temporary.older_than_hours)
+    all_relations, all_prefixes = session.once("lake.left", lambda: (temporary_relations(lake), leftovers(lake)))
+    young = [r for r in all_relations.get(name, []) if _changed_since(lake, r.name, limit)]
+    objects = [o for prefix in all_prefixes.get(name, []) if prefix.newest < limit for o in prefix.objects]
+    count = len(all_relations.get(name, [])) - len(young) + len(objects)
+    return {"temporary": count, "temporary_bytes": sum(stored.size for stored in objects)}
+
+
+def _changed_since(lake: Lake, name: TableName, limit: datetime) -> bool:
+    """Whether a table is younger than the limit; a view's age is only looked at by the action."""
+    table = lake.tables.get(name)
+    return table is not None and table.metadata.last_updated_ms >= limit.timestamp() * 1000
+
+
+def _statistics(session: Session, table: Table, policy: MaintenancePolicy) -> dict[str, Any]:
+    if policy.statistics is None:
+        return {}
+    share, described = unanalyzed_share(table)
+    age = (session.now.timestamp() * 1000 - described.timestamp_ms) / 3_600_000 if described else None
+    return {"unanalyzed_share": share, "statistics_age_hours": age}
+
+
+def unanalyzed_share(table: Table) -> tuple[float, Snapshot | None]:
+    """Share of rows added or deleted since the newest snapshot with statistics, at most 1; and that snapshot."""
+    described = {statistics.snapshot_id for statistics in table.metadata.statistics}
+    rows, changed = total(table.current_snapshot(), "total-records"), 0
+    for snapshot in history(table):
+        if snapshot.snapshot_id in described:
+            return (min(1.0, changed / rows) if rows else 0.0), snapshot
+        if snapshot.summary is None or snapshot.summary.operation.value != "replace":
+            changed += total(snapshot, "added-records") + total(snapshot, "deleted-records")
+    return (1.0 if rows else 0.0), None

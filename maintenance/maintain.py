@@ -1,0 +1,114 @@
+"""Plan and act: measures the tables, ranks what they need, and does it within the budgets of their schedule groups.
+
+A few tables at a time, in one Spark session; the steps of a table one after the other, because what one sets free the
+next removes. A step that no longer fits into the time left is put off, whatever the plan had hoped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.errors import LakehouseError
+from maintenance.history import record
+from maintenance.outcome import Outcome, TableName
+from maintenance.plan import Allowance, Plan, Step, allowances, make_plan
+from maintenance.rates import learn
+from maintenance.result import Result, sorted_result
+from maintenance.run import ACTIONS, WORKERS, Report
+from maintenance.session import Session
+from maintenance.survey import Survey, survey
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan and what came of it. `max_failed_share` is the declared one."""
+
+    plan: Plan
+    result: Result
+    max_failed_share: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"plan": self.plan.as_dict(), **self.result.as_dict()}
+
+
+def maintain(
+    session: Session,
+    names: Iterable[str] = (),
+    group: str | None = None,
+    budget_minutes: float | None = None,
+    report: Report = lambda outcome: None,
+) -> Run:
+    """Plans for the tables of these names and this group, and acts unless the session is a dry run.
+
+    `budget_minutes` go before the groups' own budgets and windows. `report` is called with each outcome as it comes.
+    Raises LakehouseError for a broken environment, a wrong declaration, or unknown names.
+    """
+    began = time.monotonic()
+    seen = survey(session, names, group)
+    allowed = allowances(seen.project, session.now, budget_minutes)
+    plan = make_plan(seen.cases, allowed, learn(seen.acts))
+    outcomes = list(_told(_unmeasured(seen), report))
+    if not session.dry_run:
+        outcomes += act(session, plan.steps, allowed, began, report)
+        record(session, outcomes, {(step.table.name, step.action): step for step in plan.steps})
+    return Run(plan, sorted_result(outcomes), seen.project.max_failed_share)
+
+
+def act(
+    session: Session, steps: Iterable[Step], allowed: dict[str, Allowance], began: float, report: Report
+) -> list[Outcome]:
+    """Takes the steps, tables in the order of their best step, until their group's seconds since `began` are over."""
+    outcomes: list[Outcome] = []
+    lock = threading.Lock()
+
+    def work(table_steps: list[Step]) -> None:
+        for step in table_steps:
+            outcome = _take(session, step, allowed, began)
+            with lock:
+                report(outcome)
+                outcomes.append(outcome)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        list(pool.map(work, by_table(steps)))
+    session.forget_lake()
+    return outcomes
+
+
+def by_table(steps: Iterable[Step]) -> list[list[Step]]:
+    """The steps of each table in the order of the actions; the tables in the order of their first step."""
+    found: dict[TableName, list[Step]] = defaultdict(list)
+    for step in steps:
+        found[step.table.name].append(step)
+    order = list(ACTIONS)
+    return [sorted(group, key=lambda step: order.index(step.action)) for group in found.values()]
+
+
+def _take(session: Session, step: Step, allowed: dict[str, Allowance], began: float) -> Outcome:
+    allowance = allowed[step.table.policy.schedule_group]
+    left = allowance.seconds - (time.monotonic() - began)
+    if step.expected_seconds > left:
+        reason = allowance.why_put_off(step.expected_seconds, left)
+        return Outcome(step.action, step.table.name, "skipped", reason)
+    try:
+        return ACTIONS[step.action](session, step.table.name, step.table.policy)
+    except LakehouseError as error:  # Trino may be down: what needs only Spark goes on
+        return Outcome(step.action, step.table.name, "failed", error=str(error))
+
+
+def _unmeasured(seen: Survey) -> Iterator[Outcome]:
+    for case in seen.cases:
+        if case.error is not None:
+            yield Outcome("measure", case.table.name, "failed", error=case.error)
+
+
+def _told(outcomes: Iterable[Outcome], report: Report) -> Iterator[Outcome]:
+    for outcome in outcomes:
+        report(outcome)
+        yield outcome

@@ -1,0 +1,114 @@
+"""Plans, outcomes and the state of tables, as text for people."""
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from maintenance.outcome import Figures, Outcome
+from maintenance.plan import Passed, Plan
+from maintenance.result import Result
+from maintenance.survey import Survey
+
+FIGURES = ("files", "bytes", "manifests", "snapshots")
+SHOWN_FAILURES, WIDTH_IN_A_FILE = 10, 200
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def print_plan(plan: Plan, dry_run: bool) -> None:
+    """The steps by rank; of a dry run also what is put off or left alone, and why."""
+    rows = [
+        (
+            str(rank), str(step.table.name), step.action, step.reason, size(step.expected_bytes),
+            f"{step.expected_seconds:.1f} s ({step.expected_from})", f"{step.gain_seconds:.2f} s/read",
+            size(step.gain_bytes),
+        )
+        for rank, step in enumerate(plan.steps, start=1)
+    ]  # fmt: skip
+    if rows:
+        _print(("", "table", "action", "why", "read and written", "takes", "saves", "frees"), rows)
+    if dry_run:
+        _passed(plan.put_off)
+        _passed(plan.skipped)
+    print(f"{len(plan.steps)} steps planned, {len(plan.put_off)} put off, {len(plan.skipped)} tables need nothing")
+
+
+def print_outcomes(result: Result) -> None:
+    """What was done, the failures, and a count of each status."""
+    shown = [outcome for outcome in result.outcomes if outcome.status in ("done", "planned")]
+    rows = [
+        (
+            str(o.table), o.action, o.reason, *(_change(o, figure) for figure in FIGURES), _probes(o),
+            f"{o.seconds:.2f}",
+        )
+        for o in shown
+    ]  # fmt: skip
+    if rows:
+        _print(("table", "action", "what", *FIGURES, "probes", "seconds"), rows)
+    for outcome in result.failed[:SHOWN_FAILURES]:
+        print(f"{outcome.action} of {outcome.table} failed: {outcome.error}")
+    counts = result.as_dict()["counts"]
+    print(", ".join(f"{count} {status}" for status, count in counts.items()) + " (--json says why)")
+
+
+def print_status(seen: Survey) -> None:
+    """A line per table, those with the most to gain first."""
+    rows = []
+    for line in seen.as_dict()["tables"]:
+        health, last = line["health"], line["last"]
+        numbers: tuple[str, ...] = ("",) * 8
+        if health:
+            numbers = (
+                f"{health['files']:,}", f"{health['small_share']:.0%}", f"{health['delete_files']:,}",
+                f"{health['snapshots']:,}", f"{health['manifests']:,}", size(health["metadata_bytes"]),
+                size(health["orphan_bytes"]), size(health["bytes"]),
+            )  # fmt: skip
+        done = f"{last['action']} {last['status']} {last['started_at'][:16]}" if last else ""
+        gain = f"{line['gain_seconds']:.2f} s/read, {size(line['gain_bytes'])}" if line["due"] else line["reason"]
+        rows.append((line["table"], *numbers, done, gain))
+    headings = ("table", "files", "small", "deletes", "snapshots", "manifests", "metadata", "orphans", "size")
+    _print((*headings, "last action", "estimated gain"), rows)
+
+
+def size(number: int) -> str:
+    """Bytes in the largest unit that leaves a number of at least one."""
+    value, unit = float(number), 0
+    while value >= 1000 and unit < len(UNITS) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value:.0f} {UNITS[unit]}" if unit == 0 else f"{value:.1f} {UNITS[unit]}"
+
+
+def _passed(items: Iterable[Passed]) -> None:
+    for item in items:
+        print(f"{item.table}{f' {item.action}' if item.action else ''}: {item.reason}")
+
+
+def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH_IN_A_FILE)
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _probes(outcome: Outcome) -> str:
+    after = outcome.probes_after
+    return ", ".join(
+        f"{name} {seconds:.2f} → {after[name]:.2f} s"
+        for name, seconds in outcome.probes_before.items()
+        if name in after
+    )
+
+
+def _change(outcome: Outcome, field: str) -> str:
+    before, after = (_text(figures, field) for figures in (outcome.before, outcome.after))
+    return f"{before} → {after}" if before and after and before != after else before or after
+
+
+def _text(figures: Figures, field: str) -> str:
+    value = getattr(figures, field)
+    return "" if value is None else f"{value:,}"
