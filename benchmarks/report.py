@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
+KNOWN = ("unit", "does", "runs", "median", "spread_percent", "cpu_seconds", "series")
 Json = dict[str, Any]
 
 
@@ -27,6 +28,7 @@ def markdown(results: Json) -> str:
         parts += [f"### {scenario['title']}", _table(scenario["contenders"])]
         for contender, found in scenario["contenders"].items():
             parts += _remarks(contender, found)
+            parts += [_rows(contender, rows) for key, rows in found.items() if key not in KNOWN and _is_table(rows)]
             parts += [_plot(f"{name}: {key}", series) for key, series in found.get("series", {}).items()]
     return "\n\n".join(parts) + "\n"
 
@@ -44,9 +46,26 @@ def _table(contenders: Json) -> str:
 
 
 def _remarks(contender: str, found: Json) -> list[str]:
-    known = ("unit", "does", "runs", "median", "spread_percent", "cpu_seconds", "series")
-    remarks = [f"{key.replace('_', ' ')}: {_words(value)}" for key, value in found.items() if key not in known]
+    remarks = [
+        f"{key.replace('_', ' ')}: {_words(value)}"
+        for key, value in found.items()
+        if key not in KNOWN and not _is_table(value)
+    ]
     return [f"{contender}: " + "; ".join(remarks)] if remarks else []
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(row, dict) for row in value)
+
+
+def _rows(contender: str, rows: list[Json]) -> str:
+    """Records with the same keys as a table of their own; the first heading is the contender's name."""
+    first, *others = rows[0]
+    lines = [f"| {contender}: {first} | " + " | ".join(other.replace("_", " ") for other in others) + " |"]
+    lines.append("|---" * len(rows[0]) + "|")
+    lines += ["| " + " | ".join(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in row.values()) + " |"
+              for row in rows]  # fmt: skip
+    return "\n".join(lines)
 
 
 def _words(value: Any) -> str:

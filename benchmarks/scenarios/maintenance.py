@@ -1,0 +1,171 @@
+"""A table after 5,000 small commits: what reading it costs, and what each way of maintaining it costs and gains.
+
+Every contender gets a table of its own, made by the same commits with the same orphans beside it, and the same
+retention: Spark's defaults. All rows are checked after each action.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import psutil
+import pyarrow as pa
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.look import folder_of, look, mib, objects
+from benchmarks.past import Past
+from benchmarks.probe import measured, this_process
+from lakehouse.catalog import open_catalog
+from lakehouse.errors import LakehouseError
+from lakehouse.trino import query
+from stack.control import running
+
+if TYPE_CHECKING:
+    from lakehouse.lake_catalog import LakeCatalog
+
+COMMITS, ROWS, DAYS = 5_000, 200, 14
+NAMESPACE = "bench_maintenance"
+SNAPSHOT_DAYS, ORPHAN_DAYS = 5, 3  # Spark's defaults
+COMMITS_PER_ORPHAN, ORPHAN_BYTES = 50, 6_000
+SPREAD = 1_000_003  # a prime: the keys of each commit lie all over the range, as those of updates do
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "customer", StringType(), required=False),
+    NestedField(3, "amount", DecimalType(12, 2), required=False),
+    NestedField(4, "_committed_at", TimestamptzType(), required=False),
+)
+BY_DAY = PartitionSpec(PartitionField(4, 1000, DayTransform(), "_committed_at_day"))
+Contender = Callable[[Bench, str], Iterator[tuple[str, Callable[[], object]]]]  # a table's actions in order, by name
+
+
+def maintenance(bench: Bench) -> Results:
+    """Seconds of all actions by contender, with what each action did, and the table before and after."""
+    commits = max(60, int(COMMITS * bench.scale))
+    bench.session.sql("SELECT 1").collect()
+    results = {}
+    with closing(open_catalog(bench.settings)) as catalog:
+        for name, (contender, does) in CONTENDERS.items():
+            table = f"for_{name.split()[0].lower()}"
+            _make(bench, catalog, table, commits)
+            results[name] = _measure(bench, table, commits, contender)
+            results[name].does = does
+            catalog.drop_table((NAMESPACE, table))
+    return results
+
+
+def _make(bench: Bench, catalog: LakeCatalog, table: str, commits: int) -> None:
+    """A commit every few minutes for two weeks, and orphans that are as old as the first."""
+    location = f"{bench.settings.warehouse.rstrip('/')}/{NAMESPACE}/{table}"
+    past, total, now = Past(catalog, location, SCHEMA, BY_DAY), commits * ROWS, datetime.now(UTC)
+    for number in range(commits):
+        at = now - timedelta(days=DAYS) * (1 - number / commits)
+        past.commit(_rows([(row * SPREAD) % total for row in range(number * ROWS, (number + 1) * ROWS)], at), at)
+    past.register((NAMESPACE, table))
+    first = (now - timedelta(days=DAYS)).timestamp()
+    for number in range(commits // COMMITS_PER_ORPHAN):
+        with catalog._io.new_output(f"{location}/data/orphan-{number}.parquet").create() as stream:
+            stream.write(os.urandom(ORPHAN_BYTES))
+        os.utime(folder_of(bench.settings, NAMESPACE, table) / "data" / f"orphan-{number}.parquet", (first, first))
+
+
+def _rows(ids: list[int], at: datetime) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "customer": [f"customer {number % 1000}" for number in ids],
+            "amount": pa.array([number % 100_000 for number in ids], pa.decimal128(12, 2)),
+            "_committed_at": pa.array([at] * len(ids), pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+def _measure(bench: Bench, table: str, commits: int, contender: Contender) -> Measurement:
+    _verify(bench, table, commits)
+    before = look(bench.settings, NAMESPACE, table, bench.runs)
+    done = [_act(bench, table, commits, name, act) for name, act in contender(bench, table)]
+    after = look(bench.settings, NAMESPACE, table, bench.runs)
+    begun = time.monotonic()
+    for _, act in contender(bench, table):
+        act()
+    again = time.monotonic() - begun
+    _verify(bench, table, commits)
+    result = Measurement("s", runs=[sum(float(action["seconds"]) for action in done)])
+    result.cpu = [{"ingestion": sum(float(action["CPU s"]) for action in done)}]
+    looks = [{"table": when, **asdict(seen)} for when, seen in (("before", before), ("after", after))]
+    result.notes = {"seconds when called again": round(again, 2), "actions": done, "looks": looks}
+    return result
+
+
+def _act(bench: Bench, table: str, commits: int, name: str, act: Callable[[], object]) -> dict[str, str | float]:
+    """Does it; what it took, and what came and went on the store's disk."""
+    before = objects(bench.settings, NAMESPACE, table)
+    with measured({"client": _processes(bench)}) as cost:
+        act()
+    after = objects(bench.settings, NAMESPACE, table)
+    _verify(bench, table, commits)
+    return {
+        "action": name,
+        "seconds": round(cost.seconds, 2),
+        "CPU s": round(cost.cpu["client"], 2),
+        "MiB written": mib(after[path] for path in after.keys() - before.keys()),
+        "MiB deleted": mib(before[path] for path in before.keys() - after.keys()),
+        "objects deleted": len(before.keys() - after.keys()),
+    }
+
+
+def _processes(bench: Bench) -> tuple[psutil.Process, ...]:
+    """This one with Spark's JVM, and Trino: whoever does the work."""
+    trino = running(bench.settings, "trino")
+    assert trino is not None
+    return this_process(), psutil.Process(trino.pid)
+
+
+def _verify(bench: Bench, table: str, commits: int) -> None:
+    """Every row once, with the values that it was made with."""
+    total = commits * ROWS
+    found = query(
+        bench.settings,
+        "SELECT count(*), count(DISTINCT id), sum(id), count(DISTINCT _committed_at), count_if("
+        "customer = 'customer ' || CAST(id % 1000 AS varchar) AND amount = id % 100000)"
+        f" FROM {NAMESPACE}.{table}",
+    )[0]
+    if found != [total, total, total * (total - 1) // 2, commits, total]:
+        raise LakehouseError(f"{NAMESPACE}.{table} has not the rows it was made with: {found}")
+
+
+def _spark(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    def call(procedure: str, arguments: str = "") -> tuple[str, Callable[[], object]]:
+        catalog, name = bench.settings.catalog_name, f"{NAMESPACE}.{table}"
+        statement = f"CALL {catalog}.system.{procedure}(table => '{name}'{arguments})"
+        return procedure, lambda: bench.session.sql(statement).collect()
+
+    yield call("rewrite_data_files")
+    yield call("rewrite_manifests")
+    yield call("expire_snapshots")
+    yield call("remove_orphan_files", ", prefix_listing => true")  # its other way of listing needs Hadoop's S3 client
+
+
+def _trino(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    def execute(procedure: str, arguments: str = "") -> tuple[str, Callable[[], object]]:
+        statement = f"ALTER TABLE {NAMESPACE}.{table} EXECUTE {procedure}{arguments}"
+        return procedure, lambda: query(bench.settings, statement)
+
+    yield execute("optimize")
+    yield execute("expire_snapshots", f"(retention_threshold => '{SNAPSHOT_DAYS}d')")
+    yield execute("remove_orphan_files", f"(retention_threshold => '{ORPHAN_DAYS}d')")
+
+
+CONTENDERS: dict[str, tuple[Contender, str]] = {
+    "Spark procedures": (_spark, "called one after the other with their defaults"),
+    "Trino": (_trino, "ALTER TABLE … EXECUTE, with the same retention"),
+}
