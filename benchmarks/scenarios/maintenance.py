@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psutil
@@ -27,7 +28,12 @@ from benchmarks.past import Past
 from benchmarks.probe import measured, this_process
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
+from lakehouse.policies import MaintenancePolicy
 from lakehouse.trino import query
+from maintenance.declared import MaintainedTable
+from maintenance.outcome import TableName
+from maintenance.run import run_action
+from maintenance.session import Session
 from stack.control import running
 
 if TYPE_CHECKING:
@@ -45,6 +51,15 @@ SCHEMA = Schema(
     NestedField(4, "_committed_at", TimestamptzType(), required=False),
 )
 BY_DAY = PartitionSpec(PartitionField(4, 1000, DayTransform(), "_committed_at_day"))
+POLICY = MaintenancePolicy.model_validate(
+    {
+        "schedule_group": "nightly",
+        "compact": {"target_file_size_mb": 128, "min_input_files": 5},
+        "expire_snapshots": {"older_than_hours": 24 * SNAPSHOT_DAYS, "retain_last": 1, "keep_metadata_files": 20},
+        "remove_orphan_files": {"older_than_hours": 24 * ORPHAN_DAYS},
+        "keep_removed_hours": 24 * ORPHAN_DAYS,
+    }
+)
 Contender = Callable[[Bench, str], Iterator[tuple[str, Callable[[], object]]]]  # a table's actions in order, by name
 
 
@@ -143,6 +158,17 @@ def _verify(bench: Bench, table: str, commits: int) -> None:
         raise LakehouseError(f"{NAMESPACE}.{table} has not the rows it was made with: {found}")
 
 
+def _lakehouse(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
+    def act(action: str) -> None:
+        with closing(Session(bench.settings, start_spark=lambda: bench.session)) as session:
+            [outcome] = run_action(session, action, [MaintainedTable(TableName(NAMESPACE, table), POLICY)])
+        if outcome.status == "failed":
+            raise LakehouseError(f"{action} of {outcome.table} failed: {outcome.error}")
+
+    for action in ("compact", "expire_snapshots", "remove_orphan_files"):
+        yield action, partial(act, action)
+
+
 def _spark(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
     def call(procedure: str, arguments: str = "") -> tuple[str, Callable[[], object]]:
         catalog, name = bench.settings.catalog_name, f"{NAMESPACE}.{table}"
@@ -166,6 +192,7 @@ def _trino(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]
 
 
 CONTENDERS: dict[str, tuple[Contender, str]] = {
+    "lakehouse": (_lakehouse, "its actions by this policy; what they take out of use is deleted when it is due"),
     "Spark procedures": (_spark, "called one after the other with their defaults"),
     "Trino": (_trino, "ALTER TABLE … EXECUTE, with the same retention"),
 }
