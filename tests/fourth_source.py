@@ -21,6 +21,8 @@ TYPES = {
     "uuid": "md5('{salt}' || n)::uuid",
 }
 
+MAINTENANCE = "{schedule_group: weekly, compact: {target_file_size_mb: 64, min_input_files: 5}}"
+
 
 @dataclass(frozen=True)
 class Table:
@@ -45,11 +47,11 @@ class Table:
         return f"INSERT INTO {self.name} SELECT n, {values} FROM generate_series({first}, {last}) AS n"
 
 
-def make_tables(seed: int) -> tuple[Table, Table]:
-    """Two tables with an integer key and three to eight columns of various types."""
+def make_tables(seed: int, count: int = 2) -> tuple[Table, ...]:
+    """Tables with an integer key and three to eight columns of various types."""
     chance = random.Random(seed)
-    names = chance.sample(["vessels", "harbours", "cargoes", "crews", "routes", "permits"], 2)
-    return tuple(_table(chance, name) for name in names)  # type: ignore[return-value]
+    names = chance.sample(["vessels", "harbours", "cargoes", "crews", "routes", "permits"], count)
+    return tuple(_table(chance, name) for name in names)
 
 
 def _table(chance: random.Random, name: str) -> Table:
@@ -60,10 +62,10 @@ def _table(chance: random.Random, name: str) -> Table:
     return Table(name, tuple(columns))
 
 
-def declare(project: Path, source: str, tables: tuple[Table, ...]) -> None:
-    """Writes the declaration and the models into a copy of the dbt project."""
+def declare(project: Path, source: str, tables: tuple[Table, ...], maintenance: str = MAINTENANCE) -> None:
+    """Writes the declaration and the models into a copy of the dbt project; the policy is YAML."""
     models = project / "models"
-    (models / "sources" / f"{source}.yml").write_text(_sources(source, tables))
+    (models / "sources" / f"{source}.yml").write_text(_sources(source, tables, maintenance))
     for folder in ("parsed", "current", "stage", "vault"):
         (models / folder / source).mkdir(parents=True)
     for table in tables:
@@ -94,7 +96,7 @@ def _write(path: Path, call: str) -> None:
     path.write_text("{{ " + call + " }}\n")
 
 
-def _sources(source: str, tables: tuple[Table, ...]) -> str:
+def _sources(source: str, tables: tuple[Table, ...], maintenance: str) -> str:
     head = f"""sources:
   - name: {source}
     schema: raw_{source}
@@ -102,7 +104,7 @@ def _sources(source: str, tables: tuple[Table, ...]) -> str:
     config:
       meta:
         owners: [harbour@example.com]
-        maintenance: {{schedule_group: weekly, compact: {{target_file_size_mb: 64, min_input_files: 5}}}}
+        maintenance: {maintenance}
     tables:
 """
     return head + "".join(_declared(table) for table in tables)

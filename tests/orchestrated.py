@@ -14,7 +14,7 @@ from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.sql import ident
 from lakehouse.trino import query
-from tests.fourth_source import Table, declare, make_tables
+from tests.fourth_source import MAINTENANCE, Table, declare, make_tables
 from tests.world import World, make_world
 
 BIN = Path(sys.executable).parent
@@ -90,14 +90,16 @@ class Orchestrated:
         )
 
 
-def make_orchestrated(settings: Settings, project: Path, seed: int) -> Orchestrated:
-    """A database with two tables of 500 rows, declared in a copy of the project that knows no other source."""
-    tables = make_tables(seed)
+def make_orchestrated(
+    settings: Settings, project: Path, seed: int, count: int = 2, maintenance: str = MAINTENANCE
+) -> Orchestrated:
+    """A database with tables of 500 rows, declared in a copy of the project that knows no other source."""
+    tables = make_tables(seed, count)
     ddl = ";".join(f"{t.ddl()};{t.insert(1, 500)}" for t in tables)
     policies = {t.name: RawPolicy(relation=f"public.{t.name}", key=(t.key,)) for t in tables}
     world = make_world(settings, ddl, policies)
     copy_project(settings, project)
-    declare(project / "dbt_project", world.source.name, tables)
+    declare(project / "dbt_project", world.source.name, tables, maintenance)
     source = world.settings.sources[world.source.name]
     prefix = f"LAKEHOUSE_SOURCES__{world.source.name.upper()}__"
     environment = {
