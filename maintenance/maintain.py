@@ -26,6 +26,20 @@ from maintenance.survey import Survey, survey
 
 
 @dataclass(frozen=True)
+class Prepared:
+    """What a run will do: its plan, and what each group is allowed since `began` (by the monotonic clock).
+
+    `unmeasured` are tables that could not be looked at: failures before anything is done.
+    """
+
+    plan: Plan
+    allowed: dict[str, Allowance]
+    unmeasured: tuple[Outcome, ...]
+    max_failed_share: float
+    began: float
+
+
+@dataclass(frozen=True)
 class Run:
     """A plan and what came of it. `max_failed_share` is the declared one."""
 
@@ -50,34 +64,47 @@ def maintain(
     `budget_minutes` go before the groups' own budgets and windows. `report` is called with each outcome as it comes.
     Raises LakehouseError for a broken environment, a wrong declaration, or unknown names.
     """
+    prepared = prepare(session, names, group, budget_minutes)
+    outcomes = list(_told(prepared.unmeasured, report))
+    if not session.dry_run:
+        outcomes += act(session, prepared.plan.steps, prepared, report)
+        session.forget_lake()
+    return finish(session, prepared, outcomes)
+
+
+def prepare(
+    session: Session, names: Iterable[str] = (), group: str | None = None, budget_minutes: float | None = None
+) -> Prepared:
+    """Measures the tables and plans; from here on the time counts. Raises what `maintain` does."""
     began = time.monotonic()
     seen = survey(session, names, group)
     allowed = allowances(seen.project, session.now, budget_minutes)
     plan = make_plan(seen.cases, allowed, learn(seen.acts))
-    outcomes = list(_told(_unmeasured(seen), report))
+    return Prepared(plan, allowed, tuple(_unmeasured(seen)), seen.project.max_failed_share, began)
+
+
+def finish(session: Session, prepared: Prepared, outcomes: Iterable[Outcome]) -> Run:
+    """All outcomes of the run, written to the history unless it was a dry run."""
+    outcomes = list(outcomes)
     if not session.dry_run:
-        outcomes += act(session, plan.steps, allowed, began, report)
-        record(session, outcomes, {(step.table.name, step.action): step for step in plan.steps})
-    return Run(plan, sorted_result(outcomes), seen.project.max_failed_share)
+        record(session, outcomes, {(step.table.name, step.action): step for step in prepared.plan.steps})
+    return Run(prepared.plan, sorted_result(outcomes), prepared.max_failed_share)
 
 
-def act(
-    session: Session, steps: Iterable[Step], allowed: dict[str, Allowance], began: float, report: Report
-) -> list[Outcome]:
-    """Takes the steps, tables in the order of their best step, until their group's seconds since `began` are over."""
+def act(session: Session, steps: Iterable[Step], prepared: Prepared, report: Report) -> list[Outcome]:
+    """Takes the steps, tables in the order of their best step, until their group's seconds are over."""
     outcomes: list[Outcome] = []
     lock = threading.Lock()
 
     def work(table_steps: list[Step]) -> None:
         for step in table_steps:
-            outcome = _take(session, step, allowed, began)
+            outcome = _take(session, step, prepared)
             with lock:
                 report(outcome)
                 outcomes.append(outcome)
 
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(work, by_table(steps)))
-    session.forget_lake()
     return outcomes
 
 
@@ -90,9 +117,9 @@ def by_table(steps: Iterable[Step]) -> list[list[Step]]:
     return [sorted(group, key=lambda step: order.index(step.action)) for group in found.values()]
 
 
-def _take(session: Session, step: Step, allowed: dict[str, Allowance], began: float) -> Outcome:
-    allowance = allowed[step.table.policy.schedule_group]
-    left = allowance.seconds - (time.monotonic() - began)
+def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
+    allowance = prepared.allowed[step.table.policy.schedule_group]
+    left = allowance.seconds - (time.monotonic() - prepared.began)
     if step.expected_seconds > left:
         reason = allowance.why_put_off(step.expected_seconds, left)
         return Outcome(step.action, step.table.name, "skipped", reason)

@@ -13,11 +13,14 @@ from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.dbt_assets import load_assets, other_sources
 from orchestration.dbt_resource import dbt_resource
-from orchestration.maintenance_jobs import maintenance_definitions
+from orchestration.maintain_job import maintain_definitions
+from orchestration.maintenance_jobs import action_definitions
 from orchestration.marts import marts_definitions
 from orchestration.policies import policies
 from orchestration.raw import source_definitions
 from orchestration.resources import Lake, LakeSpark
+from orchestration.table_health import health_definitions
+from orchestration.translator import stored_keys
 
 warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", category=PreviewWarning)
 
@@ -26,12 +29,14 @@ def definitions(settings: Settings) -> dg.Definitions:
     """Raw by source, parsed and vault, marts, maintenance; then the policies that hold for all of them."""
     manifest = load_manifest(settings)
     declared = declarations_from(manifest, settings.dbt_project_dir)
-    first_day = settings.dagster.first_day
+    first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(
         *(source_definitions(source, first_day) for source in declared.sources),
         dg.Definitions(assets=[load_assets(manifest, first_day), *other_sources(manifest)]),
         marts_definitions(manifest),
-        maintenance_definitions(manifest, settings.dbt_project_dir),
+        health_definitions(pages),
+        maintain_definitions(manifest, settings.dbt_project_dir, pages),
+        action_definitions(manifest, settings.dbt_project_dir, pages),
         dg.Definitions(
             resources={"lake": Lake(), "spark": LakeSpark(), "dbt": dbt_resource(settings)},
             executor=dg.in_process_executor,

@@ -6,13 +6,14 @@ location seconds.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.manifest import load_manifest
+from lakehouse.project import project_maintenance
 from lakehouse.settings import Settings, load_settings
 from orchestration.workers import sign
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from ingestion.reconcile import TableComparison
     from lakehouse.catalog import SnapshotFact
     from maintenance.outcome import Outcome
-    from maintenance.run import Result
+    from maintenance.result import Result
 
 TableKey = tuple[str, str]
 
@@ -108,3 +109,15 @@ class Lake(dg.ConfigurableResource):
 
         with closing(Session(self.settings(), start_spark=lambda: spark.spark_session)) as session:
             return run(session, [action], tables, group, report)
+
+    def max_failed_share(self) -> float:
+        """The declared share of failed tables above which a maintenance run fails."""
+        return project_maintenance(self.settings().dbt_project_dir).max_failed_share
+
+    def table_health(self) -> list[dict[str, Any]]:
+        """How each maintained table is, and what is due: a line per table, those with the most to gain first."""
+        from maintenance.session import Session
+        from maintenance.survey import survey
+
+        with closing(Session(self.settings(), dry_run=True)) as session:
+            return list(survey(session).as_dict()["tables"])

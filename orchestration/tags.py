@@ -27,6 +27,9 @@ MODE = "lakehouse/mode"
 
 INCREMENTAL = "incremental"
 
+MAINTENANCE_GROUP = "lakehouse/maintenance_group"
+"""The schedule group that a run of `maintain` is for."""
+
 
 def pack_snapshots(newest: Mapping[str, "SnapshotFact"]) -> str:
     """The value of the SNAPSHOTS tag. Ids are text: JavaScript rounds 64-bit integers."""

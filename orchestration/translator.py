@@ -47,3 +47,9 @@ def is_raw(node: Node) -> bool:
 def is_view(node: Node) -> bool:
     """Whether the node holds no rows of its own."""
     return node.get("config", {}).get("materialized") in ("view", "ephemeral")
+
+
+def stored_keys(manifest: Node) -> frozenset[dg.AssetKey]:
+    """The keys of all tables that have a page: sources, models, seeds and snapshots."""
+    models = (n for n in manifest["nodes"].values() if n["resource_type"] in ("model", "seed", "snapshot"))
+    return frozenset(map(node_key, (*manifest["sources"].values(), *models)))

@@ -13,8 +13,10 @@ import pytest
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import Cron, LoadPolicy, RawPolicy
+from lakehouse.project import project_maintenance
+from lakehouse.settings import PROJECT_DIR
 from orchestration.loads import loads_of
-from orchestration.maintenance_jobs import GROUPS, PARTS, cron_of
+from orchestration.maintenance_jobs import PARTS, cron_of
 from orchestration.raw import source_definitions
 
 GRAPH = Path(__file__).with_name("graph.txt")
@@ -126,10 +128,19 @@ def test_a_column_is_traced_from_the_satellite_to_the_raw_table(defs: dg.Definit
     ]  # fmt: skip
 
 
-def test_all_sensors_and_schedules_are_on(defs: dg.Definitions) -> None:
+def test_all_sensors_and_schedules_are_on_but_those_of_single_maintenance_actions(defs: dg.Definitions) -> None:
+    """`maintain` takes the same actions where they are worth it: both would do the work twice."""
     repository = defs.get_repository_def()
     assert {sensor.default_status for sensor in repository.sensor_defs} == {dg.DefaultSensorStatus.RUNNING}
-    assert {schedule.default_status for schedule in repository.schedule_defs} == {dg.DefaultScheduleStatus.RUNNING}
+    running = {s.job_name: s.default_status is dg.DefaultScheduleStatus.RUNNING for s in repository.schedule_defs}
+    assert {job for job, runs in running.items() if not runs} == set(PARTS)
+    assert {"maintain", "measure_table_health", "reconcile_retail"} <= {job for job, runs in running.items() if runs}
+
+
+def test_each_schedule_group_in_use_is_maintained_by_its_declared_cron(defs: dg.Definitions) -> None:
+    groups = project_maintenance(PROJECT_DIR / "dbt_project").groups
+    found = {s.name: s.cron_schedule for s in defs.get_repository_def().schedule_defs if s.job_name == "maintain"}
+    assert found == {f"maintain_{name}": groups[name].cron for name in ("hourly", "nightly")}
 
 
 def test_every_job_runs_in_one_process(defs: dg.Definitions) -> None:
@@ -139,14 +150,16 @@ def test_every_job_runs_in_one_process(defs: dg.Definitions) -> None:
 
 
 def test_no_two_schedules_start_at_the_same_minute() -> None:
-    minutes = [cron_of(action, group).split()[0] for action in PARTS for group in GROUPS]
+    groups = project_maintenance(PROJECT_DIR / "dbt_project").groups.values()
+    minutes = [cron_of(action, group.cron).split()[0] for action in PARTS for group in groups]
+    minutes += [group.cron.split()[0] for group in groups]
     assert len(set(minutes)) == len(minutes)
     assert all(0 <= int(minute) < 60 for minute in minutes)
 
 
-def test_an_unknown_schedule_group_is_named() -> None:
-    with pytest.raises(LakehouseError, match="'fortnightly': choose from hourly, nightly, weekly"):
-        cron_of("compact", "fortnightly")
+def test_an_action_starts_within_the_hour_of_its_group_and_at_a_cron_that_has_no_minute_alike() -> None:
+    assert cron_of("clean_dbt_temporary", "58 3 * * 0") == "8 3 * * 0"
+    assert cron_of("compact", "*/10 * * * *") == "*/10 * * * *"
 
 
 def test_tables_share_a_job_or_have_their_own() -> None:

@@ -24,7 +24,8 @@ def test_a_new_source_appears_with_all_that_belongs_to_it(tmp_path: Path, monkey
     found = set(describe(definitions(load_settings())))
 
     assert {"job load_harbour by day", "sensor new_data_harbour → load_harbour RUNNING"} <= found
-    assert "schedule compact_weekly → compact 10 3 * * 0 RUNNING" in found
+    assert "schedule maintain_weekly → maintain 45 3 * * 0 RUNNING" in found
+    assert "schedule compact_weekly → compact 47 3 * * 0 STOPPED" in found
     for table in (t.name for t in tables):
         for asset in (
             f"raw_harbour/{table}", f"parsed/parsed_harbour__{table}", f"parsed/current_harbour__{table}",
