@@ -157,7 +157,8 @@ class LiveStream:
         with self._changed:
             if not self._received.has_transactions:
                 self._ask()
-                self._changed.wait(seconds)
+                # Every answer notifies: to ask again at each of them would keep both sides busy with nothing.
+                self._changed.wait_for(lambda: self._received.has_transactions or self._lost is not None, seconds)
             self._check()
 
     def below(self, lsn: int) -> pa.Array:
