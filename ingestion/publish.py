@@ -102,6 +102,25 @@ class _Staged:
     table: Table = field(repr=False)
 
 
+class _Staging(Transaction):
+    """A transaction that derives the table's metadata once after each update.
+
+    PyIceberg does so at every look, a dozen per commit, with a deep copy each time: 20 ms for 1,000 snapshots.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._derived: tuple[int, TableMetadata] = (0, table.metadata)
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        updates, metadata = self._derived
+        if updates != len(self._updates):
+            metadata = super().table_metadata
+            self._derived = (len(self._updates), metadata)
+        return metadata
+
+
 class Outdated(Exception):
     """Positions were changed after the publish was planned: it has to be planned again."""
 
@@ -160,7 +179,7 @@ def _stage_all(
 
 
 def _stage(catalog: LakeCatalog, table: Table, append: TableAppend, max_snapshots: int) -> _Staged:
-    transaction = Transaction(table, autocommit=False)
+    transaction = _Staging(table)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
     with transaction.update_snapshot(snapshot_properties=append.summary).merge_append() as update:
