@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 
 from ingestion.lanes import Kept, Lanes
@@ -17,6 +16,7 @@ from ingestion.source import peek
 from ingestion.witness import Witness
 from ingestion.writer import Written
 from lakehouse.errors import LakehouseError
+from lakehouse.file_io import file_io
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ChangeResult:
 
 def read_changes(plan: ChangePlan) -> ChangeResult:
     """Decodes the slot's changes and writes them; raises LakehouseError for a stream it cannot read."""
-    lanes = Lanes(plan.targets, plan.meta, PyArrowFileIO(plan.io_properties), plan.file_bytes)
+    lanes = Lanes(plan.targets, plan.meta, file_io(plan.io_properties), plan.file_bytes)
     for name, reason in plan.aside.items():
         lanes.set_aside(name, reason)
     keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}

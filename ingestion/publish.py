@@ -7,7 +7,7 @@ committed first) rolls all of it back, and everything is staged again on the new
 
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 import psycopg
@@ -19,7 +19,7 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.table.update.snapshot import ExpireSnapshots, _MergeAppendFiles
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from ingestion import lease as leases
@@ -93,13 +93,21 @@ class Publication:
     record: Callable[[psycopg.Connection], None] = lambda connection: None
 
 
-@dataclass
+@dataclass(frozen=True)
+class _Begun:
+    """An append that has its snapshot's id but is not written yet."""
+
+    table: Table
+    append: TableAppend
+    transaction: Transaction
+    update: _MergeAppendFiles
+
+
+@dataclass(frozen=True)
 class _Staged:
     identifier: tuple[str, str]
     old_location: str
     new_location: str
-    snapshot_id: int
-    table: Table = field(repr=False)
 
 
 class _Staging(Transaction):
@@ -154,10 +162,7 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     Raises LeaseLost when another writer took the source over, Outdated when its plan no longer holds.
     """
     for _ in range(MAX_CONFLICTS):
-        staged = _stage_all(catalog, publication.appends, settings.ingestion.max_snapshots)
-        all_staged = [*staged.values()]
-        if publication.cut:
-            all_staged.append(_stage_cut(settings, catalog, publication, staged))
+        all_staged = _stage_all(settings, catalog, publication)
         try:
             _swap(settings, catalog.name, lease, publication, all_staged)
         except _Conflict:
@@ -168,47 +173,51 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     )
 
 
-def _stage_all(
-    catalog: LakeCatalog, appends: Collection[TableAppend], max_snapshots: int
-) -> dict[tuple[str, str], _Staged]:
-    """Stages several tables at once: most of it is waiting for the object store."""
-    tables = catalog.load_tables([append.identifier for append in appends])
+def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> list[_Staged]:
+    """Stages all tables and the cut at once: most of it is waiting for the object store."""
+    tables = catalog.load_tables([append.identifier for append in publication.appends])
+    begun = [_begin(tables[append.identifier], append) for append in publication.appends]
     with ThreadPoolExecutor(STAGING_THREADS) as pool:
-        staged = pool.map(lambda append: _stage(catalog, tables[append.identifier], append, max_snapshots), appends)
-        return {item.identifier: item for item in staged}
+        most = settings.ingestion.max_snapshots
+        staged = [pool.submit(_stage, catalog, item, most) for item in begun]
+        cut = _stage_cut(settings, catalog, publication, begun) if publication.cut else []
+        return [*(item.result() for item in staged), *cut]
 
 
-def _stage(catalog: LakeCatalog, table: Table, append: TableAppend, max_snapshots: int) -> _Staged:
+def _begin(table: Table, append: TableAppend) -> _Begun:
+    """Only the snapshot's id, unless there are rows to delete."""
     transaction = _Staging(table)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
-    with transaction.update_snapshot(snapshot_properties=append.summary).merge_append() as update:
-        for file in append.data_files:
+    update = transaction.update_snapshot(snapshot_properties=append.summary).merge_append()
+    return _Begun(table, append, transaction, update)
+
+
+def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
+    table, identifier, transaction = begun.table, begun.append.identifier, begun.transaction
+    with begun.update as update:
+        for file in begun.append.data_files:
             update.append_data_file(file)
     if surplus := surplus_snapshots(table.metadata, max_snapshots):
         ExpireSnapshots(transaction).by_ids(surplus).commit()
-    requirements, updates = transaction._requirements, transaction._updates
-    staged = catalog._update_and_stage_table(table, append.identifier, requirements, updates)
+    staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
     catalog.remember(staged.metadata_location, staged.metadata)
-    snapshot = staged.metadata.current_snapshot_id
-    assert snapshot is not None
-    return _Staged(append.identifier, table.metadata_location, staged.metadata_location, snapshot, table)
+    return _Staged(identifier, table.metadata_location, staged.metadata_location)
 
 
 def _stage_cut(
-    settings: Settings, catalog: LakeCatalog, publication: Publication, staged: dict[tuple[str, str], _Staged]
-) -> _Staged:
+    settings: Settings, catalog: LakeCatalog, publication: Publication, begun: Collection[_Begun]
+) -> list[_Staged]:
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with state.connect_catalog(settings) as connection:
         now = state.catalog_clock(connection)
+    new = {item.append.identifier: item.update.snapshot_id for item in begun}
     covered = [(f"raw_{publication.source}", name) for name in cut.tables]
-    others = catalog.load_tables([identifier for identifier in covered if identifier not in staged])
+    others = catalog.load_tables([identifier for identifier in covered if identifier not in new])
     snapshots = {
-        identifier[1]: str(
-            staged[identifier].snapshot_id if identifier in staged else _current_snapshot(others[identifier])
-        )
+        identifier[1]: str(new[identifier] if identifier in new else _current_snapshot(others[identifier]))
         for identifier in covered
     }
     row = pa.Table.from_pylist(
@@ -226,7 +235,7 @@ def _stage_cut(
     )
     files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
     append = TableAppend(CUTS, files, {"lakehouse.source": publication.source})
-    return _stage(catalog, table, append, settings.ingestion.max_snapshots)
+    return [_stage(catalog, _begin(table, append), settings.ingestion.max_snapshots)]
 
 
 def surplus_snapshots(metadata: TableMetadata, most: int) -> list[int]:

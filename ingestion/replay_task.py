@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadataUtil
@@ -17,6 +16,7 @@ from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import PICKED_SCHEMA, Batch, DecodeError, Decoder
 from ingestion.rows import TableTarget
 from ingestion.writer import Written
+from lakehouse.file_io import file_io
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def replay(plan: ReplayPlan) -> ReplayResult:
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io.pyarrow import ArrowScan
 
-    io = PyArrowFileIO(plan.io_properties)
+    io = file_io(plan.io_properties)
     lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes)
     metadata = TableMetadataUtil.parse_raw(plan.metadata_json)
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())

@@ -13,7 +13,6 @@ from typing import Any
 
 import psycopg
 import pyarrow as pa
-from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import source_type
@@ -24,6 +23,7 @@ from ingestion.types import NeedsText, arrives_typed
 from ingestion.writer import TableWriter, Written, write_odd
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.file_io import file_io
 from lakehouse.settings import Settings
 from lakehouse.sql import ident, literal, relation
 
@@ -157,7 +157,7 @@ def _read_chunk(plan: ChunkPlan, select: str) -> Written:
     import adbc_driver_postgresql.dbapi as adbc
 
     counts = Counts()
-    io = PyArrowFileIO(plan.io_properties)
+    io = file_io(plan.io_properties)
     writer = TableWriter(plan.target.metadata_json, io, plan.file_bytes)
     if plan.restart and plan.chunk.number == 0:
         writer.add(raw_rows(plan.target, {}, rows_at(plan.point, "t", -1, 1), writer.schema, counts))

@@ -10,7 +10,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import Table
 
 from ingestion import state
@@ -24,6 +23,7 @@ from ingestion.snapshot import CHUNK_SEQ, Point, rows_at
 from ingestion.writer import TableWriter, Written, pack, unpack, write_odd
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.file_io import file_io
 
 # Far above any snapshot's chunk of the same point; deletes come before rows.
 DELETE_SEQ = 1 << 61
@@ -107,7 +107,7 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
 
     context = TaskContext.get()
     assert context is not None
-    io = PyArrowFileIO(task.io_properties)
+    io = file_io(task.io_properties)
     writer = TableWriter(task.target.metadata_json, io, task.file_bytes)
     counts = Counts()
     first = context.partitionId() * CHUNK_SEQ
