@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 @dataclass
 class Measurement:
-    """One contender's runs in one unit, with the CPU seconds of each side per run, and what else is worth telling."""
+    """One contender's runs in one unit, with the CPU seconds of each side per run, and what else is worth telling.
+
+    `plots` are points, each list under a title of the form `what by what`.
+    """
 
     unit: str
     runs: list[float] = field(default_factory=list)
     cpu: list[dict[str, float]] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    plots: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     does: str = ""
 
     def add(self, value: float, cost: Cost | None = None) -> None:
@@ -48,7 +52,7 @@ class Measurement:
         spread = 100 * (max(self.runs) - min(self.runs)) / middle if middle else 0.0
         return {
             "unit": self.unit, "does": self.does, "runs": [_short(v) for v in self.runs], "median": _short(middle),
-            "spread_percent": round(spread, 1), "cpu_seconds": self.cpu, **self.notes,
+            "spread_percent": round(spread, 1), "cpu_seconds": self.cpu, "plots": self.plots, **self.notes,
         }  # fmt: skip
 
 

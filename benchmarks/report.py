@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
-KNOWN = ("unit", "does", "runs", "median", "spread_percent", "cpu_seconds", "series")
+KNOWN = ("unit", "does", "runs", "median", "spread_percent", "cpu_seconds", "plots")
+MOST_BARS = 6
 Json = dict[str, Any]
 
 
@@ -24,12 +25,12 @@ def markdown(results: Json) -> str:
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     ]
-    for name, scenario in results["results"].items():
-        parts += [f"### {scenario['title']}", _table(scenario["contenders"])]
+    for scenario in results["results"].values():
+        parts += [f"### {scenario['title']}", _table(scenario["contenders"]), *_bars(scenario)]
         for contender, found in scenario["contenders"].items():
             parts += _remarks(contender, found)
             parts += [_rows(contender, rows) for key, rows in found.items() if key not in KNOWN and _is_table(rows)]
-            parts += [_plot(f"{name}: {key}", series) for key, series in found.get("series", {}).items()]
+            parts += [_line(f"{contender}: {title}", points) for title, points in found["plots"].items()]
     return "\n\n".join(parts) + "\n"
 
 
@@ -78,13 +79,29 @@ def _mean(values: list[float]) -> str:
     return f"{sum(values) / len(values):.2f}" if values else ""
 
 
-def _plot(title: str, series: list[list[float]]) -> str:
-    across, up = zip(*series, strict=True)
+def _bars(scenario: Json) -> list[str]:
+    """The medians side by side, where there are several in one unit."""
+    contenders = scenario["contenders"]
+    units = {found["unit"] for found in contenders.values()}
+    if not (2 <= len(contenders) <= MOST_BARS and len(units) == 1):
+        return []
+    names, medians = ", ".join(f'"{name}"' for name in contenders), [found["median"] for found in contenders.values()]
+    return [_chart(scenario["title"], f"x-axis [{names}]", units.pop(), "bar", medians)]
+
+
+def _line(title: str, points: list[list[float]]) -> str:
+    """Points of which the title says what they are: `what it is by what it depends on`."""
+    across, up = zip(*points, strict=True)
+    upward, _, onward = title.rpartition(": ")[2].partition(" by ")
+    span = f'x-axis "{onward}" {across[0]} --> {max(across[-1], across[0] + 1)}'
+    return _chart(title, span, upward, "line", list(up))
+
+
+def _chart(title: str, across: str, unit: str, form: str, values: list[float]) -> str:
+    top = max(values) * 1.1 or 1
     return "\n".join(
         (
-            "```mermaid", "xychart-beta", f'  title "{title}"',
-            f'  x-axis "seconds" {across[0]} --> {max(across[-1], across[0] + 1)}',
-            f'  y-axis "{title.rpartition(": ")[2]}" 0 --> {max(1.0, round(1.1 * max(up), 1))}',
-            f"  line [{', '.join(map(str, up))}]", "```",
+            "```mermaid", "xychart-beta", f'  title "{title}"', f"  {across}",
+            f'  y-axis "{unit}" 0 --> {top:.3g}', f"  {form} [{', '.join(map(str, values))}]", "```",
         )
     )  # fmt: skip

@@ -11,6 +11,7 @@ from lakehouse.trino import connect
 TABLES = tuple(f"wide_fresh{number}" for number in range(5))
 SAMPLES, WARM_UP = 100, 40  # Trino's JVM needs that many queries until it has compiled what they run
 SIZES = (1000, 500)
+PERCENTILES = (*range(0, 100, 5), 99)
 
 
 def freshness(bench: Bench) -> Results:
@@ -42,5 +43,7 @@ def freshness(bench: Bench) -> Results:
         bench.verify(connection, declarations)
     for result in results.values():
         ordered = sorted(result.runs)
-        result.notes = {f"p{p}": round(ordered[min(len(ordered) - 1, len(ordered) * p // 100)], 3) for p in (50, 95, 99)}
+        at = {percent: ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] for percent in PERCENTILES}
+        result.notes = {f"p{percent}": round(at[percent], 3) for percent in (50, 95, 99)}
+        result.plots["seconds by percentile"] = [(percent, round(seconds, 3)) for percent, seconds in at.items()]
     return results

@@ -49,6 +49,7 @@ def old_transaction(bench: Bench) -> Results:
             else:
                 _batches(bench, connection, table, result, partial(bench.bring_up, declarations))
             bench.verify(connection, declarations)
+        result.plots["source CPU s by batch"] = [(number, round(cpu, 3)) for number, cpu in enumerate(result.runs, 1)]
         third = len(result.runs) // 3
         result.notes["last third over first"] = round(
             statistics.median(result.runs[-third:]) / max(0.001, statistics.median(result.runs[:third])), 2

@@ -54,8 +54,9 @@ def single_row_transactions(bench: Bench) -> Results:
         "seconds_to_catch_up_at_the_end": round(caught_up, 2),
         "memory": _growth(cost),
         "most_files_per_table_and_publish": _most_files(bench),
-        "series": {"lag_seconds": _thinned(lags), "memory_mib": _thinned([(t, b / 2**20) for t, b in _memory(cost)])},
     }
+    memory = [(at, size / 2**20) for at, size in _memory(cost)]
+    result.plots = {"lag in seconds by seconds": _thinned(lags), "memory in MiB by seconds": _thinned(memory)}
     return {"lakehouse": result}
 
 
@@ -141,5 +142,5 @@ def _growth(cost: Cost) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _thinned(series: list[tuple[float, float]]) -> list[tuple[int, float]]:
-    return [(round(at), round(value, 2)) for at, value in series[:: max(1, len(series) // 60)]]
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    return [(round(at), round(value, 2)) for at, value in points[:: max(1, len(points) // 60)]]

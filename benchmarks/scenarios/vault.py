@@ -7,6 +7,7 @@ leaves. A load is `dbt run`; CPU and peak memory are Trino's own figures for all
 import json
 import re
 import shutil
+import statistics
 import tempfile
 import urllib.request
 from collections import defaultdict
@@ -92,6 +93,10 @@ def _costs(zoo: Zoo, histories: list[int], runs: int) -> Results:
             for model, cpu, memory in _load(zoo, history, run, runs):
                 results[f"{model}, {history:,} rows"].add(cpu)
                 results[f"{model}, {history:,} rows"].notes["peak MiB"].append(round(memory))
+    for model in FILLED:
+        costs = [(rows, statistics.median(results[f"{model}, {rows:,} rows"].runs)) for rows in histories]
+        longest = results[f"{model}, {histories[-1]:,} rows"]
+        longest.plots["CPU s by million rows of history"] = [(rows / 1e6, cpu) for rows, cpu in costs]
     return results
 
 
