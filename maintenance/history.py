@@ -30,7 +30,7 @@ PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
     "write.metadata.previous-versions-max": "20",
-    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.delete-after-commit.enabled": "false",  # a backup of the catalog may point to one
     "comment": "What maintenance did to which table, with figures and probes before and after.",
 }
 _TIME, _PROBES = pa.timestamp("us", tz="UTC"), pa.map_(pa.string(), pa.float64())

@@ -65,11 +65,21 @@ def maintain(
     Raises LakehouseError for a broken environment, a wrong declaration, or unknown names.
     """
     prepared = prepare(session, names, group, budget_minutes)
-    outcomes = list(_told(prepared.unmeasured, report))
-    if not session.dry_run:
-        outcomes += act(session, prepared.plan.steps, prepared, report)
-        session.forget_lake()
-    return finish(session, prepared, outcomes)
+    outcomes: list[Outcome] = []
+
+    def keep(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        report(outcome)
+
+    try:
+        for outcome in prepared.unmeasured:
+            keep(outcome)
+        if not session.dry_run:
+            act(session, prepared.plan.steps, prepared, keep)
+            session.forget_lake()
+    finally:  # an interrupted run is written down as far as it came
+        run = finish(session, prepared, outcomes)
+    return run
 
 
 def prepare(
@@ -92,19 +102,28 @@ def finish(session: Session, prepared: Prepared, outcomes: Iterable[Outcome]) ->
 
 
 def act(session: Session, steps: Iterable[Step], prepared: Prepared, report: Report) -> list[Outcome]:
-    """Takes the steps, tables in the order of their best step, until their group's seconds are over."""
+    """Takes the steps, tables in the order of their best step, until their group's seconds are over.
+
+    An interrupt lets the steps at work end and begins no other.
+    """
     outcomes: list[Outcome] = []
-    lock = threading.Lock()
+    lock, interrupted = threading.Lock(), threading.Event()
 
     def work(table_steps: list[Step]) -> None:
         for step in table_steps:
+            if interrupted.is_set():
+                return
             outcome = _take(session, step, prepared)
             with lock:
                 report(outcome)
                 outcomes.append(outcome)
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        list(pool.map(work, by_table(steps)))
+        try:
+            list(pool.map(work, by_table(steps)))
+        except BaseException:
+            interrupted.set()
+            raise
     return outcomes
 
 
@@ -133,9 +152,3 @@ def _unmeasured(seen: Survey) -> Iterator[Outcome]:
     for case in seen.cases:
         if case.error is not None:
             yield Outcome("measure", case.table.name, "failed", error=case.error)
-
-
-def _told(outcomes: Iterable[Outcome], report: Report) -> Iterator[Outcome]:
-    for outcome in outcomes:
-        report(outcome)
-        yield outcome
