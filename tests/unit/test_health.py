@@ -1,0 +1,89 @@
+"""A table's health, measured on real Iceberg tables in a directory: no server, no Spark."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from lakehouse.policies import MaintenancePolicy
+from lakehouse.settings import Settings
+from maintenance.health import Health, measure_health
+from maintenance.lake import Lake, Relation, _group, directory, list_objects
+from maintenance.outcome import TableName
+from maintenance.session import Session
+
+SCHEMA = pa.schema([("id", pa.int64())])
+NAME = TableName("vault", "hub")
+POLICY = MaintenancePolicy.model_validate(
+    {
+        "schedule_group": "nightly",
+        "compact": {"target_file_size_mb": 128, "min_input_files": 5},
+        "expire_snapshots": {"older_than_hours": 0, "retain_last": 2, "keep_metadata_files": 20},
+        "remove_orphan_files": {"older_than_hours": 0},
+        "keep_removed_hours": 72,
+        "statistics": {"analyze": True, "stale_share": 0.1},
+        "clean_dbt_temporary": {"older_than_hours": 0},
+    }
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("vault")
+    return catalog.create_table(NAME, SCHEMA)
+
+
+def append(table: Table, times: int) -> None:
+    for number in range(times):
+        table.append(pa.Table.from_pylist([{"id": number}], SCHEMA))
+
+
+def health(table: Table, policy: MaintenancePolicy = POLICY) -> Health:
+    """As a run that begins now would see the table."""
+    session = Session(Settings(_env_file=None))
+    location = directory(table.location())
+    objects = list_objects(table.io, location)
+    relation = Relation(NAME, "table", table.metadata_location)
+    scheme = "file://"
+    paths = tuple(type(o)(f"{scheme}{o.path.removeprefix(scheme)}", o.size, o.modified) for o in objects)
+    session._shared["lake"] = Lake(paths, (), (relation,), {NAME: table}, _group(paths, {location}))
+    measured = measure_health(session, NAME, policy)
+    assert measured is not None
+    return measured
+
+
+def test_small_files_snapshots_and_metadata_are_counted(table: Table) -> None:
+    append(table, 6)
+    found = health(table)
+    assert (found.files, found.small_files, found.rewritable_files, found.small_share) == (6, 6, 6, 1.0)
+    assert (found.snapshots, found.expirable_snapshots) == (6, 4)
+    assert (found.manifests, found.needed_manifests) == (6, 1)
+    assert found.metadata_bytes == len(table.io.new_input(table.metadata_location))
+    assert found.metadata_files == len(table.metadata.metadata_log)
+    assert (found.rows, found.unanalyzed_share, found.statistics_age_hours) == (6, 1.0, None)
+
+
+def test_a_healthy_table_has_nothing_to_do(table: Table) -> None:
+    append(table, 2)
+    found = health(table)
+    assert (found.rewritable_files, found.expirable_snapshots, found.orphans, found.temporary) == (0, 0, 0, 0)
+    assert found.manifests == found.needed_manifests == 2
+
+
+def test_what_nothing_refers_to_is_an_orphan(table: Table) -> None:
+    append(table, 2)
+    with table.io.new_output(f"{table.location()}/data/orphan.parquet").create() as stream:
+        stream.write(b"planted")
+    found = health(table)
+    assert (found.orphans, found.orphan_bytes) == (1, 7)
+    assert found.object_bytes > found.bytes
+
+
+def test_what_the_policy_leaves_out_is_not_looked_at(table: Table) -> None:
+    append(table, 6)
+    compact_only = MaintenancePolicy.model_validate({"schedule_group": "nightly", "compact": POLICY.compact})
+    found = health(table, compact_only)
+    assert (found.rewritable_files, found.expirable_snapshots, found.unanalyzed_share) == (6, 0, 0.0)
