@@ -143,7 +143,9 @@ def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
         reason = allowance.why_put_off(step.expected_seconds, left)
         return Outcome(step.action, step.table.name, "skipped", reason)
     try:
-        return ACTIONS[step.action](session, step.table.name, step.table.policy)
+        outcome = ACTIONS[step.action](session, step.table.name, step.table.policy)
+        session.look_again(step.table.name)  # the next step may not read what this one removed
+        return outcome
     except LakehouseError as error:  # Trino may be down: what needs only Spark goes on
         return Outcome(step.action, step.table.name, "failed", error=str(error))
 

@@ -89,6 +89,11 @@ class Session:
             for part in [name for name in self._shared if name.startswith("lake")]:
                 del self._shared[part]
 
+    def look_again(self, name: TableName) -> None:
+        """Has the listing go with the table as it is now. Objects were listed before that, which is the safe order."""
+        if (lake := self._shared.get("lake")) is not None and (table := self.load(name)) is not None:
+            lake.tables[name] = table
+
     def ago(self, hours: float) -> datetime:
         """The moment `hours` before the run's start."""
         return self.now - timedelta(hours=hours)
