@@ -1,29 +1,77 @@
-"""Snapshot expiry: drops old snapshots and the files that only they refer to.
+"""Snapshot expiry: drops old snapshots, and takes the files that only they refer to out of use.
 
 Which snapshots go is decided here, one by one, because Iceberg's own rule (age and count) knows nothing of cuts.
-Iceberg gets the list: for a small table through its API in Spark's driver (50 ms), otherwise through the Spark
-procedure, which compares the files in parallel (1 s at least).
+
+The engine is PyIceberg: to expire is to write one metadata file. What Spark's procedure is needed for, comparing and
+deleting files, is not done here: files are only written down, with the metadata file of before, and deleted by a later
+`purge`, so that a restore within that time needs nothing but them. The commit is made on exactly the state that was
+looked at; when ingestion or a load was first, it is decided anew.
+
+In the same commit go references whose time is over, statistics of snapshots that went, and metadata files from the
+table's log beyond `keep_metadata_files`. Writers no longer delete those (`delete-after-commit`): a backup of the catalog
+may point to one. They become orphans, and orphan removal takes them in time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lakehouse.commit import commit_on
 from lakehouse.policies import ExpirePolicy, MaintenancePolicy
-from lakehouse.sql import spark_literal, spark_relation
+from maintenance import removed
 from maintenance.action import action
 from maintenance.figures import history, measure, newest_data_chain
-from maintenance.outcome import Outcome, TableName
-from maintenance.reachable import reachable_files
+from maintenance.outcome import Figures, Outcome, TableName
+from maintenance.purge import Purged, purge
+from maintenance.reachable import Sizes, only_of
 from maintenance.session import Session
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
 
 NAME = "expire_snapshots"
-FEW_FILES, FEW_SNAPSHOTS = 10_000, 1_000
-NO_AGE_RULE = "older_than => TIMESTAMP '1970-01-02 00:00:00'"
+MAX_CONFLICTS = 20
+KEPT_METADATA, DELETES_METADATA = "write.metadata.previous-versions-max", "write.metadata.delete-after-commit.enabled"
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """What is to go, and properties that are to be set."""
+
+    snapshots: tuple[int, ...]
+    references: tuple[str, ...]
+    properties: dict[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshots or self.references or self.properties)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.snapshots:
+            parts.append(f"{len(self.snapshots)} snapshots")
+        if self.references:
+            parts.append(f"references {', '.join(self.references)}")
+        if self.properties:
+            parts.append(f"metadata files beyond {self.properties.get(KEPT_METADATA, 'the log')}")
+        return ", ".join(parts)
+
+    def updates(self, table: Table) -> Iterator[TableUpdate]:
+        """The changes of the table's metadata."""
+        from pyiceberg.table import update
+
+        for name in self.references:
+            yield update.RemoveSnapshotRefUpdate(ref_name=name)
+        if self.snapshots:
+            yield update.RemoveSnapshotsUpdate(snapshot_ids=list(self.snapshots))
+        for statistics in table.metadata.partition_statistics:
+            if statistics.snapshot_id in self.snapshots:
+                yield update.RemovePartitionStatisticsUpdate(snapshot_id=statistics.snapshot_id)
+        if self.properties:
+            yield update.SetPropertiesUpdate(updates=self.properties)
 
 
 @action(NAME)
@@ -35,61 +83,128 @@ def expire_snapshots(session: Session, table: TableName, policy: MaintenancePoli
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     before = measure(loaded)
-    named = session.snapshots_of_cuts(table, rule.older_than_hours)
-    expired = expirable(loaded, rule, named, int(session.ago(rule.older_than_hours).timestamp() * 1000))
-    if not expired:
-        reason = f"{before.snapshots} snapshots, none to expire after {rule.older_than_hours:g} h"
-        return Outcome(NAME, table, "skipped", reason, before=before, after=before)
     if session.dry_run:
-        return Outcome(NAME, table, "planned", f"expires {len(expired)} snapshots", before=before)
-    removed = _expire(session, table, loaded, expired)
-    after = measure(session.load(table) or loaded)
-    reason = f"expired {len(expired)} snapshots and {removed} files"
-    return Outcome(NAME, table, "done", reason, before=before, after=after, removed_files=removed)
+        expiry = _decide(session, table, loaded, rule)
+        status, what = ("planned", f"expires {expiry}") if expiry else ("skipped", _why_not(before, rule))
+        return Outcome(NAME, table, status, what, before=before)
+    expiry, files = _expire(session, table, rule)
+    purged = purge(session, table, policy.keep_removed_hours)
+    return _outcome(session, table, rule, before, expiry, files, purged)
 
 
-def expirable(table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int) -> list[int]:
+def decide(table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, now_ms: int) -> Expiry:
+    """What expires: snapshots from before the limit that need not stay, and references that are too old."""
+    refs = table.metadata.refs
+    over = tuple(
+        name
+        for name, reference in refs.items()
+        if name != "main"
+        and reference.max_ref_age_ms is not None
+        and (snapshot := table.snapshot_by_id(reference.snapshot_id)) is not None
+        and snapshot.timestamp_ms + reference.max_ref_age_ms < now_ms
+    )
+    return Expiry(tuple(expirable(table, rule, named_by_cuts, limit_ms, over)), over, _properties(table, rule))
+
+
+def expirable(
+    table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, over: tuple[str, ...] = ()
+) -> list[int]:
     """The snapshots to expire: committed before the limit, and not among those that must stay."""
-    keep = must_stay(table, rule.retain_last) | named_by_cuts
+    keep = must_stay(table, rule.retain_last, over) | named_by_cuts
     return [s.snapshot_id for s in table.metadata.snapshots if s.timestamp_ms < limit_ms and s.snapshot_id not in keep]
 
 
-def must_stay(table: Table, retain_last: int) -> set[int]:
-    """The newest snapshots, the way back to the newest data, and all that a tag or another branch refers to."""
+def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set[int]:
+    """The newest snapshots, the way back to the newest data, and what tags and branches (but those `over`) refer to."""
     stays: set[int] = {snapshot.snapshot_id for snapshot in islice(history(table), retain_last)}
     stays.update(snapshot.snapshot_id for snapshot in newest_data_chain(table))
     for name, reference in table.metadata.refs.items():
-        if name != "main":
+        if name in over:
+            continue
+        if reference.snapshot_ref_type == "tag":
+            stays.add(reference.snapshot_id)
+        elif name != "main":
             stays.update(snapshot.snapshot_id for snapshot in history(table, reference.snapshot_id))
     return stays
 
 
-def _expire(session: Session, table: TableName, loaded: Table, expired: list[int]) -> int:
-    files = measure(loaded).files or 0
-    if files <= FEW_FILES and len(loaded.metadata.snapshots) <= FEW_SNAPSHOTS:
-        known = reachable_files(loaded)
-        _in_the_driver(session, table, expired)
-        return len(known - reachable_files(session.load(table) or loaded))
-    return _by_procedure(session, table, expired, files)
+def _properties(table: Table, rule: ExpirePolicy) -> dict[str, str]:
+    wanted = {KEPT_METADATA: str(rule.keep_metadata_files), DELETES_METADATA: "false"}
+    if DELETES_METADATA not in table.properties:
+        del wanted[DELETES_METADATA]
+    return {name: value for name, value in wanted.items() if table.properties.get(name) != value}
 
 
-def _in_the_driver(session: Session, table: TableName, expired: list[int]) -> None:
-    spark = session.spark(files=0)
-    assert spark._jvm is not None
-    utility = spark._jvm.org.apache.iceberg.spark.Spark3Util
-    name = spark_relation(session.settings.catalog_name, *table)
-    update = utility.loadIcebergTable(spark._jsparkSession, name).expireSnapshots()
-    for snapshot_id in expired:
-        update.expireSnapshotId(snapshot_id)
-    update.commit()
+def _decide(session: Session, table: TableName, loaded: Table, rule: ExpirePolicy) -> Expiry:
+    """The cuts are read after the table: what a cut names that is not seen here is newer than all that may go."""
+    named = session.snapshots_of_cuts(table, rule.older_than_hours)
+    limit, now = (int(moment.timestamp() * 1000) for moment in (session.ago(rule.older_than_hours), session.now))
+    return decide(loaded, rule, named, limit, now)
 
 
-def _by_procedure(session: Session, table: TableName, expired: list[int], files: int) -> int:
-    ids = ", ".join(f"{snapshot_id}L" for snapshot_id in expired)
-    rows = session.call(
-        NAME,
-        f"table => {spark_literal(spark_relation(*table))}, {NO_AGE_RULE}, snapshot_ids => array({ids}),"
-        " stream_results => true",
-        files,
+def _expire(session: Session, table: TableName, rule: ExpirePolicy) -> tuple[Expiry, Sizes]:
+    """Writes the files down, then commits; what was written down for a commit that failed is in use and stays.
+
+    To find the files takes seconds, and ingestion may commit each second: they are found once, and again only where a
+    snapshot that was to go must stay after all. A commit that came between can only have added to what is there.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    expiry, files = Expiry((), (), {}), dict[str, int | None]()
+    for _ in range(MAX_CONFLICTS):
+        loaded = session.catalog.load_table(table)
+        now = _decide(session, table, loaded, rule)
+        if not expiry or not set(expiry.snapshots) <= set(now.snapshots):
+            expiry = now
+            if not expiry:
+                break
+            files = _only_of(loaded, expiry)
+            _write_down(session, table, loaded, files)
+            continue
+        try:
+            commit_on(session.catalog, loaded, tuple(replace(now, snapshots=expiry.snapshots).updates(loaded)))
+        except CommitFailedException:
+            continue
+        return expiry, files
+    else:
+        raise RuntimeError(f"{MAX_CONFLICTS} commits of other writers in a row; the next run tries again")
+    return expiry, {}
+
+
+def _only_of(table: Table, expiry: Expiry) -> Sizes:
+    """The files that nothing refers to once the expiry is committed."""
+    if not expiry.snapshots:
+        return {}
+    gone = set(expiry.snapshots)
+    metadata = table.metadata
+    sizes = only_of(
+        table,
+        (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in gone),
+        (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone),
     )
-    return sum(count for row in rows for count in row)
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        if statistics.snapshot_id in gone:
+            sizes[statistics.statistics_path] = statistics.file_size_in_bytes
+    return sizes
+
+
+def _write_down(session: Session, table: TableName, loaded: Table, files: Sizes) -> None:
+    location = loaded.metadata_location
+    with removed.catalog_database(session.settings) as connection:
+        removed.record(connection, table, [*files.items(), (location, None)], NAME, location)
+
+
+def _outcome(
+    session: Session, table: TableName, rule: ExpirePolicy, before: Figures, expiry: Expiry, files: Sizes, purged: Purged
+) -> Outcome:
+    if not (expiry or purged.files):
+        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
+    after = measure(session.catalog.load_table(table))
+    done = [f"expired {expiry}, {len(files)} files out of use"] if expiry else []
+    reason = "; ".join([*done, *([str(purged)] if purged.files else [])])
+    size = sum(size or 0 for size in files.values())
+    return Outcome(NAME, table, "done", reason, before=before, after=after, removed_files=len(files), removed_bytes=size)
+
+
+def _why_not(before: Figures, rule: ExpirePolicy) -> str:
+    return f"{before.snapshots} snapshots, none to expire after {rule.older_than_hours:g} h"

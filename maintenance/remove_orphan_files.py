@@ -1,13 +1,14 @@
-"""Orphan removal: deletes objects below a table's location that no snapshot of it refers to.
+"""Orphan removal: takes objects out of use that lie below a table's location and that nothing refers to.
 
 Two independent readers must agree that an object is unreferenced: this module's, from PyIceberg's metadata, which
 costs milliseconds and leaves most tables without a Spark job; and Spark's `remove_orphan_files`, which is given the
-candidates as its `file_list_view`, reads the metadata again and deletes. Given a view, the procedure lists nothing,
-so it can be kept from what ingestion has staged, and from `stores_old/` when it cleans `stores` (it compares bare
-string prefixes).
+candidates as its `file_list_view` and reads the metadata again. Given a view, the procedure lists nothing, so it can
+be kept from what ingestion has staged, and from `stores_old/` when it cleans `stores` (it compares bare string
+prefixes). It deletes nothing (`dry_run`): what both call an orphan is written down, and deleted by a later `purge`.
 
 The age limit is applied here. The procedure refuses limits below 24 hours and knows no others than its own clock's,
-so the view's `last_modified` is a fixed time long ago: the procedure's age test always passes.
+so the view's `last_modified` is a fixed time long ago: the procedure's age test always passes. No limit may be below
+the longest write (the policy sees to it): a file that a load is writing is unreferenced until it commits.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.policies import MaintenancePolicy, OrphanPolicy
 from lakehouse.sql import spark_ident, spark_literal, spark_relation
+from maintenance import removed
 from maintenance.action import action
-from maintenance.lake import StoredObject
+from maintenance.in_use import elsewhere
+from maintenance.lake import Lake, StoredObject
 from maintenance.outcome import Figures, Outcome, TableName
+from maintenance.purge import Purged, purge
 from maintenance.reachable import reachable_files
 from maintenance.session import Session
 
@@ -39,23 +43,39 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     if others := lake.sharing_location(table):
         return Outcome(NAME, table, "skipped", f"shares its location with {', '.join(map(str, others))}")
-    objects = lake.objects_of(table)
-    limit = session.ago(rule.older_than_hours)
-    old = [stored for stored in objects if stored.modified < limit and not lake.is_staged(stored.path)]
-    known = reachable_files(lake.tables[table]) if old else set()
-    orphans = [stored for stored in old if stored.path not in known]
-    before = _figures(objects)
-    if not orphans:
-        reason = f"{len(objects)} objects, no orphan older than {rule.older_than_hours:g} h"
-        return Outcome(NAME, table, "skipped", reason, before=before, after=before)
+    before = _figures(lake.objects_of(table))
+    candidates, known = _candidates(session, lake, table, rule)
     if session.dry_run:
-        return Outcome(NAME, table, "planned", f"removes {len(orphans)} orphans", before=before)
-    removed = _remove(session, table, orphans, len(known))
-    return _outcome(table, objects, [stored for stored in orphans if stored.path in removed])
+        status, what = ("planned", f"removes {len(candidates)} orphans") if candidates else ("skipped", "")
+        return Outcome(NAME, table, status, what or _why_not(before, rule), before=before)
+    orphans = _confirmed(session, table, candidates, len(known)) if candidates else []
+    if orphans:
+        location = lake.tables[table].metadata_location
+        with removed.catalog_database(session.settings) as connection:
+            removed.record(connection, table, [(stored.path, stored.size) for stored in orphans], NAME, location)
+    return _outcome(table, rule, before, orphans, purge(session, table, policy.keep_removed_hours))
 
 
-def _remove(session: Session, table: TableName, orphans: list[StoredObject], files: int) -> set[str]:
-    """Has Spark delete those of the candidates that it, too, finds unreferenced; returns their paths."""
+def _candidates(
+    session: Session, lake: Lake, table: TableName, rule: OrphanPolicy
+) -> tuple[list[StoredObject], set[str]]:
+    """Old objects that PyIceberg finds no reference to and that are not out of use already; and all that it found."""
+    limit = session.ago(rule.older_than_hours)
+    old = [o for o in lake.objects_of(table) if o.modified < limit and not lake.is_staged(o.path)]
+    if not old:
+        return [], set()
+    known = reachable_files(lake.tables[table])
+    with removed.catalog_database(session.settings) as connection:
+        gone = removed.recorded(connection, table).keys()
+    orphans = [stored for stored in old if stored.path not in known and stored.path not in gone]
+    if orphans:
+        others = elsewhere(session, table)
+        orphans = [stored for stored in orphans if stored.path not in others]
+    return orphans, known
+
+
+def _confirmed(session: Session, table: TableName, orphans: list[StoredObject], files: int) -> list[StoredObject]:
+    """Those of the candidates that Spark, too, finds unreferenced."""
     spark, view = session.spark(files), f"orphans_{uuid.uuid4().hex}"
     listing = pa.table(
         {
@@ -66,26 +86,29 @@ def _remove(session: Session, table: TableName, orphans: list[StoredObject], fil
     spark.createDataFrame(listing).createOrReplaceTempView(view)  # from Arrow: rows would start Python workers
     try:
         name = spark_literal(spark_relation(*table))
-        arguments = f"table => {name}, file_list_view => {spark_literal(spark_ident(view))}"
-        deleted = session.call(NAME, arguments, files)
-        return {row.orphan_file_location for row in deleted}
+        arguments = f"table => {name}, dry_run => true, file_list_view => {spark_literal(spark_ident(view))}"
+        found = {row.orphan_file_location for row in session.call(NAME, arguments, files)}
     finally:
         spark.catalog.dropTempView(view)
+    return [stored for stored in orphans if stored.path in found]
 
 
-def _outcome(table: TableName, objects: list[StoredObject], removed: list[StoredObject]) -> Outcome:
-    before, gone = _figures(objects), sum(stored.size for stored in removed)
-    after = Figures(files=len(objects) - len(removed), bytes=(before.bytes or 0) - gone)
+def _outcome(
+    table: TableName, rule: OrphanPolicy, before: Figures, orphans: list[StoredObject], purged: Purged
+) -> Outcome:
+    if not (orphans or purged.files):
+        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
+    size = sum(stored.size for stored in orphans)
+    after = Figures(files=(before.files or 0) - purged.files, bytes=(before.bytes or 0) - purged.bytes)
+    done = [f"{len(orphans)} orphans out of use"] if orphans else []
+    reason = "; ".join([*done, *([str(purged)] if purged.files else [])])
     return Outcome(
-        NAME,
-        table,
-        "done",
-        f"removed {len(removed)} orphans",
-        before=before,
-        after=after,
-        removed_files=len(removed),
-        removed_bytes=gone,
+        NAME, table, "done", reason, before=before, after=after, removed_files=len(orphans), removed_bytes=size
     )
+
+
+def _why_not(before: Figures, rule: OrphanPolicy) -> str:
+    return f"{before.files} objects, no orphan older than {rule.older_than_hours:g} h"
 
 
 def _figures(objects: list[StoredObject]) -> Figures:

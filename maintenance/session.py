@@ -104,8 +104,9 @@ class Session:
         if source == table.namespace:
             return frozenset()
         since = self.ago(hours)
-        named = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
-        return named.get(table, frozenset())
+        before = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
+        meanwhile = snapshots_of_cuts(self.catalog, source, self.now)  # a run may last, and cuts go on
+        return before.get(table, frozenset()) | meanwhile.get(table, frozenset())
 
     def spark(self, files: int) -> SparkSession:
         """The Spark session, started at the first call; a leaner one where only few `files` are planned over."""

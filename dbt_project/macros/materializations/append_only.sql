@@ -74,9 +74,9 @@
   {%- endif %}
 {% endmacro %}
 
-{#- Old metadata files go as new ones come. -#}
+{#- Old metadata files leave the log as new ones come; orphan removal deletes them, once no backup of the catalog names one. -#}
 {% macro table_properties(more=[]) %}
-  {%- set properties = [("write.metadata.delete-after-commit.enabled", "true"), ("write.metadata.previous-versions-max", "20")] + more -%}
+  {%- set properties = [("write.metadata.delete-after-commit.enabled", "false"), ("write.metadata.previous-versions-max", "20")] + more -%}
   map(array['{{ properties | map(attribute=0) | join("', '") }}'], array['{{ properties | map(attribute=1) | join("', '") }}'])
 {%- endmacro %}
 

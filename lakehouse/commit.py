@@ -1,0 +1,48 @@
+"""A commit on exactly the state that was looked at.
+
+PyIceberg's own commit loads the table again and applies the updates to whatever is there by then: a tag that was made
+in between would go with the snapshot that is removed. Here a table that has moved on refuses, and the caller looks
+again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.exceptions import CommitFailedException
+from sqlalchemy import update
+from sqlalchemy.orm import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
+
+
+def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
+    """Commits updates to the table as `table` shows it; raises CommitFailedException when it has moved on."""
+    namespace, name = table.name()
+    staged = catalog._update_and_stage_table(table, table.name(), (), updates)
+    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    swap(catalog, (namespace, name), table.metadata_location, staged.metadata_location)
+    return catalog.load_table((namespace, name))
+
+
+def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:
+    """Points the table at another metadata file; raises CommitFailedException when it is not at `before` any more."""
+    namespace, name = identifier
+    statement = (
+        update(IcebergTables)
+        .where(
+            IcebergTables.catalog_name == catalog.name,
+            IcebergTables.table_namespace == namespace,
+            IcebergTables.table_name == name,
+            IcebergTables.metadata_location == before,
+        )
+        .values(metadata_location=after, previous_metadata_location=before)
+    )
+    with Session(catalog.engine) as session:
+        if session.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+            raise CommitFailedException(f"{namespace}.{name} was changed by another writer")
+        session.commit()

@@ -1,0 +1,87 @@
+"""Deletes for good what has been out of use for `keep_removed_hours`; part of expiry and of orphan removal.
+
+Everything is looked at again first: the table as it is now, and all that others refer to. What is in use after all
+(a restore, an expiry that was killed before its commit) is struck out and stays.
+
+The engine is PyArrow's file system, with several deletions at once: it needs no Spark, and a deletion is a request, not
+work. A batch is struck out when it is deleted, so that a purge that is killed has lost nothing: deleting what is gone
+is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from maintenance import removed
+from maintenance.in_use import elsewhere
+from maintenance.lake import staged_prefixes
+from maintenance.outcome import TableName
+from maintenance.reachable import reachable_files
+from maintenance.removed import RemovedFile
+from maintenance.session import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+BATCH, DELETERS = 1_000, 16
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What was deleted for good; `bytes` of those files whose size is known."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"deleted {self.files} files removed earlier" if self.files else ""
+
+
+def purge(session: Session, table: TableName, keep_hours: float | None) -> Purged:
+    """Deletes the table's removed files that are older than `keep_hours`; nothing where no time is declared."""
+    if keep_hours is None or session.dry_run:
+        return Purged()
+    files = size = 0
+    with removed.catalog_database(session.settings) as connection:
+        old = removed.due(connection, table, keep_hours)
+        if not old:
+            return Purged()
+        used = _used(session, table)
+        staged = staged_prefixes(session.catalog)
+        spared = [file.path for file in old if file.path in used or file.path.startswith(staged)]
+        removed.forget(connection, spared)
+        kept = set(spared)
+        for batch in _batches([file for file in old if file.path not in kept]):
+            delete_objects(session.io, [file.path for file in batch])
+            removed.forget(connection, [file.path for file in batch])
+            files += len(batch)
+            size += sum(file.size or 0 for file in batch)
+    return Purged(files, size)
+
+
+def delete_objects(io: PyArrowFileIO, paths: Collection[str]) -> None:
+    """Deletes objects, several at once; one that is gone already is fine."""
+    with ThreadPoolExecutor(DELETERS) as pool:
+        list(pool.map(lambda path: _delete(io, path), paths))
+
+
+def _delete(io: PyArrowFileIO, path: str) -> None:
+    try:
+        io.delete(path)
+    except FileNotFoundError:
+        pass
+
+
+def _used(session: Session, table: TableName) -> set[str]:
+    loaded = session.load(table)
+    return elsewhere(session, table) | (reachable_files(loaded) if loaded is not None else set())
+
+
+def _batches(files: Sequence[RemovedFile]) -> Iterator[list[RemovedFile]]:
+    rest = iter(files)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,106 @@
+"""Files that maintenance has taken out of use and not deleted yet: `lakehouse.removed_files` in the catalog database.
+
+A file is written down before the commit that ends its use, so that nothing is forgotten by a process that is killed;
+what is written down and still in use is found out by the purge, which looks again (see `purge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from lakehouse.errors import LakehouseError
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+DDL = """
+CREATE TABLE IF NOT EXISTS lakehouse.removed_files (
+  path text PRIMARY KEY, namespace text NOT NULL, "table" text NOT NULL, size bigint,
+  removed_at timestamptz NOT NULL DEFAULT clock_timestamp(), action text NOT NULL, metadata_location text NOT NULL);
+CREATE INDEX IF NOT EXISTS removed_files_by_table ON lakehouse.removed_files (namespace, "table", removed_at);
+"""
+Name = tuple[str, str]
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True)
+class RemovedFile:
+    """A file out of use. `size` is in bytes, None where nobody knew it; `metadata_location` is the table's of before."""
+
+    path: str
+    size: int | None
+    removed_at: datetime
+    action: str
+    metadata_location: str
+
+
+@contextmanager
+def catalog_database(settings: Settings) -> Iterator[Connection]:
+    """A connection in autocommit mode, with the table made; raises LakehouseError."""
+    try:
+        connection = psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10)
+    except psycopg.OperationalError as error:
+        reason = str(error).strip().splitlines()[0]
+        raise LakehouseError(
+            f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`"
+        ) from None
+    with connection:
+        ensure(connection)
+        yield connection
+
+
+def ensure(connection: Connection) -> None:
+    """Makes the table where it is missing."""
+    if connection.execute("SELECT to_regclass('lakehouse.removed_files')").fetchone() == (None,):
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
+            if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
+                connection.execute("CREATE SCHEMA lakehouse")
+            connection.execute(DDL)
+
+
+def record(
+    connection: Connection, table: Name, files: Iterable[tuple[str, int | None]], action: str, metadata_location: str
+) -> None:
+    """Writes files down as removed now, with their sizes; one that is known already begins anew."""
+    rows = [(path, *table, size, action, metadata_location) for path, size in files]
+    with connection.transaction(), connection.cursor() as cursor:
+        cursor.executemany(
+            'INSERT INTO lakehouse.removed_files (path, namespace, "table", size, action, metadata_location)'
+            " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (path) DO UPDATE SET removed_at = excluded.removed_at,"
+            " action = excluded.action, metadata_location = excluded.metadata_location",
+            rows,
+        )
+
+
+def recorded(connection: Connection, table: Name) -> dict[str, RemovedFile]:
+    """The removed files of a table by path."""
+    return {file.path: file for file in _select(connection, table, None)}
+
+
+def due(connection: Connection, table: Name, keep_hours: float) -> list[RemovedFile]:
+    """Those removed at least `keep_hours` ago by the database's clock, oldest first."""
+    return _select(connection, table, keep_hours)
+
+
+def forget(connection: Connection, paths: Collection[str]) -> None:
+    """Strikes files out: they are deleted, or in use again."""
+    connection.execute("DELETE FROM lakehouse.removed_files WHERE path = ANY(%s)", (list(paths),))
+
+
+def _select(connection: Connection, table: Name, keep_hours: float | None) -> list[RemovedFile]:
+    age = "" if keep_hours is None else " AND removed_at <= clock_timestamp() - %s * interval '1 hour'"
+    values = table if keep_hours is None else (*table, keep_hours)
+    with connection.cursor(row_factory=class_row(RemovedFile)) as cursor:
+        return cursor.execute(
+            "SELECT path, size, removed_at, action, metadata_location FROM lakehouse.removed_files"
+            f' WHERE namespace = %s AND "table" = %s{age} ORDER BY removed_at, path',
+            values,
+        ).fetchall()
