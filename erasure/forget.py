@@ -2,12 +2,13 @@
 
 The commit that replaced a subject's files names them once more, as deleted, with the bounds of their values; so one
 more snapshot without changes is made, which lists living files only, and every other one is expired. Files that only
-those referred to are written down, then cut off, then deleted: killed anywhere, the next run finishes.
+those referred to are written down, then cut off, then deleted: killed anywhere, the next run finishes. So are those
+that maintenance has taken out of use and keeps for a restore: that is over for the whole table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 import psycopg
@@ -19,6 +20,8 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from erasure import tombstones
 from erasure.rewrite import MAX_CONFLICTS, SUMMARY
 from lakehouse.errors import LakehouseError
+from maintenance import removed
+from maintenance.in_use import copies
 from maintenance.reachable import reachable_files
 
 
@@ -26,6 +29,13 @@ def check_references(table: Table) -> None:
     """Raises LakehouseError for a tag or another branch: it would keep what is to be erased."""
     if kept := sorted(name for name in table.metadata.refs if name != "main"):
         raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
+
+
+def check_copies(catalog: SqlCatalog, tables: Iterable[tuple[str, str]]) -> None:
+    """Raises LakehouseError where a table was restored beside one of these: nobody knows what else is in it."""
+    for table in tables:
+        if found := copies(catalog, table):
+            raise LakehouseError(f"{'.'.join(table)}: {', '.join(map(str, found))} is a restored copy: drop it first")
 
 
 def list_the_living(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
@@ -46,7 +56,10 @@ def cut_off(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[s
     def expire(table: Table) -> None:
         current = table.metadata.current_snapshot_id
         old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current]
-        tombstones.condemn(states, identifier, reachable_files(table) - reachable_files(_only_now(table)))
+        removed.ensure(states)
+        kept_aside = removed.recorded(states, identifier).keys()
+        past = reachable_files(table) - reachable_files(_only_now(table))
+        tombstones.condemn(states, identifier, past | kept_aside)
         if old:
             _expiry(table).by_ids(old).commit()
 
@@ -62,6 +75,8 @@ def delete_condemned(catalog: SqlCatalog, states: psycopg.Connection, identifier
     table = catalog.load_table(identifier)
     doomed = paths - reachable_files(table)
     delete_objects(table, doomed)
+    removed.ensure(states)
+    removed.forget(states, paths)
     tombstones.executed(states, identifier)
     return len(doomed)
 

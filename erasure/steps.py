@@ -90,6 +90,7 @@ class Erasing:
         concerned = {finding.table for finding in seen.findings} | self._condemned(plan.parts)
         for name in concerned:
             forget.check_references(self._load(name))
+        forget.check_copies(self.catalog, [part.place.identifier for part in plan.parts])
         tombstones.keep(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
         self._raw([part for part in plan.raw if str(part.place) in concerned], erasure)
         whole = [part for part in plan.derived if part.place.treatment == "rebuild"]

@@ -1,46 +1,39 @@
-"""Compaction: rewrites small data files, files with deletes, and small manifests.
+"""Compaction: rewrites small data files, puts them in the declared order, applies or merges deletes, merges manifests.
 
-Spark's procedures do it; whether they are called at all is decided here from the table's metadata by the same
-measures they use (files outside 75–180 % of the target size, counted per partition), so that a table with nothing
-to do costs milliseconds.
+What is rewritten is decided in `layout`, so that a table with nothing to do costs milliseconds.
+
+The engine is Spark: its procedures sort and interleave more than fits into memory, rewrite beside other writers
+(an append in between is no conflict), and commit group by group, so that a run that is killed keeps what it has done.
+Trino's `optimize` has one commit, no z-order, and leaves the order to the table's properties.
+
+A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
+the groups that were committed stay, the rest is planned anew after a pause, a few times.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
+from lakehouse.commit import commit_on
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
-from lakehouse.sql import spark_literal, spark_relation
+from lakehouse.sql import spark_ident, spark_literal, spark_relation
 from maintenance.action import action
-from maintenance.figures import live_manifests, measure
+from maintenance.figures import measure
+from maintenance.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.session import DATA, Session
 
 if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
 
 NAME = "compact"
-MEGABYTE = 1024 * 1024
-SMALL, LARGE = 0.75, 1.8
-MANIFEST_BYTES = 8 * MEGABYTE  # Iceberg's default target size of a manifest
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is worth rewriting: data files (in so many partitions), deletes, manifests."""
-
-    files: int
-    partitions: int
-    deletes: bool
-    manifests: bool
-
-    @property
-    def data(self) -> bool:
-        """Whether data files are to be rewritten."""
-        return self.files > 0 or self.deletes
+MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
+MAX_COMMITS = 10  # of one procedure: groups are committed together in so many portions
+GROUP_FILES = 16  # target sizes that are merged in one group
+PARTITIONS_AT_ONCE = 100
+CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
 
 
 @action(NAME)
@@ -55,77 +48,111 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
     if not (plan.data or plan.manifests):
         return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
     if session.dry_run:
-        return Outcome(NAME, table, "planned", _what(plan, before), before=before)
-    if plan.data:
-        _rewrite_data(session, table, rule, plan)
-        loaded = session.load(table) or loaded
-    if manifests_worth_rewriting(live_manifests(loaded), rule):
-        _rewrite_manifests(session, table, before)
-    after = measure(session.load(table) or loaded)
-    return Outcome(NAME, table, "done", _what(plan, before), before=before, after=after)
+        return Outcome(NAME, table, "planned", _what(plan, before, rule), before=before)
+    conflicts = _until_committed(session, table, rule)
+    after = measure(session.catalog.load_table(table))
+    reason = _what(plan, before, rule) + (f"; {conflicts} conflicts with other writers" if conflicts else "")
+    return Outcome(NAME, table, "done", reason, before=before, after=after)
 
 
-def plan_for(table: Table, rule: CompactPolicy) -> Plan:
-    """Decides from the metadata what to rewrite."""
-    figures, manifests = measure(table), live_manifests(table)
-    groups = _groups_to_rewrite(table, manifests, rule) if (figures.files or 0) >= rule.min_input_files else []
-    return Plan(
-        files=sum(map(len, groups)),
-        partitions=len(groups),
-        deletes=(figures.delete_files or 0) >= rule.min_input_files,
-        manifests=manifests_worth_rewriting(manifests, rule),
-    )
+def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:
+    """Rewrites, again after a conflict; returns how many there were, raises RuntimeError after too many."""
+    for conflicts in range(MAX_TRIES):
+        time.sleep(FIRST_PAUSE_SECONDS * (2**conflicts - 1))
+        try:
+            failed = _rewrite(session, table, rule)
+        except Exception as error:
+            if not any(name in str(error) for name in CONFLICTS):
+                raise
+            failed = 1
+        if not failed:
+            return conflicts
+    raise RuntimeError(f"{MAX_TRIES} conflicts with other writers; what was committed stays, the next run goes on")
 
 
-def manifests_worth_rewriting(manifests: list[ManifestFile], rule: CompactPolicy) -> bool:
-    """Whether there are at least `min_input_files` manifests and more than twice as many as their size asks for."""
-    needed = -(-sum(manifest.manifest_length for manifest in manifests) // MANIFEST_BYTES)
-    return len(manifests) >= max(rule.min_input_files, 2 * needed + 1)
+def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
+    """What is worth it by now; returns how many files could not be replaced because of other writers."""
+    failed, loaded = 0, session.catalog.load_table(table)
+    plan = plan_for(loaded, rule)
+    if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
+        loaded = _begin_order(session, loaded, rule)
+        plan = plan_for(loaded, rule)
+    for where in _conditions(plan.sorted):
+        failed += _rewrite_data(session, table, rule, where, {"rewrite-all": "true"})
+    if plan.delete_files == "apply":
+        failed += _rewrite_data(session, table, rule, "", {"delete-file-threshold": "1"})
+    else:
+        for where in _conditions(plan.merged):
+            failed += _rewrite_data(session, table, rule, where, {})
+    if plan.delete_files == "merge":
+        session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
+    if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
+        files = measure(loaded).files or 0
+        session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
+    return failed
 
 
-def _groups_to_rewrite(table: Table, manifests: list[ManifestFile], rule: CompactPolicy) -> list[list[int]]:
-    """Sizes of the files to rewrite, per partition that has enough of them."""
-    from pyiceberg.manifest import ManifestContent
+def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
+    """Writes down which order is kept from now on; all files that are there count as loose."""
+    from pyiceberg.table.update import SetPropertiesUpdate
 
+    since = max((snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots), default=0)
+    value = f"{order_of(rule)}@{since}"
+    return commit_on(session.catalog, table, (SetPropertiesUpdate(updates={CLUSTERED: value}),))
+
+
+def _conditions(partitions: Sequence[Partition]) -> Iterator[str]:
+    """Conditions that name the partitions, some at a time; an empty one for the whole table.
+
+    Where a partition cannot be named, Spark looks at the whole table: it passes over what has too few small files.
+    """
+    if not all(partition.where for partition in partitions):
+        yield ""
+        return
+    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
+        yield " OR ".join(f"({partition.where})" for partition in partitions[start : start + PARTITIONS_AT_ONCE])
+
+
+def _rewrite_data(session: Session, table: TableName, rule: CompactPolicy, where: str, more: dict[str, str]) -> int:
     target = rule.target_file_size_mb * MEGABYTE
-    sizes: dict[object, list[int]] = defaultdict(list)
-    for manifest in manifests:
-        if manifest.content == ManifestContent.DATA:
-            for entry in manifest.fetch_manifest_entry(table.io):
-                size = entry.data_file.file_size_in_bytes
-                if not SMALL * target <= size <= LARGE * target:
-                    sizes[manifest.partition_spec_id, entry.data_file.partition].append(size)
-    return [group for group in sizes.values() if len(group) >= rule.min_input_files or sum(group) > LARGE * target]
-
-
-def _rewrite_data(session: Session, table: TableName, rule: CompactPolicy, plan: Plan) -> None:
     options = {
-        "target-file-size-bytes": rule.target_file_size_mb * MEGABYTE,
-        "min-input-files": rule.min_input_files,
+        "target-file-size-bytes": str(target),
+        "min-input-files": str(rule.min_input_files),
+        "partial-progress.enabled": "true",
+        "partial-progress.max-commits": str(MAX_COMMITS),
+        "remove-dangling-deletes": str("delete-file-threshold" in more).lower(),
+        **more,
     }
-    if plan.deletes:
-        options["delete-file-threshold"] = 1
-    pairs = ", ".join(f"'{key}', '{value}'" for key, value in options.items())
-    dangling = "true" if plan.deletes else "false"
-    session.call(
-        "rewrite_data_files",
-        f"table => {_argument(table)}, options => map({pairs}, 'remove-dangling-deletes', '{dangling}')",
-        files=DATA,
-    )
+    if not order_of(rule):
+        options["max-file-group-size-bytes"] = str(GROUP_FILES * target)
+    pairs = ", ".join(f"{spark_literal(text)}" for pair in options.items() for text in pair)
+    arguments = [f"table => {_argument(table)}", f"options => map({pairs})", *_order_arguments(rule)]
+    if where:
+        arguments.append(f"where => {spark_literal(where)}")
+    rows: list[Any] = session.call("rewrite_data_files", ", ".join(arguments), files=DATA)
+    return sum(row.failed_data_files_count for row in rows)
 
 
-def _rewrite_manifests(session: Session, table: TableName, before: Figures) -> None:
-    session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=before.files or 0)
+def _order_arguments(rule: CompactPolicy) -> list[str]:
+    if not order_of(rule):
+        return []
+    if rule.zorder_by:
+        order = f"zorder({', '.join(map(spark_ident, rule.zorder_by))})"
+    else:
+        order = ", ".join(f"{spark_ident(name)} ASC NULLS LAST" for name in rule.sort_by)
+    return ["strategy => 'sort'", f"sort_order => {spark_literal(order)}"]
 
 
 def _argument(table: TableName) -> str:
     return spark_literal(spark_relation(*table))
 
 
-def _what(plan: Plan, before: Figures) -> str:
+def _what(plan: Plan, before: Figures, rule: CompactPolicy) -> str:
     parts = []
-    if plan.files:
-        parts.append(f"{plan.files} files in {plan.partitions} partition{'s' * (plan.partitions != 1)}")
+    if plan.partitions:
+        order = f", {order_of(rule).replace(':', ' by ').replace(',', ', ')}" if order_of(rule) else ""
+        anew = f", {len(plan.sorted)} of them whole" if plan.sorted else ""
+        parts.append(f"{plan.files} files in {plan.partitions} partition{'s' * (plan.partitions != 1)}{anew}{order}")
     if plan.deletes:
         parts.append(f"{before.delete_files} delete files")
     if plan.manifests:

@@ -27,13 +27,23 @@ def snapshots_of_cuts(catalog: SqlCatalog, source: str, since: datetime) -> dict
     of_source = EqualTo(term="source", value=source)
     rows = _read(cuts, And(of_source, GreaterThanOrEqual(term="published_at", value=since.isoformat())))
     if not rows:
-        older = _read(cuts, of_source)
-        rows = [max(older, key=lambda row: (row["epoch"], row["cut_lsn"], row["published_at"]))] if older else []
+        rows = _newest(_read(cuts, of_source))
     named: dict[TableName, set[int]] = defaultdict(set)
     for row in rows:
         for table, snapshot_id in row["snapshots"]:
             named[TableName(f"raw_{source}", table)].add(int(snapshot_id))
     return {table: frozenset(ids) for table, ids in named.items()}
+
+
+def newest_cut(catalog: SqlCatalog, source: str) -> dict[TableName, int]:
+    """Table → its snapshot in the newest cut of a source; empty before the first cut."""
+    cuts = load_table(catalog, *CUTS)
+    newest = _newest(_read(cuts, EqualTo(term="source", value=source))) if cuts is not None else []
+    return {TableName(f"raw_{source}", table): int(snapshot) for row in newest for table, snapshot in row["snapshots"]}
+
+
+def _newest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [max(rows, key=lambda row: (row["epoch"], row["cut_lsn"], row["published_at"]))] if rows else []
 
 
 def _read(cuts: Table, condition: BooleanExpression) -> list[dict[str, Any]]:

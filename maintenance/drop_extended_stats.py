@@ -1,17 +1,21 @@
 """Optimizer statistics: Trino drops its extended ones (distinct counts) and analyzes the table anew.
 
-Dropped first, because ANALYZE merges into what is there and a distinct count would never fall. A table whose
-statistics already describe its newest data is left alone.
+The engine is Trino: the statistics are its own, and no other engine writes them as it reads them. They are dropped
+first, because ANALYZE merges into what is there and a distinct count would never fall.
+
+ANALYZE reads the whole table, so it waits until the rows that were added and deleted since are a declared share
+(`stale_share`) of all. That is counted along the line of snapshots, back to the one that was analyzed; where that has
+expired, Trino does not find its statistics either, and the table is analyzed.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.policies import MaintenancePolicy, StatisticsPolicy
 from lakehouse.sql import relation
 from maintenance.action import action
-from maintenance.figures import measure, newest_data_chain, total
+from maintenance.figures import measure, total, unanalyzed_share
 from maintenance.outcome import Outcome, TableName
 from maintenance.session import Session
 
@@ -30,9 +34,9 @@ def drop_extended_stats(session: Session, table: TableName, policy: MaintenanceP
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     before = measure(loaded)
-    if reason := _why_not(loaded, rule.analyze):
+    if reason := _why_not(loaded, rule):
         return Outcome(NAME, table, "skipped", reason, before=before, after=before)
-    what = "dropped statistics" + (" and analyzed" if rule.analyze else "")
+    what = "dropped statistics" + (" and analyzed" if rule.analyze else "") + _why(loaded)
     if session.dry_run:
         return Outcome(NAME, table, "planned", what, before=before)
     session.trino(f"ALTER TABLE {relation(*table)} EXECUTE drop_extended_stats")
@@ -41,12 +45,21 @@ def drop_extended_stats(session: Session, table: TableName, policy: MaintenanceP
     return Outcome(NAME, table, "done", what, before=before, after=measure(session.load(table) or loaded))
 
 
-def _why_not(table: Table, analyze: bool) -> str | None:
-    described = {statistics.snapshot_id for statistics in table.metadata.statistics}
-    if not analyze:
-        return None if described else "no statistics to drop"
+def _why_not(table: Table, rule: StatisticsPolicy) -> str | None:
+    if not rule.analyze:
+        return None if table.metadata.statistics else "no statistics to drop"
     if total(table.current_snapshot(), "total-records") == 0:
         return "no rows"
-    if any(snapshot.snapshot_id in described for snapshot in newest_data_chain(table)):
+    share, described = unanalyzed_share(table)
+    if described is not None and share == 0:
         return "statistics describe the newest data"
+    if described is not None and share < rule.stale_share:
+        return f"{share:.1%} of the rows changed since the statistics were made, below {rule.stale_share:.0%}"
     return None
+
+
+def _why(table: Table) -> str:
+    share, described = unanalyzed_share(table)
+    if described is not None:
+        return f": {share:.0%} of the rows changed since"
+    return ": what they described has expired" if table.metadata.statistics else ""

@@ -8,8 +8,8 @@ deleting files, is not done here: files are only written down, with the metadata
 looked at; when ingestion or a load was first, it is decided anew.
 
 In the same commit go references whose time is over, statistics of snapshots that went, and metadata files from the
-table's log beyond `keep_metadata_files`. Writers no longer delete those (`delete-after-commit`): a backup of the catalog
-may point to one. They become orphans, and orphan removal takes them in time.
+table's log beyond `keep_metadata_files`. Writers no longer delete those (`delete-after-commit`): a backup of the
+catalog may point to one. They become orphans, and orphan removal takes them in time.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ def expire_snapshots(session: Session, table: TableName, policy: MaintenancePoli
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     before = measure(loaded)
     if session.dry_run:
-        expiry = _decide(session, table, loaded, rule)
-        status, what = ("planned", f"expires {expiry}") if expiry else ("skipped", _why_not(before, rule))
-        return Outcome(NAME, table, status, what, before=before)
+        if expiry := _decide(session, table, loaded, rule):
+            return Outcome(NAME, table, "planned", f"expires {expiry}", before=before)
+        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before)
     expiry, files = _expire(session, table, rule)
     purged = purge(session, table, policy.keep_removed_hours)
     return _outcome(session, table, rule, before, expiry, files, purged)
@@ -129,9 +129,12 @@ def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set
 
 
 def _properties(table: Table, rule: ExpirePolicy) -> dict[str, str]:
-    wanted = {KEPT_METADATA: str(rule.keep_metadata_files), DELETES_METADATA: "false"}
-    if DELETES_METADATA not in table.properties:
-        del wanted[DELETES_METADATA]
+    """Properties that cut the log of metadata files to length, and keep writers from deleting what leaves it."""
+    wanted = {}
+    if len(table.metadata.metadata_log) > rule.keep_metadata_files:
+        wanted[KEPT_METADATA] = str(rule.keep_metadata_files)
+    if DELETES_METADATA in table.properties:
+        wanted[DELETES_METADATA] = "false"
     return {name: value for name, value in wanted.items() if table.properties.get(name) != value}
 
 
@@ -195,7 +198,13 @@ def _write_down(session: Session, table: TableName, loaded: Table, files: Sizes)
 
 
 def _outcome(
-    session: Session, table: TableName, rule: ExpirePolicy, before: Figures, expiry: Expiry, files: Sizes, purged: Purged
+    session: Session,
+    table: TableName,
+    rule: ExpirePolicy,
+    before: Figures,
+    expiry: Expiry,
+    files: Sizes,
+    purged: Purged,
 ) -> Outcome:
     if not (expiry or purged.files):
         return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
@@ -203,7 +212,9 @@ def _outcome(
     done = [f"expired {expiry}, {len(files)} files out of use"] if expiry else []
     reason = "; ".join([*done, *([str(purged)] if purged.files else [])])
     size = sum(size or 0 for size in files.values())
-    return Outcome(NAME, table, "done", reason, before=before, after=after, removed_files=len(files), removed_bytes=size)
+    return Outcome(
+        NAME, table, "done", reason, before=before, after=after, removed_files=len(files), removed_bytes=size
+    )
 
 
 def _why_not(before: Figures, rule: ExpirePolicy) -> str:

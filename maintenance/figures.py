@@ -59,3 +59,15 @@ def newest_data_chain(table: Table) -> list[Snapshot]:
         if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
             break
     return chain
+
+
+def unanalyzed_share(table: Table) -> tuple[float, Snapshot | None]:
+    """Share of rows added or deleted since the newest snapshot with statistics, at most 1; and that snapshot."""
+    described = {statistics.snapshot_id for statistics in table.metadata.statistics}
+    rows, changed = total(table.current_snapshot(), "total-records"), 0
+    for snapshot in history(table):
+        if snapshot.snapshot_id in described:
+            return (min(1.0, changed / rows) if rows else 0.0), snapshot
+        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+            changed += total(snapshot, "added-records") + total(snapshot, "deleted-records")
+    return (1.0 if rows else 0.0), None

@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
-from maintenance.compact import MEGABYTE, SMALL, manifests_worth_rewriting, plan_for
 from maintenance.expire_snapshots import expirable
-from maintenance.figures import history, live_manifests, total
+from maintenance.figures import live_manifests, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
+from maintenance.layout import MEGABYTE, SMALL, manifests_worth_rewriting, plan_for
 from maintenance.outcome import TableName
 from maintenance.reachable import reachable_files
 from maintenance.session import Session
@@ -22,7 +22,6 @@ from maintenance.temporary import leftovers, temporary_relations
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.snapshots import Snapshot
 
 
 @dataclass(frozen=True)
@@ -174,15 +173,3 @@ def _statistics(session: Session, table: Table, policy: MaintenancePolicy) -> di
     share, described = unanalyzed_share(table)
     age = (session.now.timestamp() * 1000 - described.timestamp_ms) / 3_600_000 if described else None
     return {"unanalyzed_share": share, "statistics_age_hours": age}
-
-
-def unanalyzed_share(table: Table) -> tuple[float, Snapshot | None]:
-    """Share of rows added or deleted since the newest snapshot with statistics, at most 1; and that snapshot."""
-    described = {statistics.snapshot_id for statistics in table.metadata.statistics}
-    rows, changed = total(table.current_snapshot(), "total-records"), 0
-    for snapshot in history(table):
-        if snapshot.snapshot_id in described:
-            return (min(1.0, changed / rows) if rows else 0.0), snapshot
-        if snapshot.summary is None or snapshot.summary.operation.value != "replace":
-            changed += total(snapshot, "added-records") + total(snapshot, "deleted-records")
-    return (1.0 if rows else 0.0), None

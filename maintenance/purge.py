@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -70,10 +71,8 @@ def delete_objects(io: PyArrowFileIO, paths: Collection[str]) -> None:
 
 
 def _delete(io: PyArrowFileIO, path: str) -> None:
-    try:
+    with suppress(FileNotFoundError):
         io.delete(path)
-    except FileNotFoundError:
-        pass
 
 
 def _used(session: Session, table: TableName) -> set[str]:

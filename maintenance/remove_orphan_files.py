@@ -46,8 +46,9 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
     before = _figures(lake.objects_of(table))
     candidates, known = _candidates(session, lake, table, rule)
     if session.dry_run:
-        status, what = ("planned", f"removes {len(candidates)} orphans") if candidates else ("skipped", "")
-        return Outcome(NAME, table, status, what or _why_not(before, rule), before=before)
+        if not candidates:
+            return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before)
+        return Outcome(NAME, table, "planned", f"removes {len(candidates)} orphans", before=before)
     orphans = _confirmed(session, table, candidates, len(known)) if candidates else []
     if orphans:
         location = lake.tables[table].metadata_location

@@ -32,7 +32,7 @@ Connection = psycopg.Connection[Any]
 
 @dataclass(frozen=True)
 class RemovedFile:
-    """A file out of use. `size` is in bytes, None where nobody knew it; `metadata_location` is the table's of before."""
+    """A file out of use. `size` in bytes is None where nobody knew it; `metadata_location` is the table's of before."""
 
     path: str
     size: int | None
@@ -48,9 +48,7 @@ def catalog_database(settings: Settings) -> Iterator[Connection]:
         connection = psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10)
     except psycopg.OperationalError as error:
         reason = str(error).strip().splitlines()[0]
-        raise LakehouseError(
-            f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`"
-        ) from None
+        raise LakehouseError(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`") from None
     with connection:
         ensure(connection)
         yield connection

@@ -7,20 +7,22 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
+from lakehouse.commit import commit_on
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import CompactPolicy, ExpirePolicy
 from maintenance.command import app
-from maintenance.compact import manifests_worth_rewriting, plan_for
 from maintenance.cuts import snapshots_of_cuts
 from maintenance.declared import maintained_tables, schedule_groups, select
-from maintenance.expire_snapshots import expirable
+from maintenance.expire_snapshots import Expiry, decide, expirable
 from maintenance.figures import live_manifests, measure
 from maintenance.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
+from maintenance.layout import manifests_worth_rewriting, plan_for
 from maintenance.outcome import Outcome, TableName, one_line
-from maintenance.reachable import reachable_files
+from maintenance.reachable import only_of, reachable_files
 from maintenance.result import Result
 from maintenance.run import ACTIONS
 from maintenance.temporary import changed_at, leftovers, model_of, temporary_prefix, temporary_relations, view_text
@@ -100,6 +102,56 @@ def test_expiry_keeps_tags_and_the_whole_line_of_a_branch(table: Table) -> None:
     append(table, "mon", times=4)
     table.manage_snapshots().create_branch(ids(table)[1], "audit").commit()
     assert expirable(table, EVERYTHING, frozenset(), LATER) == [ids(table)[2]]
+
+
+def test_expiry_drops_a_tag_when_its_time_is_over_and_keeps_only_what_others_name(table: Table) -> None:
+    append(table, "mon", times=4)
+    manage = table.manage_snapshots()
+    manage.create_tag(ids(table)[0], "pin_for_ever").create_tag(
+        ids(table)[1], "pin_until", max_ref_age_ms=1000
+    ).commit()
+    assert decide(table, EVERYTHING, frozenset(), LATER, table.snapshots()[1].timestamp_ms).references == ()
+    expiry = decide(table, EVERYTHING, frozenset(), LATER, LATER)
+    assert (expiry.references, expiry.snapshots) == (("pin_until",), tuple(ids(table)[1:3]))
+
+
+def test_files_of_expired_snapshots_are_those_that_nothing_else_refers_to(catalog: SqlCatalog, table: Table) -> None:
+    append(table, "mon", times=3)
+    table.delete("id = 1")
+    first, last = table.snapshots()[0], table.snapshots()[-1]
+    append(table, "tue")
+    gone = [snapshot for snapshot in table.snapshots() if snapshot != last]
+    before = reachable_files(table)
+    sizes = only_of(table, table.snapshots()[:-1], table.snapshots()[-1:])
+    expiry = Expiry(tuple(ids(table)[:-1]), (), {})
+    after = reachable_files(commit_on(catalog, table, tuple(expiry.updates(table))))
+    assert set(sizes) == before - after
+    assert first.manifest_list in sizes and len(gone) == 4
+    data = {path: size for path, size in sizes.items() if path.endswith(".parquet")}
+    assert all(size == len(table.io.new_input(path)) for path, size in data.items()) and len(data) == 1
+
+
+def test_a_commit_on_a_state_that_is_no_longer_there_is_refused(catalog: SqlCatalog, table: Table) -> None:
+    append(table, "mon", times=2)
+    seen = catalog.load_table("raw_shop.sales")
+    table.manage_snapshots().create_tag(ids(table)[0], "pin_meanwhile").commit()
+    with pytest.raises(CommitFailedException, match="changed by another writer"):
+        commit_on(catalog, seen, tuple(Expiry((ids(table)[0],), (), {}).updates(seen)))
+    assert "pin_meanwhile" in catalog.load_table("raw_shop.sales").refs()
+
+
+def test_the_log_of_metadata_files_is_cut_and_no_writer_deletes_what_leaves_it(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    append(table, "mon", times=4)
+    assert not decide(table, EVERYTHING, frozenset(), 0, 0)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.delete-after-commit.enabled": "true"})
+    two = EVERYTHING.model_copy(update={"keep_metadata_files": 2})
+    table = commit_on(catalog, table, tuple(decide(table, two, frozenset(), 0, 0).updates(table)))
+    assert table.properties["write.metadata.delete-after-commit.enabled"] == "false"
+    assert len(table.metadata.metadata_log) == 2
+    assert not decide(table, two, frozenset(), 0, 0)
 
 
 def test_expiry_takes_only_snapshots_older_than_the_limit(table: Table) -> None:

@@ -1,0 +1,171 @@
+"""Which state a table was in at a moment, from whatever metadata is left; and that a copy of it stands on its own."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from lakehouse.commit import commit_on
+from lakehouse.errors import LakehouseError
+from maintenance.expire_snapshots import Expiry
+from maintenance.in_use import copies, elsewhere
+from maintenance.moments import find
+from maintenance.outcome import TableName
+from maintenance.pins import pin_cut, pin_table, pins, unpin
+from maintenance.restore import _put_back, _register
+
+SCHEMA = pa.schema([("id", pa.int64())])
+NAME = TableName("shop", "sales")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("shop")
+    return catalog
+
+
+@pytest.fixture
+def table(catalog: SqlCatalog) -> Table:
+    return catalog.create_table(NAME, SCHEMA, properties={"write.metadata.previous-versions-max": "1"})
+
+
+def grow(table: Table, times: int) -> list[datetime]:
+    """Appends row by row; the moments behind each."""
+    moments = []
+    for number in range(times):
+        table.append(pa.Table.from_pylist([{"id": number}], SCHEMA))
+        moments.append(datetime.now(UTC))
+        time.sleep(0.01)
+    return moments
+
+
+def ids(table: Table) -> list[int]:
+    return [snapshot.snapshot_id for snapshot in table.snapshots()]
+
+
+def expire(catalog: SqlCatalog, *snapshots: int) -> Table:
+    loaded = catalog.load_table(NAME)
+    return commit_on(catalog, loaded, tuple(Expiry(snapshots, (), {}).updates(loaded)))
+
+
+def state(table: Table, at: datetime) -> int:
+    return find(cast(Any, table.io), table, at).snapshot.snapshot_id
+
+
+def session(catalog: SqlCatalog) -> Any:
+    def once(name: str, make: Callable[[], Any]) -> Any:
+        return make()
+
+    load = lambda name: catalog.load_table(name) if catalog.table_exists(name) else None  # noqa: E731
+    return SimpleNamespace(catalog=catalog, io=catalog._load_file_io(), load=load, once=once)
+
+
+def test_each_moment_finds_the_snapshot_that_was_the_newest_then(table: Table) -> None:
+    moments = grow(table, 3)
+    assert [state(table, at) for at in moments] == ids(table)
+    with pytest.raises(LakehouseError, match=r"no state of .* is left; the oldest that is left is of"):
+        state(table, moments[0] - timedelta(hours=1))
+
+
+def test_a_snapshot_that_went_from_the_middle_is_found_in_an_earlier_metadata_file(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    moments = grow(table, 5)
+    before = ids(table)
+    table = expire(catalog, before[1], before[2])
+    grow(table, 1)
+    assert [state(table, at) for at in moments] == before
+
+
+def test_what_was_expired_at_once_behind_its_commit_is_found_where_it_was_the_newest(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    moments = grow(table, 2)
+    before = ids(table)
+    table = expire(catalog, before[0])
+    assert [state(table, at) for at in moments] == before
+
+
+def test_a_metadata_file_that_was_never_published_is_not_believed(catalog: SqlCatalog, table: Table) -> None:
+    moments = grow(table, 2)
+    loser = catalog.load_table(NAME)
+    with loser.transaction() as lost:
+        lost.append(pa.Table.from_pylist([{"id": 99}], SCHEMA))
+        staged = catalog._update_and_stage_table(loser, NAME, (), lost._updates)
+        catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        lost._updates, lost._requirements = (), ()
+    bogus, before = staged.metadata.current_snapshot_id, ids(catalog.load_table(NAME))
+    moments += grow(catalog.load_table(NAME), 3)
+    after = ids(catalog.load_table(NAME))
+    table = expire(catalog, *after[:-1])
+    found = [state(table, at) for at in moments]
+    assert found == after and bogus not in found and after[:2] == before
+
+
+def test_a_copy_beside_the_table_has_manifests_of_its_own_and_the_tables_data_files(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    moments = grow(table, 4)
+    table = expire(catalog, *ids(table)[:3])
+    moment, copy = find(cast(Any, table.io), table, moments[1]), TableName("shop", "sales__as_of_1")
+    _register(session(catalog), NAME, copy, moment, moments[1])
+    restored = catalog.load_table(copy)
+    assert sorted(restored.scan().to_arrow().column("id").to_pylist()) == [0, 1]
+    assert restored.properties["gc.enabled"] == "false" and not restored.location().startswith(table.location() + "/")
+    manifests = set(restored.inspect.manifests().column("path").to_pylist())
+    assert manifests and all(path.startswith(restored.location()) for path in manifests)
+    assert copies(catalog, NAME) == [copy]
+    files = {task.file.file_path for task in restored.scan().plan_files()}
+    assert files and files <= elsewhere(session(catalog), NAME), "nobody deletes what the copy needs"
+    grow(restored, 1)
+    assert len(catalog.load_table(copy).scan().to_arrow()) == 3
+    assert len(catalog.load_table(NAME).scan().to_arrow()) == 4
+
+
+def test_in_place_the_state_is_the_newest_and_what_came_later_can_be_restored_in_turn(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    moments = grow(table, 4)
+    table = expire(catalog, *ids(table)[:3])
+    _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[1]))
+    table = catalog.load_table(NAME)
+    assert sorted(table.scan().to_arrow().column("id").to_pylist()) == [0, 1]
+    time.sleep(0.01)
+    back = datetime.now(UTC)
+    grow(table, 1)
+    table = catalog.load_table(NAME)
+    assert len(table.scan().to_arrow()) == 3
+    _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[3]))
+    table = catalog.load_table(NAME)
+    assert len(table.scan().to_arrow()) == 4
+    assert find(cast(Any, table.io), table, back).snapshot.summary is not None
+
+
+def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table: Table) -> None:
+    grow(table, 2)
+    until = datetime.now(UTC) + timedelta(hours=1)
+    (pin,) = pin_table(session(catalog), "report", NAME, ids(table)[0], until)
+    assert pin.snapshot_id == ids(table)[0] and pin.until is not None
+    assert abs(pin.until - until) < timedelta(seconds=1)
+    assert "pin_report" in catalog.load_table(NAME).refs()
+    assert [p.consumer for p in pins(session(catalog))] == ["report"]
+    for wrong, message in (
+        (lambda: pin_table(session(catalog), "report", NAME), r"'report' pins shop\.sales already"),
+        (lambda: pin_table(session(catalog), "a-b", NAME), "cannot name a pin"),
+        (lambda: pin_table(session(catalog), "x", NAME, 1), "snapshot 1 is not there any more"),
+        (lambda: pin_table(session(catalog), "x", TableName("shop", "no")), "nothing to pin"),
+        (lambda: pin_cut(session(catalog), "x", "shop"), "has no cut yet"),
+        (lambda: unpin(session(catalog), "x"), "'x' pins nothing"),
+    ):
+        with pytest.raises(LakehouseError, match=message):
+            wrong()
+    unpin(session(catalog), "report")
+    assert list(catalog.load_table(NAME).refs()) == ["main"]
