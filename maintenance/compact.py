@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog import DATA_OPERATIONS
 from lakehouse.commit import commit_on
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.sql import spark_ident, spark_literal, spark_relation
 from maintenance.action import action
-from maintenance.figures import measure
+from maintenance.figures import measure, total
 from maintenance.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.session import DATA, Session
@@ -50,9 +51,12 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
     if session.dry_run:
         return Outcome(NAME, table, "planned", _what(plan, before, rule), before=before)
     conflicts = _until_committed(session, table, rule)
-    after = measure(session.catalog.load_table(table))
+    now = session.catalog.load_table(table)
+    read, written = _moved(loaded, now)
     reason = _what(plan, before, rule) + (f"; {conflicts} conflicts with other writers" if conflicts else "")
-    return Outcome(NAME, table, "done", reason, before=before, after=after)
+    return Outcome(
+        NAME, table, "done", reason, before=before, after=measure(now), read_bytes=read, written_bytes=written
+    )
 
 
 def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:
@@ -90,6 +94,14 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
         files = measure(loaded).files or 0
         session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
     return failed
+
+
+def _moved(before: Table, now: Table) -> tuple[int, int]:
+    """Bytes of the files that were replaced since, and of those that took their place."""
+    known = {snapshot.snapshot_id for snapshot in before.metadata.snapshots}
+    made = [snapshot for snapshot in now.metadata.snapshots if snapshot.snapshot_id not in known]
+    mine = [s for s in made if s.summary is not None and s.summary.operation.value not in DATA_OPERATIONS]
+    return sum(total(s, "removed-files-size") for s in mine), sum(total(s, "added-files-size") for s in mine)
 
 
 def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:

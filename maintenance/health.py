@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
+from maintenance import removed
 from maintenance.expire_snapshots import expirable
 from maintenance.figures import live_manifests, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
@@ -43,7 +44,7 @@ class Health:
     metadata_files: int = 0  # earlier ones that the table's log names
     objects: int = 0
     object_bytes: int = 0
-    orphans: int = 0
+    orphans: int = 0  # and what was removed before and is due to be deleted
     orphan_bytes: int = 0
     temporary: int = 0  # relations and objects that dbt left
     temporary_bytes: int = 0
@@ -145,9 +146,16 @@ def _orphans(
         return figures
     limit = session.ago(rule.older_than_hours)
     old = [stored for stored in objects if stored.modified < limit and not lake.is_staged(stored.path)]
-    known = reachable_files(table) if old else set()
+    known = reachable_files(table) | _kept_aside(session, name, policy) if old else set()
     orphans = [stored for stored in old if stored.path not in known]
     return figures | {"orphans": len(orphans), "orphan_bytes": sum(stored.size for stored in orphans)}
+
+
+def _kept_aside(session: Session, name: TableName, policy: MaintenancePolicy) -> set[str]:
+    """Files that are out of use and not yet due to be deleted."""
+    with removed.catalog_database(session.settings) as connection:
+        due = {file.path for file in removed.due(connection, name, policy.keep_removed_hours or 0)}
+        return removed.recorded(connection, name).keys() - due
 
 
 def _left_by_dbt(session: Session, name: TableName, policy: MaintenancePolicy) -> dict[str, Any]:
