@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from lakehouse.project import project_maintenance
 from lakehouse.settings import load_settings
+from maintenance import restore_command
 from maintenance.maintain import maintain as plan_and_act
 from maintenance.run import ACTIONS, Report, run
 from maintenance.session import Session
@@ -96,6 +97,8 @@ HELP = {
 }
 for name in ACTIONS:
     app.command(name, help=HELP[name])(_by_name(name))
+for subcommand in restore_command.COMMANDS:
+    app.command(subcommand.__name__)(subcommand)
 app.command("all", help="Run all actions over all tables, whatever a plan would say.")(_by_name(*ACTIONS))
 
 
