@@ -4,7 +4,8 @@ A metadata file knows only what it has not expired, and a snapshot that went fro
 So the log is believed only where the entry that follows is known to have followed. Where the table's own metadata does
 not reach, the metadata files that were written after the moment are asked. Not each of them was ever the table's: a
 writer that lost a race leaves one behind. Its last entry is then untrue, while those before it had been published; so
-a file that is not known to have been the table's has to show two entries behind the one that is looked for.
+a file that is not known to have been the table's has to show two entries behind the one that is looked for, and any
+other one, to tell until when that was the newest.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Moment:
 def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] = ()) -> Moment:
     """The state at a moment. `known` are metadata files that have been the table's. Raises LakehouseError."""
     name, at = ".".join(table.name()), int(as_of.timestamp() * 1000)
-    if (moment := _at(table, at, proven=True)) is not None:
+    if (moment := _at(table, at, followers=0)) is not None:
         return moment
     proven = {*known, *(entry.metadata_file for entry in table.metadata.metadata_log)}
     oldest = min((entry.timestamp_ms for entry in table.metadata.snapshot_log), default=None)
@@ -47,7 +48,7 @@ def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] 
     files = [o for o in listed if o.path.endswith(".metadata.json") and o.modified >= as_of - SKEW]
     for stored in sorted(files, key=lambda stored: stored.modified)[:MAX_FILES]:
         earlier = _table_at(table, io, stored.path)
-        if earlier is not None and (moment := _at(earlier, at, stored.path in proven)) is not None:
+        if earlier is not None and (moment := _at(earlier, at, 1 if stored.path in proven else 2)) is not None:
             return moment
         if earlier is not None:
             oldest = min([t for t in (oldest, *_times(earlier.metadata)) if t is not None], default=None)
@@ -55,11 +56,11 @@ def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] 
     raise LakehouseError(f"{name}: no state of {as_of.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC is left{since}")
 
 
-def _at(table: Table, at: int, proven: bool) -> Moment | None:
+def _at(table: Table, at: int, followers: int) -> Moment | None:
     """The state at a moment in milliseconds, where this metadata knows it for certain."""
     log = table.metadata.snapshot_log
     place = max((place for place, entry in enumerate(log) if entry.timestamp_ms <= at), default=None)
-    if place is None or len(log) - place - 1 < (0 if proven else 2):
+    if place is None or len(log) - place - 1 < followers:
         return None
     entry = log[place]
     snapshot = table.snapshot_by_id(entry.snapshot_id)

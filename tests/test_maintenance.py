@@ -293,18 +293,19 @@ def distinct_values(session: Session, table: TableName) -> float:
     return next(row[2] for row in statistics if row[0] == "id")
 
 
-def test_temporary_relations_and_leftover_objects_of_a_model_go(session: Session, schema: str) -> None:
+@pytest.mark.parametrize("objects", [1100, pytest.param(2500, marks=pytest.mark.slow)])
+def test_temporary_relations_and_leftover_objects_of_a_model_go(session: Session, schema: str, objects: int) -> None:
     model = TableName(schema, "orders")
     session.trino(f"CREATE TABLE {schema}.orders__dbt_tmp AS SELECT 1 AS x")
     session.trino(f"CREATE TABLE {schema}.orders__dbt_backup AS SELECT 1 AS x")
     session.trino(f"CREATE VIEW {schema}.orders__dbt_tmp_view AS SELECT 1 AS x")
     prefix = f"{session.settings.warehouse.rstrip('/')}/{schema}/orders__dbt_tmp-{uuid.uuid4().hex}"
     with ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda number: plant(session, f"{prefix}/data/{number}"), range(2500)))
+        list(pool.map(lambda number: plant(session, f"{prefix}/data/{number}"), range(objects)))
     young = clean_dbt_temporary(session, model, policy(clean_dbt_temporary={"older_than_hours": 1}))
     assert young.status == "skipped" and "kept" in young.reason
     outcome = clean_dbt_temporary(look_again(session), model, TEMPORARY_NOW)
-    assert (outcome.status, outcome.reason) == ("done", "removed 3 relations, 2500 objects")
+    assert (outcome.status, outcome.reason) == ("done", f"removed 3 relations, {objects} objects")
     assert session.trino(f"SHOW TABLES FROM {schema} LIKE 'orders%'") == []
     assert list_objects(session.io, prefix) == []
     assert clean_dbt_temporary(look_again(session), model, TEMPORARY_NOW).reason == "nothing temporary"
