@@ -58,7 +58,8 @@ def maintain(
         print(json.dumps(done.as_dict()))
     else:
         print_plan(done.plan, dry_run)
-        print_outcomes(done.result)
+        if not dry_run or done.result.failed:
+            print_outcomes(done.result)
     done.result.check(done.max_failed_share if max_failed_share is None else max_failed_share)
 
 

@@ -21,6 +21,7 @@ from maintenance.rates import Rates, Work
 SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST, SECONDS_A_METADATA_MB = 0.005, 0.02, 0.005, 0.02
 SECONDS_WITHOUT_STATISTICS = 0.5  # a join in the wrong order costs far more, but not each query has one
 SECONDS_A_FREED_GIGABYTE = 1.0  # a freed gigabyte counts as a second saved
+NOT_THERE = "not in the lake yet"
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
 
 
@@ -181,7 +182,7 @@ def why_none(case: Case) -> str:
     if case.error is not None:
         return f"could not be measured: {case.error}"
     if case.health is None:
-        return "not in the lake yet"
+        return NOT_THERE
     health = case.health
     return (
         f"healthy: {health.files} files, {health.small_share:.0%} small, {health.delete_files} delete files, "

@@ -6,12 +6,13 @@ from rich.console import Console
 from rich.table import Table
 
 from maintenance.outcome import Figures, Outcome
-from maintenance.plan import Passed, Plan
+from maintenance.plan import NOT_THERE, Passed, Plan
 from maintenance.result import Result
 from maintenance.survey import Survey
 
 FIGURES = ("files", "bytes", "manifests", "snapshots")
 SHOWN_FAILURES, WIDTH_IN_A_FILE = 10, 200
+LONG = ("why", "what", "estimated gain")  # columns that give way where the terminal is narrow
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
@@ -52,10 +53,13 @@ def print_outcomes(result: Result) -> None:
 
 
 def print_status(seen: Survey) -> None:
-    """A line per table, those with the most to gain first."""
-    rows = []
+    """A line per table that is in the lake, those with the most to gain first; and what the others are."""
+    rows, absent = [], 0
     for line in seen.as_dict()["tables"]:
         health, last = line["health"], line["last"]
+        if line["reason"] == NOT_THERE:
+            absent += 1
+            continue
         numbers: tuple[str, ...] = ("",) * 8
         if health:
             numbers = (
@@ -64,10 +68,15 @@ def print_status(seen: Survey) -> None:
                 size(health["orphan_bytes"]), size(health["bytes"]),
             )  # fmt: skip
         done = f"{last['action']} {last['status']} {last['started_at'][:16]}" if last else ""
-        gain = f"{line['gain_seconds']:.2f} s/read, {size(line['gain_bytes'])}" if line["due"] else line["reason"]
+        gain = line["reason"].partition(": ")[0] if health else line["reason"]
+        if line["due"]:
+            gain = f"{line['gain_seconds']:.2f} s/read, {size(line['gain_bytes'])}"
         rows.append((line["table"], *numbers, done, gain))
     headings = ("table", "files", "small", "deletes", "snapshots", "manifests", "metadata", "orphans", "size")
-    _print((*headings, "last action", "estimated gain"), rows)
+    if rows:
+        _print((*headings, "last action", "estimated gain"), rows)
+    if absent:
+        print(f"{absent} declared tables are not in the lake yet")
 
 
 def size(number: int) -> str:
@@ -89,7 +98,7 @@ def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         console = Console(width=WIDTH_IN_A_FILE)
     table = Table(box=None, pad_edge=False)
     for heading in headings:
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=heading not in LONG)
     for row in rows:
         table.add_row(*row)
     console.print(table)
