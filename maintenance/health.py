@@ -15,9 +15,10 @@ from maintenance import removed
 from maintenance.expire_snapshots import expirable
 from maintenance.figures import live_manifests, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
-from maintenance.layout import MEGABYTE, SMALL, manifests_worth_rewriting, plan_for
+from maintenance.layout import MEGABYTE, SMALL, plan_for
 from maintenance.outcome import TableName
 from maintenance.reachable import reachable_files
+from maintenance.removed import RemovedFile
 from maintenance.session import Session
 from maintenance.temporary import leftovers, temporary_relations
 
@@ -35,7 +36,10 @@ class Health:
     small_files: int = 0
     small_bytes: int = 0
     rewritable_files: int = 0  # small files in partitions that have enough of them
+    rewritable_bytes: int = 0  # of those, and of partitions that are to be sorted as a whole
+    rewritable_partitions: int = 0
     delete_files: int = 0
+    due_delete_files: int = 0  # all of them, where there are enough to be dealt with
     snapshots: int = 0
     expirable_snapshots: int = 0
     manifests: int = 0
@@ -46,6 +50,8 @@ class Health:
     object_bytes: int = 0
     orphans: int = 0  # and what was removed before and is due to be deleted
     orphan_bytes: int = 0
+    kept_aside: int = 0  # removed before, restorable for a while yet
+    kept_aside_bytes: int = 0
     temporary: int = 0  # relations and objects that dbt left
     temporary_bytes: int = 0
     unanalyzed_share: float = 0.0  # rows changed since the statistics, of all; 1 without any
@@ -55,11 +61,6 @@ class Health:
     def small_share(self) -> float:
         """Small files among all data files, from 0 to 1."""
         return self.small_files / self.files if self.files else 0.0
-
-    @property
-    def rewritable_bytes(self) -> int:
-        """Bytes of the files to rewrite."""
-        return self.small_bytes * self.rewritable_files // self.small_files if self.small_files else 0
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -95,14 +96,15 @@ def _data(table: Table, rule: CompactPolicy | None) -> dict[str, int]:
     }
     if rule is None:
         return figures
-    sizes = small_sizes(table, rule)
-    plan = plan_for(table, rule) if len(sizes) >= rule.min_input_files else None
-    needed = 1 if manifests_worth_rewriting(manifests, rule) else len(manifests)
+    sizes, plan = small_sizes(table, rule), plan_for(table, rule)
     return figures | {
         "small_files": len(sizes),
         "small_bytes": sum(sizes),
-        "rewritable_files": min(plan.files, len(sizes)) if plan else 0,
-        "needed_manifests": needed,
+        "rewritable_files": plan.files,
+        "rewritable_bytes": plan.bytes,
+        "rewritable_partitions": plan.partitions,
+        "due_delete_files": figures["delete_files"] if plan.deletes else 0,
+        "needed_manifests": 1 if plan.manifests else len(manifests),
     }
 
 
@@ -146,16 +148,30 @@ def _orphans(
         return figures
     limit = session.ago(rule.older_than_hours)
     old = [stored for stored in objects if stored.modified < limit and not lake.is_staged(stored.path)]
-    known = reachable_files(table) | _kept_aside(session, name, policy) if old else set()
-    orphans = [stored for stored in old if stored.path not in known]
-    return figures | {"orphans": len(orphans), "orphan_bytes": sum(stored.size for stored in orphans)}
+    if not old:
+        return figures
+    known, aside = reachable_files(table), _kept_aside(session, name, policy)
+    unused = [stored for stored in old if stored.path not in known]
+    orphans = [stored.size for stored in unused if stored.path not in aside]
+    kept = [stored.size for stored in unused if stored.path in aside]
+    return figures | {
+        "orphans": len(orphans),
+        "orphan_bytes": sum(orphans),
+        "kept_aside": len(kept),
+        "kept_aside_bytes": sum(kept),
+    }
 
 
 def _kept_aside(session: Session, name: TableName, policy: MaintenancePolicy) -> set[str]:
     """Files that are out of use and not yet due to be deleted."""
+    since = session.ago(policy.keep_removed_hours or 0)
+    files = session.once(f"lake.removed.{name}", lambda: _removed(session, name))
+    return {path for path, file in files.items() if file.removed_at > since}
+
+
+def _removed(session: Session, name: TableName) -> dict[str, RemovedFile]:
     with removed.catalog_database(session.settings) as connection:
-        due = {file.path for file in removed.due(connection, name, policy.keep_removed_hours or 0)}
-        return removed.recorded(connection, name).keys() - due
+        return removed.recorded(connection, name)
 
 
 def _left_by_dbt(session: Session, name: TableName, policy: MaintenancePolicy) -> dict[str, Any]:

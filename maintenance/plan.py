@@ -20,6 +20,7 @@ from maintenance.rates import Rates, Work
 # What a reader pays: to open a file, to apply a delete file, to plan over a manifest, to load metadata.json.
 SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST, SECONDS_A_METADATA_MB = 0.005, 0.02, 0.005, 0.02
 SECONDS_WITHOUT_STATISTICS = 0.5  # a join in the wrong order costs far more, but not each query has one
+SECONDS_OUT_OF_ORDER = 0.5  # a lookup reads files that it could pass over
 SECONDS_A_FREED_GIGABYTE = 1.0  # a freed gigabyte counts as a second saved
 NOT_THERE = "not in the lake yet"
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
@@ -201,11 +202,12 @@ def _compact(health: Health, policy: MaintenancePolicy) -> Need | None:
     rule = policy.compact
     if rule is None:
         return None
-    deletes = health.delete_files if health.delete_files >= rule.min_input_files else 0
-    manifests = health.manifests - health.needed_manifests
+    deletes, manifests = health.due_delete_files, health.manifests - health.needed_manifests
     parts = []
     if health.rewritable_files:
         parts.append(f"{health.rewritable_files} of {health.files} files below {rule.target_file_size_mb} MB")
+    elif health.rewritable_partitions:
+        parts.append(f"{health.rewritable_partitions} partitions out of order")
     if deletes:
         parts.append(f"{deletes} delete files")
     if manifests:
@@ -213,8 +215,10 @@ def _compact(health: Health, policy: MaintenancePolicy) -> Need | None:
     if not parts:
         return None
     data = health.bytes if deletes else health.rewritable_bytes
-    fewer = health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE))
+    fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
     gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
+    if health.rewritable_partitions and not health.rewritable_files:
+        gain += SECONDS_OUT_OF_ORDER
     return Need("compact", ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
 
 
@@ -229,7 +233,7 @@ def _expire(health: Health, policy: MaintenancePolicy) -> Need | None:
     if surplus:
         reason += f", {surplus} metadata files more than {rule.keep_metadata_files}"
     share = count / health.snapshots if health.snapshots else 0.0
-    freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes))
+    freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes - health.kept_aside_bytes))
     saved = share * health.metadata_bytes / MEGABYTE * SECONDS_A_METADATA_MB
     return Need("expire_snapshots", reason, Work(0, health.snapshots), saved, freed)
 

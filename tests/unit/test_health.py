@@ -1,5 +1,7 @@
 """A table's health, measured on real Iceberg tables in a directory: no server, no Spark."""
 
+from collections.abc import Collection
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ from lakehouse.settings import Settings
 from maintenance.health import Health, measure_health
 from maintenance.lake import Lake, Relation, _group, directory, list_objects
 from maintenance.outcome import TableName
+from maintenance.removed import RemovedFile
 from maintenance.session import Session
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -41,8 +44,8 @@ def append(table: Table, times: int) -> None:
         table.append(pa.Table.from_pylist([{"id": number}], SCHEMA))
 
 
-def health(table: Table, policy: MaintenancePolicy = POLICY) -> Health:
-    """As a run that begins now would see the table."""
+def health(table: Table, policy: MaintenancePolicy = POLICY, removed: Collection[RemovedFile] = ()) -> Health:
+    """As a run that begins now would see the table, with these files removed before."""
     session = Session(Settings(_env_file=None))
     location = directory(table.location())
     objects = list_objects(table.io, location)
@@ -50,6 +53,7 @@ def health(table: Table, policy: MaintenancePolicy = POLICY) -> Health:
     scheme = "file://"
     paths = tuple(type(o)(f"{scheme}{o.path.removeprefix(scheme)}", o.size, o.modified) for o in objects)
     session._shared["lake"] = Lake(paths, (), (relation,), {NAME: table}, _group(paths, {location}))
+    session._shared[f"lake.removed.{NAME}"] = {file.path: file for file in removed}
     measured = measure_health(session, NAME, policy)
     assert measured is not None
     return measured
@@ -80,6 +84,21 @@ def test_what_nothing_refers_to_is_an_orphan(table: Table) -> None:
     found = health(table)
     assert (found.orphans, found.orphan_bytes) == (1, 7)
     assert found.object_bytes > found.bytes
+
+
+def test_what_was_removed_is_kept_aside_until_its_time_is_over(table: Table) -> None:
+    append(table, 2)
+    paths = [f"{table.location()}/data/{name}.parquet" for name in ("young", "old")]
+    for path in paths:
+        with table.io.new_output(path).create() as stream:
+            stream.write(b"removed")
+    ages = (timedelta(hours=1), timedelta(hours=73))
+    files = [
+        RemovedFile(path, 7, datetime.now(UTC) - age, "expire_snapshots", table.metadata_location)
+        for path, age in zip(paths, ages, strict=True)
+    ]
+    found = health(table, removed=files)
+    assert (found.kept_aside, found.kept_aside_bytes, found.orphans) == (1, 7, 1)
 
 
 def test_what_the_policy_leaves_out_is_not_looked_at(table: Table) -> None:

@@ -35,7 +35,8 @@ PROJECT = ProjectMaintenance.model_validate(
 )
 HEALTHY = Health(rows=1000, files=3, bytes=3 * 10**8, snapshots=4, manifests=1, needed_manifests=1, objects=20)
 FRAGMENTED = Health(
-    rows=10**6, files=5000, bytes=10**9, small_files=5000, small_bytes=10**9, rewritable_files=5000, snapshots=5000,
+    rows=10**6, files=5000, bytes=10**9, small_files=5000, small_bytes=10**9, rewritable_files=5000,
+    rewritable_bytes=10**9, rewritable_partitions=3, snapshots=5000,
     expirable_snapshots=4990, manifests=120, needed_manifests=1, metadata_bytes=5 * 10**6, metadata_files=20,
     objects=20000, object_bytes=2 * 10**9, orphans=10, orphan_bytes=10**6, unanalyzed_share=1.0,
 )  # fmt: skip
@@ -112,10 +113,16 @@ def test_nothing_begins_outside_of_the_window_and_its_end_bounds_the_run() -> No
     assert planned(case("hub", FRAGMENTED, "nightly"), now=noon, minutes=60).steps, "minutes said by hand go first"
 
 
-def test_delete_files_count_from_the_declared_number_on() -> None:
-    four, five = (Health(**{**vars(HEALTHY), "delete_files": count}) for count in (4, 5))
-    assert planned(case("hub", four)).steps == ()
-    assert planned(case("hub", five)).steps[0].reason == "5 delete files"
+def test_delete_files_count_where_there_are_enough_to_be_dealt_with() -> None:
+    few, enough = (Health(**{**vars(HEALTHY), "delete_files": 5, "due_delete_files": due}) for due in (0, 5))
+    assert planned(case("hub", few)).steps == ()
+    assert planned(case("hub", enough)).steps[0].reason == "5 delete files"
+
+
+def test_partitions_that_are_out_of_their_declared_order_are_a_reason() -> None:
+    unsorted = Health(**{**vars(HEALTHY), "rewritable_partitions": 2, "rewritable_bytes": 10**8})
+    [step] = planned(case("hub", unsorted)).steps
+    assert (step.reason, step.expected_bytes) == ("2 partitions out of order", 2 * 10**8)
 
 
 def test_statistics_are_due_from_the_declared_share_on() -> None:
