@@ -20,6 +20,8 @@ class Maintainer(dg.ConfigurableResource):
 
     _session: "Session | None" = PrivateAttr(None)
     _prepared: "Prepared | None" = PrivateAttr(None)
+    _outcomes: "list[Outcome]" = PrivateAttr(default_factory=list)
+    _finished: bool = PrivateAttr(False)
 
     def prepare(
         self,
@@ -51,7 +53,9 @@ class Maintainer(dg.ConfigurableResource):
         prepared, session = self._plan(), self._session
         assert session is not None
         steps = [step for step in prepared.plan.steps if str(step.table.name) == table]
-        return act(session, steps, prepared, report)
+        done = act(session, steps, prepared, report)
+        self._outcomes += done
+        return done
 
     def finish(self, outcomes: "Iterable[Outcome]", report: "Callable[[Outcome], None]") -> "Run":
         """Writes the history; what could not be measured is reported here and counts as failed."""
@@ -61,11 +65,17 @@ class Maintainer(dg.ConfigurableResource):
         assert session is not None
         for outcome in prepared.unmeasured:
             report(outcome)
+        self._finished = True
         return finish(session, prepared, [*prepared.unmeasured, *outcomes])
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Closes the connections."""
-        if self._session is not None:
+        """Closes the connections; an interrupted run is written down as far as it came."""
+        if self._session is None:
+            return
+        try:
+            if self._prepared is not None and not self._finished:
+                self.finish(self._outcomes, lambda outcome: None)
+        finally:
             self._session.close()
 
     def _plan(self) -> "Prepared":

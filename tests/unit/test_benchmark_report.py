@@ -7,7 +7,7 @@ def test_records_of_a_contender_become_a_table_of_their_own() -> None:
     found = {
         "unit": "s", "does": "works", "runs": [2.0], "median": 2.0, "spread_percent": 0.0,
         "cpu_seconds": [{"source": 1}],
-        "again": 0.5, "actions": [{"action": "compact", "MiB_written": 1.5, "objects": 5000}],
+        "plots": {}, "again": 0.5, "actions": [{"action": "compact", "MiB_written": 1.5, "objects": 5000}],
     }  # fmt: skip
     machine = {"cores": 2, "memory_gib": 24, "system": "Linux", "python": "3.11"}
     scenario = {"title": "Maintenance", "contenders": {"ours": found}}

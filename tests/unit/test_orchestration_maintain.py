@@ -9,12 +9,13 @@ import dagster as dg
 import pytest
 
 from lakehouse.policies import MaintenancePolicy
-from lakehouse.settings import PROJECT_DIR
+from lakehouse.settings import PROJECT_DIR, load_settings
 from maintenance.declared import MaintainedTable
 from maintenance.maintain import Prepared, Run
 from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.plan import Passed, Plan, Step
 from maintenance.result import sorted_result
+from maintenance.session import Session
 from orchestration import tags, workers
 from orchestration.maintain_job import PLAN, maintain_definitions, maintain_job
 from orchestration.maintainer import Maintainer
@@ -121,6 +122,17 @@ def test_fewer_failures_than_declared_are_told_and_do_not_fail_the_run(instance:
 def test_a_table_that_could_not_be_measured_counts_as_failed(instance: dg.DagsterInstance) -> None:
     result = launch(instance, planned=["compact hub"], unmeasured=["sat"])
     assert failure(result).description.startswith("1 of 2 tables failed, first measure of vault.sat")
+
+
+def test_an_interrupted_run_is_written_down_as_far_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Outcome] = []
+    monkeypatch.setattr("maintenance.maintain.record", lambda session, outcomes, steps: written.extend(outcomes))
+    plan = Plan((step(SAT, "compact"), step(HUB, "compact")), (), ())
+    maintainer = Maintainer()
+    maintainer._session, maintainer._outcomes = Session(load_settings()), [outcome(SAT)]
+    maintainer._prepared = Prepared(plan, {}, (), 0.4, 0.0)
+    maintainer.teardown_after_execution(dg.build_init_resource_context())
+    assert [each.table for each in written] == [SAT]
 
 
 def test_a_healthy_lake_is_a_success_without_steps(instance: dg.DagsterInstance) -> None:
