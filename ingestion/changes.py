@@ -3,7 +3,9 @@
 The slot is only peeked at, never consumed: whatever happens here, the next cycle reads the same changes again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,7 +61,7 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
         lanes.set_aside(name, reason)
     keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}
     decoder = Decoder(plan.xid, keys, lanes.landing)
-    for messages in _messages(plan) if plan.received is None else [plan.received]:
+    for messages in _one_ahead(_messages(plan)) if plan.received is None else [plan.received]:
         _take(plan, decoder, lanes, messages)
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")
@@ -117,7 +119,7 @@ def _quarantine(plan: ChangePlan, decoder: Decoder, lanes: Lanes, message: bytes
     lanes.keep("quarantine", picked, {place: reason})
 
 
-def _messages(plan: ChangePlan) -> Iterator[pa.Array]:
+def _messages(plan: ChangePlan) -> Generator[pa.Array]:
     import adbc_driver_postgresql.dbapi as adbc
 
     try:
@@ -128,6 +130,15 @@ def _messages(plan: ChangePlan) -> Iterator[pa.Array]:
                 yield batch.column(0)
     except (adbc.Error, OSError) as error:
         raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {_first_line(error)}") from None
+
+
+def _one_ahead(arrays: Generator[pa.Array]) -> Iterator[pa.Array]:
+    """The same; the next one is received while its predecessor is decoded."""
+    with closing(arrays), ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(next, arrays, None)
+        while (array := coming.result()) is not None:
+            coming = pool.submit(next, arrays, None)
+            yield array
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """The follower on its live stream: everything once, at steady cost, and by peeks again whenever the stream is lost."""
 
+import os
 import signal
 import time
 import uuid
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 
@@ -52,6 +54,11 @@ def walsender(made: Cluster, world: World) -> int | None:
     return rows[0][0] if rows else None
 
 
+def cpu_seconds(*pids: int) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in pids]
+    return sum(spent.user + spent.system for spent in times)
+
+
 def assert_arrives(world: World, rows: int) -> None:
     """The lake comes to hold exactly the source's rows, each event once."""
     until(lambda: len(world.current("orders")) == rows)
@@ -67,6 +74,17 @@ def test_changes_come_by_the_stream_and_once(source: Cluster, settings: Settings
         assert_arrives(world, 490)
         assert walsender(source, world) == reader
     assert len(world.raw("orders")) == 20 + 480 + 10 + 10
+
+
+def test_an_idle_follower_rests(source: Cluster, settings: Settings, spark: Any) -> None:
+    """Nothing is asked and nothing answered but for a sign of life: neither side may take a core for it."""
+    with streaming(source, settings, spark) as world:
+        time.sleep(2.0)
+        pid = walsender(source, world)
+        assert pid is not None
+        before = cpu_seconds(pid, os.getpid())
+        time.sleep(4.0)
+        assert cpu_seconds(pid, os.getpid()) - before < 1.0
 
 
 def test_an_alteration_is_followed_on_the_stream(source: Cluster, settings: Settings, spark: Any) -> None:

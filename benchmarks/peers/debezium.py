@@ -45,8 +45,14 @@ class Debezium:
 
     processes: tuple[psutil.Process, ...]
     folder: Path
+    server: str
     rest_port: int
     slot_active: Callable[[], bool]
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that have events."""
+        return tuple(sorted(path.name.removesuffix("-0") for path in self.folder.glob(f"data/{NAME}.public.*-0")))
 
     def pause(self) -> None:
         """Ends the connector's task, so that changes wait in the slot; both processes go on."""
@@ -126,7 +132,8 @@ def debezium(settings: Settings, tables: tuple[str, ...]) -> Iterator[Debezium]:
             processes.append(_start([*java, "kafka.Kafka", str(of_broker)], folder / "broker.log"))
             connect = "org.apache.kafka.connect.cli.ConnectStandalone"
             processes.append(_start([*java, connect, str(of_worker)], folder / "connect.log"))
-            peer = Debezium(tuple(processes), folder, ports["rest"], slot_active)
+            server = f"127.0.0.1:{ports['broker']}"
+            peer = Debezium(tuple(processes), folder, server, ports["rest"], slot_active)
             peer._until(lambda: _answers(ports["rest"]), "Kafka Connect")
             _request(ports["rest"], "POST", "/connectors", {"name": NAME, "config": _connector(url, tables)})
             peer.until_streaming()

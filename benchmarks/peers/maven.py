@@ -14,15 +14,16 @@ from stack.download import ivy_program
 Module = tuple[str, str, str]  # organisation, name, version
 
 
-def jars(settings: Settings, folder: str, wanted: tuple[Module, ...]) -> Path:
-    """The folder with the modules' jars and those they need; raises LakehouseError when Ivy cannot fetch them."""
+def jars(settings: Settings, folder: str, wanted: tuple[Module, ...], transitive: bool = True) -> Path:
+    """The folder with the modules' jars and, `transitive`, those they need; raises LakehouseError."""
     target = settings.cache / "peers" / folder
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as name:
         work = Path(name)
-        dependencies = "".join(f'<dependency org="{o}" name="{n}" rev="{v}" conf="default"/>' for o, n, v in wanted)
+        more = f'conf="default" transitive="{str(transitive).lower()}"'
+        dependencies = "".join(f'<dependency org="{o}" name="{n}" rev="{v}" {more}/>' for o, n, v in wanted)
         (work / "ivy.xml").write_text(
             '<ivy-module version="2.0"><info organisation="lakehouse" module="peers"/><configurations>'
             f'<conf name="default"/></configurations><dependencies>{dependencies}</dependencies></ivy-module>'

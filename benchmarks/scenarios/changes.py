@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
-from benchmarks.peers import debezium, recvlogical
+from benchmarks.peers import debezium, recvlogical, spark_kafka
 from benchmarks.workloads import SOURCE, insert, mixed
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
@@ -82,19 +83,20 @@ def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Work, transaction
                 peer.add(changes / received.seconds, received)
                 ours.add(changes / cost.seconds, cost)
         begin = (bench.runs + 1) * transactions
-        kafka = _debezium(bench, connection, tables, work, begin, transactions // KAFKA_SHARE)
-    return {"lakehouse": ours, "pg_recvlogical > /dev/null": peer, "Debezium → Kafka": kafka}
+        peers = _debezium(bench, connection, tables, work, begin, transactions // KAFKA_SHARE)
+    return {"lakehouse": ours, "pg_recvlogical > /dev/null": peer, **peers}
 
 
 def _debezium(
     bench: Bench, connection: psycopg.Connection, tables: tuple[str, ...], work: Work, begin: int, transactions: int
-) -> Measurement:
+) -> Results:
     """The next transactions of the same kind, from the start of the connector's task until Kafka has them all.
 
-    Broker and Connect run already. It comes after the others, so that its two JVMs take nothing from them.
+    Broker, Connect and Spark run already. It comes after the others, so that its JVMs take nothing from them. Spark
+    then reads what Kafka has, by itself: with both at once on these cores, both would be slower.
     """
-    result = Measurement("changes/s", does=debezium.DOES)
-    with debezium.debezium(bench.settings, tables) as peer:
+    result, stage = Measurement("changes/s", does=debezium.DOES), Measurement("changes/s", does=spark_kafka.DOES)
+    with debezium.debezium(bench.settings, tables) as peer, ExitStack() as stack:
         for run in range(bench.runs + 1):  # the first one warms it up
             peer.pause()
             before = peer.events()
@@ -102,14 +104,23 @@ def _debezium(
             with bench.cost(*peer.processes) as cost:
                 peer.resume()
                 peer.until_events(before + changes)
+            peer.pause()
+            if not run:
+                spark = stack.enter_context(
+                    spark_kafka.spark_kafka(bench.settings, peer.server, peer.topics, peer.folder)
+                )
+            with bench.cost(spark.process) as read:
+                rows = spark.read_on()
+            if rows != before + changes:
+                raise LakehouseError(f"Spark wrote {rows} rows for {before + changes} events")
             if run:
                 result.add(changes / cost.seconds, cost)
-        peer.pause()
+                stage.add(changes / read.seconds, read)
         sent = peer.events()
     if sent != changes * (bench.runs + 1):
         raise LakehouseError(f"Debezium sent {sent} events for {changes * (bench.runs + 1)} changes")
     result.notes = {"changes_per_run": changes}
-    return result
+    return {"Debezium → Kafka": result, "Kafka → Spark → Iceberg": stage}
 
 
 def _until_visible(bench: Bench, declarations: Declarations, rows: int) -> None:

@@ -1,0 +1,107 @@
+"""The stage behind Debezium that many users run: Spark reads the topics, parses the JSON and appends to Iceberg.
+
+It is a process of its own, warm between runs: `python -m benchmarks.peers.spark_kafka SERVER FOLDER TOPIC ...` reads
+on from where it stopped at each line of its standard input, and answers with how many rows it has written in all.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks.peers.maven import jars
+from benchmarks.workloads import columns_of
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+from lakehouse.spark import spark_session
+
+SPARK_KAFKA = "4.1.1"
+DOES = f"what comes after Debezium: Spark's Kafka source {SPARK_KAFKA} (available now), typed, appended to Iceberg"
+WANTED = (
+    ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_KAFKA),
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # of 4.1 there is none on Maven
+    ("org.apache.kafka", "kafka-clients", "3.9.1"),
+    ("org.apache.commons", "commons-pool2", "2.12.0"),
+)
+TABLE = "meta.bench_kafka"
+# Debezium's JSON, by the column's type in Postgres; what it writes as text, Spark's parser turns into the type.
+SPARK_TYPES = {
+    "int": "int", "smallint": "smallint", "bigint": "bigint", "boolean": "boolean", "double precision": "double",
+    "timestamptz": "timestamp", "timestamp": "bigint", "date": "int",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The stage's process."""
+
+    process: psutil.Process
+    _pipe: subprocess.Popen[str]
+
+    def read_on(self) -> int:
+        """Appends everything that the topics have; returns the rows in the table. Raises LakehouseError."""
+        assert self._pipe.stdin and self._pipe.stdout
+        self._pipe.stdin.write("\n")
+        self._pipe.stdin.flush()
+        answer = self._pipe.stdout.readline()
+        if not answer:
+            raise LakehouseError("Spark's Kafka stage has ended: its messages stand above")
+        return int(answer)
+
+
+@contextmanager
+def spark_kafka(settings: Settings, server: str, topics: tuple[str, ...], folder: Path) -> Iterator[Stage]:
+    """The stage for these topics, its session started."""
+    classes = jars(settings, f"spark-kafka-{SPARK_KAFKA}", WANTED, transitive=False)
+    conf = json.dumps(settings.spark.conf | {"spark.driver.extraClassPath": f"{classes}/*"})
+    command = [sys.executable, "-m", "benchmarks.peers.spark_kafka", server, str(folder), *topics]
+    environment = os.environ | {"LAKEHOUSE_SPARK__CONF": conf}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
+        stage = Stage(psutil.Process(process.pid), process)
+        try:
+            stage.read_on()
+            yield stage
+        finally:
+            assert process.stdin
+            process.stdin.close()
+
+
+def main(server: str, folder: Path, topics: list[str]) -> None:
+    """The process: a trigger and a count for each line."""
+    from pyspark.sql.functions import col, from_json
+
+    settings = load_settings()
+    session = spark_session(settings, "lakehouse-bench-kafka")
+    table = f"{settings.catalog_name}.{TABLE}"
+    row = ", ".join(f"{c.name}: {SPARK_TYPES.get(c.type, _spelled(c.type))}" for c in columns_of(_table(topics[0])))
+    event = (
+        f"struct<op: string, before: struct<{row}>, after: struct<{row}>, source: struct<lsn: bigint, txId: bigint>>"
+    )
+    session.sql(f"DROP TABLE IF EXISTS {table}")
+    session.sql(f"CREATE TABLE {table} (topic string, event {event}) USING iceberg")
+    options = {"kafka.bootstrap.servers": server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
+    messages = session.readStream.format("kafka").options(**options).load()
+    parsed = messages.select("topic", from_json(col("value").cast("string"), event).alias("event"))
+    writer = parsed.writeStream.format("iceberg").option("checkpointLocation", str(folder / "checkpoint"))
+    for _ in sys.stdin:
+        writer.trigger(availableNow=True).toTable(table).awaitTermination()
+        print(session.table(table).count(), flush=True)
+
+
+def _table(topic: str) -> str:
+    return topic.rpartition(".")[2]
+
+
+def _spelled(postgres: str) -> str:
+    return postgres.replace("numeric", "decimal") if postgres.startswith("numeric") else "string"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
