@@ -7,18 +7,28 @@ import re
 from datetime import datetime
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from lakehouse.times import Window, check_cron
 
 
 class Policy(BaseModel):
-    """Frozen, and strict about names: an unknown key is an error."""
+    """Frozen, and strict about names: an unknown key is an error. Numbers are finite: `.nan` is below no limit."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 CronText = Annotated[str, AfterValidator(check_cron)]
+GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")]  # becomes a schedule's name
+Hours = Annotated[float, Field(ge=0, le=24 * 366 * 100)]  # a century at most: what is older has no date
 
 
 class Cron(Policy):
@@ -52,7 +62,7 @@ class CompactPolicy(Policy):
 class ExpirePolicy(Policy):
     """Drop old snapshots, keeping the newest ones, and metadata files beyond a number."""
 
-    older_than_hours: float = Field(ge=0)
+    older_than_hours: Hours
     retain_last: int = Field(ge=1)
     keep_metadata_files: int = Field(ge=1, description="earlier metadata.json files that the table's log keeps")
 
@@ -60,7 +70,7 @@ class ExpirePolicy(Policy):
 class OrphanPolicy(Policy):
     """Take files out of the way that no snapshot refers to."""
 
-    older_than_hours: float = Field(ge=0)
+    older_than_hours: Hours
 
 
 class StatisticsPolicy(Policy):
@@ -73,7 +83,7 @@ class StatisticsPolicy(Policy):
 class TemporaryPolicy(Policy):
     """Drop what dbt left behind of a model: temporary relations, and objects no table knows."""
 
-    older_than_hours: float = Field(ge=0)
+    older_than_hours: Hours
 
 
 class ProbePolicy(Policy):
@@ -97,7 +107,7 @@ class MaintenancePolicy(Policy):
     compact: CompactPolicy | None = None
     expire_snapshots: ExpirePolicy | None = None
     remove_orphan_files: OrphanPolicy | None = None
-    keep_removed_hours: float | None = Field(None, ge=0, description="what is removed stays restorable so long")
+    keep_removed_hours: Hours | None = Field(None, description="what is removed stays restorable so long")
     statistics: StatisticsPolicy | None = None
     clean_dbt_temporary: TemporaryPolicy | None = None
     probe: ProbePolicy | None = None
@@ -135,7 +145,7 @@ class ProjectMaintenance(Policy):
 
     longest_write_hours: float = Field(gt=0, description="no retention may be shorter: a write may be as old")
     max_failed_share: float = Field(ge=0, le=1, description="a run fails above this share of failed tables")
-    groups: dict[str, ScheduleGroup] = Field(min_length=1)
+    groups: dict[GroupName, ScheduleGroup] = Field(min_length=1)
 
 
 LagLevel = Literal["ok", "warn", "error"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
@@ -25,13 +25,16 @@ from pyiceberg.types import DecimalType, LongType, NestedField, StringType, Time
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.look import folder_of, look, mib, objects
 from benchmarks.past import Past
+from benchmarks.peers.procedures import Actions, spark_procedures, trino_procedures
 from benchmarks.probe import measured, this_process
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy
 from lakehouse.trino import query
+from maintenance import removed
 from maintenance.declared import MaintainedTable
 from maintenance.outcome import TableName
+from maintenance.purge import purge
 from maintenance.run import run_action
 from maintenance.session import Session
 from stack.control import running
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 COMMITS, ROWS, DAYS = 5_000, 200, 14
 NAMESPACE = "bench_maintenance"
 SNAPSHOT_DAYS, ORPHAN_DAYS = 5, 3  # Spark's defaults
+KEEP_HOURS = 72  # what our actions take out of use is deleted only then
 COMMITS_PER_ORPHAN, ORPHAN_BYTES = 50, 6_000
 SPREAD = 1_000_003  # a prime: the keys of each commit lie all over the range, as those of updates do
 SCHEMA = Schema(
@@ -57,10 +61,14 @@ POLICY = MaintenancePolicy.model_validate(
         "compact": {"target_file_size_mb": 128, "min_input_files": 5},
         "expire_snapshots": {"older_than_hours": 24 * SNAPSHOT_DAYS, "retain_last": 1, "keep_metadata_files": 20},
         "remove_orphan_files": {"older_than_hours": 24 * ORPHAN_DAYS},
-        "keep_removed_hours": 24 * ORPHAN_DAYS,
+        "keep_removed_hours": KEEP_HOURS,
     }
 )
-Contender = Callable[[Bench, str], Iterator[tuple[str, Callable[[], object]]]]  # a table's actions in order, by name
+AGE_REMOVED = (
+    "UPDATE lakehouse.removed_files SET removed_at = removed_at - %s * interval '1 hour'"
+    ' WHERE namespace = %s AND "table" = %s'
+)
+Contender = Callable[[Bench, str], Actions]  # what it does to a table, in order
 
 
 def maintenance(bench: Bench) -> Results:
@@ -158,41 +166,37 @@ def _verify(bench: Bench, table: str, commits: int) -> None:
         raise LakehouseError(f"{NAMESPACE}.{table} has not the rows it was made with: {found}")
 
 
-def _lakehouse(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
+def _lakehouse(bench: Bench, table: str) -> Actions:
     def act(action: str) -> None:
         with closing(Session(bench.settings, start_spark=lambda: bench.session)) as session:
             [outcome] = run_action(session, action, [MaintainedTable(TableName(NAMESPACE, table), POLICY)])
         if outcome.status == "failed":
             raise LakehouseError(f"{action} of {outcome.table} failed: {outcome.error}")
 
+    def delete_what_is_due() -> None:
+        with removed.catalog_database(bench.settings) as connection:
+            connection.execute(AGE_REMOVED, (KEEP_HOURS, NAMESPACE, table))
+        with closing(Session(bench.settings)) as session:
+            purge(session, TableName(NAMESPACE, table), KEEP_HOURS)
+
     for action in ("compact", "expire_snapshots", "remove_orphan_files"):
         yield action, partial(act, action)
+    yield "deletion, when it is due", delete_what_is_due
 
 
-def _spark(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    def call(procedure: str, arguments: str = "") -> tuple[str, Callable[[], object]]:
-        catalog, name = bench.settings.catalog_name, f"{NAMESPACE}.{table}"
-        statement = f"CALL {catalog}.system.{procedure}(table => '{name}'{arguments})"
-        return procedure, lambda: bench.session.sql(statement).collect()
-
-    yield call("rewrite_data_files")
-    yield call("rewrite_manifests")
-    yield call("expire_snapshots")
-    yield call("remove_orphan_files", ", prefix_listing => true")  # its other way of listing needs Hadoop's S3 client
+def _spark(bench: Bench, table: str) -> Actions:
+    return spark_procedures(bench.session, bench.settings.catalog_name, f"{NAMESPACE}.{table}")
 
 
-def _trino(bench: Bench, table: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    def execute(procedure: str, arguments: str = "") -> tuple[str, Callable[[], object]]:
-        statement = f"ALTER TABLE {NAMESPACE}.{table} EXECUTE {procedure}{arguments}"
-        return procedure, lambda: query(bench.settings, statement)
-
-    yield execute("optimize")
-    yield execute("expire_snapshots", f"(retention_threshold => '{SNAPSHOT_DAYS}d')")
-    yield execute("remove_orphan_files", f"(retention_threshold => '{ORPHAN_DAYS}d')")
+def _trino(bench: Bench, table: str) -> Actions:
+    return trino_procedures(bench.settings, f"{NAMESPACE}.{table}", SNAPSHOT_DAYS, ORPHAN_DAYS)
 
 
 CONTENDERS: dict[str, tuple[Contender, str]] = {
-    "lakehouse": (_lakehouse, "its actions by this policy; what they take out of use is deleted when it is due"),
+    "lakehouse": (
+        _lakehouse,
+        "its actions with the same retention; what they take out of use is deleted when it is due",
+    ),
     "Spark procedures": (_spark, "called one after the other with their defaults"),
     "Trino": (_trino, "ALTER TABLE … EXECUTE, with the same retention"),
 }

@@ -112,6 +112,8 @@ def test_right_policies_are_read(tmp_path: Path) -> None:
             9,
             "expire_snapshots.older_than_hours: Input should be greater",
         ),
+        ("older_than_hours: 72", "older_than_hours: 1e9", 9, "older_than_hours: Input should be less than or equal"),
+        ("older_than_hours: 72", "older_than_hours: .nan", 9, "older_than_hours: Input should be a finite number"),
         (
             "older_than_hours: 72",
             "older_than_hours: 5",
@@ -180,6 +182,7 @@ def test_what_a_folder_gives_its_models_is_refused_in_dbt_project_yml(tmp_path: 
         ("budget_minutes: 120", "budget_minutes: -5", 8, "greater than 0"),
         ('"01:00-05:00"', '"01:00-25:00"', 9, "is not HH:MM-HH:MM"),
         ("budget_minutes", "budget_minute", 8, "Extra inputs"),
+        ("nightly:\n        cron", "every night:\n        cron", 6, "groups.every night.*should match pattern"),
     ],
 )
 def test_wrong_variables_are_refused_at_their_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
