@@ -55,9 +55,9 @@ sources:
           expire_snapshots: {older_than_hours: 0.0001, retain_last: 1, keep_metadata_files: 20}
           remove_orphan_files: {older_than_hours: 0.0001}
           keep_removed_hours: 72
-          probe: {key: id}
     tables:
       - name: busy
+        config: {meta: {maintenance: {<<: *all, probe: {key: id}}}}
       - name: quiet
       - name: archive
         config: {meta: {maintenance: {schedule_group: hourly, opt_out: read by nobody}}}

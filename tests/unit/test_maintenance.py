@@ -15,7 +15,7 @@ from lakehouse.commit import commit_on
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import CompactPolicy, ExpirePolicy
 from maintenance.command import app
-from maintenance.cuts import snapshots_of_cuts
+from maintenance.cuts import newest_cut, snapshots_of_cuts
 from maintenance.declared import maintained_tables, schedule_groups, select
 from maintenance.expire_snapshots import Expiry, decide, expirable
 from maintenance.figures import live_manifests, measure
@@ -170,6 +170,27 @@ def test_the_newest_cut_of_a_source_counts_however_old_it_is(catalog: SqlCatalog
     sales = TableName("raw_shop", "sales")
     assert snapshots_of_cuts(catalog, "shop", now - timedelta(days=1)) == {sales: frozenset({2})}
     assert snapshots_of_cuts(catalog, "shop", now - timedelta(days=30)) == {sales: frozenset({1, 2})}
+    assert newest_cut(catalog, "shop") == {sales: 2}
+
+
+def test_the_newest_cut_is_the_one_of_the_newest_epoch_and_position(catalog: SqlCatalog) -> None:
+    """After a recovery positions begin anew: epoch first, and of two cuts at one position the one published last."""
+    fields = [("source", pa.string()), ("epoch", pa.int32()), ("cut_lsn", pa.int64())]
+    fields += [("published_at", pa.timestamp("us", tz="UTC")), ("snapshots", pa.map_(pa.string(), pa.string()))]
+    cuts, now = catalog.create_table("meta.cuts", pa.schema(fields)), datetime.now(UTC)
+    rows = [(1, 900, 50, "1"), (2, 10, 40, "2"), (2, 20, 31, "3"), (2, 20, 30, "4")]
+    cuts.append(
+        pa.Table.from_pylist(
+            [
+                {"source": "shop", "epoch": epoch, "cut_lsn": lsn, "published_at": now - timedelta(minutes=minutes),
+                 "snapshots": [("sales", snapshot), ("items", f"9{snapshot}")]}
+                for epoch, lsn, minutes, snapshot in rows
+            ],
+            cuts.schema().as_arrow(),
+        )
+    )  # fmt: skip
+    assert newest_cut(catalog, "shop") == {TableName("raw_shop", "sales"): 4, TableName("raw_shop", "items"): 94}
+    assert newest_cut(catalog, "bank") == {}
 
 
 def test_without_cuts_nothing_is_protected_by_them(catalog: SqlCatalog) -> None:
