@@ -202,7 +202,7 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
         ExpireSnapshots(transaction).by_ids(surplus).commit()
     staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
-    catalog.remember(staged.metadata_location, staged.metadata)
+    catalog.remember(identifier, staged.metadata_location, staged.metadata)
     return _Staged(identifier, table.metadata_location, staged.metadata_location)
 
 

@@ -1,7 +1,8 @@
 """PyIceberg's catalog in a SQL database, without reading again what cannot have changed.
 
 A metadata file is never written twice, so its location says what is in it: a process that looks at many tables often,
-such as ingestion, asks the database where they are and reads the files of those that moved on.
+such as ingestion, asks the database where they are and reads the files of those that moved on. Only a table's newest
+one is kept: of a table that is published each second, a hundred would be a hundred megabytes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
-KNOWN_FILES = 1024
+KNOWN_TABLES = 4096
+Name = tuple[str, str]
 
 
 class LakeCatalog(SqlCatalog):
@@ -28,7 +30,7 @@ class LakeCatalog(SqlCatalog):
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        self._known: LRUCache[str, TableMetadata] = LRUCache(KNOWN_FILES)
+        self._known: LRUCache[Name, tuple[str, TableMetadata]] = LRUCache(KNOWN_TABLES)
         self._lock = Lock()
 
     def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
@@ -40,20 +42,21 @@ class LakeCatalog(SqlCatalog):
             found = session.scalars(select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted)).all()
         return {(row.table_namespace, row.table_name): self._convert_orm_to_iceberg(row) for row in found}
 
-    def remember(self, location: str, metadata: TableMetadata) -> None:
-        """What was just written to a metadata file."""
+    def remember(self, table: Name, location: str, metadata: TableMetadata) -> None:
+        """What was just written to a metadata file of the table."""
         with self._lock:
-            self._known[location] = metadata
+            self._known[table] = (location, metadata)
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location
         if not location:
             return super()._convert_orm_to_iceberg(orm_table)
+        name = (orm_table.table_namespace, orm_table.table_name)
         with self._lock:
-            metadata = self._known.get(location)
-        if metadata is None:
+            known, metadata = self._known.get(name, ("", None))
+        if metadata is None or known != location:
             metadata = FromInputFile.table_metadata(self._io.new_input(location))
-            self.remember(location, metadata)
+            self.remember(name, location, metadata)
         identifier = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
         return Table(identifier, metadata, location, self._io, self)
 
