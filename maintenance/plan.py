@@ -19,8 +19,7 @@ from maintenance.rates import Rates, Work
 
 # What a reader pays: to open a file, to apply a delete file, to plan over a manifest, to load metadata.json.
 SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST, SECONDS_A_METADATA_MB = 0.005, 0.02, 0.005, 0.02
-SECONDS_WITHOUT_STATISTICS = 0.5  # a join in the wrong order costs far more, but not each query has one
-SECONDS_OUT_OF_ORDER = 0.5  # a lookup reads files that it could pass over
+SCANNED_BYTES_A_SECOND = 100e6  # without statistics, or out of order, a reader reads what it could have passed over
 SECONDS_A_FREED_GIGABYTE = 1.0  # a freed gigabyte counts as a second saved
 NOT_THERE = "not in the lake yet"
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
@@ -218,7 +217,7 @@ def _compact(health: Health, policy: MaintenancePolicy) -> Need | None:
     fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
     gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
     if health.rewritable_partitions and not health.rewritable_files:
-        gain += SECONDS_OUT_OF_ORDER
+        gain += health.rewritable_bytes / SCANNED_BYTES_A_SECOND
     return Need("compact", ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
 
 
@@ -258,7 +257,7 @@ def _statistics(health: Health, policy: MaintenancePolicy) -> Need | None:
     reason = "no statistics"
     if there:
         reason = f"{share:.0%} of the rows changed since the statistics, {health.statistics_age_hours:.0f} h ago"
-    return Need("drop_extended_stats", reason, Work(health.bytes), share * SECONDS_WITHOUT_STATISTICS)
+    return Need("drop_extended_stats", reason, Work(health.bytes), share * health.bytes / SCANNED_BYTES_A_SECOND)
 
 
 def _temporary(health: Health, policy: MaintenancePolicy) -> Need | None:
