@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "maintain": ("cli.maintain", "app"),
     "reconcile": ("cli.reconcile", "reconcile"),
     "erase": ("cli.erase", "erase"),
+    "backup": ("cli.backup", "backup"),
+    "restore-backup": ("cli.backup", "restore_backup"),
     "sql": ("cli.sql", "sql"),
     "show": ("cli.show", "show"),
     "demo": ("cli.demo", "demo"),

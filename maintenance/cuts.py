@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThanOrEqual
@@ -37,8 +37,21 @@ def newest_cut(catalog: SqlCatalog, source: str) -> dict[TableName, int]:
     return {table: next(iter(ids)) for table, ids in named.items()}
 
 
+def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
+    """The newest cut of a source in a state of `meta.cuts`: `epoch`, `cut_lsn`, `cut_at` and `snapshots`."""
+    condition = _newest(cuts, source)
+    rows = _read(cuts, condition, (*ORDER, "cut_at", "snapshots")).to_pylist() if condition is not None else []
+    return rows[0] if rows else None
+
+
 def _named_by_newest(cuts: Table, source: str) -> dict[TableName, set[int]]:
-    """By the newest cut alone. It is found by its position: those of years are not read with all they name."""
+    """By the newest cut alone."""
+    condition = _newest(cuts, source)
+    return _named(cuts, source, condition) if condition is not None else {}
+
+
+def _newest(cuts: Table, source: str) -> BooleanExpression | None:
+    """The newest cut, found by its position: those of years are not read with all they name."""
     now = datetime.now(UTC)
     for back in LOOKS_BACK:
         condition = _since(source, now - back) if back else EqualTo(term="source", value=source)
@@ -47,10 +60,8 @@ def _named_by_newest(cuts: Table, source: str) -> dict[TableName, set[int]]:
             newest = positions.slice(0, 1).to_pylist()[0]
             at = newest["published_at"].isoformat()
             exactly = (EqualTo(term=name, value=newest[name]) for name in ("epoch", "cut_lsn"))
-            return _named(
-                cuts, source, And(_since(source, at), LessThanOrEqual(term="published_at", value=at), *exactly)
-            )
-    return {}
+            return And(_since(source, at), LessThanOrEqual(term="published_at", value=at), *exactly)
+    return None
 
 
 def _named(cuts: Table, source: str, condition: BooleanExpression) -> dict[TableName, set[int]]:

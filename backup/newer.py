@@ -1,0 +1,103 @@
+"""Metadata files of a table that are newer than the one its catalog entry names.
+
+Not each of them was ever published: a writer that lost a race, or died before its commit, leaves one behind. For a raw
+table that does not matter, as it is chosen by the snapshot that a cut names. Of any file that is chosen, all files that
+it needs have to be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog import DATA_OPERATIONS
+from maintenance.lake import list_objects
+from maintenance.reachable import files_of
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+MAX_FILES = 2_000  # that are read of a table
+
+
+@dataclass
+class Newer:
+    """What lies below a table's location: its metadata files, the newest first, and all objects."""
+
+    io: PyArrowFileIO
+    table: Table
+    locations: list[str]
+    objects: frozenset[str]
+
+    def states(self) -> Iterator[Table]:
+        """The table by each of its metadata files, the newest first, the catalog's at last."""
+        for location in self.locations[:MAX_FILES]:
+            if (found := read_table(self.io, self.table, location)) is not None:
+                yield found
+            if location == self.table.metadata_location:
+                return
+
+    def at_snapshot(self, snapshot_id: int) -> Table | None:
+        """The newest state with the rows of a snapshot: nothing but compactions has come behind it."""
+        return next((t for t in self.states() if _has_rows_of(t, snapshot_id) and self.is_whole(t)), None)
+
+    def until(self, milliseconds: int) -> Table | None:
+        """The newest state whose last commit is not behind a moment."""
+        return next((t for t in self.states() if _committed(t) <= milliseconds and self.is_whole(t)), None)
+
+    def is_whole(self, table: Table) -> bool:
+        """Whether everything that its newest snapshot needs is there."""
+        snapshot = table.current_snapshot()
+        if snapshot is None:
+            return True
+        try:
+            needed = files_of(table, [snapshot])
+        except (FileNotFoundError, ValueError):
+            return False
+        below = self.table.location().rstrip("/") + "/"
+        return all(path in self.objects for path in needed if path.startswith(below))
+
+
+def newer_than(io: PyArrowFileIO, table: Table) -> Newer:
+    """Looks at what lies below the table's location."""
+    objects = list_objects(io, table.location())
+    metadata = [stored for stored in objects if stored.path.endswith(".metadata.json")]
+    ordered = sorted(metadata, key=lambda stored: (version(stored.path), stored.modified), reverse=True)
+    return Newer(io, table, [stored.path for stored in ordered], frozenset(stored.path for stored in objects))
+
+
+def version(location: str) -> int:
+    """The number that a metadata file's name begins with, as every writer counts on; -1 for another name."""
+    number = location.rpartition("/")[2].partition("-")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def read_table(io: PyArrowFileIO, table: Table, location: str) -> Table | None:
+    """The table by one metadata file; None where that is gone, broken, or another table's."""
+    from pyiceberg.serializers import FromInputFile
+
+    try:
+        metadata = FromInputFile.table_metadata(io.new_input(location))
+    except (FileNotFoundError, ValueError):
+        return None
+    if metadata.table_uuid != table.metadata.table_uuid:
+        return None
+    return type(table)(table.name(), metadata, location, io, table.catalog)
+
+
+def _has_rows_of(table: Table, snapshot_id: int) -> bool:
+    snapshot: Snapshot | None = table.current_snapshot()
+    while snapshot is not None and snapshot.snapshot_id != snapshot_id:
+        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+            return False
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    return snapshot is not None
+
+
+def _committed(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    return snapshot.timestamp_ms if snapshot else 0

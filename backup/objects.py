@@ -1,0 +1,66 @@
+"""Copies of the warehouse's objects. An object is never changed once it is written, so what is there is not copied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from maintenance.lake import list_objects
+
+if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+
+COPIERS, CHUNK = 8, 8 * 1024 * 1024
+T = TypeVar("T")
+Say = Callable[[str], None]
+
+
+def save_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lambda step: None) -> tuple[int, int]:
+    """Copies what the folder lacks; returns how many objects and bytes. One that goes meanwhile is passed over."""
+    root = warehouse.rstrip("/") + "/"
+    lacking = []
+    for stored in list_objects(io, warehouse):
+        target = folder / stored.path.removeprefix(root)
+        if not (target.exists() and target.stat().st_size == stored.size):
+            lacking.append((stored.path, target))
+    say(f"copying {len(lacking)} objects")
+
+    def copy(pair: tuple[str, Path]) -> int:
+        path, target = pair
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f"{target.name}.part")
+        try:
+            with io.new_input(path).open() as source, part.open("wb") as file:
+                size = sum(file.write(chunk) for chunk in iter(lambda: source.read(CHUNK), b""))
+        except FileNotFoundError:
+            part.unlink(missing_ok=True)
+            return 0
+        part.replace(target)
+        return size
+
+    return _all(copy, lacking)
+
+
+def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lambda step: None) -> tuple[int, int]:
+    """Writes the folder's objects that the warehouse lacks; returns how many and their bytes."""
+    root = warehouse.rstrip("/") + "/"
+    there = {stored.path for stored in list_objects(io, warehouse)}
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part")
+    lacking = [(path, root + path.relative_to(folder).as_posix()) for path in paths]
+    lacking = [(path, target) for path, target in lacking if target not in there]
+    say(f"writing {len(lacking)} objects")
+
+    def copy(pair: tuple[Path, str]) -> int:
+        path, target = pair
+        with path.open("rb") as file, io.new_output(target).create() as stream:
+            return sum(stream.write(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
+
+    return _all(copy, lacking)
+
+
+def _all(copy: Callable[[T], int], pairs: Iterable[T]) -> tuple[int, int]:
+    with ThreadPoolExecutor(COPIERS) as pool:
+        sizes = list(pool.map(copy, pairs))
+    return len(sizes), sum(sizes)

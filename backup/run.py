@@ -1,0 +1,119 @@
+"""A backup and a restore from beginning to end.
+
+The database first, the objects second: files are written before the catalog names them, and deleted only when they have
+been out of use for `keep_removed_hours`, so that every file of the dump's tables is there for that time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from backup.dump import dump_catalog, load_catalog
+from backup.forward import Forward, roll_forward
+from backup.objects import load_objects, save_objects
+from ingestion import lease, state
+from ingestion.source import connect_source, read_slot
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from maintenance.lake import list_relations
+from maintenance.session import Session
+
+DUMP, OBJECTS, ABOUT = "catalog.dump", "warehouse", "backup.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Backup:
+    """What was written: how many tables the catalog names, objects and bytes copied by this run."""
+
+    tables: int
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Restored:
+    """When the backup was made, objects written back to the warehouse, and how far the catalog was rolled forward."""
+
+    made_at: datetime
+    objects: int
+    forward: Forward
+
+
+def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, say: Say = lambda step: None) -> Backup:
+    """Writes a backup, or brings one up to date: objects that are there are not copied again. Raises LakehouseError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
+    made_at = datetime.now(UTC)
+    say("dumping the catalog")
+    dump_catalog(settings, folder / DUMP)
+    with closing(Session(settings)) as session:
+        session.check()
+        tables = len(list_relations(session.catalog))
+        copied = (0, 0) if catalog_only else save_objects(session.io, settings.warehouse, folder / OBJECTS, say)
+    about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
+    (folder / ABOUT).write_text(json.dumps(about) + "\n")
+    return Backup(tables, *copied)
+
+
+def restore_backup(settings: Settings, folder: Path, warehouse: bool = False, say: Say = lambda step: None) -> Restored:
+    """Restores the catalog and rolls it forward to what the warehouse holds.
+
+    With `warehouse`, that was lost too: objects that it lacks are written back first. Raises LakehouseError, with nothing changed, where a follower is at work or the folder holds no backup of this lake.
+    """
+    about = _about(settings, folder)
+    if warehouse and about["catalog_only"]:
+        raise LakehouseError(f"{folder} was made with --catalog-only: it holds no objects to write back")
+    _refuse_a_living_lake(settings)
+    with closing(Session(settings)) as session:
+        session.check()
+        written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if warehouse else (0, 0)
+    say("restoring the catalog")
+    load_catalog(settings, folder / DUMP)
+    forward = roll_forward(settings, lambda source: _slot(settings, source), not warehouse, say)
+    return Restored(datetime.fromisoformat(about["made_at"]), written[0], forward)
+
+
+def _about(settings: Settings, folder: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads((folder / ABOUT).read_text())
+    except (OSError, ValueError):
+        raise LakehouseError(f"{folder} holds no backup: name a folder that `lakehouse backup` has made") from None
+    if about["warehouse"].rstrip("/") != settings.warehouse.rstrip("/"):
+        raise LakehouseError(
+            f"{folder} is of the warehouse {about['warehouse']}, not {settings.warehouse}: "
+            "metadata names its files in full"
+        )
+    return about
+
+
+def _refuse_a_living_lake(settings: Settings) -> None:
+    """Raises LakehouseError while somebody ingests: what is published during a restore would be lost."""
+    with state.connect_catalog(settings) as states:
+        if states.execute("SELECT to_regclass('lakehouse.leases')").fetchone() == (None,):
+            return
+        for (source,) in states.execute("SELECT source FROM lakehouse.leases ORDER BY source").fetchall():
+            if (held := lease.holder_of(states, source)) is not None:
+                raise LakehouseError(f"source {source!r}: {held[0]} is at work: stop it, then run this again")
+
+
+def _slot(settings: Settings, source: str) -> int | None:
+    """How far the source's slot was consumed; None where it cannot be asked."""
+    try:
+        with connect_source(settings, source) as connection:
+            slot = read_slot(connection, _slot_name(settings, source))
+    except LakehouseError:
+        return None
+    return slot.confirmed_lsn if slot else None
+
+
+def _slot_name(settings: Settings, source: str) -> str:
+    return settings.source(source).slot or f"lakehouse_{source}"
