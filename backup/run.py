@@ -67,7 +67,8 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
 def restore_backup(settings: Settings, folder: Path, warehouse: bool = False, say: Say = lambda step: None) -> Restored:
     """Restores the catalog and rolls it forward to what the warehouse holds.
 
-    With `warehouse`, that was lost too: objects that it lacks are written back first. Raises LakehouseError, with nothing changed, where a follower is at work or the folder holds no backup of this lake.
+    With `warehouse`, that was lost too: objects that it lacks are written back first. Raises LakehouseError, with
+    nothing changed, where a follower is at work or the folder holds no backup of this lake.
     """
     about = _about(settings, folder)
     if warehouse and about["catalog_only"]:

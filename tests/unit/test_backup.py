@@ -1,0 +1,99 @@
+"""How a restored catalog is rolled forward: which cut counts, and when a source may go on by itself."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+
+from backup.forward import Cut, choose, why_not
+from backup.newer import newer_than, version
+from backup.objects import load_objects, save_objects
+from ingestion.state import Position, Stream
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def cut(lsn: int, epoch: int = 1, *tables: str) -> Cut:
+    return Cut(epoch, lsn, NOW, dict.fromkeys(tables, 1))
+
+
+@pytest.mark.parametrize(
+    ("found", "slots", "place"),
+    [
+        ([{"a": cut(9)}, {"a": cut(5)}], {"a": 6}, 0),
+        ([{"a": cut(9), "b": cut(3)}, {"a": cut(5), "b": cut(4)}], {"a": 6, "b": 5}, 1),
+        ([{"a": cut(9), "b": cut(3)}, {"a": cut(5), "b": cut(4)}], {"a": 6, "b": 4}, 0),
+        ([{"a": cut(9), "b": cut(3)}, {"a": cut(5), "b": cut(4)}], {"a": 6, "b": None}, 1),
+        ([{"a": cut(1, 2)}, {"a": cut(5, 1)}], {"a": 7}, 0),
+        ([{}], {"a": None}, 0),
+    ],
+)
+def test_the_newest_cuts_count_unless_a_slot_proves_that_others_were_published(
+    found: list[dict[str, Cut]], slots: dict[str, int | None], place: int
+) -> None:
+    assert choose(found, slots) == place
+
+
+def test_a_source_goes_on_only_when_its_tables_are_what_they_were() -> None:
+    stream = Stream("shop", 1, 5, "slot", "1", 1, 1, 4, NOW, [], NOW, 0)
+    sales, stores = Position("sales", 1, 5, "streaming"), Position("stores", 1, 5, "streaming")
+    both = {"sales": sales, "stores": stores}
+    assert why_not(stream, both, cut(9, 1, "sales", "stores")) is None
+    assert why_not(stream, both, cut(9, 2, "sales", "stores")) == "it was recovered since: epoch 1 is now 2"
+    assert "stores joined or left" in (why_not(stream, both, cut(9, 1, "sales")) or "")
+    assert "more joined or left" in (why_not(stream, both, cut(9, 1, "more", "sales", "stores")) or "")
+    parked = {**both, "stores": Position("stores", 1, 5, "parked")}
+    assert "stores joined or left" in (why_not(stream, parked, cut(9, 1, "sales")) or "")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("shop")
+    return catalog.create_table("shop.sales", SCHEMA)
+
+
+def append(table: Table, *numbers: int) -> None:
+    for number in numbers:
+        table.append(pa.Table.from_pylist([{"id": number}], SCHEMA))
+
+
+def test_the_newest_whole_state_at_a_snapshot_is_found_from_an_old_metadata_file(table: Table) -> None:
+    append(table, 1, 2)
+    old = table.catalog.load_table("shop.sales")
+    append(table, 3, 4)
+    middle, last = table.snapshots()[2], table.snapshots()[3]
+    io = cast(Any, table.io)
+    newer = newer_than(io, old)
+    assert [len(state.scan().to_arrow()) for state in newer.states()] == [4, 3, 2]
+    found = newer.at_snapshot(middle.snapshot_id)
+    assert found is not None and len(found.scan().to_arrow()) == 3
+    until = newer.until(last.timestamp_ms - 1)
+    assert until is not None and until.metadata_location == found.metadata_location
+    newest = {task.file.file_path for task in table.scan().plan_files()}
+    before = {task.file.file_path for task in found.scan().plan_files()}
+    (lost,) = newest - before
+    table.io.delete(lost)
+    whole = next(state for state in newer_than(io, old).states() if newer_than(io, old).is_whole(state))
+    assert whole.metadata_location == found.metadata_location, "what lacks a file is passed over"
+
+
+def test_versions_of_metadata_files_are_those_of_their_names() -> None:
+    assert [version(f"s3://w/t/metadata/{name}") for name in ("00012-ab.metadata.json", "v3.metadata.json")] == [12, -1]
+
+
+def test_objects_are_copied_once_and_written_back_where_they_lack(table: Table, tmp_path: Path) -> None:
+    append(table, 1)
+    io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
+    first, size = save_objects(io, warehouse, folder)
+    assert first > 3 and size > 0
+    assert save_objects(io, warehouse, folder) == (0, 0)
+    path = next(task.file.file_path for task in table.scan().plan_files())
+    io.delete(path)
+    assert load_objects(io, warehouse, folder)[0] == 1
+    assert len(table.scan().to_arrow()) == 1
