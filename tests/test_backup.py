@@ -103,7 +103,7 @@ def test_a_publish_that_was_staged_and_never_made_is_made_by_the_restore(
 def test_a_table_that_was_altered_since_the_backup_has_to_be_recovered_and_keeps_its_history(
     settings: Settings, spark: Any, tmp_path: Path
 ) -> None:
-    from ingestion import recover
+    from ingestion import recover_source
 
     world = begin(settings, spark, tmp_path)
     world.sql("ALTER TABLE orders ADD COLUMN more text")
@@ -116,7 +116,7 @@ def test_a_table_that_was_altered_since_the_backup_has_to_be_recovered_and_keeps
     assert "orders was altered" in done.forward.to_recover[world.source.name]
     with pytest.raises(LakehouseError, match=r"restored from a backup.*--recover"):
         world.ingest(spark)
-    recover(world.settings, world.declarations, world.source.name, spark)
+    recover_source(world.settings, world.declarations, world.source.name, spark)
     fill(world, 6001, 20)
     world.ingest(spark)
     assert_right(world)
