@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from backup.newer import Newer, newer_than
+from backup.newer import Newer, cycle_of, newer_than
 from ingestion import state
+from ingestion.meta_tables import SCHEMAS
 from ingestion.publish import CUTS
 from lakehouse.catalog import load_table
 from lakehouse.errors import LakehouseError
@@ -147,8 +148,11 @@ def _moves(
 ) -> dict[TableName, tuple[str, str]]:
     """Where each table's pointer goes; tables without any whole state are noted as gone."""
     moves: dict[TableName, tuple[str, str]] = {}
-    newest = tip.current_snapshot() if tip is not None else None
-    until = newest.timestamp_ms if newest is not None else None
+    last = tip.current_snapshot() if tip is not None else None
+    cycles = (
+        frozenset(cycle_of(snapshot) for snapshot in tip.metadata.snapshots) - {""} if tip is not None else frozenset()
+    )
+    until = (last.timestamp_ms, cycles) if last is not None else None
     for relation in list_relations(session.catalog):
         if relation.kind != "table":
             continue
@@ -173,14 +177,16 @@ def _load(session: Session, name: TableName) -> Table | None:
         return None
 
 
-def _state_of(newer: Newer, name: TableName, cuts: Mapping[str, Cut], until: int | None) -> Table | None:
+def _state_of(
+    newer: Newer, name: TableName, cuts: Mapping[str, Cut], until: tuple[int, frozenset[str]] | None
+) -> Table | None:
     source = name.namespace.removeprefix("raw_")
     if source != name.namespace and source in cuts:
         snapshot_id = cuts[source].snapshots.get(name.name)
         if snapshot_id is not None and (found := newer.at_snapshot(snapshot_id)) is not None:
             return found
-    if until is not None and (source != name.namespace or name.namespace == "meta"):
-        return newer.until(until)
+    if until is not None and (source != name.namespace or (name.namespace == "meta" and name.name in SCHEMAS)):
+        return newer.until(*until)
     return next((table for table in newer.states() if newer.is_whole(table)), None)
 
 

@@ -44,9 +44,9 @@ class Newer:
         """The newest state with the rows of a snapshot: nothing but compactions has come behind it."""
         return next((t for t in self.states() if _has_rows_of(t, snapshot_id) and self.is_whole(t)), None)
 
-    def until(self, milliseconds: int) -> Table | None:
-        """The newest state whose last commit is not behind a moment."""
-        return next((t for t in self.states() if _committed(t) <= milliseconds and self.is_whole(t)), None)
+    def until(self, milliseconds: int, cycles: frozenset[str] = frozenset()) -> Table | None:
+        """The newest state whose last commit is not behind a moment, or is of one of these cycles."""
+        return next((t for t in self.states() if _is_within(t, milliseconds, cycles) and self.is_whole(t)), None)
 
     def is_whole(self, table: Table) -> bool:
         """Whether everything that its newest snapshot needs is there."""
@@ -98,6 +98,11 @@ def _has_rows_of(table: Table, snapshot_id: int) -> bool:
     return snapshot is not None
 
 
-def _committed(table: Table) -> int:
+def cycle_of(snapshot: Snapshot) -> str:
+    """The cycle of ingestion that made a snapshot; empty for another writer's."""
+    return snapshot.summary.additional_properties.get("lakehouse.cycle", "") if snapshot.summary else ""
+
+
+def _is_within(table: Table, milliseconds: int, cycles: frozenset[str]) -> bool:
     snapshot = table.current_snapshot()
-    return snapshot.timestamp_ms if snapshot else 0
+    return snapshot is None or snapshot.timestamp_ms <= milliseconds or cycle_of(snapshot) in cycles

@@ -234,7 +234,7 @@ def _stage_cut(
         schema=table.schema().as_arrow(),
     )
     files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
-    append = TableAppend(CUTS, files, {"lakehouse.source": publication.source})
+    append = TableAppend(CUTS, files, {"lakehouse.source": publication.source, "lakehouse.cycle": publication.cycle_id})
     return [_stage(catalog, _begin(table, append), settings.ingestion.max_snapshots)]
 
 
