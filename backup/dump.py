@@ -15,10 +15,15 @@ from lakehouse.urls import parse_url
 from stack.accounts import packaged_programs
 
 
+# Tables and not schemas: the role owns those, and may not make schemas.
+TABLES = ("lakehouse.*", "iceberg_*")
+
+
 def dump_catalog(settings: Settings, to: Path) -> None:
     """Writes the database to a file in pg_dump's custom format, consistent at one moment; raises LakehouseError."""
     part = to.with_name(f"{to.name}.part")
-    _run(settings, "pg_dump", "--format=custom", "--no-owner", f"--file={part}")
+    tables = [f"--table={pattern}" for pattern in TABLES]
+    _run(settings, "pg_dump", "--format=custom", "--no-owner", *tables, f"--file={part}")
     part.replace(to)
 
 

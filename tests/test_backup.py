@@ -25,7 +25,9 @@ pytestmark = pytest.mark.stack
 def destroy_catalog(settings: Settings) -> None:
     """What a new, empty catalog database holds after `lakehouse up`."""
     with state.connect_catalog(settings) as catalog:
-        catalog.execute("DROP SCHEMA IF EXISTS lakehouse CASCADE")
+        tables = catalog.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'lakehouse'").fetchall()
+        for (name,) in tables:
+            catalog.execute(f"DROP TABLE lakehouse.{name}")
         catalog.execute("DELETE FROM iceberg_tables")
         catalog.execute("DELETE FROM iceberg_namespace_properties")
 
