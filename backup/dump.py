@@ -1,4 +1,8 @@
-"""The catalog's database as one file, by Postgres's own tools."""
+"""The catalog's database as one file, by Postgres's own tools.
+
+Iceberg's tables and those of the schema `lakehouse` are dumped, as the catalog's role owns these and nothing else. It may
+not make tables in `public`: `lakehouse up`, or whoever set the database up, has made Iceberg's, and a restore fills them.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +18,14 @@ from lakehouse.settings import Settings
 from lakehouse.urls import parse_url
 from stack.accounts import packaged_programs
 
-
-# Tables and not schemas: the role owns those, and may not make schemas.
-TABLES = ("lakehouse.*", "iceberg_*")
+STATE = "lakehouse"
+ICEBERG = ("iceberg_tables", "iceberg_namespace_properties")
 
 
 def dump_catalog(settings: Settings, to: Path) -> None:
     """Writes the database to a file in pg_dump's custom format, consistent at one moment; raises LakehouseError."""
     part = to.with_name(f"{to.name}.part")
-    tables = [f"--table={pattern}" for pattern in TABLES]
+    tables = [f"--table={pattern}" for pattern in (f"{STATE}.*", *ICEBERG)]
     _run(settings, "pg_dump", "--format=custom", "--no-owner", *tables, f"--file={part}")
     part.replace(to)
 
@@ -31,19 +34,43 @@ def load_catalog(settings: Settings, dump: Path) -> None:
     """Replaces what the database holds by the dump: all of it or, when that fails, nothing."""
     if not dump.exists():
         raise LakehouseError(f"{dump} is not there: name a folder that `lakehouse backup` has made")
-    _run(settings, "pg_restore", "--clean", "--if-exists", "--no-owner", "--single-transaction", str(dump))
+    emptied = "".join(f"DELETE FROM {table};\n" for table in ICEBERG)
+    rows = _script(dump, "--data-only", *(f"--table={table}" for table in ICEBERG))
+    tables = _script(dump, "--clean", "--if-exists", "--no-owner", f"--schema={STATE}")
+    script = f"CREATE SCHEMA IF NOT EXISTS {STATE};\n" if _lacks_schema(settings) else ""
+    options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", "--file=-")
+    _run(settings, "psql", *options, given=script + emptied + rows + tables)
 
 
-def _run(settings: Settings, program: str, *arguments: str) -> None:
+def _script(dump: Path, *options: str) -> str:
+    """A part of the dump as SQL."""
+    done = subprocess.run([_program("pg_restore"), *options, "--file=-", str(dump)], capture_output=True, text=True)
+    if done.returncode:
+        raise LakehouseError(f"{dump}: {_reason(done.stderr)}")
+    return done.stdout
+
+
+def _lacks_schema(settings: Settings) -> bool:
+    answer = _run(settings, "psql", "--no-psqlrc", "-Atc", f"SELECT to_regnamespace('{STATE}') IS NULL")
+    return answer.strip() == "t"
+
+
+def _run(settings: Settings, program: str, *arguments: str, given: str | None = None) -> str:
     url = parse_url(settings.catalog_dsn())
     place = make_conninfo(
         host=url.host, port=url.port, dbname=url.database, user=url.user, connect_timeout=10, **dict(url.options)
     )
     command = [_program(program), f"--dbname={place}", "--no-password", *arguments]
-    done = subprocess.run(command, env={**os.environ, "PGPASSWORD": url.password}, capture_output=True, text=True)
+    environment = {**os.environ, "PGPASSWORD": url.password}
+    done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
-        raise LakehouseError(f"{program} of {url.database} at {url.host}:{url.port}: {(lines or ['no message'])[0]}")
+        raise LakehouseError(f"{program} of {url.database} at {url.host}:{url.port}: {_reason(done.stderr)}")
+    return done.stdout
+
+
+def _reason(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if "error" in line.lower()] or errors.splitlines()
+    return lines[0] if lines else "no message"
 
 
 def _program(name: str) -> str:
