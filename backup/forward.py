@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from backup.newer import Newer, cycle_of, newer_than
+from backup.newer import Newer, any_table, cycle_of, newer_than
 from ingestion import state
 from ingestion.meta_tables import SCHEMAS
 from ingestion.publish import CUTS
@@ -103,7 +103,8 @@ def _sources(states: psycopg.Connection[Any]) -> list[str]:
 
 def _newest_cuts(session: Session, slots: Mapping[str, int | None]) -> tuple[Table | None, dict[str, Cut]]:
     """The newest state of meta.cuts that takes back nothing which a slot has passed, and each source's cut in it."""
-    table = load_table(session.catalog, *CUTS)
+    relation = next((r for r in list_relations(session.catalog) if r.name == CUTS), None)
+    table = (_load(session, relation.name) or any_table(session, relation)) if relation else None
     if table is None:
         return None, {}
     newer = newer_than(session.io, table)
@@ -157,7 +158,7 @@ def _moves(
         if relation.kind != "table":
             continue
         say(f"looking at {relation.name}")
-        table = _load(session, relation.name)
+        table = _load(session, relation.name) or any_table(session, relation)
         if table is None:
             forward.gone.append(str(relation.name))
             continue
@@ -235,7 +236,8 @@ def _altered(session: Session, source: str, since: int) -> str | None:
     """Whether a table of the source was altered since the position of the backup."""
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 
-    table = load_table(session.catalog, "meta", "schema_changes")
+    relation = next((r for r in list_relations(session.catalog) if r.name == ("meta", "schema_changes")), None)
+    table = (_load(session, relation.name) or any_table(session, relation)) if relation else None
     newest = next(newer_than(session.io, table).states(), None) if table is not None else None
     if newest is None:
         return None

@@ -8,12 +8,14 @@ it needs have to be there.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog import DATA_OPERATIONS
-from maintenance.lake import list_objects
+from maintenance.lake import Relation, list_objects
 from maintenance.reachable import files_of
+from maintenance.session import Session
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
@@ -33,12 +35,10 @@ class Newer:
     objects: frozenset[str]
 
     def states(self) -> Iterator[Table]:
-        """The table by each of its metadata files, the newest first, the catalog's at last."""
+        """The table by each of its metadata files, the newest first."""
         for location in self.locations[:MAX_FILES]:
             if (found := read_table(self.io, self.table, location)) is not None:
                 yield found
-            if location == self.table.metadata_location:
-                return
 
     def at_snapshot(self, snapshot_id: int) -> Table | None:
         """The newest state with the rows of a snapshot: nothing but compactions has come behind it."""
@@ -67,6 +67,20 @@ def newer_than(io: PyArrowFileIO, table: Table) -> Newer:
     metadata = [stored for stored in objects if stored.path.endswith(".metadata.json")]
     ordered = sorted(metadata, key=lambda stored: (version(stored.path), stored.modified), reverse=True)
     return Newer(io, table, [stored.path for stored in ordered], frozenset(stored.path for stored in objects))
+
+
+def any_table(session: Session, relation: Relation) -> Table | None:
+    """A table whose metadata file is gone, by the newest one that lies beside it; None when there is none."""
+    from pyiceberg.serializers import FromInputFile
+    from pyiceberg.table import Table
+
+    listed = list_objects(session.io, f"{relation.location}metadata")
+    paths = [stored.path for stored in listed if stored.path.endswith(".metadata.json")]
+    for path in sorted(paths, key=version, reverse=True):
+        with suppress(FileNotFoundError, ValueError):
+            metadata = FromInputFile.table_metadata(session.io.new_input(path))
+            return Table(relation.name, metadata, path, session.io, session.catalog)
+    return None
 
 
 def version(location: str) -> int:
