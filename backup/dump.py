@@ -1,7 +1,8 @@
 """The catalog's database as one file, by Postgres's own tools.
 
-Iceberg's tables and those of the schema `lakehouse` are dumped, as the catalog's role owns these and nothing else. It may
-not make tables in `public`: `lakehouse up`, or whoever set the database up, has made Iceberg's, and a restore fills them.
+Iceberg's tables and those of the schema `lakehouse` are dumped, as the catalog's role owns these and nothing else. It
+may not make tables in `public`: `lakehouse up`, or whoever set the database up, has made Iceberg's, and a restore fills
+them.
 """
 
 from __future__ import annotations

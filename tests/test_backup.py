@@ -73,6 +73,7 @@ def test_a_catalog_that_was_lost_comes_back_with_every_row_and_ingestion_goes_on
         assert world.raw(table)[: len(raw[table])] == raw[table], "history is what it was, and goes on behind it"
 
 
+@pytest.mark.slow
 def test_a_publish_whose_slot_was_not_moved_is_not_read_twice(settings: Settings, spark: Any, tmp_path: Path) -> None:
     world = begin(settings, spark, tmp_path)
     fill(world, 3001, 20)
