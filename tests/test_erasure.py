@@ -18,7 +18,14 @@ from ingestion import lease as leases
 from ingestion import state
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
+from lakehouse.policies import MaintenancePolicy
 from lakehouse.settings import Settings
+from maintenance import removed
+from maintenance.compact import compact
+from maintenance.expire_snapshots import expire_snapshots
+from maintenance.outcome import TableName
+from maintenance.restore import restore
+from maintenance.session import Session
 from tests.erasing import People, copy_lake, make_people, make_raw_people, restore_lake, traces
 from tests.test_ingestion import assert_order_is_unique, cuts
 from tests.world import _plain
@@ -95,6 +102,40 @@ def test_an_erasure_that_would_not_hold_is_refused(settings: Settings, spark: An
             people.erase(spark, "id=5")
         raw.refresh().manage_snapshots().remove_tag("audit").commit()
     assert people.erase(spark, "id=5").left == []
+
+
+@pytest.mark.slow
+def test_what_maintenance_kept_aside_goes_with_the_person(settings: Settings, spark: Any) -> None:
+    people = make_raw_people(settings)
+    people.world.ingest(spark)
+    texts = people.texts_of(42)
+    people.world.sql("UPDATE people SET email = 'zz' || md5('new' || email) WHERE id = 42")
+    people.world.ingest(spark)
+    name, before = TableName(f"raw_{people.name}", "people"), datetime.now(UTC)
+    people.world.sql("DELETE FROM people WHERE id = 42")
+    people.world.ingest(spark)
+    keeping = MaintenancePolicy.model_validate(
+        {
+            "schedule_group": "nightly",
+            "compact": {"target_file_size_mb": 1, "min_input_files": 2},
+            "expire_snapshots": {"older_than_hours": 0, "retain_last": 1, "keep_metadata_files": 2},
+            "keep_removed_hours": 1000,
+        }
+    )
+    for act in (compact, expire_snapshots):
+        with closing(Session(people.settings)) as session:
+            assert act(session, name, keeping).status == "done"
+    with closing(Session(people.settings)) as session:
+        copy = restore(session, name, before).table
+        with pytest.raises(LakehouseError, match="is a restored copy: drop it first"):
+            people.erase(spark, "id=42")
+        session.trino(f'DROP TABLE {copy.namespace}."{copy.name}"')
+        with removed.catalog_database(people.settings) as connection:
+            kept = removed.recorded(connection, name)
+            assert any(path.endswith(".parquet") for path in kept) and traces(settings, *texts)
+            assert people.erase(spark, "id=42").left == []
+            assert removed.recorded(connection, name) == {}
+    assert traces(settings, *texts) == []
 
 
 @pytest.mark.slow
