@@ -54,7 +54,7 @@ STEPS = {
 FAULTS = [
     (action, f"{step}:{when}") for action, steps in STEPS.items() for step in steps for when in ("before", "after")
 ]
-QUICK = {"maintenance.compact:_rewrite_data:after", "maintenance.expire_snapshots:commit_on:after"}
+QUICK = {"maintenance.compact:_rewrite_data:after"}
 
 
 def run_killed(world: World, action: str, fault: str) -> subprocess.CompletedProcess[str]:
