@@ -42,7 +42,7 @@ def test_every_variable_that_a_page_names_is_a_setting() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_DIR)))
 def test_every_command_that_a_page_names_exists(page: Path) -> None:
-    for command in re.findall(r"(?:^|`|bin/)lakehouse ([a-z]+)", page.read_text(), re.MULTILINE):
+    for command in re.findall(r"(?:^|`|bin/)lakehouse ([a-z]+(?:-[a-z]+)*)", page.read_text(), re.MULTILINE):
         assert command in COMMANDS, f"{page.name} names `lakehouse {command}`"
 
 
