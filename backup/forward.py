@@ -108,12 +108,26 @@ def _newest_cuts(session: Session, slots: Mapping[str, int | None]) -> tuple[Tab
     if table is None:
         return None, {}
     newer = newer_than(session.io, table)
-    tips = list(islice((tip for tip in newer.states() if newer.is_whole(tip)), MAX_TIPS))
-    found = [{source: cut for source in slots if (cut := _newest_of(tip, source)) is not None} for tip in tips]
+    tips = rivals(list(islice((tip for tip in newer.states() if newer.is_whole(tip)), MAX_TIPS)))
     if not tips:
         return table, {}
+    found = [{source: cut for source in slots if (cut := _newest_of(tip, source)) is not None} for tip in tips]
     place = choose(found, slots)
     return tips[place], found[place]
+
+
+def rivals(tips: Sequence[Table]) -> list[Table]:
+    """The newest of several states of a table, and those of the others that it does not come from."""
+    if not tips:
+        return []
+    snapshots = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in tips[0].metadata.snapshots}
+    since = min(snapshots.values(), default=0)
+
+    def is_rival(tip: Table) -> bool:
+        last = tip.current_snapshot()
+        return last is not None and last.snapshot_id not in snapshots and last.timestamp_ms >= since
+
+    return [tips[0], *(tip for tip in tips[1:] if is_rival(tip))]
 
 
 def choose(found: Sequence[Mapping[str, Cut]], slots: Mapping[str, int | None]) -> int:

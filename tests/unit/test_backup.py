@@ -9,7 +9,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from backup.forward import Cut, choose, why_not
+from backup.forward import Cut, choose, rivals, why_not
 from backup.newer import newer_than, version
 from backup.objects import load_objects, save_objects
 from ingestion.state import Position, Stream
@@ -81,6 +81,22 @@ def test_the_newest_whole_state_at_a_snapshot_is_found_from_an_old_metadata_file
     table.io.delete(lost)
     whole = next(state for state in newer_than(io, old).states() if newer_than(io, old).is_whole(state))
     assert whole.metadata_location == found.metadata_location, "what lacks a file is passed over"
+
+
+def test_a_state_that_the_newest_does_not_come_from_is_its_rival(table: Table) -> None:
+    append(table, 1, 2)
+    loser = table.catalog.load_table("shop.sales")
+    lost: Any = loser.transaction()
+    lost.append(pa.Table.from_pylist([{"id": 9}], SCHEMA))
+    catalog = cast(Any, table.catalog)
+    staged = catalog._update_and_stage_table(loser, loser.name(), (), lost._updates)
+    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    append(table, 3)
+    states = list(newer_than(cast(Any, table.io), table).states())
+    assert len(states) == 5
+    newest = next(state for state in states if state.metadata_location == table.metadata_location)
+    found = rivals([newest, *(state for state in states if state is not newest)])
+    assert [state.metadata_location for state in found] == [newest.metadata_location, staged.metadata_location]
 
 
 def test_versions_of_metadata_files_are_those_of_their_names() -> None:
