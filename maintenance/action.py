@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy
 from maintenance.exclusion import Held, exclusive
+from maintenance.in_use import Unknown
 from maintenance.outcome import Outcome, TableName, one_line
 from maintenance.session import Session
 
@@ -47,5 +48,5 @@ def _alone(body: Body, name: str, session: Session, table: TableName, policy: Ma
     try:
         with exclusive(session, table):
             return body(session, table, policy)
-    except Held as held:
-        return Outcome(name, table, "skipped", str(held))
+    except (Held, Unknown) as reason:
+        return Outcome(name, table, "skipped", str(reason))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.catalog import load_table
 from maintenance.lake import READERS, directory, list_relations
-from maintenance.outcome import TableName
+from maintenance.outcome import TableName, one_line
 from maintenance.reachable import files_of, reachable_files
 
 if TYPE_CHECKING:
@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 RESTORED_FROM = "lakehouse.restored-from"  # property of a restored copy: the table whose files it refers to
 
 
+class Unknown(Exception):
+    """A table cannot be read, so nobody knows what it refers to: nothing may be deleted. Says which one."""
+
+    def __init__(self, table: TableName, error: Exception) -> None:
+        super().__init__(
+            f"nothing is deleted: {table} cannot be read, so what it refers to is unknown ({one_line(error)})"
+        )
+
+
 def elsewhere(session: Session, table: TableName) -> set[str]:
-    """Files that tables other than this one refer to; raises OSError when one cannot be read just now."""
+    """Files that tables other than this one refer to; raises Unknown when one cannot be read."""
     own = session.load(table)
     named = session.once("lake.named", lambda: _named(session.catalog))
     used: set[str] = set().union(*(files for name, files in named.items() if name != table))
@@ -54,6 +63,8 @@ def _load(catalog: SqlCatalog, name: TableName) -> Table | None:
         return load_table(catalog, *name)
     except FileNotFoundError:
         return None
+    except Exception as error:
+        raise Unknown(name, error) from None
 
 
 def _is_near(other: Table, own: Table | None, table: TableName) -> bool:
@@ -67,5 +78,8 @@ def _named(catalog: SqlCatalog) -> dict[TableName, set[str]]:
     found = {}
     for name, table in all_tables(catalog).items():
         ids = {reference.snapshot_id for reference in table.metadata.refs.values()}
-        found[name] = set(files_of(table, [s for s in table.metadata.snapshots if s.snapshot_id in ids]))
+        try:
+            found[name] = set(files_of(table, [s for s in table.metadata.snapshots if s.snapshot_id in ids]))
+        except Exception as error:  # a broken file shows in many ways
+            raise Unknown(name, error) from None
     return found

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyarrow import fs
 from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from sqlalchemy import select, text
 from sqlalchemy.orm import Session as SqlSession
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 READERS = 8
+UNREADABLE = (OSError, ValueError, ValidationError)  # what PyIceberg raises for files that are missing or broken
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def look(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
 def _load_or_none(catalog: SqlCatalog, name: TableName) -> Table | None:
     try:
         return load_table(catalog, *name)
-    except (OSError, ValueError):  # its metadata file is gone or broken; the other tables are not to suffer
+    except UNREADABLE:  # its metadata file is gone or broken; the other tables are not to suffer
         return None
 
 

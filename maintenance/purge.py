@@ -18,7 +18,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from maintenance import removed
-from maintenance.in_use import elsewhere
+from maintenance.in_use import Unknown, elsewhere
 from maintenance.lake import staged_prefixes
 from maintenance.outcome import TableName
 from maintenance.reachable import reachable_files
@@ -51,7 +51,10 @@ def purge(session: Session, table: TableName, keep_hours: float | None) -> Purge
         old = removed.due(connection, table, keep_hours)
         if not old:
             return Purged()
-        used = _used(session, table)
+        try:
+            used = _used(session, table)
+        except Unknown:  # the files wait; orphan removal says why
+            return Purged()
         staged = staged_prefixes(session.catalog)
         spared = [file.path for file in old if file.path in used or file.path.startswith(staged)]
         removed.forget(connection, spared)

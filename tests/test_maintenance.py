@@ -252,6 +252,28 @@ class staged_prefix:
             connection.execute("DELETE FROM lakehouse.staged_files WHERE source = %s", (self.source,))
 
 
+@pytest.mark.parametrize("part", ["metadata", "manifest"])
+def test_while_a_table_cannot_be_read_nothing_of_others_is_deleted_and_the_reason_names_it(
+    session: Session, table: TableName, part: str
+) -> None:
+    """What it refers to is unknown. All else is done, and no action of the others fails."""
+    orphan = plant(session, session.catalog.load_table(table).location() + "/data/orphan.parquet")
+    broken = TableName(table.namespace, f"broken_{part}")
+    session.catalog.create_table(broken, SCHEMA)
+    append(session, broken)
+    made = session.catalog.load_table(broken)
+    first = made.current_snapshot().manifests(made.io)[0].manifest_path
+    plant(session, made.metadata_location if part == "metadata" else first)
+    try:
+        outcome = remove_orphan_files(look_again(session), table, ORPHANS_NOW)
+        assert outcome.status == "skipped" and f"{broken} cannot be read" in outcome.reason, outcome
+        assert orphan in paths(session, table)
+        assert expire_snapshots(look_again(session), table, EXPIRE_NOW).status == "done"
+    finally:
+        session.catalog.drop_table(broken)
+    assert remove_orphan_files(look_again(session), table, ORPHANS_NOW).status == "done"
+
+
 def test_orphan_removal_spares_young_objects_and_starts_no_spark(session: Session, table: TableName) -> None:
     orphan = plant(session, session.catalog.load_table(table).location() + "/data/young.parquet")
     fresh = look_again(session)
