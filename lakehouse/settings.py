@@ -87,7 +87,7 @@ class IngestionSettings(Section):
     batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="pgoutput bytes decoded at a time")
     file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes gathered per data file")
     max_snapshots: int = Field(
-        1000, ge=10, description="of a table that is appended to; beyond, the older half goes, whatever the retention"
+        500, ge=10, description="of a table that is appended to; beyond, the older half goes, whatever the retention"
     )
     snapshot_chunk_bytes: int = Field(128 * 1024 * 1024, gt=0, description="heap bytes per snapshot chunk")
     lease_seconds: float = Field(30.0, gt=1, description="a writer silent for so long loses its lease")
