@@ -20,6 +20,7 @@ from ingestion.setup import prepare
 from lakehouse.declarations import Declarations
 from lakehouse.settings import Settings
 from lakehouse.spark import spark_session
+from stack.config import SERVERS
 from stack.control import running
 
 if TYPE_CHECKING:
@@ -112,10 +113,13 @@ class Bench:
 
     @contextmanager
     def cost(self, *ingestion: psutil.Process) -> Iterator[Cost]:
-        """Measures the body: the source's servers, and ingestion, this process or a peer's."""
-        server = running(self.settings, "sources")
-        assert server is not None
-        with measured({"source": (psutil.Process(server.pid),), "ingestion": ingestion or (this_process(),)}) as cost:
+        """Measures the body: the source's servers, and ingestion, this process or a peer's.
+
+        The stack's other servers, which are this process's children too, count for neither.
+        """
+        servers = {name: server for name in SERVERS if (server := running(self.settings, name))}
+        trees = {"source": (servers["sources"],), "ingestion": ingestion or (this_process(),)}
+        with measured(trees, apart=tuple(servers.values()), memory_of="ingestion") as cost:
             yield cost
 
     @contextmanager

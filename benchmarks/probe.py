@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
@@ -14,34 +14,39 @@ SAMPLE_SECONDS = 1.0  # a sample costs some 50 ms of CPU: the kernel adds up the
 
 @dataclass
 class Cost:
-    """Seconds of wall time; per process tree CPU seconds, and proportional set size as (seconds, bytes)."""
+    """Seconds of wall time; per process tree CPU seconds; proportional set size of one tree as (seconds, bytes)."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
-    memory: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    memory: list[tuple[float, int]] = field(default_factory=list)
 
-    def peak(self, name: str) -> int:
-        """The most memory that a tree had, in bytes."""
-        return max((size for _, size in self.memory[name]), default=0)
+    @property
+    def peak(self) -> int:
+        """The most memory that the tree had, in bytes."""
+        return max((size for _, size in self.memory), default=0)
 
 
 @contextmanager
-def measured(trees: Mapping[str, tuple[psutil.Process, ...]]) -> Iterator[Cost]:
-    """Measures the body; the processes of a name count together, with all their children.
+def measured(
+    trees: Mapping[str, tuple[psutil.Process, ...]], apart: tuple[psutil.Process, ...] = (), memory_of: str = ""
+) -> Iterator[Cost]:
+    """Measures the body; the processes of a name count together, with all their children but those `apart`.
 
-    A process that ends between two samples counts up to the one before.
+    Memory is sampled of one name, or of none: it costs more than all else. A process that ends between two samples
+    counts up to the one before.
     """
     cost, stop = Cost(), threading.Event()
     begun = time.monotonic()
-    before = {name: _cpu(roots) for name, roots in trees.items()}
+    before = {name: _cpu(_tree(roots, apart)) for name, roots in trees.items()}
     seen: dict[str, dict[int, float]] = {name: dict(times) for name, times in before.items()}
-    cost.memory = {name: [] for name in trees}
 
     def sample() -> None:
         while True:
             for name, roots in trees.items():
-                seen[name] |= _cpu(roots)
-                cost.memory[name].append((time.monotonic() - begun, _memory(roots)))
+                processes = _tree(roots, apart)
+                seen[name] |= _cpu(processes)
+                if name == memory_of:
+                    cost.memory.append((time.monotonic() - begun, _memory(processes)))
             if stop.wait(SAMPLE_SECONDS):
                 return
 
@@ -52,7 +57,7 @@ def measured(trees: Mapping[str, tuple[psutil.Process, ...]]) -> Iterator[Cost]:
     finally:
         cost.seconds = time.monotonic() - begun
         for name, roots in trees.items():
-            seen[name] |= _cpu(roots)
+            seen[name] |= _cpu(_tree(roots, apart))
             cost.cpu[name] = sum(last - before[name].get(pid, 0.0) for pid, last in seen[name].items())
         stop.set()
         thread.join()
@@ -63,17 +68,22 @@ def this_process() -> psutil.Process:
     return psutil.Process(os.getpid())
 
 
-def _tree(roots: tuple[psutil.Process, ...]) -> list[psutil.Process]:
+def _tree(roots: tuple[psutil.Process, ...], apart: tuple[psutil.Process, ...]) -> list[psutil.Process]:
+    return _with_children(roots, set(apart))
+
+
+def _with_children(processes: Iterable[psutil.Process], apart: set[psutil.Process]) -> list[psutil.Process]:
     found = []
-    for root in roots:
+    for process in processes:
         with suppress(psutil.Error):
-            found += [root, *root.children(recursive=True)]
+            children = [child for child in process.children() if child not in apart]
+            found += [process, *_with_children(children, apart)]
     return found
 
 
-def _cpu(roots: tuple[psutil.Process, ...]) -> dict[int, float]:
+def _cpu(processes: Iterable[psutil.Process]) -> dict[int, float]:
     times = {}
-    for process in _tree(roots):
+    for process in processes:
         try:
             spent = process.cpu_times()
             times[process.pid] = spent.user + spent.system
@@ -82,9 +92,9 @@ def _cpu(roots: tuple[psutil.Process, ...]) -> dict[int, float]:
     return times
 
 
-def _memory(roots: tuple[psutil.Process, ...]) -> int:
+def _memory(processes: Iterable[psutil.Process]) -> int:
     total = 0
-    for process in _tree(roots):
+    for process in processes:
         try:
             total += process.memory_full_info().pss
         except psutil.Error:

@@ -44,6 +44,7 @@ TABLE_PROPERTIES = {
     "format-version": "2",
     "write.parquet.compression-codec": "zstd",
     "write.metadata.previous-versions-max": "20",
+    "write.metadata.compression-codec": "gzip",
     "write.metadata.delete-after-commit.enabled": "false",  # a backup of the catalog may point to one
     "commit.retry.num-retries": "20",
     "commit.manifest-merge.enabled": "true",

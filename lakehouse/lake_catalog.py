@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 from threading import Lock
+from typing import Any
 
 from cachetools import LRUCache
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.io import FileIO
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import Table
+from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 KNOWN_TABLES = 4096
+PLAIN, GZIPPED = ".metadata.json", ".gz.metadata.json"  # Iceberg knows the codec by the name
 Name = tuple[str, str]
 
 
@@ -46,6 +48,13 @@ class LakeCatalog(SqlCatalog):
         """What was just written to a metadata file of the table."""
         with self._lock:
             self._known[table] = (location, metadata)
+
+    def _update_and_stage_table(self, *arguments: Any, **named: Any) -> StagedTable:
+        """Metadata files are written with gzip, a tenth of the size: most of one is a list of snapshots, all alike."""
+        staged = super()._update_and_stage_table(*arguments, **named)
+        if not staged.metadata_location.endswith(GZIPPED):
+            staged.metadata_location = staged.metadata_location.removesuffix(PLAIN) + GZIPPED
+        return staged
 
     def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
         location = orm_table.metadata_location

@@ -56,7 +56,7 @@ def huge_transaction(bench: Bench) -> Results:
                 bench.bring_up(declarations)
             bench.verify(connection, declarations)
             result.add(rows / cost.seconds, cost)
-            peaks.append(round(cost.peak("ingestion") / 2**20))
+            peaks.append(round(cost.peak / 2**20))
         result.notes["peak_memory_mib"] = peaks
     return {"lakehouse": result}
 

@@ -37,6 +37,7 @@ from maintenance.outcome import TableName
 from maintenance.purge import purge
 from maintenance.run import run_action
 from maintenance.session import Session
+from stack.config import SERVERS
 from stack.control import running
 
 if TYPE_CHECKING:
@@ -134,7 +135,8 @@ def _measure(bench: Bench, table: str, commits: int, contender: Contender) -> Me
 def _act(bench: Bench, table: str, commits: int, name: str, act: Callable[[], object]) -> dict[str, str | float]:
     """Does it; what it took, and what came and went on the store's disk."""
     before = objects(bench.settings, NAMESPACE, table)
-    with measured({"client": _processes(bench)}) as cost:
+    servers = (running(bench.settings, name) for name in SERVERS if name != "trino")
+    with measured({"client": _processes(bench)}, apart=tuple(server for server in servers if server)) as cost:
         act()
     after = objects(bench.settings, NAMESPACE, table)
     _verify(bench, table, commits)

@@ -55,7 +55,7 @@ def single_row_transactions(bench: Bench) -> Results:
         "memory": _growth(cost),
         "most_files_per_table_and_publish": _most_files(bench),
     }
-    memory = [(at, size / 2**20) for at, size in _memory(cost)]
+    memory = [(at, size / 2**20) for at, size in cost.memory]
     result.plots = {"lag in seconds by seconds": _thinned(lags), "memory in MiB by seconds": _thinned(memory)}
     return {"lakehouse": result}
 
@@ -125,13 +125,9 @@ def _most_files(bench: Bench) -> int:
         catalog.close()
 
 
-def _memory(cost: Cost) -> list[tuple[float, int]]:
-    return cost.memory["ingestion"]
-
-
 def _growth(cost: Cost) -> dict[str, float]:
     """Median of the second minute against the last one's."""
-    samples = _memory(cost)
+    samples = cost.memory
     end = samples[-1][0]
     early = [size for at, size in samples if 60 <= at < 120] or [size for _, size in samples]
     late = [size for at, size in samples if at >= end - 60]
