@@ -1,7 +1,8 @@
 """How long an action takes: by rates stated here, corrected by what it took before.
 
-The stated ones were measured with the embedded stack on two cores. An action of a table that has run before is
-expected to be off by the same factor again; one without history, by the factor of that action on other tables.
+The stated ones are estimates for a small machine and matter only until there is history: an action of a table that
+has run before is expected to be off by the same factor again; one without history, by the factor of that action on
+other tables.
 """
 
 from __future__ import annotations
