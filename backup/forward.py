@@ -35,7 +35,7 @@ from lakehouse.catalog import load_table
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance.cuts import newest_row
-from maintenance.lake import list_relations
+from maintenance.lake import Relation, list_relations
 from maintenance.outcome import TableName
 from maintenance.session import Session
 
@@ -83,7 +83,11 @@ def roll_forward(
             slots = {source: slot_of(source) for source in _sources(states)}
             tip, cuts = _newest_cuts(session, slots)
             moves = _moves(session, forward, cuts, tip, say)
+            made = _made_since(session, cuts, tip)
+            forward.tables += map(str, made)
             with states.transaction():
+                for name, location in made.items():
+                    _enter(states, settings.catalog_name, name, location)
                 for name, (old, new) in moves.items():
                     _point(states, settings.catalog_name, name, old, new)
                 for gone in forward.gone:
@@ -163,11 +167,7 @@ def _moves(
 ) -> dict[TableName, tuple[str, str]]:
     """Where each table's pointer goes; tables without any whole state are noted as gone."""
     moves: dict[TableName, tuple[str, str]] = {}
-    last = tip.current_snapshot() if tip is not None else None
-    cycles = (
-        frozenset(cycle_of(snapshot) for snapshot in tip.metadata.snapshots) - {""} if tip is not None else frozenset()
-    )
-    until = (last.timestamp_ms, cycles) if last is not None else None
+    until = _end_of(tip)
     for relation in list_relations(session.catalog):
         if relation.kind != "table":
             continue
@@ -183,6 +183,33 @@ def _moves(
             moves[relation.name] = (relation.metadata_location, found.metadata_location)
             forward.tables.append(str(relation.name))
     return moves
+
+
+def _end_of(tip: Table | None) -> tuple[int, frozenset[str]] | None:
+    """The last moment in milliseconds that the cuts know, and the cycles that published them."""
+    last = tip.current_snapshot() if tip is not None else None
+    if tip is None or last is None:
+        return None
+    return last.timestamp_ms, frozenset(cycle_of(snapshot) for snapshot in tip.metadata.snapshots) - {""}
+
+
+def _made_since(session: Session, cuts: Mapping[str, Cut], tip: Table | None) -> dict[TableName, str]:
+    """Tables of ingestion that were made since the backup, with the metadata files of their states at the cuts."""
+    known, until = {relation.name for relation in list_relations(session.catalog)}, _end_of(tip)
+    wanted = {TableName("meta", name) for name in SCHEMAS}
+    wanted |= {TableName(f"raw_{source}", name) for source, cut in cuts.items() for name in cut.snapshots}
+    made = {}
+    for name in sorted(wanted - known):
+        table = any_table(session, _by_habit(session, name))
+        if table is not None and (found := _state_of(newer_than(session.io, table), name, cuts, until)) is not None:
+            session.catalog.create_namespace_if_not_exists(name.namespace)
+            made[name] = found.metadata_location
+    return made
+
+
+def _by_habit(session: Session, name: TableName) -> Relation:
+    """Where ingestion's catalog puts a table that says nothing else."""
+    return Relation(name, "table", f"{session.settings.warehouse.rstrip('/')}/{name.namespace}/{name.name}/metadata/")
 
 
 def _load(session: Session, name: TableName) -> Table | None:
@@ -250,8 +277,8 @@ def _altered(session: Session, source: str, since: int) -> str | None:
     """Whether a table of the source was altered since the position of the backup."""
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 
-    relation = next((r for r in list_relations(session.catalog) if r.name == ("meta", "schema_changes")), None)
-    table = (_load(session, relation.name) or any_table(session, relation)) if relation else None
+    name = TableName("meta", "schema_changes")
+    table = _load(session, name) or any_table(session, _by_habit(session, name))
     newest = next(newer_than(session.io, table).states(), None) if table is not None else None
     if newest is None:
         return None
@@ -268,6 +295,14 @@ def _point(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str],
     )
     if done.rowcount != 1:
         raise LakehouseError(f"{'.'.join(name)} was changed meanwhile: stop what writes to the lake, and run it again")
+
+
+def _enter(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
+    states.execute(
+        "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+        " VALUES (%s, %s, %s, %s, 'TABLE')",
+        (catalog, *name, location),
+    )
 
 
 def _drop(states: psycopg.Connection[Any], catalog: str, name: tuple[str, ...]) -> None:

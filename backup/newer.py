@@ -75,11 +75,11 @@ def any_table(session: Session, relation: Relation) -> Table | None:
     from pyiceberg.table import Table
 
     listed = list_objects(session.io, f"{relation.location}metadata")
-    paths = [stored.path for stored in listed if stored.path.endswith(".metadata.json")]
-    for path in sorted(paths, key=version, reverse=True):
+    files = [stored for stored in listed if stored.path.endswith(".metadata.json")]
+    for stored in sorted(files, key=lambda stored: stored.modified, reverse=True):  # a table made anew counts from 0
         with suppress(FileNotFoundError, ValueError):
-            metadata = FromInputFile.table_metadata(session.io.new_input(path))
-            return Table(relation.name, metadata, path, session.io, session.catalog)
+            metadata = FromInputFile.table_metadata(session.io.new_input(stored.path))
+            return Table(relation.name, metadata, stored.path, session.io, session.catalog)
     return None
 
 
