@@ -54,7 +54,7 @@ def observations(result: dg.ExecuteInProcessResult) -> list[dict[str, Any]]:
 def test_maintain_acts_on_what_needs_it_and_tells_it_on_the_tables_page(
     settings: Settings, spark: Any, defs: dg.Definitions, many_cuts: str
 ) -> None:
-    config = {"tables": ["meta.cuts", "raw_retail.stores"], "budget_minutes": 5}
+    config = {"tables": ["meta.cuts"], "budget_minutes": 5}
     result = launch(defs, "maintain", ops={"plan_maintenance": {"config": config}})
     [compaction] = [seen for seen in observations(result) if seen["action"] == "compact"]
     assert compaction["status"] == "done"
