@@ -28,7 +28,7 @@ from lakehouse.catalog import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import IngestionSettings, Settings
-from lakehouse.spark import spark_session
+from lakehouse.spark import has_ended, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,10 +37,14 @@ log = logging.getLogger("lakehouse.follow")
 LONGEST_PAUSE_SECONDS = 30.0
 LIVE_PAUSE_SECONDS = 5.0
 PUBLISH_SHARE = 2.0
+LOOK_SECONDS = 1.0
 
 
 def follow_sources(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
-    """Follows the sources until `stop` is set; a failing source is tried again and does not hold up the others."""
+    """Follows the sources until `stop` is set; a failing source is tried again and does not hold up the others.
+
+    Raises LakehouseError when Spark's JVM has ended: only a new process has a new one.
+    """
     with state.connect_catalog(settings) as states:
         state.ensure_state(states)
     session = spark_session(settings, "lakehouse-follow")
@@ -50,8 +54,16 @@ def follow_sources(settings: Settings, declarations: Declarations, sources: list
     ]
     for thread in threads:
         thread.start()
+    ended = False
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            if not stop.is_set() and has_ended(session):
+                ended = True
+                stop.set()
+    if ended:
+        log_file = settings.home / "logs" / "spark.log"
+        raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")
 
 
 def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, took: float) -> float:

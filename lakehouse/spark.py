@@ -53,6 +53,12 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     return session
 
 
+def has_ended(session: SparkSession) -> bool:
+    """Whether the session's JVM, a child of this process, is gone; nothing that needs Spark can work from then on."""
+    child = getattr(session.sparkContext._gateway, "proc", None)
+    return child is not None and child.poll() is not None
+
+
 def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
     catalog = f"spark.sql.catalog.{settings.catalog_name}"

@@ -174,6 +174,25 @@ def test_a_killed_follower_does_not_keep_the_slot(source: Cluster, settings: Set
     assert_order_is_unique(world, "orders")
 
 
+@pytest.mark.slow
+def test_a_follower_whose_jvm_is_gone_ends_and_the_next_one_goes_on(
+    source: Cluster, settings: Settings, spark: Any
+) -> None:
+    world = world_in(source, settings, f"t{uuid.uuid4().hex[:10]}", ORDERS, TABLES, flush_interval_seconds=0.2)
+    insert(world, 1, 20)
+    process = world.start_driver("--follow")
+    until(lambda: walsender(source, world) is not None, seconds=120)
+    insert(world, 21, 40)
+    next(child for child in psutil.Process(process.pid).children() if child.name() == "java").kill()
+    _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Spark's JVM has ended" in said
+    insert(world, 41, 60)
+    world.ingest(spark)
+    assert_equal(world, "orders")
+    assert_order_is_unique(world, "orders")
+
+
 def lease_is_free(world: World) -> bool:
     with state.connect_catalog(world.settings) as states:
         return lease.holder_of(states, world.source.name) is None
