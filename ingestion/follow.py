@@ -10,9 +10,11 @@ published in steady intervals, and no more than half of the time goes into publi
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestion import lease as leases
@@ -104,16 +106,37 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         live = Live(writer)
         stack.callback(live.close)
         log.info("source %r: following", source.name)
+        last = Last()
         while not stop.is_set():
             begun = time.monotonic()
             try:
-                _log_rows(source.name, catch_up(writer, connection, states, live=live.stream).rows)
+                rows = catch_up(writer, connection, states, live=live.stream).rows
+                _log_rows(source.name, rows)
+                last.passed(begun, bool(rows))
                 loader.start_if_needed(waiting_tables(writer, connection, states))
                 live.open_if_near(connection, states)
-                _wait_for_flush(writer, connection, states, live.stream, stop, loader.wake, begun)
+                _wait_for_flush(writer, connection, states, live.stream, stop, loader.wake, last)
             except LiveStreamLost as reason:
                 log.info("source %r: reading the slot by peeks: %s", source.name, reason)
                 live.close()
+
+
+@dataclass
+class Last:
+    """When the last cycle began, when the last one began that had rows, and how long that took; monotonic seconds.
+
+    A cycle that only passes WAL without changes must not hold up a change that comes right after it.
+    """
+
+    begun: float = -math.inf
+    published: float = -math.inf
+    took: float = 0.0
+
+    def passed(self, begun: float, had_rows: bool) -> None:
+        """Notes a cycle that has just ended."""
+        self.begun = begun
+        if had_rows:
+            self.published, self.took = begun, time.monotonic() - begun
 
 
 class Loader:
@@ -213,10 +236,10 @@ def _wait_for_flush(
     live: LiveStream | None,
     stop: threading.Event,
     wake: threading.Event,
-    begun: float,
+    last: Last,
 ) -> None:
-    """Waits for changes and then for the flush to be due, until woken or stopped; the last cycle began at `begun`."""
-    limits, took = writer.limits, time.monotonic() - begun
+    """Waits for changes and then for the flush to be due, until woken or stopped."""
+    limits = writer.limits
     stream = state.read_stream(states, writer.name)
     assert stream is not None
     revision, checked = stream.revision, time.monotonic()
@@ -230,7 +253,8 @@ def _wait_for_flush(
         else:
             live.wait(limits.poll_seconds)
             behind = live.lsn - stream.lsn
-        rest = flush_in(limits, behind, time.monotonic() - begun, took)
+        begun = last.published if live and live.has_changes else last.begun
+        rest = flush_in(limits, behind, time.monotonic() - begun, last.took)
         if rest == 0 and behind > 0:
             break
         if behind > 0:

@@ -141,6 +141,12 @@ class LiveStream:
         with self._changed:
             return self._received.lsn
 
+    @property
+    def has_changes(self) -> bool:
+        """Whether a complete transaction waits; the server sends none without changes of published tables."""
+        with self._changed:
+            return self._received.has_transactions
+
     def reach(self, lsn: int, seconds: float) -> None:
         """Waits until everything below `lsn` has been received; raises LiveStreamLost when it takes too long."""
         deadline = time.monotonic() + seconds

@@ -24,7 +24,9 @@ def _snapshot(bench: Bench, kind: str, rows: int) -> Results:
     for run in range(bench.runs):
         table = f"{kind}_snapshot{run}"
         first_rows = (insert(table, 1, rows), f"VACUUM ANALYZE {table}")
-        with bench.tables(table, first_rows=first_rows) as (connection, declarations):
+        with bench.tables("narrow_before") as (_, before), bench.tables(table, first_rows=first_rows) as made:
+            connection, declarations = made
+            bench.bring_up(before)  # the slot passes what was written to fill the table
             with bench.cost() as cost:
                 bench.bring_up(declarations)
             bench.verify(connection, declarations)
