@@ -15,8 +15,8 @@ from psycopg.types.json import Jsonb
 
 from ingestion import progress
 from ingestion.describe import TableFacts, facts_from_json
-from lakehouse.retry import Unreachable
-from lakehouse.settings import Settings
+from lakehouse.database import connect_catalog as connect_catalog  # beside the state it is used for
+from lakehouse.database import ensure_tables
 
 DDL = """
 CREATE TABLE IF NOT EXISTS lakehouse.streams (
@@ -110,24 +110,9 @@ class Position:
         return self.state in ("streaming", "loading", "stale")
 
 
-def connect_catalog(settings: Settings) -> psycopg.Connection:
-    """A connection to the catalog database in autocommit mode; raises Unreachable (a LakehouseError)."""
-    try:
-        return psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10)
-    except psycopg.OperationalError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Unreachable(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`") from None
-
-
 def ensure_state(connection: psycopg.Connection) -> None:
     """Creates the state tables where they are missing."""
-    if connection.execute("SELECT to_regclass('lakehouse.progress')").fetchone() == (None,):
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
-            if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
-                connection.execute("CREATE SCHEMA lakehouse")
-            connection.execute(DDL)
-            connection.execute(progress.DDL)
+    ensure_tables(connection, "lakehouse.progress", DDL, progress.DDL)
 
 
 def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from lakehouse.errors import LakehouseError
+from lakehouse.database import connect_catalog
 from lakehouse.settings import Settings
 from maintenance.outcome import TableName
 from maintenance.session import Session
@@ -59,11 +59,7 @@ def lock_key(catalog: str, table: TableName) -> int:
 
 def _connect(settings: Settings) -> psycopg.Connection[Any]:
     name = f"{APPLICATION} {socket.gethostname()[:30]} {os.getpid()}"
-    try:
-        return psycopg.connect(settings.catalog_dsn(), autocommit=True, application_name=name, options=KEEPALIVE)
-    except psycopg.OperationalError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise LakehouseError(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`") from None
+    return connect_catalog(settings, application_name=name, options=KEEPALIVE)
 
 
 def _who(connection: psycopg.Connection[Any], key: int) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import class_row
 
-from lakehouse.errors import LakehouseError
+from lakehouse.database import connect_catalog, ensure_tables
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
@@ -44,24 +44,14 @@ class RemovedFile:
 @contextmanager
 def catalog_database(settings: Settings) -> Iterator[Connection]:
     """A connection in autocommit mode, with the table made; raises LakehouseError."""
-    try:
-        connection = psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10)
-    except psycopg.OperationalError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise LakehouseError(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`") from None
-    with connection:
+    with connect_catalog(settings) as connection:
         ensure(connection)
         yield connection
 
 
 def ensure(connection: Connection) -> None:
     """Makes the table where it is missing."""
-    if connection.execute("SELECT to_regclass('lakehouse.removed_files')").fetchone() == (None,):
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
-            if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
-                connection.execute("CREATE SCHEMA lakehouse")
-            connection.execute(DDL)
+    ensure_tables(connection, "lakehouse.removed_files", DDL)
 
 
 def record(

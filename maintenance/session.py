@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from lakehouse.catalog import file_io_properties, load_table, open_catalog
+from lakehouse.database import unreachable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.spark import spark_session
@@ -151,8 +152,7 @@ def _open_catalog(settings: Settings) -> SqlCatalog:
     try:
         catalog.engine.connect().close()
     except OperationalError as error:
-        reason = str(error.orig).strip().splitlines()[0]
-        raise LakehouseError(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`") from None
+        raise unreachable(error.orig) from None
     return catalog
 
 

@@ -1,0 +1,37 @@
+"""The catalog's database: Iceberg's own rows, and the lake's state in the schema `lakehouse` beside them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from lakehouse.retry import Unreachable
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+
+def connect_catalog(settings: Settings, **options: str) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode, with further libpq options; raises Unreachable (a LakehouseError)."""
+    try:
+        return psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10, **options)  # type: ignore[arg-type]
+    except psycopg.OperationalError as error:
+        raise unreachable(error) from None
+
+
+def unreachable(error: BaseException | None) -> Unreachable:
+    """What to tell when the database does not answer."""
+    reason = str(error).strip().splitlines()[0]
+    return Unreachable(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`")
+
+
+def ensure_tables(connection: psycopg.Connection[Any], newest: str, *ddl: str) -> None:
+    """Runs the statements, and makes the schema, unless the `newest` of their tables is there; once among many."""
+    if connection.execute("SELECT to_regclass(%s)", (newest,)).fetchone() == (None,):
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
+            if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
+                connection.execute("CREATE SCHEMA lakehouse")
+            for statements in ddl:
+                connection.execute(statements)
