@@ -32,6 +32,7 @@ from ingestion import state
 from ingestion.meta_tables import SCHEMAS
 from ingestion.publish import CUTS
 from lakehouse.catalog import load_table
+from lakehouse.commit import move_pointer
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance.cuts import newest_row
@@ -288,12 +289,7 @@ def _altered(session: Session, source: str, since: int) -> str | None:
 
 
 def _point(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str], old: str, new: str) -> None:
-    done = states.execute(
-        "UPDATE iceberg_tables SET metadata_location = %s, previous_metadata_location = %s"
-        " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND metadata_location = %s",
-        (new, old, catalog, *name, old),
-    )
-    if done.rowcount != 1:
+    if not move_pointer(states, catalog, name, old, new):
         raise LakehouseError(f"{'.'.join(name)} was changed meanwhile: stop what writes to the lake, and run it again")
 
 

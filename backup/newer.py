@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.catalog import DATA_OPERATIONS
 from maintenance.lake import Relation, list_objects
+from maintenance.moments import read_table
 from maintenance.reachable import files_of
 from maintenance.session import Session
 
@@ -87,19 +88,6 @@ def version(location: str) -> int:
     """The number that a metadata file's name begins with, as every writer counts on; -1 for another name."""
     number = location.rpartition("/")[2].partition("-")[0]
     return int(number) if number.isdecimal() else -1
-
-
-def read_table(io: PyArrowFileIO, table: Table, location: str) -> Table | None:
-    """The table by one metadata file; None where that is gone, broken, or another table's."""
-    from pyiceberg.serializers import FromInputFile
-
-    try:
-        metadata = FromInputFile.table_metadata(io.new_input(location))
-    except (FileNotFoundError, ValueError):
-        return None
-    if metadata.table_uuid != table.metadata.table_uuid:
-        return None
-    return type(table)(table.name(), metadata, location, io, table.catalog)
 
 
 def _has_rows_of(table: Table, snapshot_id: int) -> bool:

@@ -22,6 +22,7 @@ from ingestion import state
 from ingestion.publish import Cut, Publication, TableAppend, publish
 from lakehouse.catalog import file_io_properties, load_table
 from lakehouse.errors import LakehouseError
+from lakehouse.file_io import file_io
 from lakehouse.manifest import rebuild
 from lakehouse.settings import Settings
 from maintenance.reachable import reachable_files
@@ -197,4 +198,4 @@ def parts_of(catalog: SqlCatalog, parts: Iterable[InTable]) -> list[tuple[InTabl
 
 def open_io(settings: Settings) -> PyArrowFileIO:
     """The object store."""
-    return PyArrowFileIO(file_io_properties(settings))
+    return file_io(file_io_properties(settings))

@@ -26,6 +26,7 @@ from ingestion import lease as leases
 from ingestion import state
 from ingestion.lease import Lease
 from lakehouse.catalog import load_table
+from lakehouse.commit import move_pointer
 from lakehouse.errors import LakehouseError
 from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.retry import until_answered
@@ -272,7 +273,9 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 if stream is None or stream.revision != publication.revision:
                     raise Outdated
             for table in sorted(staged, key=lambda item: item.identifier):
-                _swap_pointer(connection, catalog_name, table)
+                moved = (catalog_name, table.identifier, table.old_location, table.new_location)
+                if not move_pointer(connection, *moved):
+                    raise _Conflict
             publication.record(connection)
             if publication.advance_to is not None:
                 state.advance_positions(connection, publication.source, publication.advance_to)
@@ -286,14 +289,3 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
             )
 
     until_answered(attempt, what=f"publish of source {lease.source!r}")
-
-
-def _swap_pointer(connection: psycopg.Connection, catalog_name: str, table: _Staged) -> None:
-    namespace, name = table.identifier
-    done = connection.execute(
-        "UPDATE iceberg_tables SET metadata_location = %s, previous_metadata_location = %s"
-        " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND metadata_location = %s",
-        (table.new_location, table.old_location, catalog_name, namespace, name, table.old_location),
-    )
-    if done.rowcount != 1:
-        raise _Conflict

@@ -7,7 +7,7 @@ again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.exceptions import CommitFailedException
@@ -15,6 +15,7 @@ from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 if TYPE_CHECKING:
+    import psycopg
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate
@@ -27,6 +28,16 @@ def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
     swap(catalog, (namespace, name), table.metadata_location, staged.metadata_location)
     return catalog.load_table((namespace, name))
+
+
+def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], old: str, new: str) -> bool:
+    """Points the table at another metadata file as part of a transaction; False when it is not at `old` any more."""
+    done = connection.execute(
+        "UPDATE iceberg_tables SET metadata_location = %s, previous_metadata_location = %s"
+        " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND metadata_location = %s",
+        (new, old, catalog, *name, old),
+    )
+    return done.rowcount == 1
 
 
 def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:

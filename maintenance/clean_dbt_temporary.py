@@ -36,7 +36,7 @@ def clean_dbt_temporary(session: Session, table: TableName, policy: MaintenanceP
     rule, lake = policy.clean_dbt_temporary, session.lake()
     if rule is None:
         return Outcome(NAME, table, "skipped", "the policy has no clean_dbt_temporary part")
-    all_relations, all_prefixes = _temporary(session)
+    all_relations, all_prefixes = temporary_things(session)
     relations, prefixes = all_relations.get(table, []), all_prefixes.get(table, [])
     if not (relations or prefixes):
         return Outcome(NAME, table, "skipped", "nothing temporary")
@@ -58,7 +58,7 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[Mai
 
     They follow the policy of their schema's declared model that waits longest; where there is none they stay.
     """
-    (relations, prefixes), known = _temporary(session), {table.name for table in declared}
+    (relations, prefixes), known = temporary_things(session), {table.name for table in declared}
     longest: dict[str, MaintainedTable] = {}
     for table in declared:
         if table.policy.clean_dbt_temporary is not None:
@@ -70,7 +70,7 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[Mai
     )
 
 
-def _temporary(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
+def temporary_things(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
     """Temporary relations and left-over prefixes by model, found once for all models."""
     lake = session.lake()
     return session.once("lake.temporary", lambda: (temporary_relations(lake), leftovers(lake)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
 from maintenance import removed
+from maintenance.clean_dbt_temporary import temporary_things
 from maintenance.expire_snapshots import expirable
 from maintenance.figures import live_manifests, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
@@ -20,7 +21,6 @@ from maintenance.outcome import TableName
 from maintenance.reachable import reachable_files
 from maintenance.removed import RemovedFile
 from maintenance.session import Session
-from maintenance.temporary import leftovers, temporary_relations
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -178,7 +178,7 @@ def _left_by_dbt(session: Session, name: TableName, policy: MaintenancePolicy) -
     if policy.clean_dbt_temporary is None:
         return {"temporary": 0, "temporary_bytes": 0}
     lake, limit = session.lake(), session.ago(policy.clean_dbt_temporary.older_than_hours)
-    all_relations, all_prefixes = session.once("lake.left", lambda: (temporary_relations(lake), leftovers(lake)))
+    all_relations, all_prefixes = temporary_things(session)
     young = [r for r in all_relations.get(name, []) if _changed_since(lake, r.name, limit)]
     objects = [o for prefix in all_prefixes.get(name, []) if prefix.newest < limit for o in prefix.objects]
     count = len(all_relations.get(name, [])) - len(young) + len(objects)

@@ -47,7 +47,7 @@ def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] 
     listed = list_objects(io, f"{table.location().rstrip('/')}/metadata")
     files = [o for o in listed if o.path.endswith(".metadata.json") and o.modified >= as_of - SKEW]
     for stored in sorted(files, key=lambda stored: stored.modified)[:MAX_FILES]:
-        earlier = _table_at(table, io, stored.path)
+        earlier = read_table(io, table, stored.path)
         if earlier is not None and (moment := _at(earlier, at, 1 if stored.path in proven else 2)) is not None:
             return moment
         if earlier is not None:
@@ -78,7 +78,8 @@ def _followed(table: Table, place: int) -> bool:
     return snapshot.parent_snapshot_id == entry.snapshot_id or snapshot.timestamp_ms < entry.timestamp_ms
 
 
-def _table_at(table: Table, io: PyArrowFileIO, location: str) -> Table | None:
+def read_table(io: PyArrowFileIO, table: Table, location: str) -> Table | None:
+    """The table by one metadata file; None where that is gone, broken, or another table's."""
     from pyiceberg.serializers import FromInputFile
 
     try:

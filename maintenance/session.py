@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from lakehouse.catalog import file_io_properties, load_table, open_catalog
 from lakehouse.database import unreachable
 from lakehouse.errors import LakehouseError
+from lakehouse.file_io import file_io
 from lakehouse.settings import Settings
 from lakehouse.spark import spark_session
 from lakehouse.sql import spark_ident
@@ -63,7 +64,7 @@ class Session:
     @property
     def io(self) -> PyArrowFileIO:
         """The object store."""
-        return self.once("io", lambda: _open_io(self.settings))
+        return file_io(file_io_properties(self.settings))
 
     def check(self) -> None:
         """Raises LakehouseError at once when the catalog or the object store does not answer."""
@@ -154,12 +155,6 @@ def _open_catalog(settings: Settings) -> SqlCatalog:
     except OperationalError as error:
         raise unreachable(error.orig) from None
     return catalog
-
-
-def _open_io(settings: Settings) -> PyArrowFileIO:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-    return PyArrowFileIO(file_io_properties(settings))
 
 
 def _lean(base: SparkSession, settings: Settings) -> SparkSession:
