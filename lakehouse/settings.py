@@ -6,10 +6,11 @@ filling these settings), the defaults below. Nested settings use two underscores
 """
 
 import os
+import re
 import tomllib
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_settings import (
@@ -17,6 +18,7 @@ from pydantic_settings import (
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -25,12 +27,17 @@ from lakehouse.errors import LakehouseError
 PROJECT_DIR = Path(__file__).resolve().parent.parent
 CONFIG_FILE = "lakehouse.toml"
 ENDPOINTS_FILE = "endpoints.toml"
+Port = Annotated[int, Field(ge=1, le=65535)]
+
+
+TABLE = "see the settings table in README.md"
+NUMERIC = ("int_", "float_", "greater_", "less_", "finite_")  # what pydantic finds wrong with a number
 
 
 class Section(BaseModel):
     """A group of settings; unknown names are errors, so that a typing mistake does not go unseen."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class SourceSettings(Section):
@@ -58,18 +65,18 @@ class TrinoSettings(Section):
     """The Trino coordinator that dbt and readers talk to."""
 
     host: str = "127.0.0.1"
-    port: int = 8080
+    port: Port = 8080
     user: str = "lakehouse"
     password: SecretStr | None = Field(None, description="needs http_scheme=https")
     catalog: str = "lake"
-    http_scheme: str = "http"
+    http_scheme: Literal["http", "https"] = "http"
 
 
 class SparkSettings(Section):
     """The Spark session: local by default, `spark://host:7077` or `k8s://...` beyond one machine."""
 
     master: str = "local[2]"
-    driver_memory: str = "2g"
+    driver_memory: str = Field("2g", pattern=r"^[1-9][0-9]*[kmgtKMGT]$", description="such as 2g or 1500m")
     java_home: Path | None = Field(None, description="a Java 17 or 21; found by itself when unset")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
@@ -98,7 +105,7 @@ class DagsterSettings(Section):
     """Where the Dagster UI listens and where its instance keeps its state."""
 
     host: str = "127.0.0.1"
-    port: int = 3000
+    port: Port = 3000
     storage_url: SecretStr | None = Field(None, description="libpq URL of Dagster's own database")
     first_day: date = Field(date(2026, 1, 1), description="first day that can be backfilled")
 
@@ -137,14 +144,19 @@ class Settings(BaseSettings):
         return self.home / "dagster"
 
     def source(self, name: str) -> SourceSettings:
-        """The settings of one source; raises LakehouseError when there are none."""
-        try:
-            return self.sources[name]
-        except KeyError:
+        """The settings of one source; raises LakehouseError when there are none, or a URL of theirs is no libpq URL."""
+        from lakehouse.urls import parse_url
+
+        variable = f"LAKEHOUSE_SOURCES__{name.upper()}__"
+        if (source := self.sources.get(name)) is None:
             raise LakehouseError(
-                f"source {name!r} has no connection: set LAKEHOUSE_SOURCES__{name.upper()}__URL or "
+                f"source {name!r} has no connection: set {variable}URL or "
                 f"[sources.{name}] url in {CONFIG_FILE}, or run `lakehouse up` for the embedded stack"
-            ) from None
+            )
+        parse_url(source.url.get_secret_value(), f"{variable}URL")
+        if source.owner_url is not None:
+            parse_url(source.owner_url.get_secret_value(), f"{variable}OWNER_URL")
+        return source
 
     def catalog_dsn(self) -> str:
         """libpq URL of the catalog database; raises LakehouseError when it is not set or no such URL."""
@@ -152,7 +164,7 @@ class Settings(BaseSettings):
 
         if self.catalog_url is None:
             raise LakehouseError("the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL")
-        parse_url(self.catalog_url.get_secret_value())
+        parse_url(self.catalog_url.get_secret_value(), "LAKEHOUSE_CATALOG_URL")
         return self.catalog_url.get_secret_value()
 
     @classmethod
@@ -197,7 +209,26 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors())
-        raise LakehouseError(f"settings: {problems}; see the settings table in README.md") from None
+        raise LakehouseError(f"settings: {wrong_settings(error, 'LAKEHOUSE_')}; {TABLE}") from None
+    except SettingsError as error:  # a variable that holds several values is not JSON; its text may hold a secret
+        field = re.search(r'field "(\w+)"', str(error))
+        name = f"LAKEHOUSE_{field[1].upper() if field else ''}"
+        raise LakehouseError(f"settings: {name}, or a variable that begins so, is not JSON; {TABLE}") from None
     except tomllib.TOMLDecodeError as error:
         raise LakehouseError(f"settings: {CONFIG_FILE} or {ENDPOINTS_FILE} is not TOML: {error}") from None
+
+
+def wrong_settings(error: ValidationError, prefix: str) -> str:
+    """Each wrong setting by the name of its variable, and what is wrong.
+
+    Only numbers are repeated: what was given for text may be a secret.
+    """
+    return "; ".join(
+        f"{prefix}{'__'.join(str(part).upper() for part in problem['loc'])}"
+        f"{_given(problem['type'], problem['input'])}: {problem['msg']}"
+        for problem in error.errors()
+    )
+
+
+def _given(kind: str, value: Any) -> str:
+    return f" is {value!r}" if kind.startswith(NUMERIC) else ""

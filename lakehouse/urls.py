@@ -34,8 +34,8 @@ class PostgresUrl:
         )
 
 
-def parse_url(url: str) -> PostgresUrl:
-    """Reads a libpq URL or keyword string; raises LakehouseError when it is neither.
+def parse_url(url: str, setting: str = "a Postgres address") -> PostgresUrl:
+    """Reads a libpq URL or keyword string; raises LakehouseError, naming the setting, when it is neither.
 
     libpq's own message is not passed on: it quotes what it could not read, which may be a piece of the password.
     """
@@ -44,7 +44,7 @@ def parse_url(url: str) -> PostgresUrl:
         port = int(parts.pop("port", "5432"))
     except (ProgrammingError, ValueError):
         raise LakehouseError(
-            "a Postgres address is not a libpq URL (postgresql://user:password@host:port/database): correct it, and "
+            f"{setting} is not a libpq URL (postgresql://user:password@host:port/database): correct it, and "
             "percent-encode characters such as / @ : # in the password"
         ) from None
     return PostgresUrl(

@@ -6,6 +6,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lakehouse.errors import LakehouseError
+from lakehouse.settings import TABLE, Port, wrong_settings
 
 SERVERS = ("sources", "catalog", "s3", "trino")
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
@@ -14,13 +15,13 @@ SAMPLE_DATABASES = ("retail", "bank", "payroll")
 class StackSettings(BaseSettings):
     """`LAKEHOUSE_STACK_*` environment variables; a port that is not set is chosen once and kept in the home."""
 
-    model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_STACK_", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_STACK_", frozen=True, allow_inf_nan=False)
 
-    sources_port: int | None = None
-    catalog_port: int | None = None
-    s3_port: int | None = None
-    trino_port: int | None = None
-    dagster_port: int | None = None
+    sources_port: Port | None = None
+    catalog_port: Port | None = None
+    s3_port: Port | None = None
+    trino_port: Port | None = None
+    dagster_port: Port | None = None
     trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
     s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")
     start_seconds: float = Field(240.0, gt=0, description="how long a server may take until it answers")
@@ -40,5 +41,4 @@ def stack_settings() -> StackSettings:
     try:
         return StackSettings()
     except ValidationError as error:
-        first = error.errors()[0]
-        raise LakehouseError(f"LAKEHOUSE_STACK_{str(first['loc'][0]).upper()}: {first['msg']}") from None
+        raise LakehouseError(f"settings: {wrong_settings(error, 'LAKEHOUSE_STACK_')}; {TABLE}") from None

@@ -32,6 +32,22 @@ def test_every_setting_is_in_the_table_of_the_readme() -> None:
     assert missing == []
 
 
+def test_the_defaults_in_the_readme_are_those_of_the_settings() -> None:
+    units = {"": 1, " MiB": 1024**2, " GiB": 1024**3}
+    stated = re.findall(
+        r"^\| `LAKEHOUSE_(STACK_|)(\w+?)(?:__(\w+))?` \| ([0-9.]+)( MiB| GiB|) \|", README, re.MULTILINE
+    )
+    assert len(stated) > 8
+    for stack, section, name, number, unit in stated:
+        fields = StackSettings.model_fields if stack else Settings.model_fields
+        if name:
+            kind = fields[section.lower()].annotation
+            assert kind is not None and issubclass(kind, BaseModel)
+            fields = kind.model_fields
+        default = fields[(name or section).lower()].default
+        assert default == float(number) * units[unit], f"{stack}{section} {name}: {default}"
+
+
 def test_every_variable_that_a_page_names_is_a_setting() -> None:
     known = {*_variables(Settings, "LAKEHOUSE_"), *_variables(StackSettings, "LAKEHOUSE_STACK_")}
     known |= {"LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}

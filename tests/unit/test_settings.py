@@ -1,0 +1,71 @@
+"""A wrong setting is one line that names its variable, and never shows a secret."""
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+from stack.config import stack_settings
+
+SECRET = "hunter2"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_else_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(tmp_path / "lakehouse.toml"))
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("LAKEHOUSE_INGESTION__FLUSH_BYTES", "-5"),
+        ("LAKEHOUSE_INGESTION__FLUSH_BYTES", "64MB"),
+        ("LAKEHOUSE_INGESTION__FLUSH_INTERVAL_SECONDS", "inf"),
+        ("LAKEHOUSE_INGESTION__BATHC_BYTES", "16"),
+        ("LAKEHOUSE_TRINO__PORT", "99999"),
+        ("LAKEHOUSE_TRINO__HTTP_SCHEME", "ftp"),
+        ("LAKEHOUSE_SPARK__DRIVER_MEMORY", "-2g"),
+        ("LAKEHOUSE_SPARK__DRIVER_MEMORY", "2 gigabytes"),
+    ],
+)
+def test_a_wrong_setting_is_named_as_its_variable(monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(LakehouseError, match=variable) as refused:
+        load_settings()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_number_that_is_refused_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_INGESTION__FLUSH_BYTES", "64MB")
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_INGESTION__FLUSH_BYTES is '64MB'"):
+        load_settings()
+
+
+@pytest.mark.parametrize("port", ["99999", "-1", "0", "http"])
+def test_a_port_of_the_stack_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch, port: str) -> None:
+    monkeypatch.setenv("LAKEHOUSE_STACK_TRINO_PORT", port)
+    with pytest.raises(LakehouseError, match=f"LAKEHOUSE_STACK_TRINO_PORT is '{port}'"):
+        stack_settings()
+
+
+@pytest.mark.parametrize(
+    "value", [f'{{"shop": "{SECRET}"}}', f'{{"shop": {{"owner_url": "{SECRET}"}}}}', f"{{{SECRET}"]
+)
+def test_sources_that_are_not_as_they_should_be_are_refused_without_their_text(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_SOURCES", value)
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_SOURCES") as refused:
+        load_settings()
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", ["url", "owner_url"])
+def test_a_source_whose_url_is_none_is_named_with_the_variable(key: str) -> None:
+    urls = {"url": "postgresql://reader@db/shop"} | {key: f"postgresql://u:{SECRET}/@db"}
+    settings = Settings.model_validate({"sources": {"shop": urls}})
+    with pytest.raises(LakehouseError, match=f"LAKEHOUSE_SOURCES__SHOP__{key.upper()} is not a libpq URL") as refused:
+        settings.source("shop")
+    assert SECRET not in str(refused.value)
