@@ -19,6 +19,7 @@ from backup.forward import Forward, roll_forward
 from backup.objects import load_objects, save_objects
 from ingestion import lease, state
 from ingestion.source import connect_source, read_slot
+from lakehouse.database import connect_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance.lake import list_relations
@@ -48,6 +49,7 @@ class Restored:
 
 def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, say: Say = lambda step: None) -> Backup:
     """Writes a backup, or brings one up to date: objects that are there are not copied again. Raises LakehouseError."""
+    connect_catalog(settings).close()  # no folder where there is nothing to put into it
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from cli.progress import shown
-from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.declarations import Declarations, load_declarations, source_and_table
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
@@ -100,32 +100,24 @@ def _erase_again(settings: Settings, declarations: Declarations, names: list[str
                 )
 
 
-def _tables_by_source(tables: list[str]) -> dict[str, list[str]]:
-    grouped: dict[str, list[str]] = {}
-    for name in tables:
-        source, dot, table = name.partition(".")
-        if not dot:
-            raise typer.BadParameter(f"{name!r} is not SOURCE.TABLE")
-        grouped.setdefault(source, []).append(table)
-    return grouped
-
-
 def _on_tables(settings: Settings, declarations: Declarations, command: str, tables: list[str], as_json: bool) -> None:
     import ingestion
 
-    by_source = _tables_by_source(tables)
-    if command in ("resume", "resnapshot", "replay"):
-        _each(settings, by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
+    if command == "remove":
+        for source, name in map(source_and_table, tables):
+            ingestion.forget(settings, source, name, {table.name for table in declarations.source(source).tables})
+            print(f"{source}.{name}: forgotten; its rows stay in the lake, and its publication may drop it now")
         return
-    for source, names in by_source.items():
-        declared = declarations.source(source)
-        for name in names:
-            if command == "pause":
-                ingestion.pause(settings, declared.table(name))
-                print(f"{source}.{name}: paused; its records are kept in the spool until --resume")
-            else:
-                ingestion.forget(settings, source, name, {table.name for table in declared.tables})
-                print(f"{source}.{name}: forgotten; its rows stay in the lake, and its publication may drop it now")
+    chosen = [declarations.named(name) for name in tables]  # all of them, before anything is done to one
+    if command == "pause":
+        for table in chosen:
+            ingestion.pause(settings, table)
+            print(f"{table.source}.{table.name}: paused; its records are kept in the spool until --resume")
+        return
+    by_source: dict[str, list[str]] = {}
+    for table in chosen:
+        by_source.setdefault(table.source, []).append(table.name)
+    _each(settings, by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
 
 
 def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:

@@ -42,7 +42,7 @@ def erase(
     session: SparkSession | None = None, say: Say = lambda step: None,
 ) -> Erasure:  # fmt: skip
     """Erases the subject that `column=value` words name in `source.table`; raises LakehouseError where it refuses."""
-    table = declared(declarations, name)
+    table = declarations.named(name)
     return _erase(settings, declarations, manifest, table, [parse_key(table, key)], session, say)
 
 
@@ -74,7 +74,7 @@ def preview(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], name: str, key: Sequence[str]
 ) -> tuple[Plan, Look, str | None]:
     """Where the subject is now, and what stands in the way of erasing it; changes nothing, needs no lease."""
-    table = declared(declarations, name)
+    table = declarations.named(name)
     given, problem = parse_key(table, key), None
     with closing(open_catalog(settings)) as catalog, connect_source(settings, table.source) as source:
         facts = _position(settings, table).facts
@@ -102,14 +102,6 @@ def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone
     with state.connect_catalog(settings) as states:
         state.ensure_state(states)
         return tuple(s for s in tombstones.read(settings, open_io(settings), states) if source in (None, s.source))
-
-
-def declared(declarations: Declarations, name: str) -> RawTable:
-    """The table that `source.table` names; raises LakehouseError."""
-    source, dot, table = name.partition(".")
-    if not dot:
-        raise LakehouseError(f"{name!r} is not SOURCE.TABLE")
-    return declarations.source(source).table(table)
 
 
 def _erase(

@@ -19,7 +19,7 @@ from ingestion.recover import begin_next_epoch
 from ingestion.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.survey import survey
 from lakehouse.catalog import load_table, open_catalog
-from lakehouse.declarations import Declarations, Source
+from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.spark import spark_session
@@ -76,17 +76,27 @@ def resnapshot(
     settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
 ) -> SourceReport:
     """Snapshots the named tables again, behind a truncate marker; the others go on as before."""
-    for name in tables:
-        operate.read_anew(settings, declarations.source(source).table(name))
-    return bring_up(settings, declarations, source, session)
+    return _change(operate.read_anew, settings, declarations, source, tables, session)
 
 
 def resume(
     settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
 ) -> SourceReport:
     """Lands what was spooled of parked or paused tables; they stream again where that succeeds."""
-    for name in tables:
-        operate.resume(settings, declarations.source(source).table(name))
+    return _change(operate.resume, settings, declarations, source, tables, session)
+
+
+def _change(
+    change: Callable[[Settings, RawTable], None],
+    settings: Settings,
+    declarations: Declarations,
+    source: str,
+    names: list[str],
+    session: SparkSession | None,
+) -> SourceReport:
+    """Does to each table what the next cycle goes by, then runs that cycle."""
+    for table in [declarations.source(source).table(name) for name in names]:
+        change(settings, table)
     return bring_up(settings, declarations, source, session)
 
 

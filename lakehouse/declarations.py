@@ -120,10 +120,23 @@ class Declarations(Declared):
                 return source
         raise LakehouseError(f"no source {name!r} is declared; declared are {_names(self.sources)}")
 
+    def named(self, name: str) -> RawTable:
+        """The raw table that `source.table` names; raises LakehouseError."""
+        source, table = source_and_table(name)
+        return self.source(source).table(table)
+
     @property
     def tables(self) -> tuple[RawTable, ...]:
         """All raw tables of all sources."""
         return tuple(table for source in self.sources for table in source.tables)
+
+
+def source_and_table(name: str) -> tuple[str, str]:
+    """Splits `source.table`; raises LakehouseError."""
+    source, _, table = name.partition(".")
+    if not (source and table):
+        raise LakehouseError(f"{name!r} is not SOURCE.TABLE")
+    return source, table
 
 
 class _TableMeta(Policy):

@@ -41,10 +41,8 @@ def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Sour
         return [(source, list(source.tables)) for source in declarations.sources]
     chosen: dict[str, list[RawTable]] = {}
     for name in wanted:
-        source_name, _, table_name = name.partition(".")
-        source = declarations.source(source_name)
-        tables = [source.table(table_name)] if table_name else list(source.tables)
-        known = chosen.setdefault(source_name, [])
+        tables = [declarations.named(name)] if "." in name else declarations.source(name).tables
+        known = chosen.setdefault(name.partition(".")[0], [])
         known.extend(table for table in tables if table not in known)
     return [(declarations.source(name), tables) for name, tables in chosen.items()]
 
