@@ -65,7 +65,9 @@ def pin_table(
     loaded = session.load(table)
     if loaded is None or (snapshot_id is None and loaded.metadata.current_snapshot_id is None):
         raise LakehouseError(f"{table} is not in the lake, or has no rows yet: there is nothing to pin")
-    return _pin(session, consumer, {table: snapshot_id or loaded.metadata.current_snapshot_id or 0}, until)
+    wanted = loaded.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    assert wanted is not None
+    return _pin(session, consumer, {table: wanted}, until)
 
 
 def unpin(session: Session, consumer: str) -> list[Pin]:

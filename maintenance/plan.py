@@ -104,16 +104,17 @@ class Case:
 class Allowance:
     """Seconds that a run may spend on a schedule group's tables, and where the limit is from.
 
-    Groups of one `pool` share them.
+    Groups of one `pool` share them. `closed`: outside of the group's window.
     """
 
     pool: str
     seconds: float
     limit: str
+    closed: bool = False
 
     def why_put_off(self, needed: float, left: float) -> str:
         """The reason for a step that does not fit into the seconds that are left."""
-        if self.seconds <= 0:
+        if self.closed:
             return f"put off: {self.limit} is closed"
         return f"put off: needs {needed:.0f} s, {max(0.0, left):.0f} s are left of {self.limit}"
 
@@ -128,7 +129,7 @@ def allowances(project: ProjectMaintenance, now: datetime, budget_minutes: float
         seconds, limit = group.seconds(now), f"the budget of {name}, {group.budget_minutes:g} min"
         if seconds < group.budget_minutes * 60:
             limit = f"the window of {name}, {group.window} UTC,"
-        found[name] = Allowance(name, seconds, limit)
+        found[name] = Allowance(name, seconds, limit, closed=seconds <= 0)
     return found
 
 

@@ -22,6 +22,7 @@ from maintenance.pins import unpin as take_off
 from maintenance.restore import restore as restore_table
 from maintenance.session import Session
 
+BEFORE_ANY_LAKE = datetime(1970, 1, 1, tzinfo=UTC)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -38,11 +39,11 @@ def restore(
     Files that maintenance removes stay for keep_removed_hours, so no byte of data is copied. To be rid of a restored
     copy, drop it: the table's own files stay.
     """
-    name = table_name(table)
+    name, then = table_name(table), past(as_of)
     with closing(Session(load_settings())) as session:
         try:
             with exclusive(session, name):
-                done = restore_table(session, name, moment(as_of), in_place)
+                done = restore_table(session, name, then, in_place)
         except Held as held:
             raise LakehouseError(f"{name}: {held}; run it again later") from None
     if as_json:
@@ -98,12 +99,20 @@ def table_name(text: str) -> TableName:
 
 
 def moment(text: str) -> datetime:
-    """An ISO 8601 time, UTC where it names no zone; raises LakehouseError."""
+    """An ISO 8601 time, in UTC where it names no zone; returned in UTC. Raises LakehouseError."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         raise LakehouseError(f"{text!r} is no time in ISO 8601, such as 2026-11-21T18:30") from None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def past(text: str) -> datetime:
+    """A moment that is over and that a lake can have seen; raises LakehouseError."""
+    found = moment(text)
+    if not BEFORE_ANY_LAKE < found <= datetime.now(UTC):
+        raise LakehouseError(f"{text} is not in the past: nothing can be restored as of then; times are in UTC")
+    return found
 
 
 def _show(found: Sequence[Pin], as_json: bool) -> None:

@@ -11,13 +11,13 @@ from maintenance.result import Result
 from maintenance.survey import Survey
 
 FIGURES = ("files", "bytes", "manifests", "snapshots")
-SHOWN_FAILURES, WIDTH_IN_A_FILE = 10, 200
+FEW, WIDTH_IN_A_FILE = 10, 200
 LONG = ("why", "what", "estimated gain")  # columns that give way where the terminal is narrow
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def print_plan(plan: Plan, dry_run: bool) -> None:
-    """The steps by rank; of a dry run also what is put off or left alone, and why."""
+    """The steps by rank; of a dry run, or where they are few, also what is put off; of a dry run all the rest too."""
     rows = [
         (
             str(rank), str(step.table.name), step.action, step.reason, size(step.expected_bytes),
@@ -28,14 +28,15 @@ def print_plan(plan: Plan, dry_run: bool) -> None:
     ]  # fmt: skip
     if rows:
         _print(("", "table", "action", "why", "read and written", "takes", "saves", "frees"), rows)
-    if dry_run:
+    if dry_run or len(plan.put_off) <= FEW:
         _passed(plan.put_off)
+    if dry_run:
         _passed(plan.skipped)
     print(f"{len(plan.steps)} steps planned, {len(plan.put_off)} put off, {len(plan.skipped)} tables need nothing")
 
 
 def print_outcomes(result: Result) -> None:
-    """What was done, the failures, and a count of each status."""
+    """What was done, the failures, what was skipped where that is little, and a count of each status."""
     shown = [outcome for outcome in result.outcomes if outcome.status in ("done", "planned")]
     rows = [
         (
@@ -46,10 +47,14 @@ def print_outcomes(result: Result) -> None:
     ]  # fmt: skip
     if rows:
         _print(("table", "action", "what", *FIGURES, "probes", "seconds"), rows)
-    for outcome in result.failed[:SHOWN_FAILURES]:
+    for outcome in result.failed[:FEW]:
         print(f"{outcome.action} of {outcome.table} failed: {outcome.error}")
-    counts = result.as_dict()["counts"]
-    print(", ".join(f"{count} {status}" for status, count in counts.items()) + " (--json says why)")
+    skipped = [outcome for outcome in result.outcomes if outcome.status == "skipped"]
+    if len(skipped) <= FEW:
+        for outcome in skipped:
+            print(f"{outcome.action} of {outcome.table} skipped: {outcome.reason}")
+    counts = ", ".join(f"{count} {status}" for status, count in result.as_dict()["counts"].items())
+    print(counts if max(len(skipped), len(result.failed)) <= FEW else f"{counts} (--json says why)")
 
 
 def print_status(seen: Survey) -> None:

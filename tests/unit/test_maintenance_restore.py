@@ -20,6 +20,7 @@ from maintenance.moments import find
 from maintenance.outcome import TableName
 from maintenance.pins import pin_cut, pin_table, pins, unpin
 from maintenance.restore import _put_back, _register
+from maintenance.restore_command import past
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NAME = TableName("shop", "sales")
@@ -161,6 +162,7 @@ def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table
         (lambda: pin_table(session(catalog), "report", NAME), r"'report' pins shop\.sales already"),
         (lambda: pin_table(session(catalog), "a-b", NAME), "cannot name a pin"),
         (lambda: pin_table(session(catalog), "x", NAME, 1), "snapshot 1 is not there any more"),
+        (lambda: pin_table(session(catalog), "x", NAME, 0), "snapshot 0 is not there any more"),
         (lambda: pin_table(session(catalog), "x", TableName("shop", "no")), "nothing to pin"),
         (lambda: pin_cut(session(catalog), "x", "shop"), "has no cut yet"),
         (lambda: unpin(session(catalog), "x"), "'x' pins nothing"),
@@ -169,3 +171,23 @@ def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table
             wrong()
     unpin(session(catalog), "report")
     assert list(catalog.load_table(NAME).refs()) == ["main"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("yesterday", "is no time in ISO 8601"),
+        ("", "is no time in ISO 8601"),
+        ("2999-01-01", "is not in the past"),
+        ("1969-12-31T23:59", "is not in the past"),
+        ("0001-01-01T00:00+14:00", "is no time in ISO 8601"),
+        ("9999-12-31T23:59-14:00", "is no time in ISO 8601"),
+    ],
+)
+def test_a_time_that_no_state_can_be_of_is_refused(text: str, message: str) -> None:
+    with pytest.raises(LakehouseError, match=message):
+        past(text)
+
+
+def test_a_time_without_a_zone_is_in_utc() -> None:
+    assert past("2026-01-02T03:04") == past("2026-01-02T05:04+02:00") == datetime(2026, 1, 2, 3, 4, tzinfo=UTC)

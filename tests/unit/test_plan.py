@@ -1,5 +1,6 @@
 """What maintenance plans from policies and health: pure, so no table is needed."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -166,3 +167,8 @@ def test_the_steps_of_a_table_keep_the_order_of_the_actions() -> None:
 def test_a_budget_that_is_used_up_says_how_much_was_needed() -> None:
     allowance = Allowance("nightly", 60, "the budget of nightly, 1 min")
     assert allowance.why_put_off(80, -3) == "put off: needs 80 s, 0 s are left of the budget of nightly, 1 min"
+
+
+def test_a_budget_of_nothing_is_no_closed_window() -> None:
+    (put_off, *_) = planned(case("hub", FRAGMENTED), minutes=0).put_off
+    assert re.fullmatch(r"put off: needs \d+ s, 0 s are left of the budget of 0 min", put_off.reason)
