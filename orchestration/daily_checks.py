@@ -15,7 +15,11 @@ def daily_checks(
         job, selection=dg.AssetSelection.checks(*keys), description=about, tags={"source": source.name}
     )
     daily = dg.ScheduleDefinition(
-        job=made, cron_schedule=cron, execution_timezone="UTC", default_status=dg.DefaultScheduleStatus.RUNNING
+        job=made,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=about,
     )
     return dg.Definitions(asset_checks=[checks], jobs=[made], schedules=[daily])
 

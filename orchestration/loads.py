@@ -101,6 +101,7 @@ def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.Schedul
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Launches {load.job} by the declared cron, unless a run of it is still at work.",
     )
     def scheduled(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         history = read_history(context.instance, load.job, frozenset())

@@ -50,7 +50,11 @@ def maintain_definitions(manifest: dict[str, Any], project_dir: Path, keys: Coll
 def maintain_job(keys: Collection[dg.AssetKey]) -> dg.JobDefinition:
     """Plan, a step for each table, the verdict. What goes from step to step stays in the process's memory."""
 
-    @dg.op(name=PLAN, out=dg.DynamicOut(str, io_manager_key=MEMORY))
+    @dg.op(
+        name=PLAN,
+        out=dg.DynamicOut(str, io_manager_key=MEMORY),
+        description="Measures the tables and ranks what they need; what is put off or left alone is in its log.",
+    )
     def plan(
         context: dg.OpExecutionContext, config: PlanConfig, lake: Lake, spark: LakeSpark, maintainer: Maintainer
     ) -> Iterator[dg.DynamicOutput[str]]:
@@ -64,11 +68,20 @@ def maintain_job(keys: Collection[dg.AssetKey]) -> dg.JobDefinition:
         for rank, table in enumerate(maintainer.tables, start=1):
             yield dg.DynamicOutput(table, mapping_key=f"{rank}_{re.sub(r'[^A-Za-z0-9_]', '_', table)}")
 
-    @dg.op(name="maintain_table", pool=POOL, out=dg.Out(list, io_manager_key=MEMORY))
+    @dg.op(
+        name="maintain_table",
+        pool=POOL,
+        out=dg.Out(list, io_manager_key=MEMORY),
+        description="Takes the planned steps of one table; a failure is told and counted, and the other tables go on.",
+    )
     def maintain_table(context: dg.OpExecutionContext, table: str, maintainer: Maintainer) -> list[Any]:
         return maintainer.act(table, reporter(context, keys))
 
-    @dg.op(name="conclude", out=dg.Out(dg.Nothing))
+    @dg.op(
+        name="conclude",
+        out=dg.Out(dg.Nothing),
+        description="Writes meta.maintenance; fails the run when too large a share of the tables failed.",
+    )
     def conclude(context: dg.OpExecutionContext, outcomes: list[list[Any]], maintainer: Maintainer) -> None:
         run = maintainer.finish([outcome for of_table in outcomes for outcome in of_table], reporter(context, keys))
         counts = ", ".join(f"{count} {status}" for status, count in run.result.as_dict()["counts"].items())

@@ -72,6 +72,7 @@ def _schedule(job: dg.JobDefinition, action: str, group: str, cron: str) -> dg.S
         execution_timezone="UTC",
         run_config={"ops": {_op_name(action): {"config": {"group": group}}}},
         default_status=dg.DefaultScheduleStatus.STOPPED,
+        description=f"Runs {action} on all tables of the group {group}, whatever the plan of `maintain` says.",
     )
 
 

@@ -14,7 +14,12 @@ SUMMED = (
     "rows", "files", "bytes", "small_files", "delete_files", "snapshots", "manifests", "metadata_bytes", "objects",
     "object_bytes", "orphans", "orphan_bytes", "temporary", "temporary_bytes",
 )  # fmt: skip
-COLUMNS = ("files", "small_share", "delete_files", "snapshots", "manifests", "metadata_bytes", "orphan_bytes", "bytes")
+COLUMNS = {
+    "files": "files", "small": "small_share", "deletes": "delete_files", "snapshots": "snapshots",
+    "manifests": "manifests", "metadata": "metadata_bytes", "orphans": "orphan_bytes", "size": "bytes",
+}  # fmt: skip
+"""Heading → figure, of the table of all tables."""
+
 Line = dict[str, Any]
 
 
@@ -38,7 +43,11 @@ def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
         JOB, selection=dg.AssetSelection.assets(KEY), description="Measures how the tables are; changes nothing."
     )
     schedule = dg.ScheduleDefinition(
-        job=job, cron_schedule=HOURLY, execution_timezone="UTC", default_status=dg.DefaultScheduleStatus.RUNNING
+        job=job,
+        cron_schedule=HOURLY,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Adds a point to the plots of every table's health.",
     )
     return dg.Definitions(assets=[table_health], jobs=[job], schedules=[schedule])
 
@@ -76,9 +85,20 @@ def summary(line: Line) -> str:
 
 
 def _markdown(lines: list[Line]) -> str:
-    heading = ("table", *COLUMNS, "due")
+    heading = ("table", "due", *COLUMNS)
     rows = [heading, ["---"] * len(heading)]
     for line in lines:
-        health = line["health"] or {}
-        rows.append([line["table"], *(str(health.get(name, "")) for name in COLUMNS), summary(line)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+        figures = (_text(name, (line["health"] or {}).get(name)) for name in COLUMNS.values())
+        due = summary(line).removesuffix(line["reason"].partition("healthy")[2])  # the figures stand beside it
+        rows.append([line["table"], due, *figures])
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+
+
+def _text(name: str, value: float | None) -> str:
+    from maintenance.show import size
+
+    if value is None:
+        return ""
+    if name.endswith("bytes"):
+        return size(int(value))
+    return f"{value:.0%}" if name.endswith("share") else f"{value:,}"

@@ -191,3 +191,11 @@ def test_a_quiet_source_is_confirmed_twice_within_its_declared_freshness() -> No
     assert load.confirm_after is not None and load.confirm_after.total_seconds() == 1800
     [load] = loads_of(shop(table("a")))
     assert load.confirm_after is None
+
+
+def test_all_that_a_person_can_turn_on_or_launch_says_what_it_is_for(defs: dg.Definitions) -> None:
+    repository = defs.get_repository_def()
+    told = [*repository.schedule_defs, *repository.sensor_defs]
+    told += [job for job in repository.get_all_jobs() if not job.name.startswith("__")]
+    assert [item.name for item in told if not item.description] == []
+    assert [op.name for op in defs.resolve_job_def("maintain").nodes if not op.definition.description] == []

@@ -188,7 +188,7 @@ def test_a_schedule_waits_for_the_last_run_of_its_group_unless_its_process_is_go
 
 
 class SickLake(Lake):
-    """Two tables, one of which is not in the lake."""
+    """Three tables, one of which is not in the lake."""
 
     def table_health(self) -> list[dict[str, Any]]:
         numbers = dict.fromkeys(
@@ -201,6 +201,8 @@ class SickLake(Lake):
         gain = {"gain_seconds": 0.03, "gain_bytes": 0}
         return [
             {"table": "vault.hub", "health": health, "last": last, "due": due, **gain, "reason": ""},
+            {"table": "vault.nh_link", "health": health, "last": None, "due": [], "gain_seconds": 0, "gain_bytes": 0,
+             "reason": "healthy: 8 files, 75% small"},
             {"table": "vault.sat", "health": None, "last": None, "due": [], "gain_seconds": 0, "gain_bytes": 0,
              "reason": "not in the lake yet"},
         ]  # fmt: skip
@@ -212,9 +214,12 @@ def test_health_is_plotted_for_the_lake_and_for_each_table(instance: dg.DagsterI
     [event] = result.get_asset_materialization_events()
     assert event.asset_key == KEY
     lake = {name: value.value for name, value in event.materialization.metadata.items()}
-    assert (lake["tables"], lake["tables_due"], lake["files"], lake["small_share"]) == (1, 1, 8, 0.75)
-    assert "| vault.hub | 8 | 0.75 | 3 | 3 | 3 | 3 | 3 | 3 | compact: 6 of 8 files below 128 MB |" in lake["by_table"]
-    assert "not in the lake yet" in lake["by_table"]
+    assert (lake["tables"], lake["tables_due"], lake["files"], lake["small_share"]) == (2, 1, 16, 0.75)
+    assert (
+        "| vault.hub | compact: 6 of 8 files below 128 MB | 8 | 75% | 3 | 3 | 3 | 3 B | 3 B | 3 B |" in lake["by_table"]
+    )
+    assert "| vault.nh_link | healthy | 8 | 75% |" in lake["by_table"], "its figures are not told twice"
+    assert "| vault.sat | not in the lake yet |  |" in lake["by_table"]
     [observed] = [found.asset_observation_data.asset_observation for found in result.get_asset_observation_events()]
     assert observed.asset_key == dg.AssetKey(HUB)
     assert observed.metadata["orphan_bytes"].value == 3 and observed.metadata["due"].value == "compact"
