@@ -28,6 +28,9 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024  # of Arrow data
+DICTIONARY_BYTES = (
+    128 * 1024
+)  # of a column of a row group; with PyIceberg's 2 MiB, unique values are hashed for nothing
 _CYCLE = "00000000-cycle-00000000"  # where a cycle's id goes in a template
 
 
@@ -55,7 +58,8 @@ def writable_metadata(table: Table, cycle_id: str) -> str:
 @cached(LRUCache(1024), key=lambda table: table.metadata_location, lock=Lock())
 def _template(table: Table) -> str:
     metadata = table.metadata
-    properties = metadata.properties | {TableProperties.WRITE_DATA_PATH: staged_prefix(metadata.location, _CYCLE)}
+    properties = {TableProperties.PARQUET_DICT_SIZE_BYTES: str(DICTIONARY_BYTES), **metadata.properties}
+    properties[TableProperties.WRITE_DATA_PATH] = staged_prefix(metadata.location, _CYCLE)
     slim = metadata.model_copy(
         update={
             "properties": properties, "snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {},

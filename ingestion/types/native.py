@@ -1,7 +1,8 @@
 """Columns of a snapshot that arrive typed: sent in binary, which costs neither side the detour over text.
 
-Postgres has values there that the lake has not, and the driver's shift to 1970 wraps around at infinity: such values
-all lie outside of the years 0001 to 9999, and a range that has one is read as text, where each has its name.
+Postgres has values there that the lake has not. The driver's shift to 1970 wraps around at infinity: such moments
+all lie outside of the years 0001 to 9999. A numeric it prints itself, digit for digit, but for NaN and infinities. A
+range that has one of these is read as text, where each has its name.
 """
 
 from datetime import UTC
@@ -27,15 +28,24 @@ class NeedsText(Exception):
 
 def arrives_typed(source: SourceType) -> bool:
     """Whether binary values of the type become the target's values, but for those that raise NeedsText."""
-    return source.oid in _OIDS
+    return source.oid in _OIDS or target_type(source).form is Form.DECIMAL
 
 
 def typed(values: pa.Array, source: SourceType) -> pa.Array:
     """Values as the driver made them of binary ones, in the target's type; raises NeedsText."""
     target = target_type(source)
+    if target.form is Form.DECIMAL:
+        return _decimal(values.storage, target.arrow)
     if target.form in _BOUNDS:
         first, last = (pa.scalar(bound, target.arrow).value for bound in _BOUNDS[target.form])
         found = pc.min_max(values.view(pa.int32() if target.form is Form.DATE else pa.int64()))
         if found["min"].is_valid and not (first <= found["min"].as_py() and found["max"].as_py() <= last):
             raise NeedsText
     return values if values.type == target.arrow else values.cast(target.arrow)
+
+
+def _decimal(printed: pa.Array, arrow: pa.DataType) -> pa.Array:
+    try:
+        return printed.cast(arrow)
+    except pa.ArrowInvalid:
+        raise NeedsText from None
