@@ -3,6 +3,7 @@
 The slot is only peeked at, never consumed: whatever happens here, the next cycle reads the same changes again.
 """
 
+import os
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -12,7 +13,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from ingestion.lanes import Kept, Lanes
-from ingestion.pgoutput import Batch, DecodeError, Decoder
+from ingestion.pgoutput import Batch, DecodeError, Decoder, whole_transactions
 from ingestion.rows import TableTarget
 from ingestion.source import peek
 from ingestion.witness import Witness
@@ -61,7 +62,9 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
         lanes.set_aside(name, reason)
     keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}
     decoder = Decoder(plan.xid, keys, lanes.landing)
-    for messages in _one_ahead(_messages(plan)) if plan.received is None else [plan.received]:
+    for messages in (
+        _one_ahead(whole_transactions(_messages(plan), _disk())) if plan.received is None else [plan.received]
+    ):
         _take(plan, decoder, lanes, messages)
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")
@@ -125,11 +128,16 @@ def _messages(plan: ChangePlan) -> Generator[pa.Array]:
     try:
         with adbc.connect(plan.url) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(plan.batch_bytes)})
-            cursor.execute(f"SELECT data FROM {peek(plan.slot, plan.publication, plan.upto_lsn)}")
+            cursor.execute(f"SELECT data FROM {peek(plan.slot, plan.publication, plan.upto_lsn, unfinished=True)}")
             for batch in cursor.fetch_record_batch():
                 yield batch.column(0)
     except (adbc.Error, OSError) as error:
         raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {_first_line(error)}") from None
+
+
+def _disk() -> str | None:
+    """The first of Spark's local folders, where a task holds what is too large for memory."""
+    return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
 
 
 def _one_ahead(arrays: Generator[pa.Array]) -> Iterator[pa.Array]:

@@ -220,9 +220,14 @@ def stream_options(publication: str) -> dict[str, str]:
     return {"proto_version": "1", "publication_names": ident(publication), "messages": "true"}
 
 
-def peek(slot: str, publication: str, upto_lsn: int) -> str:
-    """SQL for the slot's messages up to the last commit below `upto_lsn`, as a FROM item; it consumes nothing."""
-    listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in stream_options(publication).items())
+def peek(slot: str, publication: str, upto_lsn: int, unfinished: bool = False) -> str:
+    """SQL for the slot's messages up to the last commit below `upto_lsn`, as a FROM item; it consumes nothing.
+
+    With `unfinished`, transactions too large for the server's memory come in blocks before they end, for
+    `pgoutput.whole_transactions` (Postgres 14 and newer).
+    """
+    options = stream_options(publication) | ({"proto_version": "2", "streaming": "on"} if unfinished else {})
+    listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options.items())
     return f"pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(upto_lsn))}, NULL, {listed})"
 
 

@@ -1,5 +1,6 @@
-"""pgoutput (protocol version 1, text mode) to columns: bytes of the slot in, one Arrow table per relation out.
+"""pgoutput (text mode) to columns: bytes of the slot in, one Arrow table per relation out.
 
+`streamed` makes whole transactions of those that came in blocks before they ended, as protocol version 1 has them.
 `decoder` follows transactions and relations through the stream, `rows` turns the messages of one relation into
 rows, `cells` finds and copies the values of one column, `wire` reads integers at many positions at once.
 Every step works on arrays; only relation and truncate messages, which are few, are read one by one.
@@ -7,5 +8,6 @@ Every step works on arrays; only relation and truncate messages, which are few, 
 
 from ingestion.pgoutput.decoder import Decoder
 from ingestion.pgoutput.model import PICKED_SCHEMA, Batch, DecodeError, Relation, RelationColumn
+from ingestion.pgoutput.streamed import whole_transactions
 
-__all__ = ["PICKED_SCHEMA", "Batch", "DecodeError", "Decoder", "Relation", "RelationColumn"]
+__all__ = ["PICKED_SCHEMA", "Batch", "DecodeError", "Decoder", "Relation", "RelationColumn", "whole_transactions"]
