@@ -3,6 +3,7 @@
 import signal
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -40,6 +41,10 @@ def version(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 def world_of(made: Cluster, settings: Settings) -> World:
     return world_in(made, settings, f"t{uuid.uuid4().hex[:10]}", DDL, ALL_TABLES, lease_seconds=2)
+
+
+def limited(settings: Settings, **limits: Any) -> Settings:
+    return settings.model_copy(update={"ingestion": settings.ingestion.model_copy(update=limits)})
 
 
 def assert_right(world: World) -> None:
@@ -82,6 +87,37 @@ def test_snapshot_and_all_operations_on_this_version(version: Cluster, settings:
     change_everything(world)
     world.ingest(spark)
     assert_right(world)
+
+
+def test_transactions_too_large_for_the_sources_memory_on_this_version(
+    version: Cluster, settings: Settings, spark: Any
+) -> None:
+    """They come in blocks, before their end; what rolls back, and what has not ended, does not land."""
+    world = world_of(version, settings)
+    world = replace(world, settings=limited(world.settings, decoding_memory_bytes=64 * 1024))
+    fill(world, 1, 100)
+    world.ingest(spark)
+    with psycopg.connect(world.owner_url) as one, psycopg.connect(world.owner_url) as other:
+        for first in (10_000, 20_000):
+            one.execute(f"INSERT INTO wide SELECT i, 'one', 'kept' FROM generate_series({first}, {first + 2000}) i")
+            one.execute("SAVEPOINT s")
+            one.execute("UPDATE wide SET b = 'rolled back' WHERE id >= 10000")
+            other.execute(f"INSERT INTO orders SELECT i, 'o', i, {BIG} FROM generate_series({first}, {first + 50}) i")
+            one.execute("ROLLBACK TO SAVEPOINT s")
+            world.sql(f"INSERT INTO events VALUES ({first}, '2026-01-05')")
+        world.ingest(spark)
+        assert_right(world)
+        one.commit()
+        world.ingest(spark)
+        assert_right(world)
+        other.rollback()
+    change_everything(world)
+    world.ingest(spark)
+    assert_right(world)
+    slot = f"lakehouse_{world.source.name}"
+    streamed = "SELECT stream_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = %s"
+    with psycopg.connect(world.owner_url) as connection:
+        assert connection.execute(streamed, [slot]).fetchone() == (True,)
 
 
 def test_recovery_from_a_dropped_slot_on_this_version(version: Cluster, settings: Settings, spark: Any) -> None:

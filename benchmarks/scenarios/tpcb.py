@@ -4,14 +4,18 @@ import os
 import statistics
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import LiteralString
 
+import psutil
 import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.probe import Cost
 from benchmarks.workloads import SOURCE, declared
+from ingestion import state
 from ingestion.setup import prepare
 from lakehouse.catalog import open_catalog
 from lakehouse.declarations import Declarations
@@ -21,6 +25,9 @@ from lakehouse.urls import parse_url
 from stack.accounts import packaged_programs
 
 SECONDS, CLIENTS, SCALE = 600, 4, 10
+LOOK_SECONDS = 0.25
+WRITTEN: LiteralString = "SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint"
+IN_CUTS: LiteralString = f"SELECT cut_lsn FROM lakehouse.streams WHERE source = '{SOURCE}'"
 KEYS = {
     "pgbench_accounts": ("aid",), "pgbench_branches": ("bid",), "pgbench_tellers": ("tid",), "pgbench_history": (),
 }  # fmt: skip
@@ -33,15 +40,10 @@ def single_row_transactions(bench: Bench) -> Results:
     result = Measurement(
         "transactions/s", does=f"pgbench TPC-B, {CLIENTS} clients, {seconds} s, with --follow beside it"
     )
-    lags: list[tuple[float, float]] = []
     with _pgbench_tables(bench) as (connection, declarations), bench.following(declarations):
-        with bench.cost() as cost:
-            arguments = ("-T", str(seconds), "-c", str(CLIENTS), "-j", "2", "-n")
-            process = _pgbench(bench, *arguments)
-            begun = time.monotonic()
-            while process.poll() is None:
-                lags.append((time.monotonic() - begun, _seconds_behind(bench, connection)))
-                time.sleep(1.0)
+        process = _pgbench(bench, "-T", str(seconds), "-c", str(CLIENTS), "-j", "2", "-n")
+        with bench.cost(apart=(psutil.Process(process.pid),)) as cost:
+            lags = _lags_until_the_end(bench, connection, process)
             output = process.communicate()[0]
             ended = time.monotonic()
             bench.until_level(declarations)
@@ -84,16 +86,29 @@ def _pgbench(bench: Bench, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _seconds_behind(bench: Bench, connection: psycopg.Connection) -> float:
-    """Age of the oldest transaction that is not in a cut: pgbench_history has every commit's time."""
-    found = query(bench.settings, f"SELECT to_unixtime(max(cut_at)) FROM meta.cuts WHERE source = '{SOURCE}'")
-    row = connection.execute(
-        "SELECT coalesce(extract(epoch FROM clock_timestamp() - min(mtime)), 0) FROM (SELECT mtime FROM pgbench_history"
-        " WHERE mtime > to_timestamp(%s) AT TIME ZONE current_setting('TimeZone') ORDER BY mtime LIMIT 1) x",
-        (found[0][0],),
-    ).fetchone()
+def _lags_until_the_end(
+    bench: Bench, connection: psycopg.Connection, process: subprocess.Popen[str]
+) -> list[tuple[float, float]]:
+    """(seconds, lag): the age of the oldest place in the WAL that is not in a cut. Looks cost next to nothing."""
+    begun = time.monotonic()
+    waiting: deque[tuple[float, int]] = deque()
+    lags = []
+    with state.connect_catalog(bench.settings) as states:
+        while process.poll() is None:
+            now = time.monotonic() - begun
+            written, in_cuts = (_number(c, q) for c, q in ((connection, WRITTEN), (states, IN_CUTS)))
+            waiting.append((now, written))
+            while waiting and waiting[0][1] <= in_cuts:
+                waiting.popleft()
+            lags.append((now, now - waiting[0][0] if waiting else 0.0))
+            time.sleep(LOOK_SECONDS)
+    return lags
+
+
+def _number(connection: psycopg.Connection, query: LiteralString) -> int:
+    row = connection.execute(query).fetchone()
     assert row is not None
-    return float(row[0])
+    return int(row[0])
 
 
 def _verify(bench: Bench, connection: psycopg.Connection) -> None:
