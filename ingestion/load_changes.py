@@ -83,9 +83,9 @@ def load_changes(
 def stream_url(writer: Writer, connection: Connection) -> str:
     """The source's URL for reading the slot.
 
-    A transaction that the server has to spill while it decodes takes three times as long (1.9 s of system time for a
-    million rows); the default is 64 MB. A database in SQL_ASCII may hold what is not UTF-8; unless asked not to, the
-    server would check it and refuse all.
+    The server's own default of decoding memory is 64 MB; a transaction that outgrows it is sent unfinished, and costs
+    the reader a file. A database in SQL_ASCII may hold what is not UTF-8; unless asked not to, the server would check
+    it and refuse all.
     """
     memory = f"{writer.limits.decoding_memory_bytes // 1024}kB"
     url = src.source_url(writer.settings.source(writer.name), logical_decoding_work_mem=memory)

@@ -89,7 +89,7 @@ class IngestionSettings(Section):
     poll_seconds: float = Field(0.5, gt=0, description="how often the follower looks at the WAL position")
     cycle_max_bytes: int = Field(1024 * 1024 * 1024, gt=0, description="WAL read by one cycle at most")
     decoding_memory_bytes: int = Field(
-        256 * 1024 * 1024, ge=64 * 1024, description="what the source may hold of open transactions before it spills"
+        256 * 1024 * 1024, ge=64 * 1024, description="what the source holds of open transactions before it sends them"
     )
     batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="pgoutput bytes decoded at a time")
     file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes gathered per data file")
