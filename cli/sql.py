@@ -6,11 +6,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from trino.exceptions import TrinoConnectionError, TrinoUserError
+from trino.exceptions import TrinoQueryError
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from lakehouse.trino import connect
+from lakehouse.trino import answering, connect
 
 
 def sql(
@@ -20,14 +20,12 @@ def sql(
     """Run one query on the lake and print its rows."""
     settings = load_settings()
     try:
-        cursor = connect(settings).cursor()
-        cursor.execute(query)
-        rows = cursor.fetchall()
-    except TrinoUserError as error:
+        with answering(settings):
+            cursor = connect(settings).cursor()
+            cursor.execute(query)
+            rows = cursor.fetchall()
+    except TrinoQueryError as error:
         raise LakehouseError(f"query: {error.message}") from None
-    except TrinoConnectionError:
-        where = f"{settings.trino.host}:{settings.trino.port}"
-        raise LakehouseError(f"Trino does not answer at {where}: run `lakehouse up`") from None
     names = [column[0] for column in cursor.description or []]
     if json:
         for row in rows:

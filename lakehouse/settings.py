@@ -12,7 +12,7 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -70,6 +70,12 @@ class TrinoSettings(Section):
     password: SecretStr | None = Field(None, description="needs http_scheme=https")
     catalog: str = "lake"
     http_scheme: Literal["http", "https"] = "http"
+
+    @model_validator(mode="after")
+    def _sends_no_password_in_the_clear(self) -> "TrinoSettings":
+        if self.password is not None and self.http_scheme != "https":
+            raise ValueError("a password needs http_scheme = https")
+        return self
 
 
 class SparkSettings(Section):

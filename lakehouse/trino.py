@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,6 +25,28 @@ def connect(settings: Settings) -> Connection:
         host=trino.host, port=trino.port, user=trino.user, catalog=trino.catalog, http_scheme=trino.http_scheme,
         auth=auth, source="lakehouse",
     )  # fmt: skip
+
+
+@contextmanager
+def answering(settings: Settings) -> Iterator[None]:
+    """Turns a failure to reach Trino into Unreachable (a LakehouseError); what is wrong with a query passes through."""
+    from trino.exceptions import HttpError, TrinoAuthError, TrinoConnectionError
+
+    try:
+        yield
+    except (TrinoConnectionError, TrinoAuthError, HttpError, OSError) as error:
+        where = f"{settings.trino.host}:{settings.trino.port}"
+        raise Unreachable(
+            f"Trino at {where} does not answer ({_reason(error)}): check LAKEHOUSE_TRINO__HOST and …__PORT, "
+            "or run `lakehouse up`"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The system's own words where there are any: the client wraps them in pages."""
+    text = " ".join(str(error).split())
+    system = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
+    return system[1] if system else text[:200]
 
 
 def query(settings: Settings, sql: str) -> list[list[Any]]:

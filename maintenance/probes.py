@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy, ProbePolicy
 from lakehouse.sql import ident, literal, relation
 from maintenance.action import Body
@@ -41,7 +42,7 @@ def probed(body: Body) -> Body:
             before = timed(session, queries)
         except Exception as error:
             outcome = body(session, name, policy)
-            return replace(outcome, reason=f"{outcome.reason}; not probed: {one_line(error)}")
+            return replace(outcome, reason=f"{outcome.reason}; not probed: {_why(error)}")
         outcome = body(session, name, policy)
         return _with_probes(session, outcome, queries, before) if outcome.status == "done" else outcome
 
@@ -56,7 +57,11 @@ def _with_probes(session: Session, outcome: Outcome, queries: dict[str, str], be
     try:
         return replace(outcome, probes_before=before, probes_after=timed(session, queries))
     except Exception as error:
-        return replace(outcome, probes_before=before, reason=f"{outcome.reason}; not probed: {one_line(error)}")
+        return replace(outcome, probes_before=before, reason=f"{outcome.reason}; not probed: {_why(error)}")
+
+
+def _why(error: Exception) -> str:
+    return str(error) if isinstance(error, LakehouseError) else one_line(error)
 
 
 def queries_of(session: Session, name: TableName, table: Table, policy: ProbePolicy) -> dict[str, str]:

@@ -18,7 +18,7 @@ from lakehouse.file_io import file_io
 from lakehouse.settings import Settings
 from lakehouse.spark import spark_session
 from lakehouse.sql import spark_ident
-from lakehouse.trino import connect
+from lakehouse.trino import answering, query
 from maintenance.cuts import snapshots_of_cuts
 from maintenance.lake import Lake, look
 from maintenance.outcome import TableName, one_line
@@ -122,16 +122,8 @@ class Session:
 
     def trino(self, statement: str) -> list[list[Any]]:
         """Runs one statement in Trino; raises LakehouseError when Trino cannot be reached."""
-        from trino.exceptions import TrinoConnectionError
-
-        try:
-            cursor = connect(self.settings).cursor()
-            cursor.execute(statement)
-            return cursor.fetchall()
-        except TrinoConnectionError as error:
-            address = f"{self.settings.trino.host}:{self.settings.trino.port}"
-            reason = str(error).splitlines()[0][:200]
-            raise LakehouseError(f"Trino at {address}: {reason}; run `lakehouse up`") from None
+        with answering(self.settings):
+            return query(self.settings, statement)
 
     def close(self) -> None:
         """Closes the catalog; the Spark session belongs to the process and stays."""

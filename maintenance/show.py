@@ -33,6 +33,8 @@ def print_plan(plan: Plan, dry_run: bool) -> None:
     if dry_run:
         _passed(plan.skipped)
     print(f"{len(plan.steps)} steps planned, {len(plan.put_off)} put off, {len(plan.skipped)} tables need nothing")
+    if plan.put_off:
+        print("--budget-minutes goes before declared budgets and windows")
 
 
 def print_outcomes(result: Result) -> None:

@@ -17,7 +17,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.sql import ident, relation
-from lakehouse.trino import connect
+from lakehouse.trino import answering, connect
 
 if TYPE_CHECKING:
     from trino.dbapi import Connection
@@ -48,17 +48,15 @@ def source_snapshot(settings: Settings, source: str) -> Iterator[psycopg.Connect
 @contextmanager
 def lake_session(settings: Settings) -> Iterator[Connection]:
     """A connection to Trino whose failures are one line with the remedy."""
-    from trino.exceptions import Error, TrinoConnectionError, TrinoQueryError
+    from trino.exceptions import TrinoQueryError
 
-    where = f"Trino at {settings.trino.host}:{settings.trino.port}"
     connection = connect(settings)
     try:
-        yield connection
+        with answering(settings):
+            yield connection
     except TrinoQueryError as error:
+        where = f"Trino at {settings.trino.host}:{settings.trino.port}"
         raise LakehouseError(f"{where}: {error.message.splitlines()[0]}{_remedy(error.error_name)}") from None
-    except (TrinoConnectionError, Error, OSError) as error:
-        reason = str(error).splitlines()[0][:200]
-        raise LakehouseError(f"{where} does not answer ({reason}): run `lakehouse up`") from None
     finally:
         connection.close()
 

@@ -69,3 +69,10 @@ def test_a_source_whose_url_is_none_is_named_with_the_variable(key: str) -> None
     with pytest.raises(LakehouseError, match=f"LAKEHOUSE_SOURCES__SHOP__{key.upper()} is not a libpq URL") as refused:
         settings.source("shop")
     assert SECRET not in str(refused.value)
+
+
+def test_a_password_for_trino_is_not_sent_in_the_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_TRINO__PASSWORD", SECRET)
+    with pytest.raises(LakehouseError, match="a password needs http_scheme = https") as refused:
+        load_settings()
+    assert SECRET not in str(refused.value)

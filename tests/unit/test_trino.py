@@ -1,0 +1,21 @@
+"""What a person is told when Trino is not there."""
+
+import re
+import socket
+
+import pytest
+
+from lakehouse.retry import Unreachable
+from lakehouse.settings import Settings
+from lakehouse.trino import answering, query
+
+
+def test_a_trino_that_is_not_there_is_one_line_with_its_address_the_systems_words_and_the_remedy() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: refused, and nobody else's
+        port = taken.getsockname()[1]
+        settings = Settings.model_validate({"trino": {"port": port}})
+        with pytest.raises(Unreachable) as refused, answering(settings):
+            query(settings, "SELECT 1")
+    said = str(refused.value)
+    assert re.fullmatch(rf"Trino at 127\.0\.0\.1:{port} does not answer \(Connection refused\): .*`lakehouse up`", said)
