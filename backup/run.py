@@ -19,7 +19,6 @@ from backup.forward import Forward, roll_forward
 from backup.objects import load_objects, save_objects
 from ingestion import lease, state
 from ingestion.source import connect_source, read_slot
-from lakehouse.database import connect_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance.lake import list_relations
@@ -49,20 +48,22 @@ class Restored:
 
 def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, say: Say = lambda step: None) -> Backup:
     """Writes a backup, or brings one up to date: objects that are there are not copied again. Raises LakehouseError."""
-    connect_catalog(settings).close()  # no folder where there is nothing to put into it
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
-    made_at = datetime.now(UTC)
-    say("dumping the catalog")
-    dump_catalog(settings, folder / DUMP)
     with closing(Session(settings)) as session:
-        session.check()
-        tables = len(list_relations(session.catalog))
-        copied = (0, 0) if catalog_only else save_objects(session.io, settings.warehouse, folder / OBJECTS, say)
-    about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
-    (folder / ABOUT).write_text(json.dumps(about) + "\n")
+        session.check()  # before a folder is made or a former backup touched
+        made_at, fresh = datetime.now(UTC), folder / f"{DUMP}.new"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            say("dumping the catalog")
+            dump_catalog(settings, fresh)
+            tables = len(list_relations(session.catalog))
+            copied = (0, 0) if catalog_only else save_objects(session.io, settings.warehouse, folder / OBJECTS, say)
+            fresh.replace(folder / DUMP)  # the former dump counts until the objects of this one are there
+            about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
+            (folder / ABOUT).write_text(json.dumps(about) + "\n")
+        except OSError as error:
+            if error.strerror is None:  # the object store's, not the folder's
+                raise
+            raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
     return Backup(tables, *copied)
 
 

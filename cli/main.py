@@ -51,7 +51,7 @@ def _mount(name: str) -> None:
 
 
 def main() -> None:
-    """Runs the command line; exits 1 with one line on stderr for a LakehouseError."""
+    """Runs the command line; exits 1 with one line on stderr for a LakehouseError and for a server that went away."""
     wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
     for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
         _mount(name)
@@ -61,6 +61,13 @@ def main() -> None:
         app()
     except LakehouseError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+    except Exception as error:
+        from lakehouse.outage import told
+
+        if (outage := told(error)) is None:
+            raise
+        print(f"error: {outage}", file=sys.stderr)
         sys.exit(1)
 
 

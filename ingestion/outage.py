@@ -4,6 +4,7 @@ import psycopg
 from sqlalchemy.exc import SQLAlchemyError
 
 from lakehouse.errors import LakehouseError
+from lakehouse.outage import said
 
 OUTAGES = (psycopg.Error, SQLAlchemyError, OSError)
 
@@ -15,5 +16,4 @@ def outage(source: str, error: Exception) -> LakehouseError:
         else "catalog database" if isinstance(error, SQLAlchemyError)
         else "object store or disk"
     )  # fmt: skip
-    said = " ".join(str(error).split("\n[SQL", maxsplit=1)[0].split())[:300] or type(error).__name__
-    return LakehouseError(f"source {source!r}: {where}: {said}; nothing is lost, the next run goes on from here")
+    return LakehouseError(f"source {source!r}: {where}: {said(error)}; nothing is lost, the next run goes on from here")

@@ -43,9 +43,9 @@ def action(name: str) -> Callable[[Body], Body]:
 def _alone(body: Body, name: str, session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
     if policy.opt_out is not None:
         return Outcome(name, table, "skipped", f"opted out: {policy.opt_out}")
-    if session.dry_run:
-        return body(session, table, policy)
     try:
+        if session.dry_run:
+            return body(session, table, policy)
         with exclusive(session, table):
             return body(session, table, policy)
     except (Held, Unknown) as reason:

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog import load_table
+from lakehouse.errors import LakehouseError
 from maintenance.lake import READERS, directory, list_relations
 from maintenance.outcome import TableName, one_line
 from maintenance.reachable import files_of, reachable_files
@@ -24,12 +25,12 @@ if TYPE_CHECKING:
 RESTORED_FROM = "lakehouse.restored-from"  # property of a restored copy: the table whose files it refers to
 
 
-class Unknown(Exception):
+class Unknown(LakehouseError):
     """A table cannot be read, so nobody knows what it refers to: nothing may be deleted. Says which one."""
 
     def __init__(self, table: TableName, error: Exception) -> None:
         super().__init__(
-            f"nothing is deleted: {table} cannot be read, so what it refers to is unknown ({one_line(error)})"
+            f"{table} cannot be read, so what it refers to is unknown and nothing is deleted ({one_line(error)})"
         )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -40,7 +40,7 @@ def restore(
     copy, drop it: the table's own files stay.
     """
     name, then = table_name(table), past(as_of)
-    with closing(Session(load_settings())) as session:
+    with _session() as session:
         try:
             with exclusive(session, name):
                 done = restore_table(session, name, then, in_place)
@@ -67,7 +67,7 @@ def pin(
     if (source is None) == (table is None) or (snapshot is not None and table is None):
         raise typer.BadParameter("give --source, or --table with or without --snapshot")
     end = moment(until) if until else None
-    with closing(Session(load_settings())) as session:
+    with _session() as session:
         if source is not None:
             made = pin_cut(session, consumer, source, end)
         else:
@@ -77,13 +77,13 @@ def pin(
 
 def unpin(consumer: Annotated[str, typer.Argument(help="Whose pins go.")], as_json: Json = False) -> None:
     """Take a consumer's pins off: the next expiry may drop what they kept."""
-    with closing(Session(load_settings())) as session:
+    with _session() as session:
         _show(take_off(session, consumer), as_json)
 
 
 def pins(as_json: Json = False) -> None:
     """List the pins."""
-    with closing(Session(load_settings())) as session:
+    with _session() as session:
         _show(all_pins(session), as_json)
 
 
@@ -113,6 +113,13 @@ def past(text: str) -> datetime:
     if not BEFORE_ANY_LAKE < found <= datetime.now(UTC):
         raise LakehouseError(f"{text} is not in the past: nothing can be restored as of then; times are in UTC")
     return found
+
+
+@contextmanager
+def _session() -> Iterator[Session]:
+    with closing(Session(load_settings())) as session:
+        session.check()
+        yield session
 
 
 def _show(found: Sequence[Pin], as_json: bool) -> None:

@@ -1,0 +1,27 @@
+"""A server that goes away in the middle of a command: whatever library meets it, a person is told in one line."""
+
+from __future__ import annotations
+
+UP = "or run `lakehouse up`"
+
+
+def told(error: BaseException) -> str | None:
+    """What went away, in the library's words, and what to do; None where the error is of another kind."""
+    import psycopg
+    from sqlalchemy.exc import OperationalError
+    from trino.exceptions import HttpError, TrinoConnectionError
+
+    if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
+        return f"Postgres: {said(error)}; check the address, {UP}, then run this again"
+    if isinstance(error, OperationalError):
+        return f"catalog database: {said(error.orig or error)}; check LAKEHOUSE_CATALOG_URL, {UP}, then run this again"
+    if isinstance(error, OSError) and "AWS Error" in str(error):
+        return f"object store: {said(error)}; check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}, then run this again"
+    if isinstance(error, TrinoConnectionError | HttpError):
+        return f"Trino: {said(error)}; check LAKEHOUSE_TRINO__HOST and …__PORT, {UP}, then run this again"
+    return None
+
+
+def said(error: BaseException) -> str:
+    """An error's message on one line, without the statement that SQLAlchemy adds."""
+    return " ".join(str(error).split("\n[SQL", maxsplit=1)[0].split())[:300] or type(error).__name__

@@ -1,0 +1,30 @@
+"""A server that goes away in the middle of a command is one line with the remedy, whichever library met it."""
+
+import psycopg
+import pytest
+from sqlalchemy.exc import OperationalError
+from trino.exceptions import TrinoConnectionError
+
+from lakehouse.outage import told
+
+REFUSED = "connection refused\nIs the server running?"
+
+
+@pytest.mark.parametrize(
+    ("error", "begin", "remedy"),
+    [
+        (psycopg.OperationalError(REFUSED), "Postgres: connection refused", "lakehouse up"),
+        (OperationalError("SELECT 1", {}, psycopg.OperationalError(REFUSED)), "catalog database: ", "CATALOG_URL"),
+        (OSError("AWS Error NETWORK_CONNECTION during GetObject"), "object store: AWS Error", "S3__ENDPOINT"),
+        (TrinoConnectionError("failed to fetch"), "Trino: failed to fetch", "TRINO__HOST"),
+    ],
+)
+def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, remedy: str) -> None:
+    line = told(error)
+    assert line is not None and line.startswith(begin) and remedy in line
+    assert "\n" not in line and "SELECT 1" not in line and "sqlalche.me" not in line
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("x"), psycopg.DataError("x")])
+def test_what_is_no_outage_keeps_its_traceback(error: Exception) -> None:
+    assert told(error) is None
