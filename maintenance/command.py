@@ -4,8 +4,11 @@ Without a subcommand it plans and acts; each action can also be run by its name,
 """
 
 import json
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -52,7 +55,7 @@ def maintain(
     """
     if context.invoked_subcommand is not None:
         return
-    with closing(Session(load_settings(), dry_run)) as session, _progress() as report:
+    with closing(Session(load_settings(), dry_run)) as session, _progress() as report, _interrupts_told():
         done = plan_and_act(session, table or (), group, budget_minutes, report)
     if as_json:
         print(json.dumps(done.as_dict()))
@@ -80,7 +83,7 @@ def _by_name(*actions: str) -> Callable[..., None]:
         as_json: Json = False,
     ) -> None:
         settings = load_settings()
-        with closing(Session(settings, dry_run)) as session, _progress() as report:
+        with closing(Session(settings, dry_run)) as session, _progress() as report, _interrupts_told():
             result = run(session, actions, table or (), group, report)
         print(json.dumps(result.as_dict())) if as_json else print_outcomes(result)
         declared = project_maintenance(settings.dbt_project_dir).max_failed_share
@@ -101,6 +104,21 @@ for name in ACTIONS:
 for subcommand in restore_command.COMMANDS:
     app.command(subcommand.__name__)(subcommand)
 app.command("all", help="Run all actions over all tables, whatever a plan would say.")(_by_name(*ACTIONS))
+
+
+@contextmanager
+def _interrupts_told() -> Iterator[None]:
+    """Says on Ctrl-C why the command does not end at once."""
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        print("interrupted: what is at work ends first, and is written down; nothing else is begun", file=sys.stderr)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +19,7 @@ from maintenance.outcome import Outcome, TableName
 from maintenance.plan import Allowance, Plan, Step, allowances, make_plan
 from maintenance.rates import learn
 from maintenance.result import Result, sorted_result
-from maintenance.run import ACTIONS, WORKERS, Report
+from maintenance.run import ACTIONS, Report, a_few_at_a_time
 from maintenance.session import Session
 from maintenance.survey import Survey, survey
 
@@ -107,23 +106,18 @@ def act(session: Session, steps: Iterable[Step], prepared: Prepared, report: Rep
     An interrupt lets the steps at work end and begins no other.
     """
     outcomes: list[Outcome] = []
-    lock, interrupted = threading.Lock(), threading.Event()
+    lock = threading.Lock()
 
-    def work(table_steps: list[Step]) -> None:
+    def work(table_steps: list[Step], stopped: threading.Event) -> None:
         for step in table_steps:
-            if interrupted.is_set():
+            if stopped.is_set():
                 return
             outcome = _take(session, step, prepared)
             with lock:
                 report(outcome)
                 outcomes.append(outcome)
 
-    with ThreadPoolExecutor(WORKERS) as pool:
-        try:
-            list(pool.map(work, by_table(steps)))
-        except BaseException:
-            interrupted.set()
-            raise
+    a_few_at_a_time(work, by_table(steps))
     return outcomes
 
 

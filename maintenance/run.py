@@ -6,8 +6,10 @@ is appended to `meta.maintenance`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from lakehouse.manifest import load_manifest
 from maintenance.action import Body
@@ -23,6 +25,7 @@ from maintenance.remove_orphan_files import remove_orphan_files
 from maintenance.result import Result, sorted_result
 from maintenance.session import Session
 
+T = TypeVar("T")
 # In the order in which `all` runs them: what one sets free, the next removes.
 ACTIONS: dict[str, Body] = {
     "compact": probed(compact),
@@ -52,26 +55,58 @@ def run(
     chosen = select(declared, names, group)
     session.check()
     outcomes: list[Outcome] = []
-    for name in actions:
-        stray = strays_for(session, name, declared, names, group)
-        outcomes += run_action(session, name, (*chosen, *stray), report)
-    record(session, outcomes)
+
+    def keep(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        report(outcome)
+
+    try:
+        for name in actions:
+            stray = strays_for(session, name, declared, names, group)
+            run_action(session, name, (*chosen, *stray), keep)
+    finally:  # an interrupted run is written down as far as it came
+        record(session, outcomes)
     return sorted_result(outcomes)
 
 
 def run_action(
     session: Session, name: str, tables: Iterable[MaintainedTable], report: Report = lambda outcome: None
 ) -> list[Outcome]:
-    """Runs one action over tables, a few at a time."""
+    """Runs one action over tables, a few at a time; `report` has each outcome as it comes, whatever interrupts it."""
     if name in READ_THE_LAKE:
         session.lake()
-    outcomes = []
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for outcome in pool.map(lambda table: ACTIONS[name](session, table.name, table.policy), tables):
+    outcomes: list[Outcome] = []
+    lock = threading.Lock()
+
+    def work(table: MaintainedTable, stopped: threading.Event) -> None:
+        outcome = ACTIONS[name](session, table.name, table.policy)
+        with lock:
             report(outcome)
             outcomes.append(outcome)
+
+    a_few_at_a_time(work, tables)
     session.forget_lake()
     return outcomes
+
+
+def a_few_at_a_time(work: Callable[[T, threading.Event], None], items: Iterable[T]) -> None:
+    """Does the work on each item; raises what it raises first.
+
+    Then, and when it is interrupted, the work at hand is let end, no other is begun, and the event is set for it.
+    """
+    stopped = threading.Event()
+
+    def unless_stopped(item: T) -> None:
+        if not stopped.is_set():
+            work(item, stopped)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            for _ in pool.map(unless_stopped, items):
+                pass
+        except BaseException:
+            stopped.set()
+            raise
 
 
 def strays_for(
