@@ -20,7 +20,7 @@ from pyiceberg.io.fileformat import FileFormatFactory, FileFormatWriter
 from pyiceberg.io.pyarrow import _determine_partitions
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
-from pyiceberg.schema import sanitize_column_names
+from pyiceberg.schema import Schema, sanitize_column_names
 from pyiceberg.table import Table, TableProperties
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
@@ -89,7 +89,7 @@ class TableWriter:
     @cached_property
     def schema(self) -> pa.Schema:
         """What rows have to look like."""
-        return self._metadata.schema().as_arrow()
+        return _arrow_schema(self._metadata.schema())
 
     def add(self, rows: pa.Table) -> None:
         """Takes rows in the table's Arrow schema."""
@@ -141,7 +141,7 @@ class _OpenFile:
         places = load_location_provider(metadata.location, metadata.properties)
         self._output = io.new_output(places.new_data_location(f"{uuid.uuid4().hex}.{model.file_extension()}", key))
         self._writer: FileFormatWriter = model.create_writer(self._output, schema, metadata.properties)
-        self._schema = schema.as_arrow()
+        self._schema = _arrow_schema(schema)
         self._spec_id = metadata.default_spec_id
         self._partition = key.partition if key else Record()
         self.arrow_bytes = 0
@@ -164,6 +164,18 @@ class _OpenFile:
             key_metadata=None,
             **statistics.to_serialized_dict(),
         )
+
+
+def _arrow_schema(schema: Schema) -> pa.Schema:
+    """With offsets of 32 bits, as values are decoded; PyIceberg's own choice of 64 would be a cast of every text."""
+    return pa.schema([_with_small_offsets(field) for field in schema.as_arrow()])
+
+
+def _with_small_offsets(field: pa.Field) -> pa.Field:
+    if pa.types.is_large_list(field.type):
+        return field.with_type(pa.list_(_with_small_offsets(field.type.value_field)))
+    small = {pa.large_string(): pa.string(), pa.large_binary(): pa.binary()}
+    return field.with_type(small.get(field.type, field.type))
 
 
 def _partitions(metadata: TableMetadata, rows: pa.Table) -> list[tuple[PartitionKey | None, pa.Table]]:
