@@ -23,7 +23,7 @@ from maintenance.purge import purge
 from maintenance.remove_orphan_files import remove_orphan_files
 from maintenance.restore import restore
 from maintenance.session import Session
-from tests.test_maintenance import COMPACT, SCHEMA, append, look_again, paths, plant, policy, rows
+from tests.maintained import COMPACT, SCHEMA, append, look_again, paths, plant, policy, rows
 
 pytestmark = pytest.mark.stack
 
