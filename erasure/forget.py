@@ -9,7 +9,6 @@ that maintenance has taken out of use and keeps for a restore: that is over for 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 
 import psycopg
 from pyiceberg.catalog.sql import SqlCatalog
@@ -19,6 +18,7 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from erasure import tombstones
 from erasure.rewrite import MAX_CONFLICTS, SUMMARY
+from lakehouse.bulk_delete import delete_objects
 from lakehouse.errors import LakehouseError
 from maintenance import removed
 from maintenance.in_use import copies
@@ -74,22 +74,11 @@ def delete_condemned(catalog: SqlCatalog, states: psycopg.Connection, identifier
         return 0
     table = catalog.load_table(identifier)
     doomed = paths - reachable_files(table)
-    delete_objects(table, doomed)
+    delete_objects(table.io, doomed)
     removed.ensure(states)
     removed.forget(states, paths)
     tombstones.executed(states, identifier)
     return len(doomed)
-
-
-def delete_objects(table: Table, paths: set[str]) -> None:
-    """Deletes objects; one that is gone already is fine."""
-    for path in sorted(paths):
-        _delete(table, path)
-
-
-def _delete(table: Table, path: str) -> None:
-    with suppress(FileNotFoundError):
-        table.io.delete(path)
 
 
 def _only_now(table: Table) -> Table:

@@ -20,6 +20,7 @@ from erasure.subjects import spelled
 from erasure.tombstones import Tombstone
 from ingestion import state
 from ingestion.publish import Cut, Publication, TableAppend, publish
+from lakehouse.bulk_delete import delete_objects
 from lakehouse.catalog import file_io_properties, load_table
 from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
@@ -166,7 +167,7 @@ class Erasing:
         for name, paths in doomed.items():
             table = self._load(name)
             orphans = paths - reachable_files(table)
-            forget.delete_objects(table, orphans)
+            delete_objects(table.io, orphans)
             erasure.tables.setdefault(name, Done(name)).deleted += len(orphans)
         if doomed:
             found = look(io, parts_of(self.catalog, parts), values | found.values)

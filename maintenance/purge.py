@@ -3,20 +3,17 @@
 Everything is looked at again first: the table as it is now, and all that others refer to. What is in use after all
 (a restore, an expiry that was killed before its commit) is struck out and stays.
 
-The engine is PyArrow's file system, with several deletions at once: it needs no Spark, and a deletion is a request, not
-work. A batch is struck out when it is deleted, so that a purge that is killed has lost nothing: deleting what is gone
-is no error.
+The engine is one request to the store for each thousand files (see `bulk_delete`): it needs no Spark. A batch is struck
+out when it is deleted, so that a purge that is killed has lost nothing: deleting what is gone is no error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
+from lakehouse.bulk_delete import BATCH, delete_objects
 from maintenance import removed
 from maintenance.in_use import Unknown, elsewhere
 from maintenance.lake import staged_prefixes
@@ -24,11 +21,6 @@ from maintenance.outcome import TableName
 from maintenance.reachable import reachable_files
 from maintenance.removed import RemovedFile
 from maintenance.session import Session
-
-if TYPE_CHECKING:
-    from pyiceberg.io.pyarrow import PyArrowFileIO
-
-BATCH, DELETERS = 1_000, 16
 
 
 @dataclass(frozen=True)
@@ -65,17 +57,6 @@ def purge(session: Session, table: TableName, keep_hours: float | None) -> Purge
             files += len(batch)
             size += sum(file.size or 0 for file in batch)
     return Purged(files, size)
-
-
-def delete_objects(io: PyArrowFileIO, paths: Collection[str]) -> None:
-    """Deletes objects, several at once; one that is gone already is fine."""
-    with ThreadPoolExecutor(DELETERS) as pool:
-        list(pool.map(lambda path: _delete(io, path), paths))
-
-
-def _delete(io: PyArrowFileIO, path: str) -> None:
-    with suppress(FileNotFoundError):
-        io.delete(path)
 
 
 def _used(session: Session, table: TableName) -> set[str]:

@@ -186,7 +186,7 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
         "erasure.steps:publish_living:after",
         "erasure.forget:_drop_statistics:after",
         "erasure.forget:delete_condemned:before",
-        "erasure.forget:_delete:after:2",
+        "lakehouse.bulk_delete:_send:after",
         "erasure.tombstones:executed:before",
     ],
 )

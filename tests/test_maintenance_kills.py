@@ -47,7 +47,7 @@ STEPS = {
     "remove_orphan_files": [
         "maintenance.remove_orphan_files:_confirmed",
         "maintenance.remove_orphan_files:purge",
-        "maintenance.purge:_delete",
+        "lakehouse.bulk_delete:_send",
         "maintenance.purge:delete_objects",
     ],
 }

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
 
+from lakehouse.bulk_delete import delete_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from maintenance import removed
@@ -85,6 +86,19 @@ def test_a_file_that_is_in_use_again_is_not_deleted(session: Session, table: Tab
         removed.record(connection, table, [(path, 1) for path in [*files, staged]], "expire_snapshots", "")
     assert purge(session, table, 0).files == 1
     assert len(rows(session, table)) == 12 and recorded(session, table) == {}
+
+
+def test_objects_with_odd_names_are_deleted_and_their_neighbours_stay(session: Session, table: TableName) -> None:
+    """A path is a key as it stands: nothing of it is decoded, and no prefix is taken for a folder."""
+    location = session.catalog.load_table(table).location() + "/data"
+    odd = [f"{location}/{name}" for name in ("a b", "ü", "<x>&'y", "50%25", "1+1=2", "day=2024-01-01/x", "a")]
+    stays = plant(session, f"{location}/a b c")
+    for path in odd:
+        plant(session, path)
+    delete_objects(session.io, [*odd, f"{location}/never there"])
+    left = {stored.path for stored in list_objects(session.io, location)}
+    assert stays in left and not left & set(odd)
+    assert len(rows(session, table)) == 12
 
 
 @pytest.mark.slow
