@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
 MAX_COMMITS = 10  # of one procedure: groups are committed together in so many portions
+COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
 GROUP_FILES = 16  # target sizes that are merged in one group
 PARTITIONS_AT_ONCE = 100
 CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
@@ -81,13 +82,16 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
         loaded = _begin_order(session, loaded, rule)
         plan = plan_for(loaded, rule)
-    for where in _conditions(plan.sorted):
-        failed += _rewrite_data(session, table, rule, where, {"rewrite-all": "true"})
+    for part in _portions(plan.sorted):
+        size = sum(partition.bytes for partition in part)
+        failed += _rewrite_data(session, table, rule, _condition(part), size, {"rewrite-all": "true"})
     if plan.delete_files == "apply":
-        failed += _rewrite_data(session, table, rule, "", {"delete-file-threshold": "1"})
+        size = measure(loaded).bytes or 0
+        failed += _rewrite_data(session, table, rule, "", size, {"delete-file-threshold": "1"})
     else:
-        for where in _conditions(plan.merged):
-            failed += _rewrite_data(session, table, rule, where, {})
+        for part in _portions(plan.merged):
+            size = sum(sum(partition.off) for partition in part)
+            failed += _rewrite_data(session, table, rule, _condition(part), size, {})
     if plan.delete_files == "merge":
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
     if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
@@ -113,25 +117,31 @@ def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
     return commit_on(session.catalog, table, (SetPropertiesUpdate(updates={CLUSTERED: value}),))
 
 
-def _conditions(partitions: Sequence[Partition]) -> Iterator[str]:
-    """Conditions that name the partitions, some at a time; an empty one for the whole table.
+def _portions(partitions: Sequence[Partition]) -> Iterator[Sequence[Partition]]:
+    """The partitions, some at a time; all at once where one of them cannot be named."""
+    at_once = PARTITIONS_AT_ONCE if all(partition.where for partition in partitions) else len(partitions)
+    return (partitions[start : start + at_once] for start in range(0, len(partitions), at_once or 1))
+
+
+def _condition(partitions: Sequence[Partition]) -> str:
+    """Names the partitions; empty for the whole table.
 
     Where a partition cannot be named, Spark looks at the whole table: it passes over what has too few small files.
     """
-    if not all(partition.where for partition in partitions):
-        yield ""
-        return
-    for start in range(0, len(partitions), PARTITIONS_AT_ONCE):
-        yield " OR ".join(f"({partition.where})" for partition in partitions[start : start + PARTITIONS_AT_ONCE])
+    named = all(partition.where for partition in partitions)
+    return " OR ".join(f"({partition.where})" for partition in partitions) if named else ""
 
 
-def _rewrite_data(session: Session, table: TableName, rule: CompactPolicy, where: str, more: dict[str, str]) -> int:
+def _rewrite_data(
+    session: Session, table: TableName, rule: CompactPolicy, where: str, size: int, more: dict[str, str]
+) -> int:
+    """Rewrites about `size` bytes; returns how many files could not be replaced because of other writers."""
     target = rule.target_file_size_mb * MEGABYTE
     options = {
         "target-file-size-bytes": str(target),
         "min-input-files": str(rule.min_input_files),
         "partial-progress.enabled": "true",
-        "partial-progress.max-commits": str(MAX_COMMITS),
+        "partial-progress.max-commits": str(min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)),
         "remove-dangling-deletes": str("delete-file-threshold" in more).lower(),
         **more,
     }
