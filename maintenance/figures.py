@@ -41,11 +41,11 @@ def live_manifests(table: Table) -> list[ManifestFile]:
 
 def history(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
     """A snapshot, the current one by default, and its ancestors, newest first."""
-    snapshot = table.current_snapshot() if snapshot_id is None else table.snapshot_by_id(snapshot_id)
-    while snapshot is not None:
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # there may be 70,000
+    following = table.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    while following is not None and (snapshot := known.get(following)) is not None:
         yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+        following = snapshot.parent_snapshot_id
 
 
 def newest_data_chain(table: Table) -> list[Snapshot]:

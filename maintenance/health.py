@@ -16,11 +16,11 @@ from maintenance.clean_dbt_temporary import temporary_things
 from maintenance.expire_snapshots import expirable
 from maintenance.figures import live_manifests, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
-from maintenance.layout import MEGABYTE, SMALL, plan_for
+from maintenance.layout import plan_for
 from maintenance.outcome import TableName
-from maintenance.reachable import reachable_files
 from maintenance.removed import RemovedFile
 from maintenance.session import Session
+from maintenance.unreferenced import unreferenced
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -79,7 +79,7 @@ def measure_health(session: Session, name: TableName, policy: MaintenancePolicy)
         **_data(table, policy.compact),
         **_snapshots(session, name, table, policy),
         **_metadata(table, objects),
-        **_orphans(session, name, table, policy, objects),
+        **_orphans(session, name, policy, objects),
         **_statistics(session, table, policy),
     )
 
@@ -96,30 +96,16 @@ def _data(table: Table, rule: CompactPolicy | None) -> dict[str, int]:
     }
     if rule is None:
         return figures
-    sizes, plan = small_sizes(table, rule), plan_for(table, rule)
+    plan = plan_for(table, rule)
     return figures | {
-        "small_files": len(sizes),
-        "small_bytes": sum(sizes),
+        "small_files": plan.small_files,
+        "small_bytes": plan.small_bytes,
         "rewritable_files": plan.files,
         "rewritable_bytes": plan.bytes,
         "rewritable_partitions": plan.partitions,
         "due_delete_files": figures["delete_files"] if plan.deletes else 0,
         "needed_manifests": 1 if plan.manifests else len(manifests),
     }
-
-
-def small_sizes(table: Table, rule: CompactPolicy) -> list[int]:
-    """Sizes of the data files below 75 % of the target size."""
-    from pyiceberg.manifest import ManifestContent
-
-    limit = SMALL * rule.target_file_size_mb * MEGABYTE
-    entries = (
-        entry
-        for manifest in live_manifests(table)
-        if manifest.content == ManifestContent.DATA
-        for entry in manifest.fetch_manifest_entry(table.io)
-    )
-    return [size for entry in entries if (size := entry.data_file.file_size_in_bytes) < limit]
 
 
 def _snapshots(session: Session, name: TableName, table: Table, policy: MaintenancePolicy) -> dict[str, int]:
@@ -140,33 +126,24 @@ def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, int]
 
 
 def _orphans(
-    session: Session, name: TableName, table: Table, policy: MaintenancePolicy, objects: Collection[StoredObject]
+    session: Session, name: TableName, policy: MaintenancePolicy, objects: Collection[StoredObject]
 ) -> dict[str, int]:
     figures = {"objects": len(objects), "object_bytes": sum(stored.size for stored in objects)}
     rule, lake = policy.remove_orphan_files, session.lake()
     if rule is None or lake.sharing_location(name):
         return figures
-    limit = session.ago(rule.older_than_hours)
-    old = [stored for stored in objects if stored.modified < limit and not lake.is_staged(stored.path)]
-    if not old:
-        return figures
-    known, aside = reachable_files(table), _kept_aside(session, name, policy)
-    unused = [stored for stored in old if stored.path not in known]
-    orphans = [stored.size for stored in unused if stored.path not in aside]
-    kept = [stored.size for stored in unused if stored.path in aside]
+    gone = session.once(f"lake.removed.{name}", lambda: _removed(session, name))
+    since = session.ago(policy.keep_removed_hours or 0)
+    aside = [stored.size for stored in objects if (file := gone.get(stored.path)) and file.removed_at > since]
+    due = [stored.size for stored in objects if (file := gone.get(stored.path)) and file.removed_at <= since]
+    found = unreferenced(lake, name, session.ago(rule.older_than_hours), gone)
+    orphans = [*due, *(stored.size for stored in found)]
     return figures | {
         "orphans": len(orphans),
         "orphan_bytes": sum(orphans),
-        "kept_aside": len(kept),
-        "kept_aside_bytes": sum(kept),
+        "kept_aside": len(aside),
+        "kept_aside_bytes": sum(aside),
     }
-
-
-def _kept_aside(session: Session, name: TableName, policy: MaintenancePolicy) -> set[str]:
-    """Files that are out of use and not yet due to be deleted."""
-    since = session.ago(policy.keep_removed_hours or 0)
-    files = session.once(f"lake.removed.{name}", lambda: _removed(session, name))
-    return {path for path, file in files.items() if file.removed_at > since}
 
 
 def _removed(session: Session, name: TableName) -> dict[str, RemovedFile]:

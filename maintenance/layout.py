@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.policies import CompactPolicy
-from maintenance.figures import live_manifests, measure, total
+from maintenance.figures import live_manifests, total
 from maintenance.partitions import condition
 
 if TYPE_CHECKING:
@@ -40,13 +40,15 @@ CLUSTERED = "lakehouse.clustered"  # property: `<order>@<sequence number>`
 
 @dataclass
 class Partition:
-    """The data files of one partition: bytes of all, sizes of those to be merged, loose large ones, sorted runs.
+    """The data files of one partition: bytes of all, small ones, sizes of those to be merged, loose large ones, runs.
 
     `where` names it in Spark SQL, see `partitions.condition`.
     """
 
     where: str | None
     bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
     off: list[int] = field(default_factory=list)
     loose_bytes: int = 0
     runs: set[int] = field(default_factory=set)
@@ -66,12 +68,17 @@ class Partition:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is worth rewriting: partitions whole or in their small files, deletes, manifests."""
+    """What is worth rewriting: partitions whole or in their small files, deletes, manifests.
+
+    `small_files` are all that are below 75 % of the target size, worth it or not.
+    """
 
     merged: tuple[Partition, ...] = ()
     sorted: tuple[Partition, ...] = ()
     delete_files: Literal["leave", "merge", "apply"] = "leave"
     manifests: bool = False
+    small_files: int = 0
+    small_bytes: int = 0
 
     @property
     def files(self) -> int:
@@ -105,10 +112,12 @@ def plan_for(table: Table, rule: CompactPolicy) -> Plan:
     partitions = _partitions(table, manifests, rule)
     whole = tuple(p for p in partitions if p.is_to_be_sorted(rule))
     return Plan(
-        merged=tuple(p for p in partitions if p not in whole and p.is_to_be_merged(rule)),
+        merged=tuple(p for p in partitions if not p.is_to_be_sorted(rule) and p.is_to_be_merged(rule)),
         sorted=whole,
         delete_files=_delete_files(table, rule),
         manifests=manifests_worth_rewriting(manifests, rule),
+        small_files=sum(partition.small_files for partition in partitions),
+        small_bytes=sum(partition.small_bytes for partition in partitions),
     )
 
 
@@ -140,6 +149,9 @@ def _partitions(table: Table, manifests: list[ManifestFile], rule: CompactPolicy
             partition = found[spec_id, key] = Partition(condition(table, spec_id, key))
         size = entry.data_file.file_size_in_bytes
         partition.bytes += size
+        if size < SMALL * target:
+            partition.small_files += 1
+            partition.small_bytes += size
         run = _run(entry, since)
         if run is not None:
             partition.runs.add(run)
@@ -169,7 +181,7 @@ def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[tuple[int,
 
 def _delete_files(table: Table, rule: CompactPolicy) -> Literal["leave", "merge", "apply"]:
     snapshot = table.current_snapshot()
-    if (measure(table).delete_files or 0) < rule.min_input_files:
+    if total(snapshot, "total-delete-files") < rule.min_input_files:
         return "leave"
     rows, deleted = total(snapshot, "total-records"), total(snapshot, "total-position-deletes")
     if total(snapshot, "total-equality-deletes") or deleted >= DELETED_SHARE * rows:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 Sizes = dict[str, int | None]
-READERS = 8
+READERS, BATCH = 8, 256
+METADATA_FILE = ".metadata.json"
+CLOSE_MS, SKEW_MS = 60_000, 5_000  # a commit names what was written within this time before it; clocks differ a little
 
 
 def reachable_files(table: Table) -> set[str]:
@@ -57,6 +60,47 @@ def only_of(table: Table, gone: Iterable[Snapshot], kept: Iterable[Snapshot]) ->
         for path in files:
             sizes.pop(path, None)
     return sizes
+
+
+def without_reference(table: Table, written: Mapping[str, int]) -> set[str]:
+    """Those of some objects that the table refers to in no snapshot; `written` is when each was, in epoch milliseconds.
+
+    No more is read than it takes to find a reference to each: a file is named by the commit that followed its writing,
+    and by most commits from then on until it is replaced. So of the snapshots, newest first, those are asked that
+    followed close upon an object which is still sought; before an object is said to have none, all of them are.
+    """
+    unnamed = written.keys() - metadata_files(table)
+    sought = {path: written[path] for path in unnamed if not path.endswith(METADATA_FILE)}  # manifests name no others
+    seen: set[str] = set()
+    for snapshots in _most_promising_first(table, sought):
+        manifests = {path: found for path, found in manifests_of(table, snapshots).items() if path not in seen}
+        seen.update(manifests)
+        for path in manifests:
+            sought.pop(path, None)
+        if sought:
+            for _, files in _read(table, manifests.values()):
+                for path in files:
+                    sought.pop(path, None)
+    return {path for path in unnamed if path in sought or path.endswith(METADATA_FILE)}
+
+
+def _most_promising_first(table: Table, sought: Mapping[str, int]) -> Iterator[list[Snapshot]]:
+    """The table's snapshots, a few at a time, until nothing is sought any more."""
+    others: list[Snapshot] = []
+    times, of = list[int](), -1
+    for snapshot in sorted(table.metadata.snapshots, key=lambda snapshot: -snapshot.timestamp_ms):
+        if not sought:
+            return
+        if len(sought) != of:
+            times, of = sorted(sought.values()), len(sought)
+        first = bisect_left(times, snapshot.timestamp_ms - CLOSE_MS)
+        if first < of and times[first] <= snapshot.timestamp_ms + SKEW_MS:
+            yield [snapshot]
+        else:
+            others.append(snapshot)
+    while others and sought:
+        yield others[:BATCH]
+        del others[:BATCH]
 
 
 def manifests_of(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:

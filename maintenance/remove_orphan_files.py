@@ -26,8 +26,8 @@ from maintenance.in_use import elsewhere
 from maintenance.lake import Lake, StoredObject
 from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.purge import Purged, purge
-from maintenance.reachable import reachable_files
 from maintenance.session import Session
+from maintenance.unreferenced import unreferenced
 
 NAME = "remove_orphan_files"
 LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
@@ -44,12 +44,12 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
     if others := lake.sharing_location(table):
         return Outcome(NAME, table, "skipped", f"shares its location with {', '.join(map(str, others))}")
     before = _figures(lake.objects_of(table))
-    candidates, known = _candidates(session, lake, table, rule)
+    candidates = _candidates(session, lake, table, rule)
     if session.dry_run:
         if not candidates:
             return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before)
         return Outcome(NAME, table, "planned", f"removes {len(candidates)} orphans", before=before)
-    orphans = _confirmed(session, table, candidates, len(known)) if candidates else []
+    orphans = _confirmed(session, table, candidates, before.files or 0) if candidates else []
     if orphans:
         location = lake.tables[table].metadata_location
         with removed.catalog_database(session.settings) as connection:
@@ -57,26 +57,17 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
     return _outcome(table, rule, before, orphans, purge(session, table, policy.keep_removed_hours))
 
 
-def _candidates(
-    session: Session, lake: Lake, table: TableName, rule: OrphanPolicy
-) -> tuple[list[StoredObject], set[str]]:
-    """Old objects that PyIceberg finds no reference to and that are not out of use already; and all that it found."""
-    limit = session.ago(rule.older_than_hours)
-    old = [o for o in lake.objects_of(table) if o.modified < limit and not lake.is_staged(o.path)]
-    if not old:
-        return [], set()
-    known = reachable_files(lake.tables[table])
+def _candidates(session: Session, lake: Lake, table: TableName, rule: OrphanPolicy) -> list[StoredObject]:
+    """Old objects that PyIceberg finds no reference to and that are not out of use already."""
     with removed.catalog_database(session.settings) as connection:
         gone = removed.recorded(connection, table).keys()
-    orphans = [stored for stored in old if stored.path not in known and stored.path not in gone]
-    if orphans:
-        others = elsewhere(session, table)
-        orphans = [stored for stored in orphans if stored.path not in others]
-    return orphans, known
+    orphans = unreferenced(lake, table, session.ago(rule.older_than_hours), gone)
+    others = elsewhere(session, table) if orphans else set()
+    return [stored for stored in orphans if stored.path not in others]
 
 
 def _confirmed(session: Session, table: TableName, orphans: list[StoredObject], files: int) -> list[StoredObject]:
-    """Those of the candidates that Spark, too, finds unreferenced."""
+    """Those of the candidates that Spark, too, finds unreferenced; `files` are all of the table's."""
     spark, view = session.spark(files), f"orphans_{uuid.uuid4().hex}"
     listing = pa.table(
         {
