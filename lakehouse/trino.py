@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.retry import Unreachable
@@ -13,9 +14,11 @@ from lakehouse.settings import Settings
 if TYPE_CHECKING:
     from trino.dbapi import Connection
 
+NONE: Mapping[str, str] = MappingProxyType({})
 
-def connect(settings: Settings) -> Connection:
-    """A DB-API connection to the lake's catalog; nothing is sent before the first query."""
+
+def connect(settings: Settings, properties: Mapping[str, str] = NONE) -> Connection:
+    """A DB-API connection to the lake's catalog, with session properties of that; nothing is sent before a query."""
     from trino.auth import BasicAuthentication
     from trino.dbapi import connect as trino_connect
 
@@ -24,6 +27,7 @@ def connect(settings: Settings) -> Connection:
     return trino_connect(
         host=trino.host, port=trino.port, user=trino.user, catalog=trino.catalog, http_scheme=trino.http_scheme,
         auth=auth, source="lakehouse",
+        session_properties={f"{trino.catalog}.{name}": value for name, value in properties.items()},
     )  # fmt: skip
 
 
@@ -49,8 +53,8 @@ def _reason(error: Exception) -> str:
     return system[1] if system else text[:200]
 
 
-def query(settings: Settings, sql: str) -> list[list[Any]]:
-    """All rows of one statement."""
-    cursor = connect(settings).cursor()
+def query(settings: Settings, sql: str, properties: Mapping[str, str] = NONE) -> list[list[Any]]:
+    """All rows of one statement, run with session properties of the lake's catalog."""
+    cursor = connect(settings, properties).cursor()
     cursor.execute(sql)
     return cursor.fetchall()

@@ -4,7 +4,8 @@ What is rewritten is decided in `layout`, so that a table with nothing to do cos
 
 The engine is Spark: its procedures sort and interleave more than fits into memory, rewrite beside other writers
 (an append in between is no conflict), and commit group by group, so that a run that is killed keeps what it has done.
-Trino's `optimize` has one commit, no z-order, and leaves the order to the table's properties.
+Trino's `optimize` has one commit, no z-order, and leaves the order to the table's properties. It is for the data of
+tables that Spark refuses to read (see `engine`), in the partitions that need it.
 
 A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
 the groups that were committed stay, the rest is planned anew after a pause, a few times.
@@ -19,11 +20,12 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.catalog import DATA_OPERATIONS
 from lakehouse.commit import commit_on
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
-from lakehouse.sql import spark_ident, spark_literal, spark_relation
+from lakehouse.sql import literal, relation, spark_ident, spark_literal, spark_relation
 from maintenance.action import action
+from maintenance.engine import followed, spark_reads
 from maintenance.figures import measure, total
-from maintenance.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
-from maintenance.outcome import Figures, Outcome, TableName
+from maintenance.layout import CLUSTERED, MEGABYTE, SMALL, Partition, Plan, order_of, ordered_since, plan_for
+from maintenance.outcome import Figures, Outcome, TableName, one_line
 from maintenance.session import DATA, Session
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ MAX_COMMITS = 10  # of one procedure: groups are committed together in so many p
 COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
 GROUP_FILES = 16  # target sizes that are merged in one group
 PARTITIONS_AT_ONCE = 100
-CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException")
+CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR")
 
 
 @action(NAME)
@@ -46,6 +48,7 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
         return Outcome(NAME, table, "skipped", "the policy has no compact part")
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
+    rule = followed(loaded, rule)
     before, plan = measure(loaded), plan_for(loaded, rule)
     if not (plan.data or plan.manifests):
         return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
@@ -62,6 +65,7 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
 
 def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:
     """Rewrites, again after a conflict; returns how many there were, raises RuntimeError after too many."""
+    last = "files could not be replaced (Spark's log says why)"
     for conflicts in range(MAX_TRIES):
         time.sleep(FIRST_PAUSE_SECONDS * (2**conflicts - 1))
         try:
@@ -69,16 +73,28 @@ def _until_committed(session: Session, table: TableName, rule: CompactPolicy) ->
         except Exception as error:
             if not any(name in str(error) for name in CONFLICTS):
                 raise
-            failed = 1
+            failed, last = 1, one_line(error)
         if not failed:
             return conflicts
-    raise RuntimeError(f"{MAX_TRIES} conflicts with other writers; what was committed stays, the next run goes on")
+    raise RuntimeError(f"{MAX_TRIES} tries, the last one: {last}; what was committed stays, the next run goes on")
 
 
 def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     """What is worth it by now; returns how many files could not be replaced because of other writers."""
     failed, loaded = 0, session.catalog.load_table(table)
-    plan = plan_for(loaded, rule)
+    if spark_reads(loaded):
+        failed = _by_spark(session, table, rule, loaded)
+    else:
+        _by_trino(session, table, rule, plan_for(loaded, rule))
+    if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
+        files = measure(loaded).files or 0
+        session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
+    return failed
+
+
+def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
+    """Rewrites data and delete files; returns how many could not be replaced because of other writers."""
+    failed, plan = 0, plan_for(loaded, rule)
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
         loaded = _begin_order(session, loaded, rule)
         plan = plan_for(loaded, rule)
@@ -94,10 +110,17 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
             failed += _rewrite_data(session, table, rule, _condition(part), size, {})
     if plan.delete_files == "merge":
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
-    if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
-        files = measure(loaded).files or 0
-        session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
     return failed
+
+
+def _by_trino(session: Session, table: TableName, rule: CompactPolicy, plan: Plan) -> None:
+    """Merges small files; where there are delete files, all that those refer to as well, in the whole table."""
+    threshold = f"{int(SMALL * rule.target_file_size_mb * MEGABYTE)}B"
+    statement = f"ALTER TABLE {relation(*table)} EXECUTE optimize(file_size_threshold => {literal(threshold)})"
+    wheres = [""] if plan.deletes else [_condition(part) for part in _portions(plan.merged)]
+    for where in wheres:
+        size = f"{rule.target_file_size_mb}MB"
+        session.trino(f"{statement} WHERE {where}" if where else statement, target_max_file_size=size)
 
 
 def _moved(before: Table, now: Table) -> tuple[int, int]:

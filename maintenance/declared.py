@@ -17,6 +17,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.policies import MaintenancePolicy, ProjectMaintenance
 from lakehouse.project import project_maintenance
+from maintenance.engine import RESERVED
 from maintenance.outcome import TableName
 
 STORING = frozenset({"model", "seed", "snapshot"})
@@ -62,6 +63,8 @@ def mistakes_of(
             limit = f"vars.maintenance.longest_write_hours ({project.longest_write_hours:g})"
             yield _mistake(f"{hours:g} h is below {limit}: files of a running write would go", *path)
     for path, names in _named_columns(policy):
+        if path[0] == "compact" and names and (reserved := sorted(RESERVED & columns)):
+            yield _mistake(f"Spark, which sorts, reads no table with a column {reserved[0]!r}: leave it out", *path)
         for name in names:
             if columns and name.lower() not in columns:
                 yield _mistake(f"{name!r} is no column of the table{like(name, columns)}", *path)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from lakehouse.policies import CompactPolicy
+from maintenance.engine import followed
 from maintenance.figures import live_manifests, total
 from maintenance.partitions import condition
 
@@ -42,7 +43,7 @@ CLUSTERED = "lakehouse.clustered"  # property: `<order>@<sequence number>`
 class Partition:
     """The data files of one partition: bytes of all, small ones, sizes of those to be merged, loose large ones, runs.
 
-    `where` names it in Spark SQL, see `partitions.condition`.
+    `where` names it in SQL, see `partitions.condition`.
     """
 
     where: str | None
@@ -108,7 +109,7 @@ class Plan:
 
 def plan_for(table: Table, rule: CompactPolicy) -> Plan:
     """Decides what to rewrite; reads the table's manifests."""
-    manifests = live_manifests(table)
+    rule, manifests = followed(table, rule), live_manifests(table)
     partitions = _partitions(table, manifests, rule)
     whole = tuple(p for p in partitions if p.is_to_be_sorted(rule))
     return Plan(

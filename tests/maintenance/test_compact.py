@@ -60,3 +60,31 @@ def test_two_compactions_at_once_end_with_the_same_rows(session: Session, table:
     assert "done" in {outcome.status for outcome in outcomes}
     assert all("\n" not in (outcome.error or "") for outcome in outcomes)
     assert rows(session, table) == before
+
+
+def test_a_table_that_spark_refuses_to_read_is_compacted_in_the_partitions_that_need_it(
+    session: Session, schema: str
+) -> None:
+    """Parsed tables have a column `_deleted`, a name that Iceberg's Spark keeps to itself: none was ever compacted."""
+    name = TableName(schema, "parsed")
+    session.trino(
+        f"CREATE TABLE {schema}.parsed (id bigint, _deleted boolean, _valid_from timestamp(6) with time zone)"
+        " WITH (partitioning = ARRAY['month(_valid_from)'])"
+    )
+    for number in range(6):
+        for month in (1, 2) if number < 2 else (1,):
+            at = f"TIMESTAMP '2024-{month:02}-03 00:00:00 UTC'"
+            session.trino(f"INSERT INTO {schema}.parsed VALUES ({number}, false, {at})")
+    before = session.trino(f"SELECT * FROM {schema}.parsed ORDER BY 1, 3")
+    dry = Session(session.settings, dry_run=True)
+    assert compact(dry, name, COMPACT).reason == "rewrites 6 files in 1 partition, 8 manifests"
+    outcome = compact(session, name, COMPACT)
+    assert outcome.status == "done", outcome
+    assert (outcome.before.files, outcome.after.files) == (8, 3), "the partition of two files is left alone"
+    assert session.trino(f"SELECT * FROM {schema}.parsed ORDER BY 1, 3") == before
+    assert compact(session, name, COMPACT).status == "skipped"
+    for number in range(5):
+        session.trino(f"DELETE FROM {schema}.parsed WHERE id = {number} AND month(_valid_from) = 1")
+    outcome = compact(session, name, COMPACT)
+    assert outcome.status == "done" and outcome.after.delete_files == 0, outcome
+    assert [row[0] for row in session.trino(f"SELECT id FROM {schema}.parsed ORDER BY 1")] == [0, 1, 5]

@@ -19,6 +19,7 @@ from pyiceberg.transforms import (
 )
 
 from lakehouse.policies import CompactPolicy
+from maintenance.engine import followed, spark_reads
 from maintenance.figures import live_manifests
 from maintenance.layout import CLUSTERED, MEGABYTE, Partition, _run, ordered_since, plan_for
 from maintenance.partitions import condition
@@ -136,6 +137,21 @@ def test_a_bucket_cannot_be_named_and_a_table_without_partitions_needs_no_name(t
     with table.update_spec() as spec:
         spec.add_field("id", BucketTransform(4))
     assert _condition(table, ROW) is None
+
+
+def test_where_spark_refuses_a_column_the_condition_is_trinos_and_no_order_is_kept(table: Table) -> None:
+    with table.update_schema() as schema:
+        schema.rename_column("name", "_deleted")
+    with table.update_spec() as spec:
+        spec.add_field("there", DayTransform())
+    table.append(pa.Table.from_pylist([{**ROW, "_deleted": "x"}], table.schema().as_arrow()))
+    assert not spark_reads(table)
+    (manifest,) = live_manifests(table)
+    (entry,) = manifest.fetch_manifest_entry(table.io)
+    found = condition(table, manifest.partition_spec_id, entry.data_file.partition)
+    first, last = "TIMESTAMP '2024-02-29 00:00:00'", "TIMESTAMP '2024-03-01 00:00:00'"
+    assert found == f'"there" >= {first} AND "there" < {last}'
+    assert followed(table, SORTED) == PACKED
 
 
 def _condition(table: Table, row: dict[str, object]) -> str | None:
