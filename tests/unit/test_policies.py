@@ -165,6 +165,13 @@ def test_a_wrong_order_of_a_model_is_refused_at_its_own_file(tmp_path: Path, new
         maintained_tables(manifest(tmp_path, models=wrong), tmp_path)
 
 
+def test_an_order_that_no_engine_can_keep_is_refused(tmp_path: Path) -> None:
+    wrong = MODELS.replace("{name: load_date}", "{name: _deleted}")
+    message = r"sort_by: Spark, which sorts, reads no table with a column '_deleted': leave it out"
+    with pytest.raises(LakehouseError, match=rf"/models/vault\.yml:7: hub_sale: meta\.maintenance\.compact\.{message}"):
+        maintained_tables(manifest(tmp_path, models=wrong), tmp_path)
+
+
 def test_what_a_folder_gives_its_models_is_refused_in_dbt_project_yml(tmp_path: Path) -> None:
     wrong = PROJECT.replace("          schedule_group: nightly", "          schedule_group: hourly")
     message = r"dbt_project\.yml:15: sat_sale: meta\.maintenance\.schedule_group: 'hourly' is none of .*groups: nightly"
