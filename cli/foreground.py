@@ -87,9 +87,10 @@ def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
 def _copy(child: _Child, output: IO[bytes]) -> None:
     with child.command.log.open("ab") as log:
         for line in output:
-            log.write(ANSI.sub(b"", line))
+            plain = ANSI.sub(b"", line)
+            log.write(plain)
             log.flush()
-            _say(child, line.decode(errors="replace").rstrip())
+            _say(child, (line if sys.stdout.isatty() else plain).decode(errors="replace").rstrip())
 
 
 def _say(child: _Child, text: str) -> None:

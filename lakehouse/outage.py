@@ -6,20 +6,23 @@ UP = "or run `lakehouse up`"
 
 
 def told(error: BaseException) -> str | None:
-    """What went away, in the library's words, and what to do; None where the error is of another kind."""
+    """What went away, in the library's words, and what to do; None where the error is of another kind.
+
+    A library may have wrapped the error in one of its own (`raise … from`).
+    """
     import psycopg
     from sqlalchemy.exc import OperationalError
     from trino.exceptions import HttpError, TrinoConnectionError
 
+    if isinstance(error, OperationalError) and error.orig is not None:
+        return told(error.orig)
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return f"Postgres: {said(error)}; check the address, {UP}, then run this again"
-    if isinstance(error, OperationalError):
-        return f"catalog database: {said(error.orig or error)}; check LAKEHOUSE_CATALOG_URL, {UP}, then run this again"
+        return f"Postgres: {said(error)}; check LAKEHOUSE_CATALOG_URL and the sources' URLs, {UP}, then run this again"
     if isinstance(error, OSError) and "AWS Error" in str(error):
         return f"object store: {said(error)}; check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}, then run this again"
     if isinstance(error, TrinoConnectionError | HttpError):
         return f"Trino: {said(error)}; check LAKEHOUSE_TRINO__HOST and …__PORT, {UP}, then run this again"
-    return None
+    return told(error.__cause__) if error.__cause__ is not None else None
 
 
 def said(error: BaseException) -> str:

@@ -100,5 +100,5 @@ def _text(name: str, value: float | None) -> str:
     if value is None:
         return ""
     if name.endswith("bytes"):
-        return size(int(value))
+        return size(int(value)).replace(" ", "\N{NO-BREAK SPACE}")
     return f"{value:.0%}" if name.endswith("share") else f"{value:,}"

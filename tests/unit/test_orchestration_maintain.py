@@ -215,11 +215,10 @@ def test_health_is_plotted_for_the_lake_and_for_each_table(instance: dg.DagsterI
     assert event.asset_key == KEY
     lake = {name: value.value for name, value in event.materialization.metadata.items()}
     assert (lake["tables"], lake["tables_due"], lake["files"], lake["small_share"]) == (2, 1, 16, 0.75)
-    assert (
-        "| vault.hub | compact: 6 of 8 files below 128 MB | 8 | 75% | 3 | 3 | 3 | 3 B | 3 B | 3 B |" in lake["by_table"]
-    )
-    assert "| vault.nh_link | healthy | 8 | 75% |" in lake["by_table"], "its figures are not told twice"
-    assert "| vault.sat | not in the lake yet |  |" in lake["by_table"]
+    listed = lake["by_table"].replace("\N{NO-BREAK SPACE}", " ")
+    assert "| vault.hub | compact: 6 of 8 files below 128 MB | 8 | 75% | 3 | 3 | 3 | 3 B | 3 B | 3 B |" in listed
+    assert "| vault.nh_link | healthy | 8 | 75% |" in listed, "its figures are not told twice"
+    assert "| vault.sat | not in the lake yet |  |" in listed
     [observed] = [found.asset_observation_data.asset_observation for found in result.get_asset_observation_events()]
     assert observed.asset_key == dg.AssetKey(HUB)
     assert observed.metadata["orphan_bytes"].value == 3 and observed.metadata["due"].value == "compact"

@@ -14,7 +14,7 @@ REFUSED = "connection refused\nIs the server running?"
     ("error", "begin", "remedy"),
     [
         (psycopg.OperationalError(REFUSED), "Postgres: connection refused", "lakehouse up"),
-        (OperationalError("SELECT 1", {}, psycopg.OperationalError(REFUSED)), "catalog database: ", "CATALOG_URL"),
+        (OperationalError("SELECT 1", {}, psycopg.OperationalError(REFUSED)), "Postgres: connection", "CATALOG_URL"),
         (OSError("AWS Error NETWORK_CONNECTION during GetObject"), "object store: AWS Error", "S3__ENDPOINT"),
         (TrinoConnectionError("failed to fetch"), "Trino: failed to fetch", "TRINO__HOST"),
     ],
@@ -28,3 +28,10 @@ def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, reme
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("x"), psycopg.DataError("x")])
 def test_what_is_no_outage_keeps_its_traceback(error: Exception) -> None:
     assert told(error) is None
+
+
+def test_a_library_that_wraps_the_error_does_not_hide_it() -> None:
+    wrapped = RuntimeError("too many retries")
+    wrapped.__cause__ = psycopg.OperationalError(REFUSED)
+    line = told(wrapped)
+    assert line is not None and line.startswith("Postgres: connection refused")
