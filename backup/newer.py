@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog import DATA_OPERATIONS
+from lakehouse.catalog import DATA_OPERATIONS, load_table
 from maintenance.lake import Relation, list_objects
 from maintenance.moments import read_table
+from maintenance.outcome import TableName
 from maintenance.reachable import files_of
 from maintenance.session import Session
 
@@ -70,6 +71,14 @@ def newer_than(io: PyArrowFileIO, table: Table) -> Newer:
     return Newer(io, table, [stored.path for stored in ordered], frozenset(stored.path for stored in objects))
 
 
+def load(session: Session, name: TableName) -> Table | None:
+    """The table; None when there is none, or its metadata file is gone."""
+    try:
+        return load_table(session.catalog, *name)
+    except FileNotFoundError:
+        return None
+
+
 def any_table(session: Session, relation: Relation) -> Table | None:
     """A table whose metadata file is gone, by the newest one that lies beside it; None when there is none."""
     from pyiceberg.serializers import FromInputFile
@@ -82,6 +91,11 @@ def any_table(session: Session, relation: Relation) -> Table | None:
             metadata = FromInputFile.table_metadata(session.io.new_input(stored.path))
             return Table(relation.name, metadata, stored.path, session.io, session.catalog)
     return None
+
+
+def by_habit(session: Session, name: TableName) -> Relation:
+    """Where ingestion's catalog puts a table that says nothing else."""
+    return Relation(name, "table", f"{session.settings.warehouse.rstrip('/')}/{name.namespace}/{name.name}/metadata/")
 
 
 def version(location: str) -> int:

@@ -9,9 +9,10 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from backup.forward import Cut, choose, rivals, why_not
+from backup.cuts import Cut, choose, rivals
 from backup.newer import newer_than, version
 from backup.objects import load_objects, save_objects
+from backup.settle import why_not
 from ingestion.state import Position, Stream
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
