@@ -82,7 +82,8 @@ def _follow_source(settings: Settings, source: Source, session: SparkSession, st
             _hold_and_follow(settings, source, session, stop)
             pause = settings.ingestion.poll_seconds
         except LakehouseError as error:
-            log.error("%s; next try in %.0f s", error, pause)
+            said = str(error).removeprefix(f"source {source.name!r}: ")
+            log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
         except Exception:
             log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
         stop.wait(pause)
