@@ -6,9 +6,10 @@ been out of use for `keep_removed_hours`, so that every file of the dump's table
 
 from __future__ import annotations
 
+import fcntl
 import json
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from lakehouse.settings import Settings
 from maintenance.lake import list_relations
 from maintenance.session import Session
 
-DUMP, OBJECTS, ABOUT = "catalog.dump", "warehouse", "backup.json"
+DUMP, OBJECTS, ABOUT, LOCK = "catalog.dump", "warehouse", "backup.json", "backup.lock"
 Say = Callable[[str], None]
 
 
@@ -48,11 +49,12 @@ class Restored:
 
 def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, say: Say = lambda step: None) -> Backup:
     """Writes a backup, or brings one up to date: objects that are there are not copied again. Raises LakehouseError."""
+    if folder.resolve().is_relative_to(settings.home / "data"):
+        raise LakehouseError(f"{folder} is among the lake's own data and would be lost with it: name another folder")
     with closing(Session(settings)) as session:
         session.check()  # before a folder is made or a former backup touched
-        made_at, fresh = datetime.now(UTC), folder / f"{DUMP}.new"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
+        with written_alone(folder):
+            made_at, fresh = datetime.now(UTC), folder / f"{DUMP}.new"
             say("dumping the catalog")
             dump_catalog(settings, fresh)
             tables = len(list_relations(session.catalog))
@@ -60,11 +62,23 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
             fresh.replace(folder / DUMP)  # the former dump counts until the objects of this one are there
             about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
             (folder / ABOUT).write_text(json.dumps(about) + "\n")
-        except OSError as error:
-            if error.strerror is None:  # the object store's, not the folder's
-                raise
-            raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
     return Backup(tables, *copied)
+
+
+@contextmanager
+def written_alone(folder: Path) -> Iterator[None]:
+    """The folder, made where it is missing, with no other backup writing to it; raises LakehouseError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOCK).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+    except BlockingIOError:
+        raise LakehouseError(f"another backup is writing to {folder}: wait for it, or name another folder") from None
+    except OSError as error:
+        if error.strerror is None:  # the object store's, not the folder's
+            raise
+        raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
 
 
 def restore_backup(settings: Settings, folder: Path, warehouse: bool = False, say: Say = lambda step: None) -> Restored:

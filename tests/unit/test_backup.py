@@ -12,8 +12,11 @@ from pyiceberg.table import Table
 from backup.cuts import Cut, choose, rivals
 from backup.newer import newer_than, version
 from backup.objects import load_objects, save_objects
+from backup.run import make_backup, written_alone
 from backup.settle import why_not
 from ingestion.state import Position, Stream
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -114,3 +117,24 @@ def test_objects_are_copied_once_and_written_back_where_they_lack(table: Table, 
     io.delete(path)
     assert load_objects(io, warehouse, folder)[0] == 1
     assert len(table.scan().to_arrow()) == 1
+
+
+def test_two_backups_do_not_write_to_one_folder_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "backup"
+    busy = pytest.raises(LakehouseError, match="another backup is writing to")
+    with written_alone(folder), busy, written_alone(folder):
+        raise AssertionError
+    with written_alone(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_one_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LakehouseError, match="name a folder that can be written"), written_alone(tmp_path / "file"):
+        raise AssertionError
+
+
+def test_a_backup_is_not_put_among_the_lakes_own_data(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path)
+    with pytest.raises(LakehouseError, match="would be lost with it"):
+        make_backup(settings, tmp_path / "data" / "s3" / "backup")
