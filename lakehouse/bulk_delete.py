@@ -1,128 +1,92 @@
-"""Deletes objects a thousand at a time: S3's DeleteObjects, which neither PyArrow nor PyIceberg offers for a list.
+"""Deletes objects a thousand at a time, by S3's DeleteObjects, which neither PyArrow nor PyIceberg offers for a list.
 
-Arrow takes three requests for each object: it asks whether it is there, deletes it, and sees to its parent. So the one
-request is made here, signed with the keys of the settings. Where they hold none (an instance's role, a profile: only
-Arrow finds those), and where the lake is a directory, objects are deleted one by one, several at once.
+Where the settings hold no keys (an instance's role, a profile: only Arrow finds those all), and where the lake is a
+directory, objects are deleted one by one, several at once; Arrow takes three requests for each.
 """
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
-from functools import partial
-from hashlib import md5
-from http import HTTPStatus
+from datetime import timedelta
 from typing import TYPE_CHECKING
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import ProxyHandler, Request, build_opener
-from xml.etree import ElementTree
-from xml.sax.saxutils import escape
-
-from lakehouse.retry import Unreachable, until_answered
-from lakehouse.signature import Credentials, signed
 
 if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Store
     from pyiceberg.io import FileIO
 
 BATCH = 1_000  # the most that S3 takes
 SEVERAL = 16
-TIMEOUT_SECONDS, PATIENCE_SECONDS = 60, 60
-BUSY_STATUS = frozenset({429, *range(500, 600)} - {HTTPStatus.NOT_IMPLEMENTED})
-BUSY_CODES, GONE = frozenset({"SlowDown", "InternalError", "ServiceUnavailable"}), "NoSuchKey"
-_opener = build_opener(ProxyHandler({}))  # as Arrow: no proxy stands before the store
+PATIENCE = timedelta(seconds=60)
+_REWRITTEN = frozenset("#?")  # what obstore would take for another character of a key
 
 
 def delete_objects(io: FileIO, paths: Collection[str]) -> None:
-    """Deletes objects; one that is gone already is fine.
-
-    Raises OSError when the store refuses one, and LakehouseError when it does not answer for a minute.
-    """
-    credentials, by_bucket = _credentials(io.properties), _by_bucket(paths)
-    if credentials is None or None in by_bucket:
-        with ThreadPoolExecutor(SEVERAL) as pool:
-            list(pool.map(lambda path: _delete(io, path), paths))
-        return
+    """Deletes objects; one that is gone already is fine. Raises OSError when the store refuses, or does not answer."""
+    by_bucket, rest = _by_bucket(paths) if io.properties.get("s3.access-key-id") else ({}, paths)
     for bucket, keys in by_bucket.items():
-        url = _url(io.properties, str(bucket), credentials.region)
-        for batch in _batches(sorted(keys)):
-            until_answered(partial(_send, url, credentials, batch), "deleting objects", PATIENCE_SECONDS)
+        _send(_store(io.properties, bucket), keys)
+    with ThreadPoolExecutor(SEVERAL) as pool:
+        list(pool.map(lambda path: _delete(io, path), rest))
+
+
+def _by_bucket(paths: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Keys by bucket, and the paths that cannot be deleted together."""
+    found: dict[str, list[str]] = defaultdict(list)
+    rest = []
+    for path in sorted(paths):
+        scheme, _, place = path.partition("://")
+        bucket, _, key = place.partition("/")
+        if scheme in ("s3", "s3a", "s3n") and _REWRITTEN.isdisjoint(key):
+            found[bucket].append(key)
+        else:
+            rest.append(path)
+    return found, rest
+
+
+def _store(properties: Mapping[str, str], bucket: str) -> S3Store:
+    from obstore.store import S3Store
+
+    endpoint = properties.get("s3.endpoint")
+    in_host = properties.get("s3.force-virtual-addressing") == "true"
+    return S3Store(
+        bucket,
+        endpoint=_endpoint(endpoint, bucket if in_host else None),
+        access_key_id=properties["s3.access-key-id"],
+        secret_access_key=properties["s3.secret-access-key"],
+        region=properties["s3.region"],
+        virtual_hosted_style_request=in_host,
+        client_options={"allow_http": True, **_without_proxy(endpoint)},
+        retry_config={"retry_timeout": PATIENCE},
+    )
+
+
+def _endpoint(endpoint: str | None, bucket_in_host: str | None) -> str | None:
+    if endpoint is None or bucket_in_host is None:
+        return endpoint
+    parts = urlsplit(endpoint)
+    return f"{parts.scheme}://{bucket_in_host}.{parts.netloc}"
+
+
+def _without_proxy(endpoint: str | None) -> ClientConfig:
+    """Straight to the store whatever the environment says, as Arrow goes: a proxy that its hosts are exempt from."""
+    host = urlsplit(endpoint).hostname if endpoint else None
+    return {"proxy_url": "http://none.invalid", "proxy_excludes": host or "amazonaws.com"}
+
+
+def _send(store: S3Store, keys: Sequence[str]) -> None:
+    import obstore
+    from obstore.exceptions import BaseError
+
+    try:
+        obstore.delete(store, keys)
+    except BaseError as error:
+        raise OSError(str(error).splitlines()[0]) from None
 
 
 def _delete(io: FileIO, path: str) -> None:
     with suppress(FileNotFoundError):
         io.delete(path)
-
-
-def _credentials(properties: Mapping[str, str]) -> Credentials | None:
-    access, secret = properties.get("s3.access-key-id"), properties.get("s3.secret-access-key")
-    return Credentials(access, secret, properties["s3.region"]) if access and secret else None
-
-
-def _by_bucket(paths: Collection[str]) -> dict[str | None, list[str]]:
-    """Keys by bucket; None for what is not in an S3 store."""
-    found: dict[str | None, list[str]] = defaultdict(list)
-    for path in paths:
-        scheme, _, rest = path.partition("://")
-        bucket, _, key = rest.partition("/")
-        found[bucket if scheme in ("s3", "s3a", "s3n") else None].append(key)
-    return dict(found)
-
-
-def _url(properties: Mapping[str, str], bucket: str, region: str) -> str:
-    partition = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
-    endpoint = properties.get("s3.endpoint", f"https://s3.{region}.{partition}").rstrip("/")
-    if properties.get("s3.force-virtual-addressing") != "true":
-        return f"{endpoint}/{bucket}?delete="
-    parts = urlsplit(endpoint)
-    return f"{parts.scheme}://{bucket}.{parts.netloc}/?delete="
-
-
-def _batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (keys[start : start + BATCH] for start in range(0, len(keys), BATCH))
-
-
-def _send(url: str, credentials: Credentials, keys: Sequence[str]) -> None:
-    """One request; raises Unreachable for what may be tried again and OSError for what the store refuses."""
-    objects = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in keys)
-    body = f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{objects}</Delete>'.encode()
-    headers = {"Content-MD5": b64encode(md5(body, usedforsecurity=False).digest()).decode()}
-    headers = signed(credentials, "POST", url, headers, body, datetime.now(UTC))
-    request = Request(url, body, {**headers, "Content-Type": "application/xml"}, method="POST")
-    try:
-        with _opener.open(request, timeout=TIMEOUT_SECONDS) as response:
-            answer = response.read()
-    except HTTPError as error:
-        kind = Unreachable if error.code in BUSY_STATUS else OSError
-        raise kind(f"{url}: {error.code} {error.reason} {_reason(error.read())}".rstrip()) from None
-    except (URLError, TimeoutError, ConnectionError) as error:
-        raise Unreachable(f"{url}: {getattr(error, 'reason', error)}") from None
-    _check(answer)
-
-
-def _reason(answer: bytes) -> str:
-    """Code and message of an error; the rest of it quotes what was signed."""
-    try:
-        root = ElementTree.fromstring(answer)
-    except ElementTree.ParseError:
-        return ""
-    return f"({_text(root, 'Code')}: {_text(root, 'Message')})"
-
-
-def _check(answer: bytes) -> None:
-    """A quiet answer names only what could not be deleted."""
-    errors = [item for item in ElementTree.fromstring(answer) if item.tag.endswith("Error")]
-    errors = [error for error in errors if _text(error, "Code") != GONE]
-    refused = [error for error in errors if _text(error, "Code") not in BUSY_CODES]
-    if errors:
-        worst, kind = (refused[0], OSError) if refused else (errors[0], Unreachable)
-        reason = f"{_text(worst, 'Code')}: {_text(worst, 'Message')}"
-        raise kind(f"{len(errors)} objects could not be deleted, first {_text(worst, 'Key')} ({reason})")
-
-
-def _text(element: ElementTree.Element, name: str) -> str:
-    return next((child.text or "" for child in element if child.tag.rpartition("}")[2] == name), "")
