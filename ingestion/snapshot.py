@@ -119,9 +119,10 @@ def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_by
 
 
 def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:
-    """Page ranges [first, end) that cover a heap of `size` bytes; the last one is open."""
-    step = max(1, chunk_bytes // PAGE_BYTES)
-    starts = list(range(0, max(1, size // PAGE_BYTES), step))
+    """Equal page ranges [first, end) that cover a heap of `size` bytes, of `chunk_bytes` at most; the last is open."""
+    pages = max(1, size // PAGE_BYTES)
+    count = -(-pages // max(1, chunk_bytes // PAGE_BYTES))
+    starts = list(range(0, pages, -(-pages // count)))
     return [(first, starts[i + 1] if i + 1 < len(starts) else None) for i, first in enumerate(starts)]
 
 

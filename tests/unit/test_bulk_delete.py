@@ -73,7 +73,7 @@ def test_no_proxy_stands_before_the_store(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("answer", [(200, SLOW_DOWN + DENIED), (403, DENIED), (501, "")])
 def test_what_the_store_refuses_is_told_and_not_taken_for_deleted(answer: tuple[int, str]) -> None:
-    with store(answer) as (io, _), pytest.raises(OSError, match="SlowDown|403|501"):
+    with store(answer) as (io, _), pytest.raises(OSError, match=r"SlowDown|403|501"):
         delete_objects(io, ["s3://lake/b"])
 
 
