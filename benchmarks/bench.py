@@ -112,14 +112,16 @@ class Bench:
         verify(self.settings, connection, *(table.name for table in declarations.sources[0].tables))
 
     @contextmanager
-    def cost(self, *ingestion: psutil.Process, apart: tuple[psutil.Process, ...] = ()) -> Iterator[Cost]:
-        """Measures the body: the source's servers, and ingestion, this process or a peer's.
+    def cost(
+        self, *ingestion: psutil.Process, apart: tuple[psutil.Process, ...] = (), memory: bool = False
+    ) -> Iterator[Cost]:
+        """Measures the body: the source's servers, and ingestion, this process or a peer's; ingestion's memory too.
 
         The stack's other servers, which are this process's children too, count for neither; nor do those `apart`.
         """
         servers = {name: server for name in SERVERS if (server := running(self.settings, name))}
         trees = {"source": (servers["sources"],), "ingestion": ingestion or (this_process(),)}
-        with measured(trees, apart=(*servers.values(), *apart), memory_of="ingestion") as cost:
+        with measured(trees, apart=(*servers.values(), *apart), memory_of="ingestion" if memory else "") as cost:
             yield cost
 
     @contextmanager

@@ -156,7 +156,9 @@ def _sha256(text: pa.Array) -> pa.Array:
 
 
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which copies even a single one
 
 
 def _as(column: Any, kind: pa.DataType, length: int) -> Any:

@@ -68,6 +68,7 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.app.name": app_name,
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.jars": ",".join(map(str, _jars(settings))),
+        "spark.python.daemon.module": "ingestion.spark_daemon",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",

@@ -168,6 +168,6 @@ def _workers_memory() -> int:
     total = 0
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if "pyspark.daemon" in process.cmdline():
+            if "ingestion.spark_daemon" in process.cmdline():
                 total += process.memory_info().rss
     return total

@@ -52,7 +52,7 @@ def huge_transaction(bench: Bench) -> Results:
         peaks = []
         for run in range(min(2, bench.runs)):
             connection.execute(insert("narrow_huge", run * rows + 1, (run + 1) * rows))
-            with bench.cost() as cost:
+            with bench.cost(memory=True) as cost:
                 bench.bring_up(declarations)
             bench.verify(connection, declarations)
             result.add(rows / cost.seconds, cost)

@@ -4,18 +4,17 @@ from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.peers import spark_jdbc
 from benchmarks.workloads import insert
 
-NARROW_ROWS = 5_000_000
-WIDE_ROWS = 2_000_000
+ROWS = 5_000_000
 
 
 def narrow_snapshot(bench: Bench) -> Results:
     """(bigint, text, numeric)."""
-    return _snapshot(bench, "narrow", bench.rows(NARROW_ROWS))
+    return _snapshot(bench, "narrow", bench.rows(ROWS))
 
 
 def wide_snapshot(bench: Bench) -> Results:
     """20 columns with numerics, timestamps and text."""
-    return _snapshot(bench, "wide", bench.rows(WIDE_ROWS))
+    return _snapshot(bench, "wide", bench.rows(ROWS))
 
 
 def _snapshot(bench: Bench, kind: str, rows: int) -> Results:

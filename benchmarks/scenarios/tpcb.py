@@ -42,7 +42,7 @@ def single_row_transactions(bench: Bench) -> Results:
     )
     with _pgbench_tables(bench) as (connection, declarations), bench.following(declarations):
         process = _pgbench(bench, "-T", str(seconds), "-c", str(CLIENTS), "-j", "2", "-n")
-        with bench.cost(apart=(psutil.Process(process.pid),)) as cost:
+        with bench.cost(apart=(psutil.Process(process.pid),), memory=True) as cost:
             lags = _lags_until_the_end(bench, connection, process)
             output = process.communicate()[0]
             ended = time.monotonic()
