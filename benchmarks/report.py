@@ -21,7 +21,7 @@ def markdown(results: Json) -> str:
     machine, versions = results["machine"], results["versions"]
     parts = [
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; "
-        f"scale {results['settings']['scale']}, {results['settings']['runs']} runs each; "
+        f"scale {results['settings']['scale']}; "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     ]
@@ -35,15 +35,14 @@ def markdown(results: Json) -> str:
 
 
 def _table(contenders: Json) -> str:
-    lines = ["| | median | unit | spread | CPU s, source | CPU s, client | does |", "|---|---|---|---|---|---|---|"]
+    head = ("", "median", "unit", "runs", "spread", "CPU s, source", "CPU s, client", "does")
+    rows: list[tuple[Any, ...]] = [head, ("---",) * len(head)]
     for name, found in contenders.items():
         cpu = found["cpu_seconds"]
         source, client = (_mean([run.get(side, 0.0) for run in cpu]) for side in ("source", "ingestion"))
-        lines.append(
-            f"| {name} | {found['median']:,} | {found['unit']} | {found['spread_percent']} % | {source} | {client} |"
-            f" {found['does']} |"
-        )
-    return "\n".join(lines)
+        median, spread = f"{found['median']:,}", f"{found['spread_percent']} %"
+        rows.append((name, median, found["unit"], len(found["runs"]), spread, source, client, found["does"]))
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
 
 
 def _remarks(contender: str, found: Json) -> list[str]:
