@@ -176,7 +176,7 @@ def traces(settings: Settings, *texts: str) -> list[str]:
 
 def _holds(path: Path, needles: list[bytes]) -> bool:
     content = path.read_bytes()
-    if path.suffix == ".parquet":
+    if content[:4] == b"PAR1":  # other tests plant objects that only bear the name
         content += json.dumps(pq.ParquetFile(path).read().to_pylist(), default=_plain).encode()
     elif content[:4] == b"Obj\x01":
         content += _inflated(content)
