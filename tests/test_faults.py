@@ -214,7 +214,7 @@ def test_killed_while_it_recovers_from_a_kill_in_a_snapshot(settings: Settings, 
 # writers that stall
 
 
-@pytest.mark.parametrize("how", ["a second process", "a materialization"])
+@pytest.mark.parametrize("how", ["a second process", pytest.param("a materialization", marks=pytest.mark.slow)])
 def test_a_writer_that_stalls_and_wakes_up_without_its_lease_cannot_publish(
     settings: Settings, spark: Any, how: str
 ) -> None:
