@@ -62,9 +62,7 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
         lanes.set_aside(name, reason)
     keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}
     decoder = Decoder(plan.xid, keys, lanes.landing)
-    for messages in (
-        _one_ahead(whole_transactions(_messages(plan), _disk())) if plan.received is None else [plan.received]
-    ):
+    for messages in [plan.received] if plan.received is not None else _peeked(plan):
         _take(plan, decoder, lanes, messages)
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")
@@ -120,6 +118,10 @@ def _quarantine(plan: ChangePlan, decoder: Decoder, lanes: Lanes, message: bytes
         ) from None
     place = (picked.column("commit_lsn")[0].as_py(), picked.column("place")[0].as_py())
     lanes.keep("quarantine", picked, {place: reason})
+
+
+def _peeked(plan: ChangePlan) -> Iterator[pa.Array]:
+    return _one_ahead(whole_transactions(_messages(plan), _disk()))
 
 
 def _messages(plan: ChangePlan) -> Generator[pa.Array]:

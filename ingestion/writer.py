@@ -28,9 +28,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024  # of Arrow data
-DICTIONARY_BYTES = (
-    128 * 1024
-)  # of a column of a row group; with PyIceberg's 2 MiB, unique values are hashed for nothing
+DICTIONARY_BYTES = 128 * 1024  # of a column of a row group; with 2 MiB, unique values are hashed for nothing
 _CYCLE = "00000000-cycle-00000000"  # where a cycle's id goes in a template
 
 

@@ -84,7 +84,8 @@ def _send(store: S3Store, keys: Sequence[str]) -> None:
     try:
         obstore.delete(store, keys)
     except BaseError as error:
-        raise OSError(str(error).splitlines()[0]) from None
+        # "AWS Error" is what `outage.told` knows the store's errors by: Arrow's begin so
+        raise OSError(f"AWS Error while deleting objects: {str(error).splitlines()[0]}") from None
 
 
 def _delete(io: FileIO, path: str) -> None:

@@ -1,5 +1,6 @@
 """Small tables and policies to maintain, for tests of maintenance against the stack."""
 
+import uuid
 from datetime import datetime
 
 import pyarrow as pa
@@ -21,6 +22,14 @@ def policy(**parts: object) -> MaintenancePolicy:
 COMPACT = policy(compact={"target_file_size_mb": 128, "min_input_files": 5})
 EXPIRE_NOW = policy(expire_snapshots={"older_than_hours": 0, "retain_last": 1, "keep_metadata_files": 20})
 ORPHANS_NOW = policy(remove_orphan_files={"older_than_hours": 0})
+
+
+def make_table(session: Session, namespace: str, appends: int) -> TableName:
+    """A new table of small appends."""
+    name = TableName(namespace, f"t{uuid.uuid4().hex[:8]}")
+    session.catalog.create_table(name, SCHEMA)
+    append(session, name, times=appends)
+    return name
 
 
 def append(session: Session, name: TableName, times: int = 1) -> None:

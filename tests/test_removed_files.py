@@ -24,7 +24,7 @@ from maintenance.purge import purge
 from maintenance.remove_orphan_files import remove_orphan_files
 from maintenance.restore import restore
 from maintenance.session import Session
-from tests.maintained import COMPACT, SCHEMA, append, look_again, paths, plant, policy, rows
+from tests.maintained import COMPACT, SCHEMA, append, look_again, make_table, paths, plant, policy, rows
 
 pytestmark = pytest.mark.stack
 
@@ -52,10 +52,7 @@ def session(settings: Settings) -> Iterator[Session]:
 @pytest.fixture
 def table(session: Session, namespace: str) -> TableName:
     """Six small appends."""
-    name = TableName(namespace, f"t{uuid.uuid4().hex[:8]}")
-    session.catalog.create_table(name, SCHEMA)
-    append(session, name, times=6)
-    return name
+    return make_table(session, namespace, appends=6)
 
 
 def recorded(session: Session, table: TableName) -> dict[str, removed.RemovedFile]:

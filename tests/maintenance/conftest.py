@@ -8,7 +8,7 @@ import pytest
 from lakehouse.settings import Settings
 from maintenance.outcome import TableName
 from maintenance.session import Session
-from tests.maintained import SCHEMA, append
+from tests.maintained import make_table
 
 
 @pytest.fixture
@@ -40,7 +40,4 @@ def schema(settings: Settings, source: str) -> Iterator[str]:
 @pytest.fixture
 def table(session: Session, schema: str) -> TableName:
     """Eight small appends."""
-    name = TableName(schema, f"t{uuid.uuid4().hex[:8]}")
-    session.catalog.create_table(name, SCHEMA)
-    append(session, name, times=8)
-    return name
+    return make_table(session, schema, appends=8)

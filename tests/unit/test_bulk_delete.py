@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from lakehouse.bulk_delete import _endpoint, delete_objects
+from lakehouse.outage import told
 
 DENIED = "<Error><Key>b</Key><Code>AccessDenied</Code><Message>not yours</Message></Error>"
 SLOW_DOWN = "<Error><Key>c</Key><Code>SlowDown</Code><Message>too fast</Message></Error>"
@@ -73,8 +74,9 @@ def test_no_proxy_stands_before_the_store(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("answer", [(200, SLOW_DOWN + DENIED), (403, DENIED), (501, "")])
 def test_what_the_store_refuses_is_told_and_not_taken_for_deleted(answer: tuple[int, str]) -> None:
-    with store(answer) as (io, _), pytest.raises(OSError, match=r"SlowDown|403|501"):
+    with store(answer) as (io, _), pytest.raises(OSError, match=r"SlowDown|403|501") as refused:
         delete_objects(io, ["s3://lake/b"])
+    assert (told(refused.value) or "").startswith("object store: ")
 
 
 def test_files_of_a_directory_are_deleted_one_by_one(tmp_path: Path) -> None:
