@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from lakehouse.lake_catalog import LakeCatalog
 
+# SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
+LOST_CONNECTION = ("57P01", "57P02", "57P03")
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog import LOST_CONNECTION
 from lakehouse.errors import LakehouseError
 from lakehouse.java import spark_java_home
 from lakehouse.settings import Settings
@@ -89,6 +90,7 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         f"{catalog}.jdbc.password": url.password,
         f"{catalog}.jdbc.schema-version": "V1",
         f"{catalog}.jdbc.init-catalog-tables": "false",
+        f"{catalog}.retryable_status_codes": ",".join(LOST_CONNECTION),
         f"{catalog}.warehouse": settings.warehouse,
         f"{catalog}.cache-enabled": "false",
         f"{catalog}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",

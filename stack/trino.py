@@ -6,6 +6,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
+from lakehouse.catalog import LOST_CONNECTION
 from stack.artifacts import artifact
 from stack.java import server_java
 from stack.ports import LOOPBACK
@@ -102,6 +103,7 @@ def trino_files(
         warehouse="s3://warehouse/",
         s3_endpoint=s3_endpoint,
         s3_region="us-east-1",
+        lost_connection=",".join(LOST_CONNECTION),
     )
     return {
         "config.properties": config,

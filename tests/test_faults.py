@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,12 @@ from ingestion import state
 from ingestion.lease import holder_of
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.trino import query
 from stack.control import running, up
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill
 from tests.test_slot import following, until
-from tests.world import World, make_world
+from tests.world import World, catalog_superuser, make_world
 
 pytestmark = pytest.mark.stack
 
@@ -305,3 +307,23 @@ def test_when_one_table_cannot_be_written_none_is_published(settings: Settings, 
     assert [len(world.raw(table)) for table in TABLES] == before
     world.ingest(spark)
     assert_right(world)
+
+
+def test_spark_and_trino_read_on_after_the_catalog_ended_their_connections(settings: Settings, spark: Any) -> None:
+    """As Postgres does when it stops; both engines keep several connections, and use the later ones only at once."""
+    world = make_world(settings, ORDERS, TABLES)
+    fill(world, 1, 10)
+    world.ingest(spark)
+    table = f"raw_{world.source.name}.orders"
+    count = f"SELECT count(*) FROM {table}"
+
+    def read_at_once() -> list[int]:
+        with ThreadPoolExecutor(8) as pool:
+            by_spark = [pool.submit(spark.table(f"{settings.catalog_name}.{table}").count) for _ in range(4)]
+            by_trino = [pool.submit(lambda: int(query(settings, count)[0][0])) for _ in range(4)]
+            return [read.result() for read in by_spark + by_trino]
+
+    before = read_at_once()
+    with catalog_superuser(settings) as admin:
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename <> 'postgres'")
+    assert read_at_once() == before

@@ -187,8 +187,17 @@ def _create_database(settings: Settings, name: str, owner: str, encoding: str) -
 
 def superuser(settings: Settings, database: str = "postgres") -> psycopg.Connection[Any]:
     """A superuser's connection to the sources' cluster, for what only an administrator may do."""
-    password = json.loads(credentials_file(settings).read_text())["sources_superuser"]
-    at = parse_url(settings.sources["bank"].url.get_secret_value())
+    return _superuser(settings, "sources", settings.sources["bank"].url.get_secret_value(), database)
+
+
+def catalog_superuser(settings: Settings) -> psycopg.Connection[Any]:
+    """The same of the catalog's cluster."""
+    return _superuser(settings, "catalog", settings.catalog_dsn(), "postgres")
+
+
+def _superuser(settings: Settings, cluster: str, url: str, database: str) -> psycopg.Connection[Any]:
+    password = json.loads(credentials_file(settings).read_text())[f"{cluster}_superuser"]
+    at = parse_url(url)
     return psycopg.connect(
         host=at.host, port=at.port, user="postgres", password=password, dbname=database, autocommit=True
     )
