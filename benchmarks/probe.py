@@ -3,27 +3,33 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import psutil
 
+WORKERS = "ingestion.spark_daemon"  # what Spark forks its Python workers from
 SAMPLE_SECONDS = 1.0  # a sample costs some 50 ms of CPU: the kernel adds up the pages of every process
 
 
 @dataclass
 class Cost:
-    """Seconds of wall time; per process tree CPU seconds; proportional set size of one tree as (seconds, bytes)."""
+    """Seconds of wall time; per process tree CPU seconds; of one tree (seconds, proportional set size by program)."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
-    memory: list[tuple[float, int]] = field(default_factory=list)
+    memory: list[tuple[float, dict[str, int]]] = field(default_factory=list)
 
     @property
     def peak(self) -> int:
         """The most memory that the tree had, in bytes."""
-        return max((size for _, size in self.memory), default=0)
+        return max((size for _, size in self.memory_of()), default=0)
+
+    def memory_of(self, program: str | None = None) -> list[tuple[float, int]]:
+        """(seconds, bytes) of one of the tree's programs, or of all together."""
+        return [(at, sizes.get(program, 0) if program else sum(sizes.values())) for at, sizes in self.memory]
 
 
 @contextmanager
@@ -92,11 +98,15 @@ def _cpu(processes: Iterable[psutil.Process]) -> dict[int, float]:
     return times
 
 
-def _memory(processes: Iterable[psutil.Process]) -> int:
-    total = 0
+def _memory(processes: Iterable[psutil.Process]) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
     for process in processes:
-        try:
-            total += process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return total
+        with suppress(psutil.Error):
+            sizes[_program(process)] += process.memory_full_info().pss
+    return dict(sizes)
+
+
+def _program(process: psutil.Process) -> str:
+    if process.name() == "java":
+        return "JVM"
+    return "Python workers" if WORKERS in process.cmdline() else "Python driver"

@@ -13,7 +13,6 @@ import psutil
 import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
-from benchmarks.probe import Cost
 from benchmarks.workloads import SOURCE, declared
 from ingestion import state
 from ingestion.setup import prepare
@@ -54,10 +53,11 @@ def single_row_transactions(bench: Bench) -> Results:
     result.notes = {
         "lag_seconds": {"median": round(statistics.median(lag for _, lag in lags), 2), "max": round(worst, 2)},
         "seconds_to_catch_up_at_the_end": round(caught_up, 2),
-        "memory": _growth(cost),
+        "memory": _growth(cost.memory_of()),
+        **{f"memory of the {name}": _growth(cost.memory_of(name)) for name in sorted(cost.memory[-1][1])},
         "most_files_per_table_and_publish": _most_files(bench),
     }
-    memory = [(at, size / 2**20) for at, size in cost.memory]
+    memory = [(at, size / 2**20) for at, size in cost.memory_of()]
     result.plots = {"lag in seconds by seconds": _thinned(lags), "memory in MiB by seconds": _thinned(memory)}
     return {"lakehouse": result}
 
@@ -140,16 +140,15 @@ def _most_files(bench: Bench) -> int:
         catalog.close()
 
 
-def _growth(cost: Cost) -> dict[str, float]:
+def _growth(samples: list[tuple[float, int]]) -> dict[str, float]:
     """Median of the second minute against the last one's."""
-    samples = cost.memory
     end = samples[-1][0]
     early = [size for at, size in samples if 60 <= at < 120] or [size for _, size in samples]
     late = [size for at, size in samples if at >= end - 60]
     first, last = statistics.median(early), statistics.median(late)
     return {
         "mib_in_the_second_minute": round(first / 2**20), "mib_at_the_end": round(last / 2**20),
-        "growth_percent": round(100 * (last / first - 1), 1),
+        "growth_percent": round(100 * (last / max(1, first) - 1), 1),
     }  # fmt: skip
 
 
