@@ -115,12 +115,16 @@ class Bench:
     def cost(
         self, *ingestion: psutil.Process, apart: tuple[psutil.Process, ...] = (), memory: bool = False
     ) -> Iterator[Cost]:
-        """Measures the body: the source's servers, and ingestion, this process or a peer's; ingestion's memory too.
+        """Measures the body: source, object store, and ingestion, this process or a peer's; ingestion's memory too.
 
-        The stack's other servers, which are this process's children too, count for neither; nor do those `apart`.
+        The stack's other servers, which are this process's children too, count for none; nor do those `apart`.
         """
         servers = {name: server for name in SERVERS if (server := running(self.settings, name))}
-        trees = {"source": (servers["sources"],), "ingestion": ingestion or (this_process(),)}
+        trees = {
+            "source": (servers["sources"],),
+            "ingestion": ingestion or (this_process(),),
+            "store": (servers["s3"],),
+        }
         with measured(trees, apart=(*servers.values(), *apart), memory_of="ingestion" if memory else "") as cost:
             yield cost
 

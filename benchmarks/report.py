@@ -35,13 +35,13 @@ def markdown(results: Json) -> str:
 
 
 def _table(contenders: Json) -> str:
-    head = ("", "median", "unit", "runs", "spread", "CPU s, source", "CPU s, client", "does")
+    head = ("", "median", "unit", "runs", "spread", "CPU s, source", "CPU s, client", "CPU s, store", "does")
     rows: list[tuple[Any, ...]] = [head, ("---",) * len(head)]
     for name, found in contenders.items():
         cpu = found["cpu_seconds"]
-        source, client = (_mean([run.get(side, 0.0) for run in cpu]) for side in ("source", "ingestion"))
+        spent = [_mean([run[side] for run in cpu if side in run]) for side in ("source", "ingestion", "store")]
         median, spread = f"{found['median']:,}", f"{found['spread_percent']} %"
-        rows.append((name, median, found["unit"], len(found["runs"]), spread, source, client, found["does"]))
+        rows.append((name, median, found["unit"], len(found["runs"]), spread, *spent, found["does"]))
     return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in rows)
 
 

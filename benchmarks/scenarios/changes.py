@@ -50,7 +50,7 @@ def huge_transaction(bench: Bench) -> Results:
     with bench.tables("narrow_huge") as (connection, declarations):
         bench.bring_up(declarations)
         peaks = []
-        for run in range(min(2, bench.runs)):
+        for run in range(bench.runs):
             connection.execute(insert("narrow_huge", run * rows + 1, (run + 1) * rows))
             with bench.cost(memory=True) as cost:
                 bench.bring_up(declarations)
