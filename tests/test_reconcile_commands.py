@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse.settings import Settings
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
-from tests.test_repair import spoil
+from tests.repairing import spoil
 
 pytestmark = pytest.mark.stack
 SEED = 20261121
