@@ -63,6 +63,10 @@ def ingest(
         raise typer.BadParameter("give one of --once, --follow, --recover, --" + ", --".join(on_tables))
     if recover and not sources:
         raise typer.BadParameter("--recover wants the sources named: it compares all their tables")
+    if chosen and sources:
+        raise typer.BadParameter(f"--{next(iter(chosen))} names its tables as SOURCE.TABLE: leave out {sources[0]}")
+    if follow and as_json:
+        raise typer.BadParameter("--follow logs until it is stopped: leave out --json, `lakehouse status` has one")
     settings = load_settings()
     declarations = load_declarations(settings)
     for command, tables in chosen.items():
@@ -104,20 +108,33 @@ def _on_tables(settings: Settings, declarations: Declarations, command: str, tab
     import ingestion
 
     if command == "remove":
-        for source, name in map(source_and_table, tables):
-            ingestion.forget(settings, source, name, {table.name for table in declarations.source(source).tables})
-            print(f"{source}.{name}: forgotten; its rows stay in the lake, and its publication may drop it now")
+
+        def forget(name: str) -> None:
+            source, table = source_and_table(name)
+            ingestion.forget(settings, source, table, {table.name for table in declarations.source(source).tables})
+
+        _one_by_one(
+            tables, forget, "forgotten", "its rows stay in the lake, and its publication may drop it now", as_json
+        )
         return
-    chosen = [declarations.named(name) for name in tables]  # all of them, before anything is done to one
+    chosen = {name: declarations.named(name) for name in tables}  # all of them, before anything is done to one
     if command == "pause":
-        for table in chosen:
-            ingestion.pause(settings, table)
-            print(f"{table.source}.{table.name}: paused; its records are kept in the spool until --resume")
+        kept = "its records are kept in the spool until --resume"
+        _one_by_one(tables, lambda name: ingestion.pause(settings, chosen[name]), "paused", kept, as_json)
         return
     by_source: dict[str, list[str]] = {}
-    for table in chosen:
+    for table in chosen.values():
         by_source.setdefault(table.source, []).append(table.name)
     _each(settings, by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
+
+
+def _one_by_one(tables: list[str], act: Callable[[str], None], state: str, what_now: str, as_json: bool) -> None:
+    for name in tables:
+        act(name)
+        if not as_json:
+            print(f"{name}: {state}; {what_now}")
+    if as_json:
+        print(json.dumps([{"table": name, "state": state} for name in tables]))
 
 
 def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:

@@ -28,6 +28,8 @@ def scaffold(
     """
     from scaffold import declared_alone
 
+    if propose and (check or not sources):
+        raise typer.BadParameter("--propose prints a declaration for each source named: name one, without --check")
     settings = load_settings()
     declared = declared_alone(settings)
     if propose:

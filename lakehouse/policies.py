@@ -96,7 +96,7 @@ PARTS = (
     "compact", "expire_snapshots", "remove_orphan_files", "statistics", "clean_dbt_temporary", "keep_removed_hours",
     "probe",
 )  # fmt: skip
-REMOVING = ("expire_snapshots", "remove_orphan_files", "clean_dbt_temporary")
+REMOVING = ("expire_snapshots", "remove_orphan_files")  # these keep what they remove; what dbt left is deleted at once
 
 
 class MaintenancePolicy(Policy):

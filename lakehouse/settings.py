@@ -90,15 +90,17 @@ class SparkSettings(Section):
 class IngestionSettings(Section):
     """How changes are brought into the raw layer."""
 
-    flush_bytes: int = Field(64 * 1024 * 1024, gt=0, description="publish when this much WAL has gathered")
-    flush_interval_seconds: float = Field(1.0, gt=0, description="else publishes begin at least this far apart")
+    flush_bytes: int = Field(
+        64 * 1024 * 1024, gt=0, description="publish when so much WAL has gathered; a follower further behind peeks"
+    )
+    flush_interval_seconds: float = Field(1.0, gt=0, description="publishes begin at least this far apart")
     poll_seconds: float = Field(0.5, gt=0, description="how often the follower looks at the WAL position")
     cycle_max_bytes: int = Field(1024 * 1024 * 1024, gt=0, description="WAL read by one cycle at most")
     decoding_memory_bytes: int = Field(
         256 * 1024 * 1024, ge=64 * 1024, description="what the source holds of open transactions before it sends them"
     )
-    batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="pgoutput bytes decoded at a time")
-    file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes gathered per data file")
+    batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="bytes received from a source and decoded at a time")
+    file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes after which a new data file begins")
     max_snapshots: int = Field(
         500, ge=10, description="of a table that is appended to; beyond, the older half goes, whatever the retention"
     )

@@ -36,7 +36,7 @@ Minutes = Annotated[
     float | None, typer.Option(min=0, help="Time for the run, instead of the groups' budgets and windows.")
 ]
 
-app = typer.Typer(help="Keep the lake's tables fast and small.", add_completion=False, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)
@@ -49,11 +49,14 @@ def maintain(
     max_failed_share: Share = None,
     as_json: Json = False,
 ) -> None:
-    """Measure the tables, plan what is worth it, and do it within the declared time; or run one of the commands.
+    """Keep the lake's tables fast and small; without a command: measure, plan what is worth it, do it in time.
 
-    What is done to which table is declared in dbt: config.meta.maintenance, and vars.maintenance for all of them.
+    What is done to which table is declared in dbt: config.meta.maintenance; for how long, and what holds for all
+    tables, in vars.maintenance of dbt_project.yml. A command's options stand behind it.
     """
-    if context.invoked_subcommand is not None:
+    if (command := context.invoked_subcommand) is not None:
+        if table or group or dry_run or as_json or (budget_minutes, max_failed_share) != (None, None):
+            raise typer.BadParameter(f"options stand behind the command, as {command} --help has them")
         return
     with closing(Session(load_settings(), dry_run)) as session, _progress() as report, _interrupts_told():
         done = plan_and_act(session, table or (), group, budget_minutes, report)

@@ -54,7 +54,7 @@ def pin_cut(session: Session, consumer: str, source: str, until: datetime | None
     """Pins all tables of a source's newest cut as that names them; all or none."""
     cut = newest_cut(session.catalog, source)
     if not cut:
-        raise LakehouseError(f"source {source!r} has no cut yet: there is nothing to pin")
+        raise LakehouseError(f"source {source!r} has no cut yet: ingest it first (`lakehouse ingest --once {source}`)")
     return _pin(session, consumer, cut, until)
 
 
@@ -64,7 +64,9 @@ def pin_table(
     """Pins one table, as it is now or at a snapshot of it."""
     loaded = session.load(table)
     if loaded is None or (snapshot_id is None and loaded.metadata.current_snapshot_id is None):
-        raise LakehouseError(f"{table} is not in the lake, or has no rows yet: there is nothing to pin")
+        raise LakehouseError(
+            f"{table} is not in the lake, or has no rows yet: nothing to pin; `lakehouse show` lists what is there"
+        )
     wanted = loaded.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
     assert wanted is not None
     return _pin(session, consumer, {table: wanted}, until)
@@ -114,7 +116,9 @@ def _put_on(session: Session, table: TableName, snapshot_id: int, tag: str, unti
     def tagged(loaded: Table) -> TableUpdate:
         snapshot = loaded.snapshot_by_id(snapshot_id)
         if snapshot is None:
-            raise LakehouseError(f"{table}: snapshot {snapshot_id} is not there any more")
+            raise LakehouseError(
+                f"{table}: snapshot {snapshot_id} is not there any more; pin the newest, without --snapshot"
+            )
         age = None if until is None else int(until.timestamp() * 1000) - snapshot.timestamp_ms
         return SetSnapshotRefUpdate.model_validate(
             {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}

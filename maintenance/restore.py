@@ -60,7 +60,7 @@ def restore(session: Session, table: TableName, as_of: datetime, in_place: bool 
     """Restores the state that the table had at a moment; raises LakehouseError where that is not possible."""
     loaded = session.load(table)
     if loaded is None:
-        raise LakehouseError(f"{table}: there is no such table in the lake")
+        raise LakehouseError(f"{table}: there is no such table in the lake; `lakehouse show` lists them")
     if in_place:
         _refuse_raw(session, table)
     moment = find(session.io, loaded, as_of, _known(session, table))
@@ -104,12 +104,14 @@ def _check_whole(session: Session, table: Table, moment: Moment) -> None:
     try:
         needed = files_of(moment.table, [moment.snapshot])
     except FileNotFoundError as error:
-        raise LakehouseError(f"{'.'.join(table.name())}: {error.args[-1]} of that state is deleted already") from None
+        raise LakehouseError(
+            f"{'.'.join(table.name())}: {error.args[-1]} of that state is deleted already; name a later time"
+        ) from None
     missing = [path for path in needed if path.startswith(below) and path not in there]
     if missing:
         raise LakehouseError(
             f"{'.'.join(table.name())}: {len(missing)} of {len(needed)} files of that state are deleted already, "
-            f"first {missing[0]}: what is removed stays for keep_removed_hours"
+            f"first {missing[0]}: what is removed stays for keep_removed_hours; name a later time"
         )
 
 

@@ -30,7 +30,7 @@ def restore(
     table: Annotated[str, typer.Argument(metavar="NAMESPACE.TABLE", help="The table.")],
     as_of: Annotated[str, typer.Option(metavar="TIME", help="ISO 8601; UTC where it names no zone.")],
     in_place: Annotated[
-        bool, typer.Option("--in-place", help="Make it the table's newest state; not for raw tables.")
+        bool, typer.Option("--in-place", help="Make it the table's newest state; not for raw tables and meta.")
     ] = False,
     as_json: Json = False,
 ) -> None:

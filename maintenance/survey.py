@@ -80,7 +80,6 @@ def _strays(session: Session, declared: tuple[MaintainedTable, ...], group: str 
             MaintenancePolicy(
                 schedule_group=table.policy.schedule_group,
                 clean_dbt_temporary=table.policy.clean_dbt_temporary,
-                keep_removed_hours=table.policy.keep_removed_hours,
             ),
         )
         for table in strays(session, declared)

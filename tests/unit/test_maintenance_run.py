@@ -1,11 +1,12 @@
-"""An interrupted run lets end what is at work, begins nothing else, and forgets nothing."""
+"""An interrupted run lets end what is at work, begins nothing else, and forgets nothing; no option goes unheard."""
 
 import signal
 import threading
 
 import pytest
+from typer.testing import CliRunner
 
-from maintenance.command import _interrupts_told
+from maintenance.command import _interrupts_told, app
 from maintenance.run import WORKERS, a_few_at_a_time
 
 
@@ -36,3 +37,10 @@ def test_an_interrupt_says_why_the_command_does_not_end_at_once(capsys: pytest.C
         signal.raise_signal(signal.SIGINT)
     assert "interrupted: what is at work ends first" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) == before
+
+
+@pytest.mark.parametrize("option", [["--dry-run"], ["--table", "vault.hub"], ["--group", "hourly"], ["--json"]])
+def test_an_option_before_the_command_is_refused_rather_than_passed_over(option: list[str]) -> None:
+    """`maintain --dry-run compact` compacted every table."""
+    result = CliRunner().invoke(app, [*option, "compact"])
+    assert result.exit_code == 2 and "options stand behind the command" in result.output

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from lakehouse.errors import LakehouseError
+from lakehouse.policies import MaintenancePolicy
 from lakehouse.project import project_maintenance
 from lakehouse.times import Window, check_cron
 from maintenance.declared import maintained_tables
@@ -149,6 +150,11 @@ def test_removing_without_a_time_to_restore_is_refused(tmp_path: Path) -> None:
     wrong = SOURCES.replace("          keep_removed_hours: 72\n", "")
     with pytest.raises(LakehouseError, match=r"shop.yml:15: sales: .*say with keep_removed_hours how long"):
         maintained_tables(manifest(tmp_path, sources=wrong), tmp_path)
+
+
+def test_what_is_deleted_at_once_asks_for_no_time_to_restore() -> None:
+    """`clean_dbt_temporary` keeps nothing aside: a time that nothing reads would promise a restore."""
+    MaintenancePolicy.model_validate({"schedule_group": "nightly", "clean_dbt_temporary": {"older_than_hours": 24}})
 
 
 @pytest.mark.parametrize(
