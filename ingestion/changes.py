@@ -4,18 +4,20 @@ The slot is only peeked at, never consumed: whatever happens here, the next cycl
 """
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 
+import numpy as np
+import psycopg
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
 from ingestion.lanes import Kept, Lanes
-from ingestion.pgoutput import Batch, DecodeError, Decoder, whole_transactions
+from ingestion.pgoutput import Batch, DecodeError, Decoder, whole_transactions, widened
 from ingestion.rows import TableTarget
-from ingestion.source import peek
+from ingestion.source import aborted, peek
 from ingestion.witness import Witness
 from ingestion.writer import Written
 from lakehouse.errors import LakehouseError
@@ -121,7 +123,7 @@ def _quarantine(plan: ChangePlan, decoder: Decoder, lanes: Lanes, message: bytes
 
 
 def _peeked(plan: ChangePlan) -> Iterator[pa.Array]:
-    return _one_ahead(whole_transactions(_messages(plan), _disk()))
+    return _one_ahead(whole_transactions(_messages(plan), lambda xids: _aborted(plan, xids), _disk()))
 
 
 def _messages(plan: ChangePlan) -> Generator[pa.Array]:
@@ -135,6 +137,12 @@ def _messages(plan: ChangePlan) -> Generator[pa.Array]:
                 yield batch.column(0)
     except (adbc.Error, OSError) as error:
         raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {_first_line(error)}") from None
+
+
+def _aborted(plan: ChangePlan, xids: Collection[int]) -> set[int]:
+    wide = widened(np.array(sorted(xids), np.int64), plan.xid)
+    with psycopg.connect(plan.url, autocommit=True) as connection:
+        return {xid & 0xFFFFFFFF for xid in aborted(connection, wide.tolist())}
 
 
 def _disk() -> str | None:

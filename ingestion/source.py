@@ -5,6 +5,7 @@ publication, forgets a slot, or answers from another cluster after a restore.
 """
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -229,6 +230,14 @@ def peek(slot: str, publication: str, upto_lsn: int, unfinished: bool = False) -
     options = stream_options(publication) | ({"proto_version": "2", "streaming": "on"} if unfinished else {})
     listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options.items())
     return f"pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(upto_lsn))}, NULL, {listed})"
+
+
+def aborted(connection: psycopg.Connection[Any], xids: Sequence[int]) -> list[int]:
+    """Which of some transactions and subtransactions, by their ids of 64 bits, were rolled back."""
+    rows = connection.execute(
+        "SELECT xid FROM unnest(%s::bigint[]) AS xid WHERE pg_xact_status(xid::text::xid8) = 'aborted'", (list(xids),)
+    )
+    return [row[0] for row in rows]
 
 
 def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patience: float = 15.0) -> None:

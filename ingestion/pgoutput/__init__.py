@@ -6,8 +6,17 @@ rows, `cells` finds and copies the values of one column, `wire` reads integers a
 Every step works on arrays; only relation and truncate messages, which are few, are read one by one.
 """
 
-from ingestion.pgoutput.decoder import Decoder
+from ingestion.pgoutput.decoder import Decoder, widened
 from ingestion.pgoutput.model import PICKED_SCHEMA, Batch, DecodeError, Relation, RelationColumn
 from ingestion.pgoutput.streamed import whole_transactions
 
-__all__ = ["PICKED_SCHEMA", "Batch", "DecodeError", "Decoder", "Relation", "RelationColumn", "whole_transactions"]
+__all__ = [
+    "PICKED_SCHEMA",
+    "Batch",
+    "DecodeError",
+    "Decoder",
+    "Relation",
+    "RelationColumn",
+    "whole_transactions",
+    "widened",
+]

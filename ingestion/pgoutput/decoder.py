@@ -22,6 +22,8 @@ Keys = Mapping[tuple[str, str], tuple[str, ...]]
 _POSTGRES_EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 _LATEST = 252_455_615_999_999_999  # 9999-12-31 in microseconds since 2000
 _EARLIEST = -63_082_281_600_000_000  # 0001-01-01
+# A is an abort that Postgres 18 announces to everybody, of a transaction that it has sent nothing of
+_KNOWN = np.frombuffer(b"BCRYOMIUDTA", np.uint8)
 _BEGIN_SIZE, _COMMIT_SIZE, _SMALLEST_CHANGE = 21, 26, 8
 
 
@@ -179,7 +181,7 @@ def _walk(
     size = wire.end - wire.start
     fail_where(size == 0, every, "message is empty")
     kind = wire.u8(wire.start)
-    known = np.isin(kind, np.frombuffer(b"BCRYOMIUDT", np.uint8))
+    known = np.isin(kind, _KNOWN)
     if not known.all():
         index = int(np.argmin(known))
         raise DecodeError(index, f"unknown kind of message {bytes([kind[index]])!r}")
@@ -227,7 +229,7 @@ def _read_transactions(
     fail_where(~possible, np.flatnonzero(begins), "begin has an impossible LSN or commit time")
     lsn = np.concatenate(([state.lsn], begin_lsn))
     committed_at = np.concatenate(([state.committed_at], begin_at + _POSTGRES_EPOCH))
-    xid = np.concatenate(([state.xid], _widened(wire.u32(begin + 17), xid_reference)))
+    xid = np.concatenate(([state.xid], widened(wire.u32(begin + 17), xid_reference)))
     commit = np.flatnonzero(commits)
     fail_where(
         wire.i64(wire.start[commit] + 2) != lsn[number[commit]], commit, "commit is of another LSN than its begin"
@@ -235,7 +237,7 @@ def _read_transactions(
     return _Transactions(number, lsn, committed_at, xid, _places(state, kind, begins, depth, number)), depth
 
 
-def _widened(xid: Positions, reference: int) -> Positions:
+def widened(xid: Positions, reference: int) -> Positions:
     """The 64-bit transaction id nearest to the reference; Postgres knows no two that are 2^31 apart."""
     nearest = reference + ((xid - reference + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)
     return np.where(nearest < 0, nearest + (1 << 32), nearest)

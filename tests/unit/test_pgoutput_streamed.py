@@ -1,7 +1,8 @@
 """Transactions that come in blocks before they end, against what version 1 sends of the same WAL."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import LiteralString
 
 import psycopg
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pgoutput_support import XID_REFERENCE, by_table, rows_of
 from throwaway_postgres import throwaway_postgres
 
 from ingestion.pgoutput import Decoder, streamed, whole_transactions
+from ingestion.source import aborted
 
 pytestmark = pytest.mark.stack
 
@@ -34,7 +36,9 @@ def test_blocks_become_what_version_1_sends(seed: int, database: str, monkeypatc
         in_blocks = _peek_in_blocks(connection)
     assert sum(message[:1] == b"S" for message in in_blocks) > 200
     assert {b"c", b"A"} <= {message[:1] for message in in_blocks}
-    got = [message.as_py() for piece in whole_transactions(_pieces(in_blocks, chance)) for message in piece]
+    got = [
+        message.as_py() for piece in whole_transactions(_pieces(in_blocks, chance), _all_announced) for message in piece
+    ]
     assert _undescribed(got) == _undescribed(expected)
     assert _decoded(got) == _decoded(expected)
 
@@ -46,10 +50,41 @@ def test_a_transaction_that_has_not_ended_is_left_out(database: str) -> None:
         connection.execute("INSERT INTO s.b VALUES (1, 'done')")
         in_blocks = _peek_in_blocks(connection)
         got = [
-            message.as_py() for piece in whole_transactions(_pieces(in_blocks, random.Random(1))) for message in piece
+            message.as_py()
+            for piece in whole_transactions(_pieces(in_blocks, random.Random(1)), _all_announced)
+            for message in piece
         ]
         assert sum(message[:1] == b"I" for message in in_blocks) == 51
         assert [message[:1] for message in _undescribed(got)] == [b"B", b"I", b"C"]
+
+
+def test_a_subtransaction_whose_end_is_not_announced_is_left_out(database: str) -> None:
+    """It was spilled with its larger parent, halfway through a value; what is sent after that is not noted as sent."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        _make_tables(connection)
+        connection.execute("ALTER TABLE s.b ALTER small SET STORAGE EXTERNAL")
+        with connection.transaction():
+            _insert_many(connection, 0, 3, 9000)
+            _insert_many(connection, 10, 4400, 1500)
+            connection.execute("SAVEPOINT a")
+            _insert_many(connection, 10_000, 3000, 4000)
+            connection.execute("ROLLBACK TO a")
+            _insert_many(connection, 20_000, 1, 1)
+        expected = peek(connection)
+        connection.execute("SET logical_decoding_work_mem = '12MB'")
+        in_blocks = _peek_in_blocks(connection, "buffered")
+        assert len([message for message in in_blocks if message[:1] == b"I"]) > 5000
+        assert {message[:1] for message in in_blocks} == {b"S", b"R", b"I", b"E", b"c"}
+        blocks = [pa.array(in_blocks, pa.binary())]
+        whole = whole_transactions(blocks, lambda xids: aborted(connection, sorted(xids)))
+        got = [message.as_py() for piece in whole for message in piece]
+    assert _undescribed(got) == _undescribed(expected)
+
+
+def _insert_many(connection: psycopg.Connection, first: int, count: int, length: int) -> None:
+    connection.execute(
+        "INSERT INTO s.b SELECT %s::int + i, repeat('x', %s) FROM generate_series(1, %s::int) i", [first, length, count]
+    )
 
 
 def _make_tables(connection: psycopg.Connection) -> None:
@@ -119,13 +154,18 @@ def _statement(chance: random.Random, step: int, number: int) -> str:
     )
 
 
-def _peek_in_blocks(connection: psycopg.Connection) -> list[bytes]:
-    connection.execute("SET debug_logical_replication_streaming = immediate")
+def _peek_in_blocks(connection: psycopg.Connection, when: LiteralString = "immediate") -> list[bytes]:
+    connection.execute(f"SET debug_logical_replication_streaming = {when}")
     arguments = (
         f"'{SLOT}', NULL, NULL, 'proto_version', '2', 'streaming', 'on', 'messages', 'true', 'publication_names', 'p'"
     )
     query = f"SELECT data FROM pg_logical_slot_peek_binary_changes({arguments})"
     return [row[0] for row in connection.execute(query, binary=True)]
+
+
+def _all_announced(xids: Collection[int]) -> Collection[int]:
+    """The server has said of each subtransaction that was rolled back that it was."""
+    return ()
 
 
 def _pieces(messages: list[bytes], chance: random.Random) -> Iterator[pa.Array]:
