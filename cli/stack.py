@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
 Json = Annotated[bool, typer.Option("--json", help="For machines.")]
@@ -82,11 +81,10 @@ def env(as_json: Json = False) -> None:
 
 
 def environment(settings: Settings) -> dict[str, Any]:
-    """Addresses and credentials by name; raises LakehouseError when there is no stack yet."""
-    if settings.s3.access_key is None or settings.s3.secret_key is None:
-        raise LakehouseError(f"no stack is configured for the home {settings.home}: run `lakehouse up`")
+    """Addresses and credentials by name, of what is set; raises LakehouseError where there is no catalog yet."""
+    keys = {"s3_access_key": settings.s3.access_key, "s3_secret_key": settings.s3.secret_key}
     owners = {name: source.owner_url or source.url for name, source in settings.sources.items()}
-    return {
+    values = {
         "sources": {name: url.get_secret_value() for name, url in owners.items()},
         "catalog_url": settings.catalog_dsn(),
         "trino_host": settings.trino.host,
@@ -94,12 +92,12 @@ def environment(settings: Settings) -> dict[str, Any]:
         "trino_catalog": settings.trino.catalog,
         "s3_endpoint": settings.s3.endpoint,
         "s3_region": settings.s3.region,
-        "s3_access_key": settings.s3.access_key.get_secret_value(),
-        "s3_secret_key": settings.s3.secret_key.get_secret_value(),
+        **{name: key.get_secret_value() for name, key in keys.items() if key is not None},
         "warehouse": settings.warehouse,
         "dagster_url": f"http://{settings.dagster.host}:{settings.dagster.port}",
         "dagster_home": str(settings.dagster_home),
     }
+    return {name: value for name, value in values.items() if value is not None}
 
 
 class _DownloadBar:

@@ -23,7 +23,7 @@ from lakehouse.commit import commit_on
 from lakehouse.policies import ExpirePolicy, MaintenancePolicy
 from maintenance import removed
 from maintenance.action import action
-from maintenance.figures import history, measure, newest_data_chain
+from maintenance.figures import history, measure_all, newest_data_chain
 from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.purge import Purged, purge
 from maintenance.reachable import Sizes, only_of
@@ -82,7 +82,7 @@ def expire_snapshots(session: Session, table: TableName, policy: MaintenancePoli
         return Outcome(NAME, table, "skipped", "the policy has no expire_snapshots part")
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
-    before = measure(loaded)
+    before = measure_all(loaded)
     if session.dry_run:
         if expiry := _decide(session, table, loaded, rule):
             return Outcome(NAME, table, "planned", f"expires {expiry}", before=before)
@@ -208,7 +208,7 @@ def _outcome(
 ) -> Outcome:
     if not (expiry or purged.files):
         return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
-    after = measure(session.catalog.load_table(table))
+    after = measure_all(session.catalog.load_table(table))
     done = [f"expired {expiry}, {len(files)} files out of use"] if expiry else []
     reason = "; ".join([*done, *([str(purged)] if purged.files else [])])
     size = sum(size or 0 for size in files.values())

@@ -14,7 +14,7 @@ from lakehouse.policies import CompactPolicy, MaintenancePolicy
 from maintenance import removed
 from maintenance.clean_dbt_temporary import temporary_things
 from maintenance.expire_snapshots import expirable
-from maintenance.figures import live_manifests, total, unanalyzed_share
+from maintenance.figures import live_manifests, metadata_size, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
 from maintenance.layout import plan_for
 from maintenance.outcome import TableName
@@ -120,7 +120,7 @@ def _snapshots(session: Session, name: TableName, table: Table, policy: Maintena
 def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, int]:
     size = next((stored.size for stored in objects if stored.path == table.metadata_location), 0)
     return {
-        "metadata_bytes": size or len(table.io.new_input(table.metadata_location)),  # newer than the listing
+        "metadata_bytes": size or metadata_size(table),  # newer than the listing
         "metadata_files": len(table.metadata.metadata_log),
     }
 

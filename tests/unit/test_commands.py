@@ -1,4 +1,6 @@
-"""Options that a command would not go by are refused before anything is done."""
+"""Commands as they are typed, without a server: options that would not be gone by, settings that are set in part."""
+
+from pathlib import Path
 
 import pytest
 import typer
@@ -6,6 +8,8 @@ from typer.testing import CliRunner
 
 from cli.ingest import ingest
 from cli.scaffold import scaffold
+from cli.stack import environment
+from lakehouse.settings import load_settings
 
 REFUSED = [
     (ingest, ["retail", "--pause", "retail.stores"], "--pause names its tables as SOURCE.TABLE"),
@@ -23,3 +27,13 @@ def test_an_option_that_would_be_passed_over_is_refused(command: object, argumen
     app.command()(command)  # type: ignore[arg-type]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "300"})
     assert result.exit_code == 2 and reason in result.output
+
+
+def test_where_aws_has_the_keys_the_environment_has_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said that no stack was configured."""
+    monkeypatch.chdir(tmp_path)
+    values = environment(load_settings(home=tmp_path, catalog_url="postgresql://me:secret@catalog/lake"))
+    assert values["catalog_url"] == "postgresql://me:secret@catalog/lake" and values["warehouse"] == "s3://warehouse/"
+    assert not {"s3_access_key", "s3_secret_key", "s3_endpoint"} & values.keys()

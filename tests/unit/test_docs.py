@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from cli.main import COMMANDS
+from lakehouse.policies import Policy
 from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
 from stack.config import StackSettings
 
@@ -48,6 +49,13 @@ def test_the_defaults_in_the_readme_are_those_of_the_settings() -> None:
         assert default == float(number) * units[unit], f"{stack}{section} {name}: {default}"
 
 
+def test_every_key_of_a_policy_is_in_the_declaration_reference() -> None:
+    page = (PROJECT_DIR / "docs" / "declarations.md").read_text()
+    for model in Policy.__subclasses__():
+        if model.__module__ == Policy.__module__:
+            assert [name for name in model.model_fields if not re.search(rf"\b{name}\b", page)] == [], model
+
+
 def test_every_variable_that_a_page_names_is_a_setting() -> None:
     known = {*_variables(Settings, "LAKEHOUSE_"), *_variables(StackSettings, "LAKEHOUSE_STACK_")}
     known |= {"LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}
@@ -67,6 +75,14 @@ def test_every_link_leads_to_a_file(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         if not target.startswith(("http://", "https://")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT_DIR)))
+def test_every_link_into_a_page_leads_to_a_heading(page: Path) -> None:
+    for target, heading in re.findall(r"\]\(([^)#:]*)#([^)]+)\)", page.read_text()):
+        lines = re.findall(r"^#+ (.+)$", (page.parent / target if target else page).read_text(), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+        assert heading in anchors, f"{page.name} links to {target}#{heading}"
 
 
 def test_the_readme_names_every_command() -> None:

@@ -1,5 +1,6 @@
 """What maintenance decides from metadata, on real Iceberg tables in a directory: no server, no Spark."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from maintenance.command import app
 from maintenance.cuts import newest_cut, snapshots_of_cuts
 from maintenance.declared import maintained_tables, schedule_groups, select
 from maintenance.expire_snapshots import Expiry, decide, expirable
-from maintenance.figures import live_manifests, measure
+from maintenance.figures import live_manifests, measure, measure_all
 from maintenance.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
 from maintenance.layout import manifests_worth_rewriting, plan_for
 from maintenance.outcome import Outcome, TableName, one_line
@@ -85,6 +86,13 @@ def test_an_empty_table_needs_nothing(table: Table) -> None:
     plan = plan_for(table, RULE)
     assert not plan.data and not plan.manifests
     assert measure(table).files == 0
+
+
+def test_the_size_of_the_metadata_file_is_among_the_figures_of_an_expiry(table: Table) -> None:
+    """The history's columns for it were there and always empty."""
+    figures = measure_all(table)
+    assert figures.metadata_bytes == Path(table.metadata_location.removeprefix("file://")).stat().st_size > 0
+    assert replace(figures, metadata_bytes=None) == measure(table)
 
 
 def test_expiry_never_takes_the_current_snapshot(table: Table) -> None:
