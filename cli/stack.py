@@ -58,9 +58,11 @@ def status(as_json: Json = False) -> None:
             state = "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down"
             table.add_row(s.name, state, _text(s.pid), _text(s.port), _duration(s.uptime_seconds), str(s.log))
         console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-        console.print(table)
-        if lags:
+        if servers:
+            console.print(table)
+        if servers and lags:
             console.print()
+        if lags:
             console.print(lag_table(lags))
     if not all(s.healthy for s in servers):
         raise typer.Exit(1)

@@ -29,9 +29,11 @@ class ServerStatus:
 
 
 def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
-    """The state of each server of this home; all are down where `up` never ran."""
+    """The state of each server of this home; where `up` never ran all are down, or none is there when others serve."""
     ports = read_ports(ports_file(settings))
     if not set(SERVERS) <= set(ports) or not credentials_file(settings).exists():
+        if settings.catalog_url is not None:
+            return ()
         return tuple(
             ServerStatus(name, None, ports.get(name), False, "down", None, settings.home / "logs" / f"{name}.log")
             for name in SERVERS

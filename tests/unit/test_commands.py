@@ -10,6 +10,7 @@ from cli.ingest import ingest
 from cli.scaffold import scaffold
 from cli.stack import environment
 from lakehouse.settings import load_settings
+from stack.inspect import inspect
 
 REFUSED = [
     (ingest, ["retail", "--pause", "retail.stores"], "--pause names its tables as SOURCE.TABLE"),
@@ -37,3 +38,9 @@ def test_where_aws_has_the_keys_the_environment_has_everything_else(
     values = environment(load_settings(home=tmp_path, catalog_url="postgresql://me:secret@catalog/lake"))
     assert values["catalog_url"] == "postgresql://me:secret@catalog/lake" and values["warehouse"] == "s3://warehouse/"
     assert not {"s3_access_key", "s3_secret_key", "s3_endpoint"} & values.keys()
+
+
+def test_servers_that_lakehouse_up_did_not_start_are_not_said_to_be_down(tmp_path: Path) -> None:
+    """`lakehouse status` always exited with 1 where all servers were somebody else's."""
+    assert inspect(load_settings(home=tmp_path, catalog_url="postgresql://me:secret@catalog/lake")) == ()
+    assert {server.trouble for server in inspect(load_settings(home=tmp_path))} == {"down"}
