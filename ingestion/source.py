@@ -117,8 +117,10 @@ def identify(settings: Settings, source: str) -> Cluster:
             system, timeline = result.get_value(0, 0), result.get_value(0, 1)
     except Unreachable as error:
         if "replication" in str(error) or "walsender" in str(error).lower():
+            role = parse_url(settings.source(source).url.get_secret_value()).user
             raise LakehouseError(
-                f"source {source!r}: the role may not replicate: run `lakehouse prepare {source}` for the statements"
+                f"source {source!r}: role {role} may not replicate: "
+                f"run `ALTER ROLE {ident(role)} REPLICATION` as a superuser"
             ) from None
         raise
     assert system is not None and timeline is not None
