@@ -2,26 +2,31 @@
 
 Where the settings hold no keys (an instance's role, a profile: only Arrow finds those all), and where the lake is a
 directory, objects are deleted one by one, several at once; Arrow takes three requests for each.
+
+Clients read some names as others: to obstore `#` is `%23` and `/a` is `a`, to PyIceberg `a#b` is `a`, to Arrow `a/../b`
+is `b`. Whatever goes to the store is the key as it stands, or nothing: the other one may be in use.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store
     from pyiceberg.io import FileIO
+    from pyiceberg.io.pyarrow import PyArrowFileIO
 
 BATCH = 1_000  # the most that S3 takes
 SEVERAL = 16
 PATIENCE = timedelta(seconds=60)
-_REWRITTEN = frozenset("#?")  # what obstore would take for another character of a key
+_REWRITTEN = re.compile(r"[#?]|[\0-\x1f]")  # what obstore would take for another character of a key, or refuses
 
 
 def delete_objects(io: FileIO, paths: Collection[str]) -> None:
@@ -40,11 +45,16 @@ def _by_bucket(paths: Collection[str]) -> tuple[dict[str, list[str]], list[str]]
     for path in sorted(paths):
         scheme, _, place = path.partition("://")
         bucket, _, key = place.partition("/")
-        if scheme in ("s3", "s3a", "s3n") and _REWRITTEN.isdisjoint(key):
+        if scheme in ("s3", "s3a", "s3n") and not _REWRITTEN.search(key) and not _is_resolved(key):
             found[bucket].append(key)
         else:
             rest.append(path)
     return found, rest
+
+
+def _is_resolved(key: str) -> bool:
+    """Whether clients make another name of it, as a shell does of a path."""
+    return not {"", ".", ".."}.isdisjoint(key.split("/"))
 
 
 def _store(properties: Mapping[str, str], bucket: str) -> S3Store:
@@ -89,5 +99,11 @@ def _send(store: S3Store, keys: Sequence[str]) -> None:
 
 
 def _delete(io: FileIO, path: str) -> None:
+    if _is_resolved((path.partition("://")[2] or path).removeprefix("/")):
+        raise OSError(f"{path} cannot be deleted by this name: delete it with the store's own tools")
+    odd = _REWRITTEN.search(path)
+    end = odd.start() if odd else len(path)  # PyIceberg would leave out a URL's query and fragment, tabs and newlines
+    arrow = cast("PyArrowFileIO", io)
+    scheme, authority, place = arrow.parse_location(path[:end], io.properties)
     with suppress(FileNotFoundError):
-        io.delete(path)
+        arrow.fs_by_scheme(scheme, authority).delete_file(place + path[end:])

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
@@ -40,6 +41,22 @@ def store(*answers: tuple[int, str]) -> Iterator[tuple[PyArrowFileIO, list[list[
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        def do_HEAD(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "3")
+            self.send_header("Last-Modified", "Sat, 21 Nov 2026 07:28:00 GMT")
+            self.end_headers()
+
+        def do_DELETE(self) -> None:
+            asked.append([unquote(self.path).removeprefix("/lake/")])
+            self.send_response(204)
+            self.end_headers()
+
+        def do_PUT(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def log_message(self, *_: object) -> None: ...
 
@@ -79,8 +96,29 @@ def test_what_the_store_refuses_is_told_and_not_taken_for_deleted(answer: tuple[
     assert (told(refused.value) or "").startswith("object store: ")
 
 
+@pytest.mark.parametrize("key", ["a#b", "a?b", "data/lang=C#/1.parquet", "a%20b", "a%23b", "a\tb", "~a*b|c"])
+def test_a_key_is_deleted_as_it_stands(key: str) -> None:
+    with store((200, "")) as (io, asked):
+        delete_objects(io, [f"s3://lake/{key}"])
+    assert asked == [[key]]
+
+
+@pytest.mark.parametrize("key", ["/a", "a//b", "a/", "a/./b", "a/../b"])
+def test_a_name_that_no_client_leaves_as_it_is_is_refused(key: str) -> None:
+    with store((200, "")) as (io, asked), pytest.raises(OSError, match="cannot be deleted by this name"):
+        delete_objects(io, [f"s3://lake/{key}"])
+    assert asked == []
+
+
 def test_files_of_a_directory_are_deleted_one_by_one(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / str(number)).touch()
     delete_objects(PyArrowFileIO({}), [f"file://{tmp_path}/{number}" for number in range(21)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_neighbour_in_a_directory_is_not_taken_for_a_file_with_a_hash(tmp_path: Path) -> None:
+    for name in ("a", "a#b", "c", "c?d"):
+        (tmp_path / name).touch()
+    delete_objects(PyArrowFileIO({}), [f"file://{tmp_path}/a#b", f"file://{tmp_path}/c?d"])
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "c"}
