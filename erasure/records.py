@@ -7,7 +7,6 @@ bytes; otherwise it stays, and is reported.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,52 +19,9 @@ from erasure.lives import Event, Key, Life, Position
 from erasure.places import Place
 from ingestion.pgoutput import DecodeError
 from ingestion.pgoutput.relations import parse_relation
+from ingestion.pgoutput.tuples import Tuples, Unreadable, joined, split
 
-Cell = bytes | None  # a cell as it is in the message, kind included; None: not in this tuple
-Tuples = dict[str, list[bytes]]  # "K" or "O" before, "N" after
 RECORDS = ("source", "table", "epoch", "commit_lsn", "seq", "relation", "message")
-
-
-class Unreadable(ValueError):
-    """A record whose frame is not that of a row message."""
-
-
-def split(message: bytes) -> tuple[bytes, Tuples]:
-    """A row message as its head (kind and oid) and the cells of its tuples. Raises Unreadable."""
-    try:
-        return message[:5], _tuples(message)
-    except (IndexError, struct.error) as error:
-        raise Unreadable(str(error)) from None
-
-
-def _tuples(message: bytes) -> Tuples:
-    if message[:1] not in (b"I", b"U", b"D"):
-        raise Unreadable(f"message of kind {message[:1]!r}")
-    found: Tuples = {}
-    at = 5
-    while at < len(message):
-        name = chr(message[at])
-        (count,) = struct.unpack_from(">H", message, at + 1)
-        at += 3
-        cells = []
-        for _ in range(count):
-            length = 1
-            if message[at] in b"tb":
-                length = 5 + struct.unpack_from(">I", message, at + 1)[0]
-            elif message[at] not in b"nu":
-                raise Unreadable("cell of an unknown kind")
-            cells.append(message[at : at + length])
-            at += length
-        found[name] = cells
-    if at != len(message) or not found:
-        raise Unreadable(f"{len(message)} bytes, {at} expected")
-    return found
-
-
-def joined(head: bytes, tuples: Tuples) -> bytes:
-    """The message again."""
-    parts = [name.encode() + struct.pack(">H", len(cells)) + b"".join(cells) for name, cells in tuples.items()]
-    return head + b"".join(parts)
 
 
 def key_texts(tuples: Tuples, which: str, columns: Sequence[str], key: Sequence[str]) -> tuple[str | None, ...]:

@@ -17,6 +17,8 @@ from pyiceberg.manifest import DataFile
 from ingestion.describe import ColumnFacts, TableProblem
 from ingestion.evolve import CannotTell, columns_of
 from ingestion.pgoutput import Batch, Relation
+from ingestion.pgoutput.relations import parse_relation
+from ingestion.pgoutput.tuples import without
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.writer import TableWriter, Written
 
@@ -217,8 +219,21 @@ def _records(target: TableTarget, picked: pa.Table, reasons: list[str | None], s
         "seq": pc.multiply(picked.column("place"), 2),
         "reason": pa.array(reasons, pa.string()),
         "kept_at": _moment(target.ingested_at, picked.num_rows),
-    } | {name: picked.column(name) for name in ("commit_lsn", "xid", "committed_at", "relation", "message")}
+        "message": _messages(picked, target.withheld),
+    } | {name: picked.column(name) for name in ("commit_lsn", "xid", "committed_at", "relation")}
     return pa.table([columns[item.name] for item in schema], schema=schema)
+
+
+def _messages(picked: pa.Table, withheld: frozenset[str]) -> pa.Array | pa.ChunkedArray:
+    """As the slot sent them, but for values that must not land."""
+    if not withheld:
+        return picked.column("message")
+    found, names = [], dict[bytes, list[str]]()
+    for relation, message in zip(*(picked.column(name).to_pylist() for name in ("relation", "message")), strict=True):
+        if relation not in names:
+            names[relation] = [column.name for column in parse_relation(relation, 0).columns]
+        found.append(without(message, names[relation], withheld))
+    return pa.array(found, pa.binary())
 
 
 def _moment(at: datetime, rows: int) -> pa.Array:

@@ -38,6 +38,11 @@ class TableTarget:
         """By which oids the stream knows the table."""
         return frozenset(facts.oid for facts in self.versions)
 
+    @property
+    def withheld(self) -> frozenset[str]:
+        """The columns whose values come nowhere into the lake."""
+        return self.excluded | {name for name, how in self.mask.items() if how == "null"}
+
 
 class BadRow(Exception):
     """A value that is not what its type prints: a poisonous row. `row` counts within the batch."""

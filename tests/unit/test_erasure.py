@@ -11,9 +11,10 @@ import pytest
 from erasure.lives import NEVER, Event, Life, lives_of
 from erasure.places import Place, derived_places, raw_place
 from erasure.proof import Finding, Look
-from erasure.records import MineInRecords, joined, split
+from erasure.records import MineInRecords
 from erasure.rows import Mine, repeated
 from erasure.subjects import parse_key
+from ingestion.pgoutput.tuples import joined, split
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest

@@ -1,0 +1,80 @@
+"""Records that are kept aside hold no value of a column that is left out, or masked as null; all else is as it came."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from ingestion.describe import TableFacts
+from ingestion.lanes import Lanes
+from ingestion.meta_tables import ensure_meta
+from ingestion.pgoutput import Decoder
+from ingestion.pgoutput.tuples import without
+from ingestion.rows import TableTarget
+from ingestion.writer import writable_metadata
+from tests.unit import pgoutput_encode as wire
+
+COLUMNS = (("id", True), ("card", False), ("salary", False), ("email", False), ("city", False))
+NAMES = [name for name, _ in COLUMNS]
+GONE = frozenset({"card", "salary"})
+SECRET, MASKED, DIGESTED, CITY = "4111-1111", "90,000", "ann@example.com", "Brno"
+FULL, LEFT = ["7", SECRET, MASKED, DIGESTED, CITY], ["7", None, None, DIGESTED, CITY]
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        (wire.insert(1, FULL), wire.insert(1, LEFT)),
+        (wire.update(1, FULL), wire.update(1, LEFT)),
+        (wire.update(1, FULL, FULL, b"O"), wire.update(1, LEFT, LEFT, b"O")),
+        (wire.update(1, ["8", ..., None, ..., CITY]), wire.update(1, ["8", ..., None, ..., CITY])),
+        (wire.delete(1, ["7", None, None, None, None]), wire.delete(1, ["7", None, None, None, None])),
+        (wire.delete(1, FULL, b"O"), wire.delete(1, LEFT, b"O")),
+        (wire.truncate(1), wire.truncate(1)),
+        (b"I\0\0\0\1Nbroken", b"I\0\0\0\1Nbroken"),
+        (wire.insert(1, ["7", SECRET]), wire.insert(1, ["7", SECRET])),
+    ],
+)
+def test_only_the_values_of_withheld_columns_become_null(message: bytes, kept: bytes) -> None:
+    assert without(message, NAMES, GONE) == kept
+
+
+def test_a_parked_tables_records_are_spooled_without_what_must_not_land(tmp_path: Path) -> None:
+    """They stood in the spool as the slot had sent them, for everybody who reads `meta.spool`."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for namespace in ("raw_shop", "meta"):
+        catalog.create_namespace(namespace)
+    raw = catalog.create_table("raw_shop.people", pa.schema([("id", pa.int64())]))
+    facts = TableFacts(1, 1, "r", "f", ("id",), ())
+    target = TableTarget(
+        "shop", "people", writable_metadata(raw, "c"), (), (facts,), frozenset({"card"}),
+        {"salary": "null", "email": "sha256"}, ("id",), "error", 0, 0, datetime.now(UTC),
+    )  # fmt: skip
+    stream = [
+        wire.begin(10), wire.relation(1, COLUMNS, "f"), wire.insert(1, FULL), wire.update(1, FULL, FULL, b"O"),
+        wire.truncate(1), wire.delete(1, FULL, b"O"), wire.commit(10),
+    ]  # fmt: skip
+    assert [row[2] for row in kept(catalog, target, stream)] == [
+        wire.insert(1, LEFT), wire.update(1, LEFT, LEFT, b"O"), wire.truncate(1), wire.delete(1, LEFT, b"O"),
+    ]  # fmt: skip
+    plain = replace(target, excluded=frozenset(), mask={"email": "sha256"})
+    assert [row[2] for row in kept(catalog, plain, stream)] == [*stream[2:6]]
+    assert [row[:2] for row in kept(catalog, target, stream)] == [row[:2] for row in kept(catalog, plain, stream)]
+
+
+def kept(catalog: SqlCatalog, target: TableTarget, stream: list[bytes]) -> list[tuple[int, int, bytes]]:
+    """Commit LSN, place and message of what a task keeps of the stream while the table is parked."""
+    spool = ensure_meta(catalog, "spool")
+    lanes = Lanes([target], {"spool": writable_metadata(spool, "c")}, spool.io, 1 << 20)
+    lanes.set_aside("people", "parked")
+    messages, decoder = pa.array(stream, pa.binary()), Decoder(1, {}, lanes.landing)
+    assert decoder.feed(messages) == []
+    lanes.keep("spool", decoder.pick(messages, lanes.aside))
+    _, files, _ = lanes.close()
+    (file,) = files["spool"]
+    rows = pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
+    return [(row["commit_lsn"], row["seq"], row["message"]) for row in rows]
