@@ -2,6 +2,8 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -21,7 +23,7 @@ from pyiceberg.transforms import (
 from lakehouse.policies import CompactPolicy
 from maintenance.engine import followed, spark_reads
 from maintenance.figures import live_manifests
-from maintenance.layout import CLUSTERED, MEGABYTE, Partition, _run, ordered_since, plan_for
+from maintenance.layout import CLUSTERED, MEGABYTE, Partition, _delete_files, _run, ordered_since, plan_for
 from maintenance.partitions import condition
 
 SORTED = CompactPolicy(target_file_size_mb=100, min_input_files=5, sort_by=("id",))
@@ -171,3 +173,17 @@ def test_only_partitions_with_enough_small_files_are_merged(table: Table) -> Non
         plan = plan_for(table, rule)
         assert [p.where for p in plan.merged] == ["`day` >= DATE '2024-01-01' AND `day` < DATE '2024-01-02'"]
         assert plan.sorted == ()
+
+
+@pytest.mark.parametrize(
+    ("files", "positions", "equalities", "what"),
+    [(4, 900, 0, "leave"), (5, 49, 0, "merge"), (5, 50, 0, "apply"), (5, 0, 1, "apply"), (4, 0, 1, "leave")],
+)
+def test_deletes_are_left_merged_or_applied_by_their_files_and_rows(
+    files: int, positions: int, equalities: int, what: str
+) -> None:
+    totals = {"data-files": 9, "records": 1000, "delete-files": files}
+    totals |= {"position-deletes": positions, "equality-deletes": equalities}
+    summary = SimpleNamespace(additional_properties={f"total-{name}": str(n) for name, n in totals.items()})
+    table = SimpleNamespace(current_snapshot=lambda: SimpleNamespace(summary=summary))
+    assert _delete_files(cast(Table, table), PACKED) == what
