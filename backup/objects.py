@@ -44,17 +44,17 @@ def save_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lam
 
 
 def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lambda step: None) -> tuple[int, int]:
-    """Writes the folder's objects that the warehouse lacks; returns how many and their bytes."""
+    """Writes the folder's objects that the warehouse lacks, or has a part of; returns how many and their bytes."""
     root = warehouse.rstrip("/") + "/"
-    there = {stored.path for stored in list_objects(io, warehouse)}
+    there = {stored.path: stored.size for stored in list_objects(io, warehouse)}
     paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part")
     lacking = [(path, root + path.relative_to(folder).as_posix()) for path in paths]
-    lacking = [(path, target) for path, target in lacking if target not in there]
+    lacking = [(path, target) for path, target in lacking if there.get(target) != path.stat().st_size]
     say(f"writing {len(lacking)} objects")
 
     def copy(pair: tuple[Path, str]) -> int:
         path, target = pair
-        with path.open("rb") as file, io.new_output(target).create() as stream:
+        with path.open("rb") as file, io.new_output(target).create(overwrite=True) as stream:
             return sum(stream.write(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
 
     return _all(copy, lacking)

@@ -119,6 +119,16 @@ def test_objects_are_copied_once_and_written_back_where_they_lack(table: Table, 
     assert len(table.scan().to_arrow()) == 1
 
 
+def test_an_object_that_was_cut_short_by_a_restore_is_written_again(table: Table, tmp_path: Path) -> None:
+    append(table, 1)
+    io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
+    save_objects(io, warehouse, folder)
+    file = Path(next(task.file.file_path for task in table.scan().plan_files()).removeprefix("file://"))
+    file.write_bytes(file.read_bytes()[:10])
+    assert load_objects(io, warehouse, folder)[0] == 1
+    assert len(table.scan().to_arrow()) == 1
+
+
 def test_two_backups_do_not_write_to_one_folder_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "backup"
     busy = pytest.raises(LakehouseError, match="another backup is writing to")
