@@ -22,6 +22,8 @@ from lakehouse.urls import parse_url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good
+STEADY_HEAP = "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy -Xmn192m"
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
 
 
@@ -82,7 +84,7 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
-        "spark.driver.extraJavaOptions": "-Dderby.system.home=" + str(settings.home / "data" / "derby"),
+        "spark.driver.extraJavaOptions": f"{STEADY_HEAP} -Dderby.system.home={settings.home / 'data' / 'derby'}",
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         f"{catalog}.uri": url.jdbc(),
