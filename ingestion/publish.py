@@ -19,12 +19,14 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update.snapshot import ExpireSnapshots, _MergeAppendFiles
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from ingestion import lease as leases
 from ingestion import state
 from ingestion.lease import Lease
+from ingestion.manifests import TieredAppend
 from lakehouse.catalog import load_table
 from lakehouse.commit import move_pointer
 from lakehouse.errors import LakehouseError
@@ -48,8 +50,6 @@ TABLE_PROPERTIES = {
     "write.metadata.compression-codec": "gzip",
     "write.metadata.delete-after-commit.enabled": "false",  # a backup of the catalog may point to one
     "commit.retry.num-retries": "20",
-    "commit.manifest-merge.enabled": "true",
-    "commit.manifest.min-count-to-merge": "50",
 }
 STAGING_THREADS = 4
 MAX_CONFLICTS = 50
@@ -102,7 +102,7 @@ class _Begun:
     table: Table
     append: TableAppend
     transaction: Transaction
-    update: _MergeAppendFiles
+    update: TieredAppend
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _begin(table: Table, append: TableAppend) -> _Begun:
     transaction = _Staging(table)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
-    update = transaction.update_snapshot(snapshot_properties=append.summary).merge_append()
+    update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=append.summary)
     return _Begun(table, append, transaction, update)
 
 
