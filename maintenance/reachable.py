@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from maintenance import manifest_files
+from maintenance.manifest_files import Manifest
+
 if TYPE_CHECKING:
-    from pyiceberg.manifest import ManifestFile
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
@@ -39,7 +41,7 @@ def files_of(table: Table, snapshots: Iterable[Snapshot]) -> Sizes:
     snapshots = list(snapshots)
     sizes: Sizes = {snapshot.manifest_list: None for snapshot in snapshots if snapshot.manifest_list}
     for manifest, files in _read(table, manifests_of(table, snapshots).values()):
-        sizes[manifest.manifest_path] = manifest.manifest_length
+        sizes[manifest.path] = manifest.length
         sizes |= files
     return sizes
 
@@ -54,7 +56,7 @@ def only_of(table: Table, gone: Iterable[Snapshot], kept: Iterable[Snapshot]) ->
     dying = {path: manifest for path, manifest in manifests_of(table, gone).items() if path not in living}
     sizes: Sizes = {snapshot.manifest_list: None for snapshot in gone if snapshot.manifest_list}
     for manifest, files in _read(table, dying.values()):
-        sizes[manifest.manifest_path] = manifest.manifest_length
+        sizes[manifest.path] = manifest.length
         sizes |= files
     for _, files in _read(table, living.values()):
         for path in files:
@@ -103,17 +105,14 @@ def _most_promising_first(table: Table, sought: Mapping[str, int]) -> Iterator[l
         del others[:BATCH]
 
 
-def manifests_of(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, ManifestFile]:
+def manifests_of(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, Manifest]:
     """The manifests of some snapshots by path."""
+    listed = [snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list]
     with ThreadPoolExecutor(READERS) as pool:
-        lists = pool.map(lambda snapshot: snapshot.manifests(table.io), snapshots)
-        return {manifest.manifest_path: manifest for manifests in lists for manifest in manifests}
+        lists = pool.map(lambda path: manifest_files.manifests(table.io, path), listed)
+        return {manifest.path: manifest for found in lists for manifest in found}
 
 
-def _read(table: Table, manifests: Iterable[ManifestFile]) -> list[tuple[ManifestFile, Sizes]]:
-    def files(manifest: ManifestFile) -> tuple[ManifestFile, Sizes]:
-        entries = manifest.fetch_manifest_entry(table.io)
-        return manifest, {entry.data_file.file_path: entry.data_file.file_size_in_bytes for entry in entries}
-
+def _read(table: Table, manifests: Iterable[Manifest]) -> list[tuple[Manifest, dict[str, int]]]:
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(files, manifests))
+        return list(pool.map(lambda manifest: (manifest, manifest_files.files(table.io, manifest.path)), manifests))
