@@ -3,8 +3,9 @@
 New tables, and those in doubt, are loaded by a second thread of the source: the others do not wait for them.
 
 A change that comes alone is published at once; the next publish begins `flush_interval_seconds` after the last one
-began, or after twice the time that one took, unless `flush_bytes` gather before. So a source in steady work is
-published in steady intervals, and no more than half of the time goes into publishing.
+began, or after twice the time that the last two took at least, unless `flush_bytes` gather before. So a source in
+steady work is published in steady intervals, no more than half of the time goes into publishing, and one publish that
+was slow by chance does not delay the next.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
             try:
                 rows = catch_up(writer, connection, states, live=live.stream).rows
                 _log_rows(source.name, rows)
-                last.passed(begun, bool(rows))
+                last.passed(begun, time.monotonic() - begun, bool(rows))
                 loader.start_if_needed(waiting_tables(writer, connection, states))
                 live.open_if_near(connection, states)
                 _wait_for_flush(writer, connection, states, live.stream, stop, loader.wake, last)
@@ -124,20 +125,21 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
 
 @dataclass
 class Last:
-    """When the last cycle began, when the last one began that had rows, and how long that took; monotonic seconds.
+    """When the last cycle began, when the last one began that had rows, and the shorter time of the last two of those.
 
-    A cycle that only passes WAL without changes must not hold up a change that comes right after it.
+    In monotonic seconds. A cycle that only passes WAL without changes must not hold up a change that comes right after.
     """
 
     begun: float = -math.inf
     published: float = -math.inf
     took: float = 0.0
+    newest: float = math.inf
 
-    def passed(self, begun: float, had_rows: bool) -> None:
+    def passed(self, begun: float, took: float, had_rows: bool) -> None:
         """Notes a cycle that has just ended."""
         self.begun = begun
         if had_rows:
-            self.published, self.took = begun, time.monotonic() - begun
+            self.published, self.took, self.newest = begun, min(took, self.newest), took
 
 
 class Loader:
