@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-BEGIN, END = "<!-- results: written by `make bench` -->", "<!-- end of results -->"
+BEGIN, END = "<!-- results: written by `python -m benchmarks --docs` -->", "<!-- end of results -->"
 KNOWN = ("unit", "does", "runs", "median", "spread_percent", "cpu_seconds", "plots")
 MOST_BARS = 6
 Json = dict[str, Any]
