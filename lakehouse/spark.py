@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good
-STEADY_HEAP = "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy -Xmn192m"
+STEADY_HEAP = "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy -Xms384m -Xmn192m"
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
 
 
