@@ -198,6 +198,7 @@ def test_a_second_home_runs_beside_the_first(home: Home) -> None:
     assert home.pids() == before
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_replaced_everywhere_and_a_fixed_one_refused(home: Home) -> None:
     port = home.servers()["s3"]["port"]
     os.kill(home.pids()["s3"], signal.SIGKILL)
@@ -231,6 +232,7 @@ def test_a_lost_pid_file_does_not_start_a_second_postgres_on_the_same_data(home:
     assert len(postmasters) == 1
 
 
+@pytest.mark.slow
 def test_an_interrupted_up_is_continued_by_the_next_one() -> None:
     home = Home()
     try:

@@ -2,12 +2,13 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pyarrow as pa
 import pytest
 
 from maintenance.compact import compact
 from maintenance.outcome import TableName
 from maintenance.session import Session
-from tests.maintained import COMPACT, SCHEMA, append, rows
+from tests.maintained import COMPACT, DAYS, SCHEMA, append, rows
 
 pytestmark = pytest.mark.stack
 
@@ -40,6 +41,20 @@ def test_compaction_removes_the_delete_files_that_trino_wrote(session: Session, 
     assert outcome.before.delete_files == 5
     assert outcome.after.delete_files == 0
     assert rows(session, table) == before
+
+
+def test_delete_files_of_few_rows_are_merged_and_their_data_is_left_where_it_is(session: Session, schema: str) -> None:
+    name = TableName(schema, "few_deleted")
+    many = [{"id": number, "day": DAYS[0], "note": "kept"} for number in range(2000)]
+    session.catalog.create_table(name, SCHEMA).append(pa.Table.from_pylist(many, SCHEMA))
+    for number in range(5):
+        session.trino(f"DELETE FROM {schema}.few_deleted WHERE id = {number}")
+    data = {task.file.file_path for task in session.catalog.load_table(name).scan().plan_files()}
+    outcome = compact(session, name, COMPACT)
+    assert outcome.status == "done", outcome
+    assert (outcome.before.delete_files, outcome.after.delete_files) == (5, 1)
+    assert {task.file.file_path for task in session.catalog.load_table(name).scan().plan_files()} == data
+    assert session.trino(f"SELECT count(*), min(id) FROM {schema}.few_deleted") == [[1995, 5]]
 
 
 def test_a_compaction_that_meets_an_append_keeps_the_rows_of_both(session: Session, table: TableName) -> None:
