@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
-WORKERS = "ingestion.spark_daemon"  # what Spark forks its Python workers from
+from lakehouse.spark import WORKERS
+
 SAMPLE_SECONDS = 1.0  # a sample costs some 50 ms of CPU: the kernel adds up the pages of every process
 
 

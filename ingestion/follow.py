@@ -125,9 +125,10 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
 
 @dataclass
 class Last:
-    """When the last cycle began, when the last one began that had rows, and the shorter time of the last two of those.
+    """When the last cycle began, when the last one began that had rows, and how long those took; monotonic seconds.
 
-    In monotonic seconds. A cycle that only passes WAL without changes must not hold up a change that comes right after.
+    `took` is the shorter time of the newest two that had rows, `newest` that of the newest. A cycle that only passes
+    WAL without changes must not hold up a change that comes right after it.
     """
 
     begun: float = -math.inf

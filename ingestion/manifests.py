@@ -27,19 +27,19 @@ class TieredAppend(_FastAppendFiles):
         if not full:
             return manifests
         merging = _ManifestMergeManager(0, 0, merge_enabled=True, snapshot_producer=self)
-        merged = merging._create_manifest(full[0].partition_spec_id, list(full))
+        merged = merging._create_manifest(full[0].partition_spec_id, full)
         left = {manifest.manifest_path for manifest in full}
         return [*(manifest for manifest in manifests if manifest.manifest_path not in left), merged]
 
 
-def full_tier(manifests: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
+def full_tier(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:
     """Ten manifests or more of data files, of one partition spec and of the lowest tier that has so many; or none."""
     tiers: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
         tier = len(str(_files(manifest))) - 1
         if manifest.content == ManifestContent.DATA and tier < TIERS:
             tiers[tier, manifest.partition_spec_id].append(manifest)
-    return next((tiers[key] for key in sorted(tiers) if len(tiers[key]) >= FAN), ())
+    return next((tiers[key] for key in sorted(tiers) if len(tiers[key]) >= FAN), [])
 
 
 def _files(manifest: ManifestFile) -> int:

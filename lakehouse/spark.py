@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good
 STEADY_HEAP = "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy -Xms384m -Xmn192m"
+WORKERS = "ingestion.spark_daemon"  # the module that Spark's Python workers are forked from
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
 
 
@@ -71,7 +72,7 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.app.name": app_name,
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.jars": ",".join(map(str, _jars(settings))),
-        "spark.python.daemon.module": "ingestion.spark_daemon",
+        "spark.python.daemon.module": WORKERS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
