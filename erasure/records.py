@@ -19,7 +19,7 @@ from erasure.lives import Event, Key, Life, Position
 from erasure.places import Place
 from ingestion.pgoutput import DecodeError
 from ingestion.pgoutput.relations import parse_relation
-from ingestion.pgoutput.tuples import Tuples, Unreadable, joined, split
+from ingestion.pgoutput.tuples import Tuples, Unreadable, emptied, joined, split
 
 RECORDS = ("source", "table", "epoch", "commit_lsn", "seq", "relation", "message")
 
@@ -116,14 +116,8 @@ class MineInRecords:
             if any(
                 life.key == key and life.holds(position) for key in self._keys(columns, tuples) for life in self.lives
             ):
-                yield n, message, joined(head, {which: self._emptied(columns, t) for which, t in tuples.items()})
-
-    def _emptied(self, columns: Sequence[str], cells: Sequence[bytes]) -> list[bytes]:
-        """Personal cells null; one that was not carried stays so, because it is filled from an emptied version."""
-        return [
-            b"n" if name not in self.kept and cell[:1] in b"tb" else cell
-            for name, cell in zip(columns, cells, strict=False)
-        ]
+                gone = set(columns) - self.kept  # what was not carried stays so: it is filled from an emptied version
+                yield n, message, joined(head, {which: emptied(columns, t, gone) for which, t in tuples.items()})
 
     def _keys(self, columns: Sequence[str], tuples: Tuples) -> tuple[Key | None, Key | None]:
         """Keys before and after; where the old one is not sent, it is the new one."""

@@ -30,16 +30,19 @@ def joined(head: bytes, tuples: Tuples) -> bytes:
 
 def emptied(columns: Sequence[str], cells: Sequence[bytes], gone: Collection[str]) -> list[bytes]:
     """The cells with those of the columns `gone` null; one that was not carried stays so."""
-    return [NULL if name in gone and cell[:1] in _CARRIED else cell for name, cell in zip(columns, cells, strict=True)]
+    pairs = zip(columns, cells, strict=False)
+    return [NULL if name in gone and cell[:1] in _CARRIED else cell for name, cell in pairs]
 
 
 def without(message: bytes, columns: Sequence[str], gone: Collection[str]) -> bytes:
     """A message with the values of the columns `gone` null; one that is not of a row, or cannot be read, as it is."""
     try:
         head, tuples = split(message)
-        return joined(head, {which: emptied(columns, cells, gone) for which, cells in tuples.items()})
-    except ValueError:  # Unreadable, or not as many cells as columns
+    except Unreadable:
         return message
+    if any(len(cells) != len(columns) for cells in tuples.values()):
+        return message
+    return joined(head, {which: emptied(columns, cells, gone) for which, cells in tuples.items()})
 
 
 def _tuples(message: bytes) -> Tuples:
