@@ -22,8 +22,9 @@ from lakehouse.urls import parse_url
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good
-STEADY_HEAP = "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy -Xms384m -Xmn192m"
+# G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good.
+# The parallel collector may grow the old generation: without its adaptive policy it collects for ever instead.
+STEADY_HEAP = "-XX:+UseParallelGC -Xms384m -Xmn192m"
 WORKERS = "ingestion.spark_daemon"  # the module that Spark's Python workers are forked from
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
 

@@ -29,6 +29,7 @@ from stack.process import last_lines, stop
 
 DEBEZIUM, KAFKA = "3.3.1.Final", "4.1.0"
 DOES = f"Debezium {DEBEZIUM}, Kafka {KAFKA}: JSON without schemas in a topic per table; not typed, in no table yet"
+DOES_AS_SHIPPED = "the same with the settings that are shipped: JSON with schemas, numerics as bytes, small batches"
 WANTED = (
     ("io.debezium", "debezium-connector-postgres", DEBEZIUM),
     ("org.apache.kafka", "kafka_2.13", KAFKA),
@@ -105,8 +106,11 @@ class Debezium:
 
 
 @contextmanager
-def debezium(settings: Settings, tables: tuple[str, ...]) -> Iterator[Debezium]:
-    """The two at work for tables of the publication, streaming from a slot of their own; nothing stays behind."""
+def debezium(settings: Settings, tables: tuple[str, ...], tuned: bool) -> Iterator[Debezium]:
+    """The two at work for tables of the publication, streaming from a slot of their own; nothing stays behind.
+
+    Not `tuned`, they have the settings they are shipped with, but for those that a measurement needs.
+    """
     classes = jars(settings, f"debezium-{DEBEZIUM}-kafka-{KAFKA}", WANTED)
     java = [str(spark_java_home(settings) / "bin" / "java"), *HEAP, "-cp", f"{classes}/*"]
     ports = plan_ports(("broker", "controller", "rest"), {}, {}, {})
@@ -124,7 +128,7 @@ def debezium(settings: Settings, tables: tuple[str, ...]) -> Iterator[Debezium]:
         folder = Path(name)
         of_broker, of_worker = folder / "broker.properties", folder / "worker.properties"
         of_broker.write_text(broker(folder, ports))
-        of_worker.write_text(worker(folder, ports))
+        of_worker.write_text(worker(folder, ports, tuned))
         cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         storage = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(of_broker)]
         subprocess.run([*java, *storage], check=True, capture_output=True)
@@ -135,7 +139,7 @@ def debezium(settings: Settings, tables: tuple[str, ...]) -> Iterator[Debezium]:
             server = f"127.0.0.1:{ports['broker']}"
             peer = Debezium(tuple(processes), folder, server, ports["rest"], slot_active)
             peer._until(lambda: _answers(ports["rest"]), "Kafka Connect")
-            _request(ports["rest"], "POST", "/connectors", {"name": NAME, "config": _connector(url, tables)})
+            _request(ports["rest"], "POST", "/connectors", {"name": NAME, "config": _connector(url, tables, tuned)})
             peer.until_streaming()
             yield peer
         finally:
@@ -144,16 +148,18 @@ def debezium(settings: Settings, tables: tuple[str, ...]) -> Iterator[Debezium]:
             source.execute(drop, (NAME,))
 
 
-def _connector(source_url: str, tables: tuple[str, ...]) -> dict[str, str]:
+def _connector(source_url: str, tables: tuple[str, ...], tuned: bool) -> dict[str, str]:
     url = parse_url(source_url)
-    return {
+    large_batches = {
+        "decimal.handling.mode": "string", "max.batch.size": "16384", "max.queue.size": "65536",
+        "poll.interval.ms": "100",
+    }  # fmt: skip
+    return (large_batches if tuned else {}) | {
         "connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
         "database.hostname": url.host, "database.port": str(url.port), "database.dbname": url.database,
         "database.user": url.user, "database.password": url.password, "topic.prefix": NAME, "slot.name": NAME,
         "publication.name": "lakehouse", "publication.autocreate.mode": "disabled", "snapshot.mode": "no_data",
         "table.include.list": ",".join(f"public.{table}" for table in tables), "tombstones.on.delete": "false",
-        "decimal.handling.mode": "string",
-        "max.batch.size": "16384", "max.queue.size": "65536", "poll.interval.ms": "100",
         # it finds its place in the slot and connects anew; by default it waits 10 s when the first is not gone yet
         "slot.retry.delay.ms": "200", "slot.max.retries": "100",
     }  # fmt: skip

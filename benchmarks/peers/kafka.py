@@ -19,18 +19,20 @@ def broker(folder: Path, ports: Mapping[str, int]) -> str:
     })  # fmt: skip
 
 
-def worker(folder: Path, ports: Mapping[str, int]) -> str:
-    """Properties of a standalone Connect worker whose producer sends large batches."""
-    json_without_schemas: dict[str, object] = {
+def worker(folder: Path, ports: Mapping[str, int], tuned: bool) -> str:
+    """Properties of a standalone Connect worker as Kafka ships them; `tuned`: no schemas, and large batches."""
+    json: dict[str, object] = {
         f"{side}.converter{option}": value
         for side in ("key", "value")
-        for option, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", "false"))
+        for option, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", not tuned))
     }
-    return _lines(json_without_schemas | {
-        "bootstrap.servers": f"127.0.0.1:{ports['broker']}", "listeners": f"http://127.0.0.1:{ports['rest']}",
-        "offset.storage.file.filename": folder / "offsets", "plugin.discovery": "service_load",
+    large_batches = {
         "producer.batch.size": BATCH_BYTES, "producer.linger.ms": 50, "producer.compression.type": "lz4",
         "producer.max.request.size": 4 * BATCH_BYTES, "producer.buffer.memory": 64 * BATCH_BYTES,
+    }  # fmt: skip
+    return _lines(json | (large_batches if tuned else {}) | {
+        "bootstrap.servers": f"127.0.0.1:{ports['broker']}", "listeners": f"http://127.0.0.1:{ports['rest']}",
+        "offset.storage.file.filename": folder / "offsets", "plugin.discovery": "service_load",
     })  # fmt: skip
 
 
@@ -54,4 +56,5 @@ def end_offset(partition: Path) -> int:
 
 
 def _lines(properties: Mapping[str, object]) -> str:
-    return "".join(f"{key}={value}\n" for key, value in properties.items())
+    shown = {key: str(value).lower() if isinstance(value, bool) else value for key, value in properties.items()}
+    return "".join(f"{key}={value}\n" for key, value in shown.items())
