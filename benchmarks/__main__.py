@@ -19,7 +19,7 @@ from benchmarks.report import write_report
 from benchmarks.scenarios.changes import huge_transaction, mixed_changes, narrow_inserts
 from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.maintenance import maintenance
-from benchmarks.scenarios.shape import many_tables, old_transaction
+from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
 from benchmarks.scenarios.tpcb import single_row_transactions
 from benchmarks.scenarios.vault import vault_loads
@@ -35,6 +35,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "freshness": ("Freshness: 1,000 rows over five tables", freshness),
     "single_row_transactions": ("Single-row transactions: pgbench TPC-B", single_row_transactions),
     "many_tables": ("A cycle with many declared tables", many_tables),
+    "long_history": ("A cycle with a long history", long_history),
     "old_transaction": ("A transaction that stays open", old_transaction),
     "maintenance": ("Maintenance: a table after 5,000 small commits", maintenance),
     "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),

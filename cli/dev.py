@@ -13,6 +13,7 @@ import typer
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
+from stack.endpoints import ensure_instance
 
 
 def dev(
@@ -25,6 +26,7 @@ def dev(
 
         up()
     settings = load_settings()
+    ensure_instance(settings)
     with _alone(settings):
         _check_port(settings)
         print(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)

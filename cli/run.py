@@ -29,8 +29,11 @@ def run(
     days = _days(_date(partition), _date(first), _date(last))
     from orchestration.days import DayRange
     from orchestration.runner import run_jobs
+    from stack.endpoints import ensure_instance
 
-    outcomes = run_jobs(load_settings(), jobs, DayRange(*days) if days else None, to_stderr=json)
+    settings = load_settings()
+    ensure_instance(settings)
+    outcomes = run_jobs(settings, jobs, DayRange(*days) if days else None, to_stderr=json)
     if json:
         print(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
     for outcome in outcomes:

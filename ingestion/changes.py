@@ -62,7 +62,7 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
     lanes = Lanes(plan.targets, plan.meta, file_io(plan.io_properties), plan.file_bytes)
     for name, reason in plan.aside.items():
         lanes.set_aside(name, reason)
-    keys = {facts.relation: target.key for target in plan.targets if target.key for facts in target.versions}
+    keys = {oid: target.key for target in plan.targets if target.key for oid in target.oids}
     decoder = Decoder(plan.xid, keys, lanes.landing)
     for messages in [plan.received] if plan.received is not None else _peeked(plan):
         _take(plan, decoder, lanes, messages)

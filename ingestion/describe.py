@@ -70,7 +70,8 @@ WHERE t.isleaf AND l.oid <> %(oid)s ORDER BY l.oid
 """
 
 _FINGERPRINTS = f"""
-SELECT w.name, md5(concat_ws('|', c.oid, c.relkind, c.relreplident, pg_relation_filenode(c.oid),
+SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.relname), c.relkind, c.relreplident,
+  pg_relation_filenode(c.oid),
   has_table_privilege(c.oid, 'SELECT'),
   (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attisdropped,
      a.attgenerated, a.atthasmissing), ';' ORDER BY a.attnum)
@@ -80,8 +81,9 @@ SELECT w.name, md5(concat_ws('|', c.oid, c.relkind, c.relreplident, pg_relation_
   ({_MEMBER}),
   (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
    JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
-  CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(concat_ws(',', t.relid::oid, pg_relation_filenode(t.relid)), ';'
-     ORDER BY t.relid::oid) FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END))
+  CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
+     concat_ws(',', t.relid::oid, t.relid::text, pg_relation_filenode(t.relid)), ';' ORDER BY t.relid::oid)
+     FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END))
 FROM unnest(%(names)s::text[], %(schemas)s::text[], %(tables)s::text[]) AS w(name, schema, relation)
 LEFT JOIN pg_namespace n ON n.nspname = w.schema
 LEFT JOIN pg_class c ON c.relname = w.relation AND c.relnamespace = n.oid AND c.relkind IN ('r', 'p')

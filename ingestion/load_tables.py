@@ -144,17 +144,16 @@ def _begin(
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
     iceberg = follow_source(iceberg, steps(table, before, facts, consent=True))
-    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint)
+    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, doubt=None)
     if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
         kept = replace(described, versions=(*position.versions, facts))
         return _Loading(table, iceberg, kept, facts, None, afresh=True)
     begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
     left = chunks.open_ranges(states, writer.name, table.name)
-    if position.state == "loading" and table.key and left and position.fingerprint == outlook.fingerprint:
-        first = chunks.first_point(states, writer.name, table.name)
-        if first is not None:
-            resumed = replace(begun, lsn=position.lsn, versions=position.versions)
-            return _Loading(table, iceberg, resumed, facts, left, afresh=False)
+    begun_before = position.state == "loading" and chunks.first_point(states, writer.name, table.name) is not None
+    if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
+        resumed = replace(begun, lsn=position.lsn, versions=position.versions)
+        return _Loading(table, iceberg, resumed, facts, left, afresh=False)
     ranges = plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes)
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 
@@ -177,8 +176,15 @@ def _contained(
             culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
             parked = replace(culprit.position, state="parked", reason=str(problem), versions=(), fingerprint="")
             settle(writer, states, parked)
-            group = [item for item in group if item is not culprit]
+            group = [_rest(writer, states, item) for item in group if item is not culprit]
     return {}
+
+
+def _rest(writer: Writer, states: Connection, item: _Loading) -> _Loading:
+    """A table of a group that begins again: what the group's waves have published is not read twice."""
+    if item.ranges is None:
+        return item
+    return replace(item, ranges=chunks.open_ranges(states, writer.name, item.table.name))
 
 
 def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: Point) -> RowCounts:

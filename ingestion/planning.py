@@ -71,24 +71,31 @@ def _noted(position: Position, outlook: Outlook) -> Position:
 
 
 def _parked(position: Position, outlook: Outlook, problem: str) -> Course:
-    parked = replace(_noted(position, outlook), state="parked", reason=problem)
+    noted = _noted(position, outlook)
+    parked = replace(noted, state="parked", reason=problem, doubt=noted.doubt or _unfinished(position))
     altered = changes(position.facts, parked.facts) if position.versions else ()
     return Course(position, parked, problem, changes=altered, effect="parked")
+
+
+def _unfinished(position: Position) -> str | None:
+    """Why a repair is due once a table's records land again, whose snapshot or repair was under way."""
+    if position.state == "loading":
+        return "its snapshot was not finished"
+    return position.reason or "it was in doubt" if position.state == "stale" else None
 
 
 def conclude(course: Course, noticed: Kept, reached: int) -> Course:
     """Where the table stands after the read up to `reached`."""
     position = course.position
-    if noticed.parked is not None:
-        return replace(
-            course, position=replace(position, state="parked", reason=noticed.parked), aside=noticed.parked,
-            effect="parked",
-        )  # fmt: skip
-    if course.aside is not None:
-        return course
     reason = noticed.stale or position.doubt
     if course.before.versions and course.position.fingerprint != course.before.fingerprint:
         reason = reason or doubt(course.before.facts, position.facts, noticed.truncated_by)
+        reason = reason or _moved(course.before, position)
+    if noticed.parked is not None:
+        parked = replace(position, state="parked", reason=noticed.parked, doubt=reason or _unfinished(course.before))
+        return replace(course, position=parked, aside=noticed.parked, effect="parked")
+    if course.aside is not None:
+        return course
     position = replace(position, versions=prune(position.versions, reached), doubt=None)
     if reason is None:
         return replace(course, position=position)
@@ -97,6 +104,15 @@ def conclude(course: Course, noticed: Kept, reached: int) -> Course:
     begun_anew = position.state == "loading"
     position = replace(position, state="new" if begun_anew else "stale", reason=reason)
     return replace(course, position=position, effect=f"read anew: {reason}")
+
+
+def _moved(before: Position, now: Position) -> str | None:
+    """Why a snapshot under way cannot go on: what is left of it to read is kept by name."""
+    old, new = ({leaf.oid: leaf.name for leaf in facts.leaves} for facts in (before.facts, now.facts))
+    renamed = before.facts.relation != now.facts.relation or any(
+        new.get(oid, name) != name for oid, name in old.items()
+    )
+    return "it was renamed before its snapshot was finished" if renamed and before.state == "loading" else None
 
 
 def covered(positions: Mapping[str, Position], reached: int) -> tuple[str, ...]:

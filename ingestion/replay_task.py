@@ -95,7 +95,7 @@ def _decoded(target: TableTarget, relation: bytes, records: pa.Table) -> Iterato
     begin = b"B" + struct.pack(">QqI", 1, 0, 1)
     commit = b"C\0" + struct.pack(">QQq", 1, 1, 0)
     messages = [begin, relation, *records.column("message").to_pylist(), commit]
-    keys = {facts.relation: target.key for facts in target.versions if target.key}
+    keys = dict.fromkeys(target.oids, target.key) if target.key else {}
     for batch in Decoder(0, keys).feed(pa.array(messages, pa.binary())):
         made_up = batch.meta.column("_seq").to_numpy()
         own = records.take(pa.array(made_up // 2))

@@ -103,7 +103,8 @@ def consistent_point(settings: Settings, source: str, tables: list[RawTable]) ->
 def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
     """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
 
-    Where the role may read the root alone (a partition that was attached later), the root is read in one piece.
+    Where the role may read the root alone (a partition that was attached later), the root is read in one piece; so is
+    a root without partitions, for what a first chunk does beside reading.
     """
     leaves = connection.execute(
         "SELECT n.nspname, c.relname, pg_relation_size(c.oid), has_table_privilege(c.oid, 'SELECT')"
@@ -112,7 +113,7 @@ def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_by
         " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
         {"oid": facts.oid},
     ).fetchall()
-    if not all(readable for *_, readable in leaves):
+    if not leaves or not all(readable for *_, readable in leaves):
         return [Chunk(0, facts.relation, -1, None)]
     ranges = [(schema, name, *pages) for schema, name, size, _ in leaves for pages in page_ranges(size, chunk_bytes)]
     return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]

@@ -133,9 +133,6 @@ def _origin(job: str) -> RemoteJobOrigin:
 
 @contextmanager
 def _instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
-    home = settings.dagster_home
-    if not (home / "dagster.yaml").exists():
-        raise LakehouseError(f"{home}/dagster.yaml is missing: run `lakehouse up`")
-    os.environ["DAGSTER_HOME"] = str(home)
+    os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
     with dg.DagsterInstance.get() as instance:
         yield instance

@@ -1,6 +1,9 @@
 """The Spark session's JVM."""
 
+import pytest
 from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.stack
 
 
 def test_the_heap_grows_when_work_needs_it(spark: SparkSession) -> None:

@@ -1,4 +1,4 @@
-"""What a cycle costs as the source takes another shape: many declared tables, a transaction that stays open."""
+"""What a cycle costs as things grow: many declared tables, a long history, a transaction that stays open."""
 
 import statistics
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from benchmarks.workloads import insert
 FEW, MANY, CHANGED = 3, 100, 3
 CYCLES = 10
 OPEN_BATCHES, OPEN_ROWS = 20, 20_000
+HISTORY, TOGETHER = 1000, 50
 
 
 def many_tables(bench: Bench) -> Results:
@@ -31,6 +32,27 @@ def many_tables(bench: Bench) -> Results:
             bench.verify(connection, declarations)
         results[f"{count} tables"] = result
     return results
+
+
+def long_history(bench: Bench) -> Results:
+    """Cycles of 1,000 rows in a table that nothing maintains: each leaves a file, a snapshot and a manifest behind."""
+    result = Measurement("s", does="1,000 rows, until they are in a cut; every cycle adds a snapshot and a file")
+    cycles = max(3 * TOGETHER, int(HISTORY * bench.scale))
+    with bench.tables("narrow_history") as (connection, declarations):
+        bench.bring_up(declarations)
+        for cycle in range(cycles):
+            connection.execute(insert("narrow_history", cycle * 1000 + 1, cycle * 1000 + 1000))
+            with bench.cost() as cost:
+                bench.bring_up(declarations)
+            result.add(cost.seconds, cost)
+        bench.verify(connection, declarations)
+    medians = [
+        (begin, round(statistics.median(result.runs[begin : begin + TOGETHER]), 3))
+        for begin in range(0, cycles, TOGETHER)
+    ]
+    result.plots["seconds by commits before"] = medians
+    result.notes["last fifty over first"] = round(medians[-1][1] / medians[0][1], 2)
+    return {"lakehouse": result}
 
 
 def old_transaction(bench: Bench) -> Results:

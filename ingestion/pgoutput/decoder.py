@@ -17,7 +17,7 @@ from ingestion.pgoutput.relations import encode_relation, read_truncates, read_v
 from ingestion.pgoutput.rows import Rows, decode_rows
 from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
 
-Keys = Mapping[tuple[str, str], tuple[str, ...]]
+Keys = Mapping[int, tuple[str, ...]]
 
 _POSTGRES_EPOCH = 946_684_800_000_000  # 2000-01-01 in microseconds since 1970
 _LATEST = 252_455_615_999_999_999  # 9999-12-31 in microseconds since 2000
@@ -59,8 +59,8 @@ class Decoder:
 
     `xid_reference` is a 64-bit transaction id of the stream's time (a little older or younger is fine); it widens
     the 32-bit ids of the stream.
-    `keys` names the key of a relation (schema, name) where the replica identity does not: under REPLICA IDENTITY
-    FULL an update is known as a key change only with it.
+    `keys` names the key of a relation, by its oid, where the replica identity does not: under REPLICA IDENTITY FULL
+    an update is known as a key change only with it.
     `only` are the oids of the relations to decode; all of them when left out.
     """
 
@@ -133,7 +133,7 @@ class Decoder:
         batches = []
         for relation, segment in parts:
             if self.only is None or relation.oid in self.only:
-                rows = decode_rows(wire, relation, self._keys.get((relation.schema, relation.name)), segment)
+                rows = decode_rows(wire, relation, self._keys.get(relation.oid), segment)
                 batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
         return after, batches
 

@@ -58,7 +58,7 @@ Row = dict[str, Any]
 class ReferenceDecoder:
     """Rows as dictionaries, in the order of the stream; `rows[i]["table"]` is (schema, name)."""
 
-    def __init__(self, xid_reference: int, keys: Mapping[tuple[str, str], tuple[str, ...]] | None = None) -> None:
+    def __init__(self, xid_reference: int, keys: Mapping[int, tuple[str, ...]] | None = None) -> None:
         self.xid_reference = xid_reference
         self.keys = keys or {}
         self.relations: dict[int, Described] = {}
@@ -145,7 +145,7 @@ class ReferenceDecoder:
 
     def key_of(self, relation: Described) -> list[str]:
         carried = [name for name, flag in relation.columns if flag]
-        declared = self.keys.get((relation.schema, relation.name))
+        declared = self.keys.get(relation.oid)
         if declared and all(name in carried for name in declared):
             return list(declared)
         return [] if relation.identity == "f" else carried

@@ -3,7 +3,7 @@
 import itertools
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from pathlib import Path
@@ -16,7 +16,7 @@ from ingestion.pgoutput import Batch, Decoder
 
 FIXTURES = Path(__file__).parent / "fixtures" / "pgoutput"
 XID_REFERENCE = 5 * 2**32 + 17
-Keys = dict[tuple[str, str], tuple[str, ...]]
+Keys = dict[int, tuple[str, ...]]
 Row = dict[str, Any]
 
 
@@ -33,10 +33,11 @@ class Fixture:
 def load_fixture(name: str) -> Fixture:
     """Read tests/unit/fixtures/pgoutput/<name>.json."""
     stored = json.loads((FIXTURES / f"{name}.json").read_text())
+    messages = [bytes.fromhex(message) for message in stored["messages"]]
     return Fixture(
         name,
-        [bytes.fromhex(message) for message in stored["messages"]],
-        {_split(table): tuple(key) for table, key in stored["keys"].items()},
+        messages,
+        by_oid(messages, {_split(table): tuple(key) for table, key in stored["keys"].items()}),
         {_split(table): rows for table, rows in stored["state"].items()},
     )
 
@@ -60,6 +61,16 @@ def decode(messages: Sequence[bytes], keys: Keys | None = None, cuts: Iterable[i
         for first, last in itertools.pairwise(edges)
         for batch in decoder.feed(pa.array(messages[first:last], pa.binary()))
     ]
+
+
+def by_oid(messages: Iterable[bytes], keys: Mapping[tuple[str, str], tuple[str, ...]]) -> Keys:
+    """The keys by the oids that a stream's relation messages give the relations."""
+    found = {}
+    for message in messages:
+        if message[:1] == b"R":
+            schema, name, _ = message[5:].split(b"\0", 2)
+            found[int.from_bytes(message[1:5])] = (schema.decode(), name.decode())
+    return {oid: keys[name] for oid, name in found.items() if name in keys}
 
 
 def rows_of(batches: Iterable[Batch]) -> list[Row]:

@@ -106,18 +106,28 @@ def test_full_identity_needs_the_declared_key_to_see_a_key_change() -> None:
     full = relation(1, [("id", True), ("v", True)], "f")
     change = update(1, ["2", "a"], ["1", "a"], b"O")
     assert brief(rows_in_transaction(full, change)) == [("u", 0, "2", "a")]
-    known = rows_in_transaction(full, change, keys={("s", "t"): ("id",)})
+    known = rows_in_transaction(full, change, keys={1: ("id",)})
     assert brief(known) == [("d", 0, "1", "a"), ("c", 1, "2", "a")]
+
+
+def test_a_renamed_relation_keeps_its_key() -> None:
+    stream = [
+        begin(1),
+        relation(1, [("id", True), ("v", True)], "f", name="renamed"),
+        update(1, ["2", "a"], ["1", "a"], b"O"),
+    ]
+    batches = Decoder(XID_REFERENCE, {1: ("id",)}).feed(pa.array([*stream, commit(1)], pa.binary()))
+    assert brief(rows_of(batches)) == [("d", 0, "1", "a"), ("c", 1, "2", "a")]
 
 
 def test_a_declared_key_within_a_wider_replica_identity_decides() -> None:
     wide = relation(1, [("id", True), ("v", True)], "i")
-    rows = rows_in_transaction(wide, update(1, ["1", "b"], ["1", "a"]), keys={("s", "t"): ("id",)})
+    rows = rows_in_transaction(wide, update(1, ["1", "b"], ["1", "a"]), keys={1: ("id",)})
     assert brief(rows) == [("u", 0, "1", "b")]
 
 
 def test_a_declared_key_outside_the_replica_identity_cannot_decide() -> None:
-    rows = rows_in_transaction(TABLE, update(1, ["2", "b"], ["1", None]), keys={("s", "t"): ("v",)})
+    rows = rows_in_transaction(TABLE, update(1, ["2", "b"], ["1", None]), keys={1: ("v",)})
     assert [row["_op"] for row in rows] == ["d", "c"]
     assert rows[1]["_old_key"] == '{"id":"1"}'
 

@@ -9,7 +9,7 @@ import pytest
 from pgoutput_record import SLOT, peek, record, scratch_database
 from pgoutput_reference import ReferenceDecoder
 from pgoutput_scenarios import SCENARIOS
-from pgoutput_support import XID_REFERENCE, assert_agrees, by_table, rows_of
+from pgoutput_support import XID_REFERENCE, Keys, assert_agrees, by_oid, by_table, rows_of
 from test_pgoutput_facts import replay
 from throwaway_postgres import throwaway_postgres
 
@@ -48,8 +48,9 @@ def test_random_workload_replays_to_the_tables_state(seed: int, postgres: str) -
         connection.execute("CREATE PUBLICATION p FOR TABLES IN SCHEMA s")
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", [SLOT])
         _work(connection, random.Random(seed))
-        batches = _decode_in_small_batches(database)
-        expected = ReferenceDecoder(XID_REFERENCE, KEYS).feed(peek(connection))
+        messages = peek(connection)
+        batches = _decode_in_small_batches(database, by_oid(messages, KEYS))
+        expected = ReferenceDecoder(XID_REFERENCE, by_oid(messages, KEYS)).feed(messages)
         assert by_table(rows_of(batches)) == by_table(expected)
         for name in TABLES:
             rows = [row for row in rows_of(batches) if row["table"] == ("s", name)]
@@ -80,9 +81,9 @@ def _statement(chance: random.Random) -> str:
     )
 
 
-def _decode_in_small_batches(database: str) -> list[Batch]:
+def _decode_in_small_batches(database: str, keys: Keys) -> list[Batch]:
     arguments = f"'{SLOT}', NULL, NULL, 'proto_version', '1', 'publication_names', 'p'"
-    decoder, batches = Decoder(XID_REFERENCE, KEYS), []
+    decoder, batches = Decoder(XID_REFERENCE, keys), []
     with adbc.connect(database) as connection, connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": "10000"})
         cursor.execute(f"SELECT data FROM pg_logical_slot_peek_binary_changes({arguments})")

@@ -11,10 +11,11 @@ import pytest
 import yaml
 from jinja2 import UndefinedError
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from stack.credentials import NAMES, ensure_credentials
-from stack.endpoints import dagster_yaml, endpoints, to_toml, write_endpoints
+from stack.endpoints import dagster_yaml, endpoints, ensure_instance, to_toml, write_endpoints
 from stack.render import render, write_private
 from stack.trino import trino_files
 
@@ -114,6 +115,19 @@ def test_dagster_is_told_the_driver_it_is_written_for(own):
     write_endpoints(own, PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
     assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster:")
+
+
+def test_dagsters_database_may_be_the_users_own(own, monkeypatch):
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgres://me:secret@db.example/runs")
+    ensure_instance(load_settings())
+    write_endpoints(own, PORTS, CREDENTIALS)
+    instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
+    assert instance["storage"]["postgres"]["postgres_url"] == "postgresql+psycopg2://me:secret@db.example/runs"
+
+
+def test_dagsters_database_is_asked_for_where_nothing_names_it(own):
+    with pytest.raises(LakehouseError, match="set LAKEHOUSE_DAGSTER__STORAGE_URL"):
+        ensure_instance(own)
 
 
 def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(own):

@@ -1,0 +1,92 @@
+"""Where a table stands after a read: nothing that was under way is forgotten when something else stops its records."""
+
+from dataclasses import replace
+
+import pytest
+
+from ingestion.describe import ColumnFacts, Leaf, TableFacts
+from ingestion.lanes import Kept
+from ingestion.planning import Course, conclude, plan_course
+from ingestion.state import Position, TableState
+from ingestion.survey import Outlook
+from lakehouse.declarations import RawTable
+from lakehouse.policies import LoadPolicy, RawPolicy
+
+TABLE = RawTable(
+    source="shop", name="orders", description="", columns=(),
+    raw=RawPolicy(relation="public.orders", key=("id",)), load=LoadPolicy(), maintenance=None, owners=(),
+)  # fmt: skip
+REFUSED = "column 'at' has a value that the lake cannot hold"
+
+
+def column(name: str, number: int, default: bool = False) -> ColumnFacts:
+    return ColumnFacts(
+        name=name, number=number, declared_type="integer", type_oid=23, type_name="int4", type_kind="b", typmod=-1,
+        stream_oid=23, stream_typmod=-1, output_function="pg_catalog.int4out", has_default_for_earlier_rows=default,
+        lake=name,
+    )  # fmt: skip
+
+
+FACTS = TableFacts(
+    oid=1, filenode=1, relkind="r", replica_identity="d", key=("id",), columns=(column("id", 1),),
+    relation=("public", "orders"),
+)  # fmt: skip
+
+
+def position(state: TableState, facts: TableFacts = FACTS) -> Position:
+    return Position("orders", 1, 100, state, 50, versions=(facts,), fingerprint="as it was")
+
+
+def looks(facts: TableFacts | None = FACTS, fingerprint: str = "as it was", problem: str | None = None) -> Outlook:
+    return Outlook(TABLE, fingerprint, facts, problem)
+
+
+def resumed(course: Course) -> Course:
+    """As `kept.resume` lands a parked table's spool."""
+    again = plan_course(replace(course.position, state="streaming", reason=None), looks(course.position.facts))
+    return conclude(again, Kept(), 300)
+
+
+@pytest.mark.parametrize("state", ["loading", "stale"])
+@pytest.mark.parametrize("stopped_by", ["a refused value", "a lost right"])
+def test_a_table_parked_before_it_was_whole_is_repaired_when_it_resumes(state: TableState, stopped_by: str) -> None:
+    if stopped_by == "a refused value":
+        parked = conclude(plan_course(position(state), looks()), Kept(parked=REFUSED), 200)
+    else:
+        parked = conclude(plan_course(position(state), looks(problem="no SELECT right")), Kept(), 200)
+    assert parked.position.state == "parked"
+    assert resumed(parked).position.state == "stale"
+
+
+def test_a_table_parked_while_it_streamed_streams_on() -> None:
+    parked = conclude(plan_course(position("streaming"), looks()), Kept(parked=REFUSED), 200)
+    assert resumed(parked).position.state == "streaming"
+
+
+def test_a_doubt_of_the_read_that_parks_a_table_outlasts_the_parking() -> None:
+    wider = replace(FACTS, columns=(*FACTS.columns, column("d", 2, default=True)))
+    course = plan_course(position("streaming"), looks(wider, "wider"))
+    parked = conclude(course, Kept(parked=REFUSED), 200)
+    assert "added with a default" in str(parked.position.doubt)
+    assert resumed(parked).position.state == "stale"
+
+
+def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repair() -> None:
+    parked = conclude(plan_course(position("streaming"), looks()), Kept(parked=REFUSED, stale="a row of no form"), 200)
+    assert resumed(parked).position.state == "stale"
+
+
+@pytest.mark.parametrize(("state", "then"), [("streaming", "streaming"), ("stale", "stale"), ("loading", "new")])
+def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableState, then: TableState) -> None:
+    course = conclude(
+        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")), Kept(), 200
+    )
+    assert course.position.state == then
+    assert [change.kind for change in course.changes] == ["table renamed"]
+
+
+def test_partitions_that_swap_their_names_begin_a_snapshot_anew() -> None:
+    root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0), Leaf(3, "public.b", 3, 0)))
+    swapped = replace(root, leaves=(Leaf(2, "public.b", 2, 0), Leaf(3, "public.a", 3, 0)))
+    course = conclude(plan_course(position("loading", root), looks(swapped, "swapped")), Kept(), 200)
+    assert course.position.state == "new"
