@@ -19,13 +19,22 @@ SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubi
 WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
 """
 
+# What a publication says beside its tables; `xmin` tells of a change that was taken back between two looks.
+_PUBLISHES = """
+SELECT concat_ws(',', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, p.puballtables, p.xmin,
+  (SELECT concat_ws(',', s.oid, s.xmin) FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))
+FROM pg_publication p WHERE p.pubname = %(publication)s
+"""
+
 _RELATION = f"""
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
   c.relreplident AS replica_identity, pg_relation_filenode(c.oid)::bigint AS filenode,
   c.xmin::text::bigint AS changed_by, has_table_privilege(c.oid, 'SELECT') AS readable,
-  coalesce(({_MEMBER})::bigint, 0) AS member, p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
+  coalesce(({_MEMBER})::bigint, 0) AS member, ({_PUBLISHES}) AS publishes,
+  p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
   p.rowfilter IS NOT NULL AS filtered,
   (SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %(publication)s) AS publishes_updates,
+  (SELECT pubviaroot FROM pg_publication WHERE pubname = %(publication)s) AS by_root,
   (pg_current_wal_insert_lsn() - '0/0')::bigint AS lsn
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_publication_tables p
@@ -78,7 +87,7 @@ SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.r
    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
   (SELECT string_agg(concat_ws(',', i.indexrelid, i.indisprimary, i.indisreplident, i.indkey::text), ';'
      ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
-  ({_MEMBER}),
+  ({_MEMBER}), ({_PUBLISHES}),
   (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
    JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
   CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
@@ -135,7 +144,8 @@ class Leaf:
 class TableFacts:
     """A table as the source has it, in the columns that are published and not excluded.
 
-    `member` is the oid of its membership in the publication (0: published otherwise), `hidden` are number and name of
+    `member` is the oid of its membership in the publication (0: published otherwise), `publishes` what the publication
+    says beside that, `hidden` are number and name of
     the columns that do not land, `lsn` is a position at which the table surely was as described: what the stream
     carries from there on is of this form or a newer one.
     """
@@ -152,6 +162,7 @@ class TableFacts:
     leaves: tuple[Leaf, ...] = ()
     hidden: tuple[tuple[int, str], ...] = ()
     lsn: int = 0
+    publishes: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""
@@ -211,7 +222,7 @@ def read_facts(
         oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"], replica_identity=identity,
         key=tuple(row["attname"] for row in key), columns=columns, relation=(schema, name),
         changed_by=relation["changed_by"], member=relation["member"], leaves=leaves, hidden=hidden,
-        lsn=relation["lsn"],
+        lsn=relation["lsn"], publishes=relation["publishes"],
     )  # fmt: skip
     return facts, problem or _problem_of_key(table, facts, {row["name"] for row in rows})
 
@@ -259,6 +270,11 @@ def _problem_of(table: RawTable, relation: dict[str, Any] | None, publication: s
         )
     if not relation["readable"]:
         return TableProblem(f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
+    if relation["relkind"] == "p" and relation["by_root"] is False:
+        return TableProblem(
+            f"{where}: publication {publication!r} publishes {table.raw.relation} by its partitions: "
+            "ALTER PUBLICATION … SET (publish_via_partition_root = true), then resume the table"
+        )
     if not relation["published"]:
         return TableProblem(
             f"{where}: {table.raw.relation} is not in publication {publication!r}: "

@@ -117,6 +117,8 @@ def doubt(before: TableFacts, now: TableFacts, truncated_by: Iterable[int] = ())
         return "the relation was dropped and made again"
     if before.member != now.member:
         return "it had left the publication for a while"
+    if before.publishes and before.publishes != now.publishes:
+        return "its publication was altered, and may have left changes out"
     if before.filenode != now.filenode and now.changed_by not in explained:
         return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
     if reason := _partition_doubt(before, now, explained):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import psycopg
-from pyiceberg.expressions import And, BooleanExpression, EqualTo
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan, Or
 from pyiceberg.table import Table
 
 from ingestion import state
@@ -76,6 +76,8 @@ def _land(
         plans = _plans(writer, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(writer.session, replay, plans) if plans else [])
         noticed = result.noticed.get(table.name, Kept())
+        if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
+            noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
             settle(writer, states, course.position)
@@ -104,6 +106,13 @@ def _land(
 
 def _records_of(source: str, table: str) -> BooleanExpression:
     return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
+
+
+def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) -> bool:
+    """Whether records are older than the table's newest snapshot: what they say may have been undone by then."""
+    older = And(EqualTo(term="epoch", value=epoch), LessThan(term="commit_lsn", value=point))
+    before = Or(LessThan(term="epoch", value=epoch), older)
+    return kept.scan(row_filter=And(mine, before), selected_fields=("epoch",)).to_arrow().num_rows > 0
 
 
 def _plans(

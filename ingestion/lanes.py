@@ -65,6 +65,8 @@ class Lane:
                     self.stale = str(reason)
                     bad |= dict.fromkeys(_places(kept), f"{NO_WAY_TO_TELL}: {reason}")
                     continue
+                if lacks_key(kept, self.target.key):
+                    self.stale = self.stale or "rows were changed under a replica identity without the declared key"
                 rows += self._convert(kept, columns, counts, bad)
         self.counts.absorb(counts)
         for part in rows:
@@ -198,6 +200,14 @@ def not_yet_there(batch: Batch, from_lsn: int) -> Batch | None:
         return None
     keep = pc.greater_equal(lsns, from_lsn)
     return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
+
+
+def lacks_key(batch: Batch, key: tuple[str, ...]) -> bool:
+    """Whether the batch has updates or deletes that do not tell which row they are of."""
+    relation = batch.relation
+    if relation.replica_identity == "f" or {c.name for c in relation.columns if c.is_key}.issuperset(key):
+        return False
+    return pc.any(pc.is_in(batch.meta.column("_op"), pa.array(["u", "d"]))).as_py() is True
 
 
 def _places(batch: Batch) -> list[tuple[int, int]]:

@@ -91,6 +91,7 @@ def conclude(course: Course, noticed: Kept, reached: int) -> Course:
     if course.before.versions and course.position.fingerprint != course.before.fingerprint:
         reason = reason or doubt(course.before.facts, position.facts, noticed.truncated_by)
         reason = reason or _moved(course.before, position)
+    reason = reason or _begun_anew(course.steps)
     if noticed.parked is not None:
         parked = replace(position, state="parked", reason=noticed.parked, doubt=reason or _unfinished(course.before))
         return replace(course, position=parked, aside=noticed.parked, effect="parked")
@@ -113,6 +114,13 @@ def _moved(before: Position, now: Position) -> str | None:
         new.get(oid, name) != name for oid, name in old.items()
     )
     return "it was renamed before its snapshot was finished" if renamed and before.state == "loading" else None
+
+
+def _begun_anew(taken: tuple[Step, ...]) -> str | None:
+    """Why rows that nobody has updated lack values: their former ones were set aside, and Postgres rewrote nothing."""
+    aside = {step.column for step in taken if step.action == "rename" and step.to.startswith(f"{step.column}__")}
+    anew = sorted(aside & {step.column for step in taken if step.action == "add"})
+    return f"column {', '.join(anew)} begins anew with another type" if anew else None
 
 
 def covered(positions: Mapping[str, Position], reached: int) -> tuple[str, ...]:

@@ -74,6 +74,12 @@ def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
 
 def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> None:
     records = records.combine_chunks()
+    if _oid(relation) not in plan.target.oids:
+        of_another = _picked(relation, records, min(plan.target.oids))
+        lanes.keep(
+            "quarantine", of_another, dict.fromkeys(_places(of_another), "of a relation that the table was before")
+        )
+        return
     while records.num_rows:
         try:
             batches, end = list(_decoded(plan.target, relation, records)), records.num_rows
@@ -81,7 +87,7 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
             end = error.index - 2
             batches = list(_decoded(plan.target, relation, records.slice(0, end)))
             rest = _picked(relation, records.slice(end, 1))
-            lanes.keep("quarantine", rest, {_place(rest): error.reason})
+            lanes.keep("quarantine", rest, dict.fromkeys(_places(rest), error.reason))
         bad = lanes.land(batches)
         for reasons in bad.values():
             lanes.keep("quarantine", _picked(relation, records.slice(0, end)), reasons)
@@ -110,15 +116,20 @@ def _decoded(target: TableTarget, relation: bytes, records: pa.Table) -> Iterato
         yield Batch(batch.relation, batch.values, pa.table(meta, schema=batch.meta.schema))
 
 
-def _picked(relation: bytes, records: pa.Table) -> pa.Table:
+def _oid(relation: bytes) -> int:
+    return int.from_bytes(relation[1:5], "big")
+
+
+def _picked(relation: bytes, records: pa.Table, oid: int | None = None) -> pa.Table:
+    """Records as the decoder picks them, of the relation or, for what must not be lost, as if of another."""
     count = records.num_rows
     columns = {
         "place": pc.divide(records.column("seq"), 2),
-        "oid": pa.repeat(pa.scalar(int.from_bytes(relation[1:5], "big"), pa.int64()), count),
+        "oid": pa.repeat(pa.scalar(oid or _oid(relation), pa.int64()), count),
     }
     return pa.table([columns.get(f.name, records.column(f.name) if f.name in records.column_names else None)
                      for f in PICKED_SCHEMA], schema=PICKED_SCHEMA)  # fmt: skip
 
 
-def _place(picked: pa.Table) -> tuple[int, int]:
-    return picked.column("commit_lsn")[0].as_py(), picked.column("place")[0].as_py()
+def _places(picked: pa.Table) -> list[tuple[int, int]]:
+    return list(zip(picked.column("commit_lsn").to_pylist(), picked.column("place").to_pylist(), strict=True))

@@ -177,13 +177,18 @@ def _read_chunk(plan: ChunkPlan, select: str) -> Written:
                 row += batch.num_rows
     except (adbc.Error, OSError) as error:
         reason = str(error).strip().splitlines()[0][:300]
-        if "invalid byte sequence" in reason:
+        if "invalid byte sequence" in reason or is_of_the_table(error):
             raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: snapshot: {reason}") from None
         raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
     except BadRow as error:
         raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None
     odd = write_odd(counts.texts, plan.unrepresentable, io, plan.file_bytes)
     return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
+
+
+def is_of_the_table(error: Exception) -> bool:
+    """Whether Postgres refuses this table alone: its data (SQLSTATE class 22), a right or a policy (42)."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("22", "42")
 
 
 def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

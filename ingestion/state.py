@@ -159,7 +159,7 @@ def restart_stream(
     )
     connection.execute(
         "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, facts = '{}',"
-        " state = CASE state WHEN 'streaming' THEN 'stale' WHEN 'resuming' THEN 'stale' WHEN 'loading' THEN 'new'"
+        " state = CASE state WHEN 'streaming' THEN 'stale' WHEN 'resuming' THEN 'new' WHEN 'loading' THEN 'new'"
         " ELSE state END WHERE source = %s",
         (source,),
     )

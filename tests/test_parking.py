@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from ingestion import bring_up, forget, pause, replay, resume
+from ingestion import bring_up, forget, pause, recover_source, replay, resume
 from lakehouse.catalog import load_table, open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
@@ -13,6 +13,7 @@ from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_u
 from tests.world import World, make_world, superuser
 
 pytestmark = pytest.mark.stack
+PEOPLE = {"people": RawPolicy(relation="public.people", key=("id",))}
 
 
 def meta(world: World, table: str) -> list[dict[str, Any]]:
@@ -106,6 +107,75 @@ def test_a_table_out_of_the_publication_for_a_while_is_repaired(settings: Settin
     assert {t.name: t.rows for t in report.tables}["orders"] == {"d": 1, "r": 1}
     assert_equal(world, "orders")
     assert_order_is_unique(world, "orders")
+
+
+ALL, SOME = "'insert, update, delete, truncate'", "'insert, truncate'"
+
+
+@pytest.mark.parametrize("looked_meanwhile", [True, False])
+def test_a_publication_that_left_changes_out_for_a_while_leads_to_a_repair(
+    settings: Settings, spark: Any, looked_meanwhile: bool
+) -> None:
+    world = begin(settings, spark)
+    world.sql(
+        f"ALTER PUBLICATION lakehouse SET (publish = {SOME})",
+        "UPDATE orders SET amount = 9 WHERE id = 2", "DELETE FROM lines",
+    )  # fmt: skip
+    if looked_meanwhile:
+        assert {"leaves out updates" in aside.reason for aside in world.ingest(spark).aside} == {True}
+    world.sql(f"ALTER PUBLICATION lakehouse SET (publish = {ALL})")
+    report = do(world, resume, spark, *TABLES) if looked_meanwhile else world.ingest(spark)
+    assert not report.aside
+    for table in TABLES:
+        assert_equal(world, table)
+
+
+def test_a_partitioned_table_that_is_published_by_its_partitions_is_parked(settings: Settings, spark: Any) -> None:
+    ddl = """CREATE TABLE events (id int PRIMARY KEY) PARTITION BY RANGE (id);
+    CREATE TABLE events_1 PARTITION OF events FOR VALUES FROM (0) TO (100)"""
+    world = make_world(settings, ddl, {"events": RawPolicy(relation="public.events", key=("id",))})
+    world.ingest(spark)
+    world.sql(
+        "ALTER PUBLICATION lakehouse SET (publish_via_partition_root = false)", "INSERT INTO events VALUES (1)",
+    )  # fmt: skip
+    assert "publish_via_partition_root = true" in world.ingest(spark).aside[0].reason
+    world.sql("ALTER PUBLICATION lakehouse SET (publish_via_partition_root = true)")
+    assert not do(world, resume, spark, "events").aside
+    assert_equal(world, "events")
+
+
+@pytest.mark.parametrize("looked_meanwhile", [True, False])
+def test_changes_under_another_replica_identity_lead_to_a_repair(
+    settings: Settings, spark: Any, looked_meanwhile: bool
+) -> None:
+    world = make_world(settings, "CREATE TABLE people (id int PRIMARY KEY, mail text NOT NULL UNIQUE)", PEOPLE)
+    world.sql("INSERT INTO people VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    world.ingest(spark)
+    world.sql(
+        "ALTER TABLE people REPLICA IDENTITY USING INDEX people_mail_key", "DELETE FROM people WHERE id = 1",
+        "UPDATE people SET id = 7 WHERE id = 2",
+    )  # fmt: skip
+    if looked_meanwhile:
+        assert "not within the replica identity" in world.ingest(spark).aside[0].reason
+    world.sql("ALTER TABLE people REPLICA IDENTITY DEFAULT", "UPDATE people SET mail = 'd' WHERE id = 3")
+    report = do(world, resume, spark, "people") if looked_meanwhile else world.ingest(spark)
+    assert not report.aside
+    assert_equal(world, "people")
+
+
+def test_what_was_spooled_before_a_recovery_does_not_bring_a_row_back(settings: Settings, spark: Any) -> None:
+    world = begin(settings, spark)
+    pause(world.settings, world.source.table("orders"))
+    world.sql("INSERT INTO orders VALUES (9, 'gone soon', 1, NULL)")
+    world.ingest(spark)
+    with superuser(settings) as admin:
+        admin.execute(f"SELECT pg_drop_replication_slot('lakehouse_{world.source.name}')")
+    with pytest.raises(LakehouseError, match="--recover"):
+        do(world, resume, spark, "orders")
+    world.sql("DELETE FROM orders WHERE id = 9")
+    recover_source(world.settings, world.declarations, world.source.name, spark)
+    do(world, replay, spark, "orders")
+    assert_equal(world, "orders")
 
 
 def test_a_value_that_the_policy_refuses_parks_its_table_until_the_declaration_allows_it(

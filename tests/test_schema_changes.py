@@ -121,6 +121,14 @@ def test_an_alteration_that_the_lake_cannot_follow_parks_the_table_until_the_use
     assert_order_is_unique(world, "items")
 
 
+def test_a_type_change_without_a_rewrite_restates_the_rows_too(settings: Settings, spark: Any) -> None:
+    world = begin(settings, spark, "a numeric(10,2) DEFAULT 1.25")
+    world.sql("ALTER TABLE items ALTER a TYPE numeric")
+    assert "a__numeric" in world.ingest(spark).aside[0].reason
+    do(world, resume, spark, "items")
+    assert {str(row["a"]) for row in world.current("items").values()} == {"1.25"}
+
+
 def test_a_truncate_is_no_doubt(settings: Settings, spark: Any) -> None:
     world = begin(settings, spark, "a text")
     world.sql("TRUNCATE items", "INSERT INTO items VALUES (1, 'new')")

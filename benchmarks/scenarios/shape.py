@@ -47,7 +47,7 @@ def long_history(bench: Bench) -> Results:
             result.add(cost.seconds, cost)
         bench.verify(connection, declarations)
     medians = [
-        (begin, round(statistics.median(result.runs[begin : begin + TOGETHER]), 3))
+        (float(begin), round(statistics.median(result.runs[begin : begin + TOGETHER]), 3))
         for begin in range(0, cycles, TOGETHER)
     ]
     result.plots["seconds by commits before"] = medians

@@ -92,7 +92,7 @@ def compare(
         kept = bounds(connection, facts.oid, key[0], key_range, where)
         chunks = tuple(plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes))
     url, size = writer.task_settings["url"], writer.limits.batch_bytes
-    read = SourceRead(writer.name, url, point.snapshot, size)
+    read = SourceRead(writer.name, table.name, url, point.snapshot, size)
     name = spark_relation(writer.settings.catalog_name, *iceberg.name()[-2:])
     with plain_errors():
         ours = source_digests(

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ingestion.describe import TableProblem
 from ingestion.repair.spelling import SpelledColumn, source_cell
-from ingestion.snapshot import Chunk
+from ingestion.snapshot import Chunk, is_of_the_table
 from ingestion.tasks import run_tasks
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import literal
@@ -30,6 +31,7 @@ class SourceRead:
     """Statements to run on the point's snapshot in one task. Travels by pickle; holds secrets."""
 
     source: str
+    table: str
     url: str
     snapshot: str
     batch_bytes: int
@@ -136,4 +138,6 @@ def _batches(read: SourceRead) -> Iterator[pa.RecordBatch]:
                 yield from cursor.fetch_record_batch()
     except adbc.Error as error:
         reason = str(error).strip().splitlines()[0][:300]
+        if is_of_the_table(error):
+            raise TableProblem(f"source {read.source!r}, table {read.table!r}: a comparison: {reason}") from None
         raise LakehouseError(f"source {read.source!r}: reading it for a comparison: {reason}") from None

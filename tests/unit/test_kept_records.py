@@ -14,6 +14,7 @@ from ingestion.lanes import Lanes
 from ingestion.meta_tables import ensure_meta
 from ingestion.pgoutput import Decoder
 from ingestion.pgoutput.tuples import without
+from ingestion.replay_task import ReplayPlan, replay
 from ingestion.rows import TableTarget
 from ingestion.writer import writable_metadata
 from tests.unit import pgoutput_encode as wire
@@ -78,3 +79,32 @@ def kept(catalog: SqlCatalog, target: TableTarget, stream: list[bytes]) -> list[
     (file,) = files["spool"]
     rows = pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
     return [(row["commit_lsn"], row["seq"], row["message"]) for row in rows]
+
+
+def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path) -> None:
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    for namespace in ("raw_shop", "meta"):
+        catalog.create_namespace(namespace)
+    raw = catalog.create_table("raw_shop.people", pa.schema([("id", pa.int64())]))
+    target = TableTarget(
+        "shop", "people", writable_metadata(raw, "c"), (), (TableFacts(1, 1, "r", "d", ("id",), ()),), frozenset(), {},
+        ("id",), "error", 0, 1, datetime.now(UTC),
+    )  # fmt: skip
+    meta = {name: ensure_meta(catalog, name) for name in ("spool", "quarantine", "unrepresentable")}
+    templates = {name: writable_metadata(table, "c") for name, table in meta.items()}
+    stream = [wire.begin(10), wire.relation(1, COLUMNS), wire.insert(1, FULL), wire.commit(10)]
+    lanes = Lanes([target], templates, raw.io, 1 << 20)
+    lanes.set_aside("people", "parked")
+    messages, decoder = pa.array(stream, pa.binary()), Decoder(1, {}, lanes.landing)
+    decoder.feed(messages)
+    lanes.keep("spool", decoder.pick(messages, lanes.aside))
+    with meta["spool"].transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+        append.append_data_file(lanes.close()[1]["spool"][0])
+    spool = meta["spool"].refresh()
+    made_again = replace(target, versions=(TableFacts(2, 2, "r", "d", ("id",), ()),))
+    tasks = tuple(spool.scan().plan_files())
+    result = replay(ReplayPlan(spool.metadata.model_dump_json(), tasks, made_again, templates, {}, 1 << 20))
+    assert not result.written
+    (file,) = result.meta_files["quarantine"]
+    (row,) = pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()
+    assert (row["message"], row["reason"]) == (wire.insert(1, FULL), "of a relation that the table was before")

@@ -90,3 +90,18 @@ def test_partitions_that_swap_their_names_begin_a_snapshot_anew() -> None:
     swapped = replace(root, leaves=(Leaf(2, "public.b", 2, 0), Leaf(3, "public.a", 3, 0)))
     course = conclude(plan_course(position("loading", root), looks(swapped, "swapped")), Kept(), 200)
     assert course.position.state == "new"
+
+
+def test_an_altered_publication_is_a_doubt_where_it_was_known_before() -> None:
+    before, now = replace(FACTS, publishes="t,t,t,t,t,f,800"), replace(FACTS, publishes="t,t,t,t,t,f,900")
+    assert (
+        conclude(plan_course(position("streaming", before), looks(now, "other")), Kept(), 200).position.state == "stale"
+    )
+    assert conclude(plan_course(position("streaming"), looks(now, "other")), Kept(), 200).position.state == "streaming"
+
+
+def test_a_column_that_begins_anew_is_a_doubt() -> None:
+    text = replace(column("a", 2), type_oid=25, type_name="text", stream_oid=25, declared_type="text")
+    before, now = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), text))
+    course = plan_course(position("streaming", before), looks(now, "other"), consent=True)
+    assert "column a begins anew" in str(conclude(course, Kept(), 200).position.reason)
