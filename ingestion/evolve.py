@@ -5,7 +5,7 @@ by their number (attnum), which a rename keeps and a drop with a new column of t
 stream nor the catalog can tell (a rewrite, a partition attached with its rows) is a doubt: the table is repaired.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
@@ -148,15 +148,23 @@ def _partition_doubt(before: TableFacts, now: TableFacts, explained: frozenset[i
     return None
 
 
-def steps(table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool) -> tuple[Step, ...]:
-    """How the raw table follows, columns as they are called in the lake.
+def steps(
+    table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool, earlier: Versions = ()
+) -> tuple[Step, ...]:
+    """How the raw table follows, columns as they are called in the lake; each step goes by the names that the one
+    before it has left.
 
     A type that Iceberg cannot widen to raises TableProblem, unless the user has given `consent`: then the old values
-    are set aside under a name of their own and the column begins anew.
+    are set aside under a name of their own and the column begins anew. So is a dropped column whose name another one
+    takes; `earlier` are the descriptions before `before` that rows may still be of.
     """
     old = {c.number: c for c in before.columns} if before.oid == now.oid else {}
     still_there = {c.number for c in now.columns} if old else set()
     by_lake = {c.lake: c for c in before.columns if c.number not in still_there}
+    known = [column for facts in (before, *reversed(earlier)) for column in facts.columns]
+    back = {(c.number, c.lake) for c in now.columns}  # a column that had been left out goes on where it was
+    taken = {c.lake.lower() for c in (*known, *now.columns)}
+    renames: dict[str, str] = {}
     found: list[Step] = []
     for column in now.columns:
         was = old.get(column.number) or by_lake.get(column.lake)
@@ -164,36 +172,69 @@ def steps(table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool
         if was is None:
             found.append(Step("add", column.lake, type=type_, doc=column.declared_type))
             continue
-        if was.lake != column.lake:
-            found.append(Step("rename", was.lake, to=column.lake))
         had = lake_type(table, was)
-        if had == type_:
-            continue
+        aside = None
         if widens(had, type_):
             found.append(Step("widen", column.lake, type=type_, doc=column.declared_type))
-        elif not widens(type_, had):  # a narrower type fits into what is there
+        elif had != type_ and not widens(type_, had):  # a narrower type fits into what is there
+            aside = unused(set_aside_name(was), taken)
             if not consent:
                 raise TableProblem(
                     f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and "
                     f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
                     f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
-                    f"far stay under the name {set_aside_name(was)})"
+                    f"far stay under the name {aside})"
                 )
-            found.append(Step("rename", was.lake, to=set_aside_name(was)))
+            taken.add(aside.lower())
             found.append(Step("add", column.lake, type=type_, doc=column.declared_type))
-    return tuple(found)
+        if aside or was.lake != column.lake:
+            renames[was.lake] = aside or column.lake
+    wanted = {name.lower() for name in (*renames.values(), *(s.column for s in found if s.action == "add"))}
+    for column in known:
+        if column.lake.lower() in wanted and column.lake not in renames and (column.number, column.lake) not in back:
+            renames[column.lake] = unused(set_aside_name(column), taken)
+            taken.add(renames[column.lake].lower())
+    return (*_in_sequence(renames, taken), *found)
+
+
+def _in_sequence(renames: dict[str, str], taken: Collection[str]) -> list[Step]:
+    """Renames that are meant all at once, one by one, so that each finds its name free."""
+    found, left = [], dict(renames)
+    while left:
+        free = (n for n, to in left.items() if to.lower() not in {other.lower() for other in left if other != n})
+        if (name := next(free, None)) is not None:
+            found.append(Step("rename", name, to=left.pop(name)))
+        else:  # a circle: one of it steps out of the way
+            name, to = left.popitem()
+            between = unused(name, taken)
+            left[between] = to
+            found.append(Step("rename", name, to=between))
+    return found
 
 
 def set_aside_name(column: ColumnFacts) -> str:
-    """Where the values of a former type stay."""
+    """Where the values of a former type, or of a column that is gone, stay."""
     return f"{column.lake}__{column.type_name.lstrip('_')}"
 
 
-def rename_in(versions: Versions, renames: Mapping[str, str]) -> Versions:
-    """Earlier descriptions with the names that their columns have in the lake by now."""
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, longer where it is taken; `taken` are in lower case, as Trino compares."""
+    while name.lower() in taken:
+        name += "_"
+    return name
+
+
+def rename_in(versions: Versions, steps: Iterable[Step]) -> Versions:
+    """Earlier descriptions with the names that their columns have in the lake once the steps are taken."""
+    renames = [(step.column, step.to) for step in steps if step.action == "rename"]
+
+    def by_now(name: str) -> str:
+        for column, to in renames:
+            name = to if name == column else name
+        return name
+
     return tuple(
-        replace(facts, columns=tuple(replace(c, lake=renames.get(c.lake, c.lake)) for c in facts.columns))
-        for facts in versions
+        replace(facts, columns=tuple(replace(c, lake=by_now(c.lake)) for c in facts.columns)) for facts in versions
     )
 
 

@@ -20,6 +20,7 @@ from ingestion.context import (
     settle,
     target,
 )
+from ingestion.describe import TableProblem
 from ingestion.lanes import Kept
 from ingestion.load_changes import schema_change_files
 from ingestion.meta_tables import ensure_meta
@@ -49,7 +50,11 @@ def resume(writer: Writer, connection: Connection, states: Connection, outlook: 
     if course.aside is not None:
         settle(writer, states, course.position)
         return {}
-    return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
+    try:
+        return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
+    except TableProblem as problem:
+        settle(writer, states, replace(position, state="parked", reason=str(problem)))
+        return {}
 
 
 def replay_kept(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> None:
@@ -69,7 +74,8 @@ def _land(
     table, stream = outlook.table, state.read_stream(states, writer.name)
     assert stream is not None
     with begin_cycle(writer, states, stream.epoch) as cycle:
-        iceberg = follow_source(writer.catalog.load_table(table.identifier), course.steps)
+        iceberg = writer.catalog.load_table(table.identifier)
+        iceberg = follow_source(iceberg, table, course.steps, course.before.followed, course.position.facts)
         kept = ensure_meta(writer.catalog, place)
         mine = _records_of(writer.name, table.name)
         register(states, writer, cycle, [iceberg])

@@ -26,12 +26,13 @@ from ingestion.context import (
     register,
     target,
 )
+from ingestion.describe import TableProblem
 from ingestion.lanes import Kept
 from ingestion.live import LiveStream
 from ingestion.meta_tables import ensure_meta
 from ingestion.planning import Course, conclude, covered, plan_course
 from ingestion.publish import Cut, Outdated, Publication, publish
-from ingestion.raw_tables import follow_source
+from ingestion.raw_tables import follow_source, is_under_way
 from ingestion.source import SourceNow
 from ingestion.survey import Outlook, unaltered
 from ingestion.tasks import run_tasks
@@ -61,7 +62,8 @@ def load_changes(
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
     with begin_cycle(writer, states, stream.epoch) as cycle:
         received = live.below(now.lsn) if live else None
-        if received is not None and not len(received):
+        follows = any(course.steps for course in courses.values())  # which an alteration asks for that comes alone
+        if received is not None and not len(received) and not follows:
             result = ChangeResult((), {}, {}, None)
         else:
             result = _read(writer, connection, states, cycle, courses, outlooks, now, received)
@@ -103,6 +105,7 @@ def _read(
     now: SourceNow,
     received: pa.Array | None,
 ) -> ChangeResult:
+    """The tables follow their source first; `courses` then park one that cannot."""
     tables = {name: outlooks[name].table for name, course in courses.items() if course.position.versions}
     loaded = writer.catalog.load_tables([table.identifier for table in tables.values()])
     if gone := [".".join(table.identifier) for table in tables.values() if table.identifier not in loaded]:
@@ -111,7 +114,15 @@ def _read(
             f"with `lakehouse ingest --resnapshot {writer.name}.<table>`"
         )
     icebergs = {name: loaded[table.identifier] for name, table in tables.items()}
-    icebergs |= {n: follow_source(icebergs[n], courses[n].steps) for n in icebergs if courses[n].steps}
+    for name, iceberg in icebergs.items():
+        course, outlook = courses[name], outlooks[name]
+        if course.aside is None and course.before.versions:
+            followed, facts = course.before.followed, course.position.facts
+            try:
+                if course.steps or is_under_way(iceberg, followed):
+                    icebergs[name] = follow_source(iceberg, outlook.table, course.steps, followed, facts)
+            except TableProblem as problem:
+                courses[name] = plan_course(course.before, replace(outlook, problem=str(problem)))
     meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")
     register(states, writer, cycle, icebergs.values())
     plan = ChangePlan(

@@ -122,7 +122,10 @@ def _register(
             position = positions.get(table.name) or state.Position(table.name, stream.epoch, 0, "new")
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
-                loading.append(_begin(writer, connection, states, outlook, position, point))
+                try:
+                    loading.append(_begin(writer, connection, states, outlook, position, point))
+                except TableProblem as problem:  # after which the point is made anew, for the others
+                    _park(writer, states, position, problem)
     with states.transaction():
         leases.check(states, writer.lease, writer.limits.lease_seconds)
         current = state.read_stream(states, writer.name)
@@ -143,7 +146,7 @@ def _begin(
     assert facts is not None
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
-    iceberg = follow_source(iceberg, steps(table, before, facts, consent=True))
+    iceberg = follow_source(iceberg, table, steps(table, before, facts, consent=True), before, facts)
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, doubt=None)
     if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
         kept = replace(described, versions=(*position.versions, facts))
@@ -174,10 +177,14 @@ def _contained(
             return load(group)
         except TableProblem as problem:
             culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
-            parked = replace(culprit.position, state="parked", reason=str(problem), versions=(), fingerprint="")
-            settle(writer, states, parked)
+            _park(writer, states, culprit.position, problem)
             group = [_rest(writer, states, item) for item in group if item is not culprit]
     return {}
+
+
+def _park(writer: Writer, states: Connection, position: state.Position, problem: TableProblem) -> None:
+    """Until it is resumed, which reads it anew."""
+    settle(writer, states, replace(position, state="parked", reason=str(problem), versions=(), fingerprint=""))
 
 
 def _rest(writer: Writer, states: Connection, item: _Loading) -> _Loading:

@@ -50,9 +50,9 @@ def _follow(position: Position, outlook: Outlook, consent: bool) -> tuple[Versio
     versions = position.versions if known else (*position.versions, outlook.facts)
     taken: tuple[Step, ...] = ()
     for after in range(len(position.versions) - position.unfollowed, len(versions)):
-        found = steps(outlook.table, versions[after - 1], versions[after], consent=consent)
-        renames = {step.column: step.to for step in found if step.action == "rename"}
-        versions = (*rename_in(versions[:after], renames), *versions[after:])
+        earlier, before, now = versions[: after - 1], versions[after - 1], versions[after]
+        found = steps(outlook.table, before, now, consent=consent, earlier=earlier)
+        versions = (*rename_in(versions[:after], found), *versions[after:])
         taken += found
     return versions, taken
 

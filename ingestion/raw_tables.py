@@ -1,7 +1,8 @@
 """Raw tables: the source's columns with faithful types, then the metadata columns, partitioned by commit day."""
 
-import re
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
+from hashlib import md5
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -20,6 +21,7 @@ from pyiceberg.types import (
 
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import Step, lake_type, widens
+from ingestion.lake_columns import LakeColumn, stepped
 from ingestion.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.declarations import RawTable
 
@@ -35,7 +37,8 @@ METADATA: tuple[tuple[str, IcebergType, str], ...] = (
     ("_old_key", StringType(), "JSON of the previous key on the c of a key change"),
 )
 PARTITION_BY = "_committed_at"
-FORMERLY = "lakehouse.formerly."  # property of a raw table: what a renamed column was called before
+# Properties of a raw table: what a renamed column was called before; what the newest alteration began with.
+FORMERLY, BEGUN = "lakehouse.formerly.", "lakehouse.altered-from"
 
 
 def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
@@ -70,48 +73,76 @@ def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) ->
     )
 
 
-def follow_source(iceberg: Table, steps: Iterable[Step]) -> Table:
-    """Takes the steps that are not taken yet: repeating them, after a crash in between, changes nothing.
+def follow_source(
+    iceberg: Table, table: RawTable, steps: Iterable[Step], followed: TableFacts, now: TableFacts
+) -> Table:
+    """Takes the steps that lead from the description that the table has `followed` to the one of `now`.
 
-    Renames come first and by themselves, because one of them may make room for a column that is added. Columns keep
-    their field ids, so earlier snapshots and files stay readable.
+    Repeating them, or others from the same beginning, ends as if nothing had been done before: a cycle may be killed,
+    or the table altered once more, before the new description is kept. Columns keep their field ids, so earlier
+    snapshots and files stay readable. Raises TableProblem when a column of `now` would not have its place.
     """
-    steps = list(steps)
-    there = {field.name: field.field_type for field in iceberg.schema().fields}
-    renames = [s for s in steps if s.action == "rename" and s.column in there and s.to not in there]
-    moved = {step.column for step in renames}
-    renames += [
-        Step("rename", step.column, to=_named_by_type(step.column, there[step.column]))
-        for step in steps
-        if step.action == "add" and step.type is not None and step.column in there.keys() - moved
-        and not _fits(there[step.column], step.type)
-    ]  # fmt: skip
-    if renames:
-        with iceberg.transaction() as transaction:
-            transaction.set_properties({f"{FORMERLY}{step.to}": step.column for step in renames})
+    here = {field.field_id: field for field in iceberg.schema().fields}
+    begun = _schema_at(iceberg, followed)
+    columns = {f.name: LakeColumn(f.field_type, f.doc or "", f.field_id) for f in begun.fields if f.field_id in here}
+    known = {column.field_id for column in columns.values()}
+    made = {f.name: LakeColumn(f.field_type, f.doc or "", f.field_id) for f in here.values() if f.field_id not in known}
+    wanted = stepped(columns, steps, made)
+    _check_places(table, now, wanted)
+    renames = {
+        here[c.field_id].name: name for name, c in wanted.items() if c.field_id and here[c.field_id].name != name
+    }
+    with iceberg.transaction() as transaction:
+        if renames or any(column.field_id is None for column in wanted.values()):
+            was = {
+                FORMERLY + to: "\n".join((name, *formerly(name, iceberg.properties))) for name, to in renames.items()
+            }
+            transaction.set_properties(was | {BEGUN: f"{_digest(followed)} {begun.schema_id}"})
             with transaction.update_schema() as update:
-                for step in renames:
-                    update.rename_column(step.column, step.to)
-        iceberg = iceberg.refresh()
-    types = {field.name: field.field_type for field in iceberg.schema().fields}
-    with iceberg.update_schema() as update:
-        for step in steps:
-            if step.action == "rename" or step.type is None:
-                continue
-            if step.column not in types:
-                update.add_column(step.column, step.type, doc=step.doc)
-            elif widens(types[step.column], step.type):
-                update.update_column(step.column, step.type, doc=step.doc)
+                for name, to in renames.items():
+                    update.rename_column(name, to)
+        with transaction.update_schema() as update:  # by itself: a rename may have made room for a column that is added
+            for name, column in wanted.items():
+                if column.field_id is None:
+                    update.add_column(name, column.type, doc=column.doc)
+                elif widens(here[column.field_id].field_type, column.type):
+                    update.update_column(name, column.type, doc=column.doc)
     return iceberg.refresh()
 
 
-def _named_by_type(column: str, type_: IcebergType) -> str:
-    return f"{column}__{re.sub(r'[^a-z0-9]+', '_', str(type_))}".rstrip("_")
+def formerly(name: str, properties: Mapping[str, str]) -> tuple[str, ...]:
+    """What a column of the raw table was called before, the latest first."""
+    return tuple(filter(None, properties.get(FORMERLY + name, "").split("\n")))
 
 
-def _fits(there: IcebergType, wanted: IcebergType) -> bool:
-    """Whether a column that is there already, from an earlier life of the source's, can hold the wanted type."""
-    return there == wanted or widens(there, wanted) or widens(wanted, there)
+def _schema_at(iceberg: Table, followed: TableFacts) -> Schema:
+    """The schema that the steps from this description on began with: some of them may be taken already."""
+    if not is_under_way(iceberg, followed):
+        return iceberg.schema()
+    return iceberg.schemas().get(int(iceberg.properties[BEGUN].split()[1]), iceberg.schema())
+
+
+def is_under_way(iceberg: Table, followed: TableFacts) -> bool:
+    """Whether steps from this description on were taken by a cycle that did not come to its end.
+
+    There may be none to take any more, when the source was altered back: then those are undone.
+    """
+    return BEGUN in iceberg.properties and iceberg.properties[BEGUN].startswith(_digest(followed))
+
+
+def _digest(facts: TableFacts) -> str:
+    return md5(json.dumps(facts.to_json()).encode(), usedforsecurity=False).hexdigest()
+
+
+def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeColumn]) -> None:
+    for column in facts.columns:
+        type_, there = lake_type(table, column), wanted.get(column.lake)
+        if there is None or not (there.type == type_ or widens(type_, there.type)):
+            raise TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {column.name!r} has no place in the lake, "
+                f"where {column.lake!r} is {there.type if there else 'missing'}: "
+                f"`lakehouse ingest --resnapshot {table.source}.{table.name}`"
+            )
 
 
 def check_names(table: RawTable, facts: TableFacts) -> None:

@@ -1,6 +1,6 @@
 """Source text and metadata to rows of a raw table, in columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -85,15 +85,16 @@ def raw_rows(
 
     `values` holds text, or what arrives typed, by source column name, `meta` the decoder's metadata columns, `columns`
     what the values are (the newest description by default). Columns that are not carried become null. Raises
-    TableProblem under the policy `error`, naming table and column, BadRow for a text that its type never prints,
-    NeedsText for a typed value outside of the lake's type.
+    TableProblem under the policy `error`, and for values without a place in the lake, naming table and column, BadRow
+    for a text that its type never prints, NeedsText for a typed value outside of the lake's type.
     """
     columns = target.columns if columns is None else columns
     by_name: dict[str, pa.Array] = {}
     for column in columns:
         text = _column(values, column.name)
-        if text is not None:
-            by_name[column.lake] = _land(target, column, text, meta, counts)
+        landed = None if text is None else _land(target, column, text, meta, counts)
+        if landed is not None:
+            by_name[column.lake] = _placed(target, column, landed, schema, by_name.keys())
     counts.add(meta)
     by_name |= {name: meta.column(name) for name in meta.column_names}
     by_name["_unchanged"] = _lake_names(meta.column("_unchanged"), columns)
@@ -127,6 +128,20 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
         counts.unrepresentable[column.lake] = counts.unrepresentable.get(column.lake, 0) + converted.unrepresentable
         counts.texts.append(_odd_texts(target, column, converted.rows, converted.texts, meta))
     return converted.array
+
+
+def _placed(target: TableTarget, column: ColumnFacts, landed: Any, schema: pa.Schema, taken: Collection[str]) -> Any:
+    """The values in the type of their column in the lake. One that the lake lacks would lose them without a word."""
+    place = schema.get_field_index(column.lake)
+    if place >= 0 and column.lake not in taken:
+        try:
+            return _as(landed, schema.field(place).type, len(landed))
+        except pa.ArrowException:
+            pass
+    raise TableProblem(
+        f"source {target.source!r}, table {target.name!r}: the values of column {column.name!r} have no place in the "
+        f"lake's {column.lake!r}: `lakehouse ingest --resnapshot {target.source}.{target.name}`"
+    )
 
 
 def _odd_texts(target: TableTarget, column: ColumnFacts, rows: pa.Array, texts: pa.Array, meta: pa.Table) -> pa.Table:

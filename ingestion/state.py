@@ -105,6 +105,11 @@ class Position:
         return self.versions[-1]
 
     @property
+    def followed(self) -> TableFacts:
+        """The newest description that the raw table follows."""
+        return self.versions[-1 - self.unfollowed]
+
+    @property
     def lands(self) -> bool:
         """Whether its records land rather than being spooled."""
         return self.state in ("streaming", "loading", "stale")

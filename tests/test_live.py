@@ -96,6 +96,19 @@ def test_an_alteration_is_followed_on_the_stream(source: Cluster, settings: Sett
         until(lambda: sum(row.get("remark") == "n" for row in world.current("orders").values()) == 25)
 
 
+def test_an_alteration_without_a_change_is_followed_on_the_stream(
+    source: Cluster, settings: Settings, spark: Any
+) -> None:
+    """Its column was never added: a cycle without a message took the table for followed."""
+    with streaming(source, settings, spark) as world:
+        insert(world, 21, 21)
+        assert_arrives(world, 21)
+        world.sql("ALTER TABLE orders ADD COLUMN remark text")
+        time.sleep(3)
+        world.sql("UPDATE orders SET remark = 'n' WHERE id <= 5")
+        until(lambda: sum(row.get("remark") == "n" for row in world.current("orders").values()) == 5)
+
+
 def test_a_lost_stream_costs_nothing_but_a_peek(source: Cluster, settings: Settings, spark: Any) -> None:
     with streaming(source, settings, spark) as world:
         for first in (21, 121, 221):

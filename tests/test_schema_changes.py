@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ingestion import resume
+from ingestion import pause, resume
 from lakehouse.catalog import open_catalog
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
@@ -51,8 +51,10 @@ def begin(settings: Settings, spark: Any, ddl: str) -> World:
         ("a numeric(8,2) DEFAULT 1.25", "ALTER a TYPE numeric(12,2)", {"c": 1, "u": 1}, "type changed"),
         ("a int DEFAULT 7", "ALTER a TYPE int USING a * 2", {"c": 1, "u": 1, "r": 3}, "table stale"),
         ("a varchar(5) DEFAULT 'v'", "ALTER a TYPE text", {"c": 1, "u": 1}, "type changed"),
+        ("a int DEFAULT 7, a_new bigint DEFAULT 8", "DROP a; ALTER TABLE items RENAME a_new TO a", {"c": 1, "u": 1},
+         "column renamed"),
     ],
-)
+)  # fmt: skip
 def test_an_alteration_takes_effect_and_every_row_reads_as_in_postgres(
     settings: Settings, spark: Any, ddl: str, alter: str, added: dict[str, int], kind: str
 ) -> None:
@@ -127,6 +129,21 @@ def test_a_type_change_without_a_rewrite_restates_the_rows_too(settings: Setting
     assert "a__numeric" in world.ingest(spark).aside[0].reason
     do(world, resume, spark, "items")
     assert {str(row["a"]) for row in world.current("items").values()} == {"1.25"}
+
+
+def test_a_column_added_and_renamed_while_the_table_is_paused_keeps_its_values(settings: Settings, spark: Any) -> None:
+    """Those that came under the new name were discarded."""
+    world = begin(settings, spark, "z text DEFAULT 'z'")
+    pause(world.settings, world.source.table("items"))
+    world.sql("ALTER TABLE items ADD a text", "INSERT INTO items VALUES (4, 'z', 'first')")
+    world.ingest(spark)
+    world.sql("ALTER TABLE items RENAME a TO b", "INSERT INTO items VALUES (5, 'z', 'second')")
+    world.ingest(spark)
+    do(world, resume, spark, "items")
+    assert_equal(world, "items")
+    world.sql("UPDATE items SET b = 'third' WHERE id = 1")
+    assert rows_of(world.ingest(spark), "items") == {"u": 1}
+    assert_equal(world, "items")
 
 
 def test_a_truncate_is_no_doubt(settings: Settings, spark: Any) -> None:

@@ -20,7 +20,7 @@ from pyiceberg.types import (
 )
 
 from ingestion.describe import ColumnFacts, TableFacts
-from ingestion.raw_tables import FORMERLY
+from ingestion.raw_tables import formerly
 from lakehouse.declarations import RawTable
 from lakehouse.sql import ident, spark_literal
 
@@ -104,11 +104,7 @@ def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple
 
 
 def _names(column: ColumnFacts, properties: Mapping[str, str]) -> frozenset[str]:
-    names, former = [column.name], column.lake
-    while former and former not in names[1:]:
-        names.append(former)
-        former = properties.get(f"{FORMERLY}{former}", "")
-    return frozenset(names)
+    return frozenset((column.name, column.lake, *formerly(column.lake, properties)))
 
 
 def source_cell(text: str) -> str:

@@ -1,0 +1,293 @@
+"""Renames into a name that is taken, or was: every value lands in the column that the source has it in.
+
+They were dropped without a word: new values came nowhere, or into a column that the source had dropped.
+"""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import Table
+from pyiceberg.types import IntegerType, StringType
+
+from ingestion import load_changes
+from ingestion.context import Cycle
+from ingestion.describe import ColumnFacts, TableFacts, TableProblem
+from ingestion.evolve import Step, rename_in, steps
+from ingestion.lake_columns import LakeColumn, stepped
+from ingestion.lanes import Kept
+from ingestion.planning import conclude, plan_course
+from ingestion.raw_tables import ensure_raw_table, follow_source, formerly, is_under_way
+from ingestion.rows import Counts, TableTarget, raw_rows
+from ingestion.snapshot import Point, rows_at
+from ingestion.source import SourceNow
+from ingestion.state import Position
+from ingestion.survey import Outlook
+from ingestion.writer import TableWriter, writable_metadata
+from lakehouse.declarations import RawTable
+from lakehouse.policies import LoadPolicy, RawPolicy
+
+TABLE = RawTable(
+    source="shop", name="items", description="", columns=(), raw=RawPolicy(relation="public.items", key=("id",)),
+    load=LoadPolicy(), maintenance=None, owners=(),
+)  # fmt: skip
+TYPES = {"int4": (23, "integer"), "int8": (20, "bigint"), "text": (25, "text")}
+Values = dict[str, str | None]
+
+
+def facts(lsn: int, *columns: tuple[str, int, str]) -> TableFacts:
+    return TableFacts(
+        oid=1, filenode=1, relkind="r", replica_identity="d", key=("id",), relation=("public", "items"), lsn=lsn,
+        columns=tuple(
+            ColumnFacts(
+                name=name, number=number, declared_type=TYPES[kind][1], type_oid=TYPES[kind][0], type_name=kind,
+                type_kind="b", typmod=-1, stream_oid=TYPES[kind][0], stream_typmod=-1, output_function="", lake=name,
+            )
+            for name, number, kind in (("id", 1, "int4"), *columns)
+        ),
+    )  # fmt: skip
+
+
+A, B, C = ("a", 2, "text"), ("b", 3, "text"), ("c", 4, "text")
+A_NEW = ("a_new", 3, "text")
+# how the table looks time after time, its state meanwhile, a row before (by number), one after, and how both read then
+SCENARIOS: dict[str, tuple[list[tuple[tuple[str, int, str], ...]], bool, Values, Values, list[dict[str, Any]]]] = {
+    "added, then renamed, while paused": (
+        [(), (A,), (("b", 2, "text"),)], True, {}, {"b": "new"}, [{"b": None}, {"b": "new"}],
+    ),
+    "renamed twice while paused": (
+        [(A,), (("b", 2, "text"),), (("c", 2, "text"),)], True, {"a": "old"}, {"c": "new"},
+        [{"c": "old"}, {"c": "new"}],
+    ),
+    "a chain at once": (
+        [(A, A_NEW), (("a_old", 2, "text"), ("a", 3, "text"))], False, {"a": "1", "a_new": "2"},
+        {"a_old": "3", "a": "4"}, [{"a_old": "1", "a": "2"}, {"a_old": "3", "a": "4"}],
+    ),
+    "into the name of a dropped column": (
+        [(A, A_NEW), (("a", 3, "text"),)], False, {"a": "gone", "a_new": "2"}, {"a": "4"},
+        [{"a": "2", "a__text": "gone"}, {"a": "4", "a__text": None}],
+    ),
+    "into the name of a dropped column of a narrower type": (
+        [(("a", 2, "int4"), ("a_new", 3, "int8")), (("a", 3, "int8"),)], False, {"a": "7", "a_new": "8"},
+        {"a": "3000000000"}, [{"a": 8, "a__int4": 7}, {"a": 3000000000, "a__int4": None}],
+    ),
+    "into the name of a dropped column of another type": (
+        [(("a", 2, "int4"), A_NEW), (("a", 3, "text"),)], False, {"a": "7", "a_new": "x"}, {"a": "abc"},
+        [{"a": "x", "a__int4": 7}, {"a": "abc", "a__int4": None}],
+    ),
+    "into the name of a column that was dropped before": (
+        [(A, A_NEW), (A_NEW,), (("a", 3, "text"),)], False, {"a": "gone", "a_new": "2"}, {"a": "4"},
+        [{"a": "2", "a__string": "gone"}, {"a": "4", "a__string": None}],
+    ),
+    "… while paused": (
+        [(A, A_NEW), (A_NEW,), (("a", 3, "text"),)], True, {"a": "gone", "a_new": "2"}, {"a": "4"},
+        [{"a": "2", "a__text": "gone"}, {"a": "4", "a__text": None}],
+    ),
+    "swapped": (
+        [(A, B), (("b", 2, "text"), ("a", 3, "text"))], False, {"a": "1", "b": "2"}, {"a": "3", "b": "4"},
+        [{"b": "1", "a": "2"}, {"a": "3", "b": "4"}],
+    ),
+    "swapped and back while paused, and once more": (
+        [(A, B), (("b", 2, "text"), ("a", 3, "text")), (A, B), (("b", 2, "text"), ("a", 3, "text"))], True,
+        {"a": "1", "b": "2"}, {"a": "3", "b": "4"}, [{"b": "1", "a": "2"}, {"a": "3", "b": "4"}],
+    ),
+    "round in a circle": (
+        [(A, B, C), (("b", 2, "text"), ("c", 3, "text"), ("a", 4, "text"))], False, {"a": "1", "b": "2", "c": "3"},
+        {"a": "4"}, [{"b": "1", "c": "2", "a": "3"}, {"a": "4", "b": None, "c": None}],
+    ),
+    "only the case of a letter": (
+        [(A,), (("A", 2, "text"),)], False, {"a": "1"}, {"A": "2"}, [{"A": "1"}, {"A": "2"}],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> SqlCatalog:
+    return SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+
+
+def rows_of(iceberg: Table, form: TableFacts, values: Values, lsn: int, mask: dict[str, Any] | None = None) -> pa.Table:
+    target = TableTarget(
+        "shop", "items", "", form.columns, (form,), frozenset(), mask or {}, ("id",), "error", 0, 1, datetime.now(UTC)
+    )
+    schema = TableWriter(writable_metadata(iceberg, "c"), iceberg.io, 1).schema
+    texts = {name: pa.array([value], pa.string()) for name, value in values.items()}
+    return raw_rows(target, texts, rows_at(Point(lsn, "", datetime.now(UTC)), "c", 0, 1), schema, Counts())
+
+
+def read(iceberg: Table) -> list[dict[str, Any]]:
+    rows = sorted(iceberg.scan().to_arrow().to_pylist(), key=lambda row: row["_commit_lsn"])
+    return [{name: value for name, value in row.items() if name != "id" and name[0] != "_"} for row in rows]
+
+
+def columns_of(iceberg: Table) -> list[tuple[int, str, str]]:
+    return [(field.field_id, field.name, str(field.field_type)) for field in iceberg.schema().fields]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog, scenario: str, killed: bool) -> None:
+    looks, paused, before, after, expected = SCENARIOS[scenario]
+    forms = [facts(100 + i, *columns) for i, columns in enumerate(looks)]
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    iceberg.append(rows_of(iceberg, forms[0], before, 10))
+    position = Position("items", 1, 100, "paused" if paused else "streaming", 50, versions=(forms[0],), fingerprint="0")
+    for i, form in enumerate(forms[1:], 1):
+        seen = Outlook(TABLE, str(i), form)
+        if paused:
+            position = plan_course(position, seen).position
+            if i < len(looks) - 1:
+                continue
+            position = replace(position, state="streaming")
+        course = plan_course(position, seen)
+        assert course.aside is None
+        for _ in range(1 + killed):
+            iceberg = follow_source(iceberg, TABLE, course.steps, position.followed, course.position.facts)
+            described = columns_of(iceberg)
+        assert columns_of(catalog.load_table(TABLE.identifier)) == described
+        old_forms = course.position.versions
+        position = conclude(course, Kept(), 200 + i).position
+    assert [len({c.lake for c in form.columns}) for form in old_forms] == [len(form.columns) for form in old_forms]
+    iceberg.append(rows_of(iceberg, position.facts, after, 20))
+    assert read(iceberg) == expected
+    if paused or len(looks) == 2:  # the spool, and the stream, have rows of the first form still
+        iceberg.append(rows_of(iceberg, old_forms[0], before, 30))
+        assert read(iceberg)[-1] == expected[0]
+
+
+def test_a_table_that_is_altered_again_before_the_steps_are_kept_follows_from_where_it_was(catalog: SqlCatalog) -> None:
+    begun = facts(1, A, B, C)
+    iceberg = ensure_raw_table(catalog, TABLE, begun)
+    iceberg.append(rows_of(iceberg, begun, {"a": "1", "b": "2", "c": "3"}, 10))
+    for then in (
+        facts(2, ("b", 2, "text"), ("a", 3, "text"), C),
+        facts(3, ("z", 2, "text"), ("a", 4, "text"), ("e", 5, "int4")),
+        facts(4, ("b", 2, "text"), ("c", 3, "text"), ("a", 4, "text"), ("d", 5, "int4")),
+    ):
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, then, consent=False), begun, then)
+    (row,) = read(iceberg)
+    assert {name: row[name] for name in "abcd"} == {"b": "1", "c": "2", "a": "3", "d": None}
+
+
+def test_a_swap_is_swapped_back(catalog: SqlCatalog) -> None:
+    forms = [facts(1, A, B), facts(2, ("b", 2, "text"), ("a", 3, "text")), facts(3, A, B)]
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    first = columns_of(iceberg)
+    for before, now in [*pairwise(forms)] * 2:
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now)
+        assert (columns_of(iceberg) == first) == (now == forms[2])
+
+
+def test_an_alteration_that_was_begun_and_is_taken_back_is_undone(catalog: SqlCatalog) -> None:
+    begun, swapped = facts(1, A, B), facts(2, ("b", 2, "text"), ("a", 3, "text"))
+    iceberg = ensure_raw_table(catalog, TABLE, begun)
+    there = columns_of(iceberg)
+    iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, swapped, consent=False), begun, swapped)
+    assert is_under_way(iceberg, begun) and not is_under_way(iceberg, swapped)
+    assert columns_of(follow_source(iceberg, TABLE, (), begun, begun)) == there
+
+
+def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables = {name: TABLE.model_copy(update={"name": name}) for name in ("bad", "good")}
+    outlooks = {name: Outlook(table, "1", facts(2, A, B)) for name, table in tables.items()}
+    courses = {
+        name: plan_course(Position(name, 1, 100, "streaming", versions=(facts(1, A),), fingerprint="0"), outlook)
+        for name, outlook in outlooks.items()
+    }
+    lake = {tables["bad"].identifier: facts(1), tables["good"].identifier: facts(1, A)}
+    icebergs = {table.identifier: ensure_raw_table(catalog, table, lake[table.identifier]) for table in tables.values()}
+    for name in ("meta_metadata", "register", "stream_url"):
+        monkeypatch.setattr(load_changes, name, lambda *_: {})
+    monkeypatch.setattr(load_changes, "ChangePlan", lambda **given: SimpleNamespace(**given))
+    monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)
+    writer: Any = SimpleNamespace(
+        name="shop", slot="", publication="", session=None, task_settings={},
+        catalog=SimpleNamespace(load_tables=lambda _: icebergs),
+    )  # fmt: skip
+    cycle, now, none = Cycle("c", 1, datetime.now(UTC)), SourceNow(200, datetime.now(UTC), 1), cast(Any, None)
+    plan = cast(Any, load_changes._read(writer, none, none, cycle, courses, outlooks, now, None))
+    assert list(plan.aside) == ["bad"] and "column 'a' has no place" in plan.aside["bad"]
+    assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
+    assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]
+
+
+def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
+    forms = [
+        facts(1, ("x", 2, "text"), B), facts(2, A, B), facts(3, ("b", 2, "text"), ("a", 3, "text")),
+        facts(4, ("b", 2, "text"), ("c", 3, "text")),
+    ]  # fmt: skip
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    for before, now in pairwise(forms):
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now)
+    assert formerly("b", iceberg.properties) == ("a", "x")
+    assert formerly("c", iceberg.properties) == ("a", "b")
+    assert formerly("id", iceberg.properties) == ()
+
+
+def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: SqlCatalog) -> None:
+    iceberg = ensure_raw_table(catalog, TABLE, facts(1, ("a", 2, "int4")))
+    with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' has no place.*--resnapshot shop\.items"):
+        follow_source(iceberg, TABLE, [], facts(1), facts(2, B))
+    for form, values in (
+        (facts(1, B), {"b": "x"}),
+        (facts(1, A), {"a": "x"}),
+        (facts(1, A, ("a", 3, "text")), {"a": "1"}),
+    ):
+        with pytest.raises(
+            TableProblem, match=r"table 'items': the values of column '[ab]' have no place.*--resnapshot"
+        ):
+            rows_of(iceberg, form, dict(values), 10)
+    rows_of(iceberg, facts(1, B), {}, 10)
+    rows_of(iceberg, facts(1, B), {"b": "x"}, 10, {"b": "null"})
+
+
+def test_a_column_that_was_left_out_for_a_while_goes_on_where_it_was() -> None:
+    (step,) = steps(TABLE, facts(2), facts(3, A), consent=False, earlier=(facts(1, A),))
+    assert (step.action, step.column) == ("add", "a")
+
+
+def test_a_dropped_column_makes_way_under_a_name_of_its_own() -> None:
+    text, whole = LakeColumn(StringType(), "", 1), LakeColumn(IntegerType(), "", 2)
+    columns = {"A": text, "a__string": whole, "b": whole}
+    assert list(stepped(columns, [Step("rename", "b", to="a")], {})) == ["a__string", "A__string_", "a"]
+
+
+def test_random_renames_drops_and_additions_keep_each_column_in_its_place() -> None:
+    for seed in range(400):
+        random = Random(seed)
+        now = facts(0, A, B, C)
+        lake = {c.lake: LakeColumn(StringType(), "", number) for number, c in enumerate(now.columns, 1)}
+        versions, place = (now,), {c.number: lake[c.lake].field_id for c in now.columns}
+        for look in range(1, 6):
+            now, versions = altered(random, now, look), (*versions, now)[-1 - random.randrange(3) :]
+            found = steps(TABLE, versions[-1], now, consent=False, earlier=versions[:-1])
+            versions = rename_in(versions, found)
+            lake = {
+                name: replace(column, field_id=column.field_id or 100 * look + number)
+                for number, (name, column) in enumerate(stepped(lake, found, {}).items())
+            }
+            kept = place
+            place = {c.number: lake[c.lake].field_id for c in now.columns}
+            assert len(set(place.values())) == len(place)
+            assert all(place[number] == kept[number] for number in place.keys() & kept.keys()), seed
+            for form in versions:
+                assert len({c.lake for c in form.columns}) == len(form.columns) and {
+                    c.lake for c in form.columns
+                } <= set(lake)
+
+
+def altered(random: Random, now: TableFacts, look: int) -> TableFacts:
+    staying = [c for c in now.columns[1:] if random.random() < 0.7]
+    names = random.sample("abcdAB", len(staying))
+    while len({name.lower() for name in names}) < len(names):
+        names = random.sample("abcdAB", len(staying))
+    free = [name for name in "abcd" if name not in {n.lower() for n in names}]
+    added = [(name, 10 * look + i, "text") for i, name in enumerate(free) if random.random() < 0.5]
+    return facts(look, *((name, c.number, "text") for name, c in zip(names, staying, strict=True)), *added)
