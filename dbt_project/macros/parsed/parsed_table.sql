@@ -61,7 +61,7 @@ select 1 where false
 
 {#-
   The rows of one load. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`),
-  which columns have to be filled (`unchanged`), and whether there are truncates.
+  which columns have to be filled (`unchanged`), and whether there are truncates, and among which they are (`truncated`).
 -#}
 {% macro parsed_rows(raw, columns, record_source, news) -%}
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
