@@ -1,7 +1,7 @@
 """The macros of one parsed table on an engine inside this process: a raw table, cuts and backfills of it.
 
-Like embedded_vault: the SQL that dbt would send to Trino, put into DuckDB's words where the two differ; tests/test_dbt.py
-runs the same macros through dbt on Trino.
+Like embedded_vault: the SQL that dbt would send to Trino, put into DuckDB's words where the two differ.
+tests/test_dbt.py runs the same macros through dbt on Trino.
 """
 
 import json
@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 
+from ingestion.raw_tables import FORMERLY
 from tests.unit.dbt_macros import macro_texts, macros
 
 METADATA = {
@@ -40,6 +41,7 @@ class Parsed:
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("create macro json_format(x) as cast(x as varchar)")
         columns = {"id": "integer", **dict.fromkeys(declared, "varchar"), **METADATA}
+        self.db.execute("create table raw_properties (key varchar, value varchar)")
         self.db.execute(f"create table raw ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
 
     def land(self, op: str, id_: int | None, lsn: int, committed: str, ingested: str, **values: Any) -> None:
@@ -49,10 +51,16 @@ class Parsed:
                "_ingested_at": at[1], **values}  # fmt: skip
         self.db.execute(f"insert into raw ({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
 
-    def load(self, cut: int, day: int | None = None) -> bool:
+    def load(self, cut: int, day: int | None = None, covered: bool = True) -> bool:
         """A run of dbt that reads up to the cut, for a backfill of one day; whether there was news."""
         days = [f"2026-11-{d:02}" for d in (day, day + 1)] if day else [None, None]
-        bounds = {"epoch": 1, "cut_lsn": cut, "tables": ["t"], "day_from": days[0], "day_after": days[1]}
+        bounds = {
+            "epoch": 1,
+            "cut_lsn": cut,
+            "tables": ["t"] if covered else [],
+            "day_from": days[0],
+            "day_after": days[1],
+        }
         made = bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
         sql = self._context(run_bounds=lambda _: bounds, is_loaded=lambda: made)["parsed_table"]("s", "t")
         columns = json.loads(re.findall(r"(?m)^-- columns (.*)$", sql)[0])
@@ -61,8 +69,17 @@ class Parsed:
         if sql.strip().startswith("-- no news"):
             return False
         names = ", ".join(column["name"] for column in columns)
-        self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
+        if sql.strip().startswith("-- anew"):
+            self.rows(f"create or replace table parsed as select {names} from ({sql})")
+        else:
+            self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
         return True
+
+    def rename(self, column: str, to: str) -> None:
+        """In source, raw and declaration."""
+        self.db.execute(f"alter table raw rename column {column} to {to}")
+        self.db.execute("insert into raw_properties values (?, ?)", [f"{FORMERLY}{to}", column])
+        self.declared = tuple(to if name == column else name for name in self.declared)
 
     def current(self) -> list[tuple[Any, ...]]:
         """The declared columns of the current view, in order of the key."""
@@ -85,6 +102,7 @@ class Parsed:
             this="parsed",
             source=lambda *_: Raw("raw"),
             ref=lambda _: "parsed",
+            system_table=lambda relation, name: f"{relation}_{name}",
             declared_table=lambda *_: node,
             run_query=lambda sql: SimpleNamespace(rows=self.rows(sql)),
             **more,

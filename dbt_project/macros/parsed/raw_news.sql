@@ -4,15 +4,14 @@
   Normally: rows published at or after the newest one that is there (`>=`: rows of one moment may come in two loads), up
   to the run's cut. The watermark follows publication into the lake, never event order. In a backfill: rows committed on
   the days asked for and published up to the watermark. Newer ones are left to the next load, or they would move the
-  watermark past rows of other days. In both cases what is there already is left out. Where nothing is loaded yet, it is
+  watermark past rows of other days. In both cases what is there already is left out. Without a watermark (`newest`) it is
   the whole history, in a backfill too.
 -#}
-{% macro raw_news(source_name, table_name, raw, columns) %}
+{% macro raw_news(source_name, table_name, raw, columns, newest) %}
   {%- set bounds = run_bounds(source_name) -%}
   {%- if bounds is none or bounds.epoch is none or table_name not in bounds.tables -%}
     {{ return(none) }}
   {%- endif -%}
-  {%- set newest = newest_loaded() -%}
   {%- set backfill = newest is not none and bounds.day_from is not none -%}
   {%- set reach = "(_epoch < " ~ bounds.epoch ~ " or (_epoch = " ~ bounds.epoch ~ " and _commit_lsn <= " ~ bounds.cut_lsn ~ "))" -%}
   {%- set window, known = reach, none -%}
@@ -41,11 +40,6 @@
     "roots": chained_key_changes(raw, columns, window) if moves else {},
     "truncates": truncates > 0,
   }) }}
-{% endmacro %}
-
-{#- The moment up to which the parsed table is loaded; none where it has no rows that count. -#}
-{% macro newest_loaded() %}
-  {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if is_loaded() else none) }}
 {% endmacro %}
 
 {#- Rows, truncates, columns that some row lacks, key changes among those rows, rows newer than the watermark. -#}

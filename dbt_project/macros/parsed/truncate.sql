@@ -13,8 +13,10 @@
     select {{ key }}, position, dead, lead(position) over (partition by {{ key }} order by position) as next_position
     from (
       select {{ key }}, position, _op = 'd' as dead from arrived
+      {%- if news.known %}
       union all
       select {{ key }}, {{ source_position() }}, _deleted from {{ this }}
+      {%- endif %}
     )
   ),
   truncated as (
