@@ -119,7 +119,9 @@ class Vault:
         sql = self._render(kind, name, **{"source_model": "stg"} | arguments)
         if not self._exists(name):
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
-        if not sql.strip().startswith("-- no news"):
+        if sql.strip().startswith("-- anew"):
+            self.db.execute(f"create or replace table {name} as select * from ({sql})")
+        elif not sql.strip().startswith("-- no news"):
             columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
         for key, value in re.findall(r"(?m)^-- remember (\S+) = (.*)$", sql):

@@ -15,13 +15,23 @@
     the keys of the batch, because an event that was rightly left out before may have to come back.
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
+  A table that remembers other `columns` than it has now is loaded as if it were not there (`is_anew`).
   A table that has ghost records and not written them yet (`ghosts`) has news called `ghost`, once.
 -#}
-{% macro load_windows(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false) %}
+{% macro load_windows(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
   {%- set loaded = is_loaded() -%}
   {%- set remembered = remembered_loads(loaded) -%}
   {%- set days = remembered.pop("days", none) -%}
   {%- set windows = {} -%}
+  {%- if columns is not none -%}
+    {%- set signature = local_md5(columns | sort | join("|")) -%}
+    {%- set before = remembered.pop("columns", [none])[0] -%}
+    {%- if before != signature -%}
+      {%- set anew = before is not none -%}
+      {%- if anew -%}{%- set loaded, remembered, days = false, {}, none -%}{%- endif -%}
+      {%- do windows.update({"columns": {"news": anew, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("columns") ~ " = " ~ signature}}) -%}
+    {%- endif -%}
+  {%- endif -%}
   {%- if ghosts and "ghost" not in remembered -%}
     {%- do windows.update({"ghost": {"news": true, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("ghost") ~ " = 1"}}) -%}
   {%- endif -%}
@@ -56,9 +66,14 @@
   {{ return(load_relation(this) is not none and not flags.FULL_REFRESH) }}
 {% endmacro %}
 
-{#- The target's rows; before it exists none, in the stage's columns and, where needed, one more. -#}
-{% macro stored_rows(stage, more=none) -%}
-  {%- if is_loaded() -%}
+{#- Whether the target is made anew, because it has other columns than it was loaded with; see append_only. -#}
+{% macro is_anew(windows) %}
+  {{ return(windows.columns is defined and windows.columns.news) }}
+{% endmacro %}
+
+{#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns and, where needed, one more. -#}
+{% macro stored_rows(stage, more=none, anew=false) -%}
+  {%- if is_loaded() and not anew -%}
     {{ this }}
   {%- else -%}
     (select *{{ ", " ~ more if more }} from {{ stage }} where false)
@@ -74,6 +89,8 @@
 {% macro load_header(windows) -%}
   {%- if windows and not windows.values() | selectattr("news") | list -%}
 -- no news
+  {%- elif is_anew(windows) -%}
+-- anew
   {%- endif -%}
   {%- for window in (windows or {}).values() if window.remember %}
 {{ window.remember }}
