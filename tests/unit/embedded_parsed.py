@@ -53,14 +53,10 @@ class Parsed:
 
     def load(self, cut: int, day: int | None = None, covered: bool = True) -> bool:
         """A run of dbt that reads up to the cut, for a backfill of one day; whether there was news."""
-        days = [f"2026-11-{d:02}" for d in (day, day + 1)] if day else [None, None]
         bounds = {
-            "epoch": 1,
-            "cut_lsn": cut,
-            "tables": ["t"] if covered else [],
-            "day_from": days[0],
-            "day_after": days[1],
-        }
+            "epoch": 1, "cut_lsn": cut, "tables": ["t"] if covered else [],
+            "day_from": f"2026-11-{day:02}" if day else None, "day_after": f"2026-11-{day + 1:02}" if day else None,
+        }  # fmt: skip
         made = bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
         sql = self._context(run_bounds=lambda _: bounds, is_loaded=lambda: made)["parsed_table"]("s", "t")
         columns = json.loads(re.findall(r"(?m)^-- columns (.*)$", sql)[0])
