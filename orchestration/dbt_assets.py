@@ -67,8 +67,9 @@ def build(
 ) -> Iterator[Any]:
     """`dbt build` of the selected assets, with row counts from Iceberg's metadata.
 
-    A backfill loads what is new before it derives its days again: the newest row of a day would otherwise count as
-    the mark up to which everything is loaded, and older rows of other days would be passed over for ever.
+    A backfill loads what is new before it derives its days again: those go up to what is loaded and no further. Their
+    newest row would otherwise count as the mark up to which everything is loaded, and older rows of other
+    days be passed over.
     """
     nodes = {node_key(node).to_python_identifier(): node for node in manifest["nodes"].values() if "alias" in node}
     if days is not None:

@@ -92,8 +92,9 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
         hashes[f"hk_{role}"] = hashed(entity.in_lake(reference.columns), target)
         columns.append((f"hk_{role}", HASH, f"Hash key of the {spoken(role)}."))
     for name, link in vault.links.items():
-        parts = [hashes[f"hk_{entity.hub.name}"], *(hashes[f"hk_{role}"] for role in link.to)]
-        hashes[f"hk_{name}"] = [c for part in parts for c in (part["columns"] if isinstance(part, dict) else part)]
+        keys = [f"hk_{entity.hub.name}", *(f"hk_{role}" for role in link.to)]
+        ruled = any(isinstance(hashes[key], dict) for key in keys)  # then two spellings may be one key of a hub
+        hashes[f"hk_{name}"] = {"keys": keys} if ruled else [column for key in keys for column in hashes[key]]
         columns.append((f"hk_{name}", HASH, together(entity, link.to)))
     if vault.event:
         hashes[f"hk_{vault.event.name}"] = list(entity.key)

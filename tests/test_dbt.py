@@ -74,6 +74,30 @@ def test_a_backfill_of_days_never_duplicates_and_brings_back_what_was_lost(zoo: 
     assert_vault_is_true(zoo, table.versions)
 
 
+def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
+    """Declared later than it landed, or renamed: what was loaded before had nulls. And updates name what they lack as
+    it was called then."""
+    rng = random.Random(23)
+    table, clock = animals(), Clock(rng)
+    for _ in range(300):
+        change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
+    called = {"story": "tale", "name": "name"}
+    renamed = [row | {"_unchanged": [called[c] for c in row["_unchanged"] or ()] or None} for row in table.raw]
+    zoo.publish(renamed, START + timedelta(days=99))
+    zoo.rows(
+        "alter table raw_zoo.animals set properties"
+        " extra_properties = map(array['lakehouse.formerly.story'], array['tale'])"
+    )
+    zoo.dbt("run")
+    assert_parsed_is_complete(zoo, table)
+
+    zoo.rows("alter table parsed.parsed_zoo__animals drop column story")
+    seen = zoo.snapshots()
+    zoo.dbt("run")
+    assert_parsed_is_complete(zoo, table)
+    assert {name for name, snapshot in zoo.snapshots().items() if snapshot != seen[name]} == {"parsed_zoo__animals"}
+
+
 def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> None:
     """Copies of the source after each commit, against the rows that the PIT names; half the events come late."""
     rng = random.Random(31)

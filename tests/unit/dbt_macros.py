@@ -3,6 +3,7 @@
 import json
 import re
 from functools import cache
+from hashlib import md5
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,6 +56,7 @@ def _provided() -> dict[str, Any]:
         "modules": {"re": re},
         "fromjson": json.loads,
         "tojson": json.dumps,
+        "local_md5": lambda text: md5(text.encode(), usedforsecurity=False).hexdigest(),
         "var": {"vault_hash": "md5", "vault_ghost_records": ["sat"]}.__getitem__,
         "adapter": SimpleNamespace(quote=lambda name: f'"{name}"'),
         "exceptions": SimpleNamespace(raise_compiler_error=refuse),

@@ -58,6 +58,7 @@ class Vault:
     """One vault in memory, made by the macros as they are or as a mutant has them."""
 
     def __init__(self, texts: dict[str, str] | None = None) -> None:
+        self.models, self.stage = dict(MODELS), dict(STAGE)
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("set threads = 1")
@@ -71,7 +72,7 @@ class Vault:
                 for e in events]  # fmt: skip
         if rows:
             self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
-        for name in MODELS:
+        for name in self.models:
             self._append(name)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -80,19 +81,26 @@ class Vault:
 
     def counts(self) -> list[tuple[Any, ...]]:
         """Rows of each table."""
-        return self.rows(" union all ".join(f"select '{name}', count(*) from {name}" for name in MODELS))
+        return self.rows(" union all ".join(f"select '{name}', count(*) from {name}" for name in self.models))
 
     def clear(self) -> None:
         """Back to nothing."""
-        for name in MODELS:
+        for name in self.models:
             self.db.execute(f"drop table if exists {name} cascade")
         self.db.execute("delete from parsed")
         self.db.execute("delete from properties")
 
+    def make_stage(self) -> None:
+        """The stage's view."""
+        stage = self._render("stage", "stg", source_model="parsed", hashed_columns=self.stage)
+        self.db.execute(f"create or replace view stg as {stage.replace('_op', 'null')}")
+
     def make_timelines(self) -> None:
         """The `_v1` views."""
         for name, arguments in TIMELINES.items():
-            self.db.execute(f"create or replace view {name}_v1 as {self._render('timeline', name, name, **arguments)}")
+            self.db.execute(
+                f"create or replace view {name}_v1 as {self._render('timeline', name, source_model=name, **arguments)}"
+            )
 
     def _build(self) -> None:
         types = ", ".join(f"{name} {'varchar' if kind == 'text' else kind}" for name, kind in COLUMNS)
@@ -104,24 +112,25 @@ class Vault:
         self.db.execute(
             "create table run_bounds (invocation_id varchar, day_from date, day_to date, created_at timestamptz)"
         )
-        stage = self._render("stage", "stg", "parsed", hashed_columns=STAGE)
-        self.db.execute(f"create view stg as {stage.replace('_op', 'null')}")
+        self.make_stage()
 
     def _append(self, name: str) -> None:
-        kind, arguments = MODELS[name]
-        sql = self._render(kind, name, "stg", **arguments)
+        kind, arguments = self.models[name]
+        sql = self._render(kind, name, **{"source_model": "stg"} | arguments)
         if not self._exists(name):
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
-        if not sql.strip().startswith("-- no news"):
+        if sql.strip().startswith("-- anew"):
+            self.db.execute(f"create or replace table {name} as select * from ({sql})")
+        elif not sql.strip().startswith("-- no news"):
             columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
         for key, value in re.findall(r"(?m)^-- remember (\S+) = (.*)$", sql):
             self.db.execute("delete from properties where model = ? and key = ?", [name, key])
             self.db.execute("insert into properties values (?, ?, ?)", [name, key, value])
 
-    def _render(self, macro: str, this: str, source_model: str, **arguments: Any) -> str:
+    def _render(self, macro: str, this: str, **arguments: Any) -> str:
         self.context["this"] = this
-        return self.context[macro](source_model=source_model, **arguments)
+        return self.context[macro](**arguments)
 
     def _exists(self, name: str) -> bool:
         return bool(self.rows(f"select 1 from duckdb_tables() where table_name = '{name}'"))

@@ -76,6 +76,22 @@ def test_an_unknown_normalization_or_column_is_refused_by_name() -> None:
         macro("hashed_column")("hk_x", ["nope"], {})
 
 
+def test_equal_keys_of_hubs_are_one_key_of_their_link() -> None:
+    """By `normalize` and `blank` two spellings are one key of a hub, and were two links."""
+    columns = {name: {"name": name, "type": "varchar"} for name in ("id", "code")}
+    hashes = {"hk_sale": ["id"], "hk_shop": {"columns": ["code"], "normalize": "upper_trim", "blank": "unknown"}}
+    sql = macro("hashed_column", hash_of=lambda text: f"md5({text})")(
+        "hk_sale_shop", {"keys": ["hk_sale", "hk_shop"]}, columns, hashes
+    )
+    links = {code: evaluate(sql, {"id": "1", "code": code}) for code in ("ab", " AB ", "ac", " ", "", None)}
+    assert links["ab"] == links[" AB "]
+    assert links[" "] == links[""] == links[None]
+    assert len(set(links.values())) == 3
+    assert evaluate(sql, {"id": "2", "code": "ab"}) not in links.values()
+    with pytest.raises(Refused, match="hk_x is made of hk_nope"):
+        macro("hashed_column")("hk_x", {"keys": ["hk_nope"]}, columns, hashes)
+
+
 MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5"]
 
 

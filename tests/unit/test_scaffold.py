@@ -127,7 +127,7 @@ def test_a_mistake_has_a_code_and_the_line_it_stands_on(
 def test_a_declaration_becomes_thin_models(tmp_path: Path) -> None:
     sql = {model.name: " ".join(model.sql.split()) for model in models_of(declared(tmp_path), "shop")}
     assert "'hk_order': ['!web', 'id']" in sql["stg_shop__orders"], "the collision code"
-    assert "'hk_order_parties': ['!web', 'id', 'buyer_id', 'payer_id']" in sql["stg_shop__orders"]
+    assert "'hk_order_parties': {'keys': ['hk_order', 'hk_buyer', 'hk_payer']}" in sql["stg_shop__orders"]
     assert "'hk_buyer': {'columns': ['buyer_id'], 'blank': 'unknown'}" in sql["stg_shop__orders"], "by the hub's rules"
     assert "'src_pk': 'hk_payer', 'src_nk': ['payer_id']" in sql["hub_person"], "a hub is fed by all who mention it"
     assert "src_fk=['hk_order', 'hk_buyer', 'hk_payer']" in sql["link_order_parties"]
@@ -147,6 +147,12 @@ def test_a_declaration_becomes_thin_models(tmp_path: Path) -> None:
     mentions = ["stg_shop__people", *("hk_buyer", "hk_payer"), "hk_owner", "stg_shop__payments"]
     assert all(mention in sql["rts_person"] for mention in mentions), "all that mention the hub"
     assert {"sat_person_pii_v1", "sts_person_v1", "parsed_shop__people", "current_shop__people"} <= set(sql)
+
+
+def test_a_link_of_hubs_without_rules_hashes_their_columns(tmp_path: Path) -> None:
+    tables = declared(tmp_path, TABLES.replace("hub: {name: person, blank: unknown}", "hub: person"))
+    stage = next(model.sql for model in models_of(tables, "shop") if model.name == "stg_shop__orders")
+    assert "'hk_order_parties': ['!web', 'id', 'buyer_id', 'payer_id']" in " ".join(stage.split())
 
 
 def test_an_edited_file_is_never_overwritten_and_drift_is_seen(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         " and old.{{ src_hashdiff }} = compared.{{ src_hashdiff }})",
     ),
     "compare with the current row only": (
-        "changes_of", "from {{ stored_rows(stage) }}\n",
+        "changes_of", "from {{ stored_rows(stage, anew=is_anew(windows)) }}\n",
         "from (select * from (select *, max({{ src_seq }}) over (partition by {{ key }}) as newest"
         " from {{ stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
     ),

@@ -1,8 +1,10 @@
 {#-
   A table that is only ever appended to. Against dbt's `incremental` with `append` it makes no temporary relation (a
-  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do two things more:
+  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do three things more:
 
   - a model whose SQL starts with `-- no news` is not run at all, so that a rerun costs nothing and makes no snapshot;
+  - one whose SQL starts with `-- anew` is the whole table: what is there is replaced in one step, and readers see the
+    one or the other. It does not read the table itself.
   - `-- remember <property> = <value>` lines are written to the table's properties after the last insert. A model keeps
     its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
@@ -14,6 +16,7 @@
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
+  {%- set anew = not fresh and sql.strip().startswith("-- anew") -%}
   {%- set remembered = modules.re.findall("(?m)^-- remember (\\S+) = (.*)$", sql) -%}
 
   {%- set columns = stated_columns(sql) -%}
@@ -23,15 +26,20 @@
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- do run_query(create_append_only(relation, columns, sql)) -%}
     {%- if not columns -%}{%- do comment_columns(relation) -%}{%- endif -%}
-  {%- elif columns -%}
+  {%- elif columns and not anew -%}
     {%- do fit_columns(existing, columns) -%}
   {%- endif -%}
-  {%- if sql.strip().startswith("-- no news") -%}
+  {%- if anew -%}
+    {%- call statement("main") -%}
+      {{ create_append_only(relation, [], cast_columns(columns, sql) if columns else sql, remembered, with_data=true) }}
+    {%- endcall -%}
+    {%- do comment_columns(relation) -%}
+  {%- elif sql.strip().startswith("-- no news") -%}
     {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- call statement("main") -%}{{ insert_columns(relation, columns or table_columns(relation), sql) }}{%- endcall -%}
   {%- endif -%}
-  {%- if remembered -%}{%- do run_query(set_properties(relation, remembered)) -%}{%- endif -%}
+  {%- if remembered and not anew -%}{%- do run_query(set_properties(relation, remembered)) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
@@ -52,7 +60,7 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{% macro create_append_only(relation, columns, sql) %}
+{% macro create_append_only(relation, columns, sql, remembered=[], with_data=false) %}
   {%- set properties = config.get("properties", {}) -%}
   create or replace table {{ relation }}
   {%- if columns %} (
@@ -66,11 +74,11 @@
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ table_properties() }}
+    extra_properties = {{ table_properties(remembered) }}
   )
   {%- if not columns %}
   as {{ sql }}
-  with no data
+  {{ "with no data" if not with_data }}
   {%- endif %}
 {% endmacro %}
 
@@ -88,9 +96,14 @@
 
 {% macro insert_columns(relation, columns, query) %}
   insert into {{ relation }} ({{ quoted_names(columns) }})
+  {{ cast_columns(columns, query) }}
+{%- endmacro %}
+
+{% macro cast_columns(columns, query) %}
   select
     {%- for column in columns %}
-    cast({{ adapter.quote(column.name) }} as {{ column.type }}){{ "," if not loop.last }}
+    {%- set name = adapter.quote(column.name) %}
+    cast({{ name }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
     {%- endfor %}
   from (
     {{ query }}

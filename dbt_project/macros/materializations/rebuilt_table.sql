@@ -2,7 +2,7 @@
   A table that is built anew, in one atomic replacement, when a table it reads has news, and left alone otherwise: a
   mart equals its source exactly, deleted rows gone, which no append can do; and a rerun with no news makes no snapshot.
   News means that a row was added: everything below the marts only grows, so the number of rows of each table tells,
-  through compaction and expiry. It comes from snapshot summaries; nothing is counted. What the mart was built from
+  through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It comes from snapshot summaries; nothing is counted. What the mart was built from
   stands in its own properties, written by the same statement that builds it.
 -#}
 {% materialization rebuilt_table, adapter='trino' %}

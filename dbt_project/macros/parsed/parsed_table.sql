@@ -4,6 +4,11 @@
   The SQL is made for what has arrived. A first look at the metadata columns of the new raw rows tells whether any row
   lacks a TOASTed column or truncates the table; those who do not are not made to pay for it. With no news at all there
   is nothing to run.
+
+  What a declared column says is in raw for all rows, also those loaded before it was declared, or under its former name.
+  So where parsed lacks one, it is made anew from the whole of raw. Positions and moments of publication come out the
+  same, and nothing below loads again. Until a cut covers the table it stays without the column: a column of nulls would
+  not be missed any more.
 -#}
 {% macro parsed_table(source_name, table_name) -%}
   {%- set raw = source(source_name, table_name) -%}
@@ -15,17 +20,31 @@
     {%- if not columns | selectattr("is_key") | list -%}
       {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
     {%- endif -%}
-    {%- set news = raw_news(source_name, table_name, raw, columns) -%}
+    {%- set newest = newest_loaded() -%}
+    {%- set anew = newest is not none and lacks_columns(columns) -%}
+    {%- set news = raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if news is none -%}
 -- no news
--- columns {{ tojson(parsed_columns(columns)) }}
+-- columns {{ tojson([] if anew else parsed_columns(columns)) }}
 select 1 where false
     {%- else -%}
+{{ "-- anew" if anew }}
 -- columns {{ tojson(parsed_columns(columns)) }}
-{{ parsed_rows(raw, columns, record_source(table), news) }}
+{{ parsed_rows(raw, with_former_names(raw, columns, news.unchanged), record_source(table), news) }}
     {%- endif -%}
   {%- endif -%}
 {%- endmacro %}
+
+{#- The moment up to which the table is loaded; none where it has no rows that count. -#}
+{% macro newest_loaded() %}
+  {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if is_loaded() else none) }}
+{% endmacro %}
+
+{#- Whether the table was made before one of the columns was declared. -#}
+{% macro lacks_columns(columns) %}
+  {%- set there = table_columns(this) | map(attribute="name") | list -%}
+  {{ return(columns | map(attribute="name") | map("lower") | reject("in", there) | list | length > 0) }}
+{% endmacro %}
 
 {#- Where a change stands among all changes of its source, as text of fixed width that sorts like it. -#}
 {% macro source_position(row="") -%}
@@ -60,8 +79,8 @@ select 1 where false
 {% endmacro %}
 
 {#-
-  The rows of one load. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`),
-  which columns have to be filled (`unchanged`), and whether there are truncates.
+  The rows of one load. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`, none where none count),
+  which columns have to be filled (`unchanged`), and whether there are truncates, and among which they are (`truncated`).
 -#}
 {% macro parsed_rows(raw, columns, record_source, news) -%}
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}

@@ -8,10 +8,34 @@
   at the beginning of the new life. Where the old key's life itself began so in this batch, the two are one life (`roots`).
 -#}
 
-{#- Whether this row lacks the column. -#}
+{#- Whether this row lacks the column. By now another column may have its former name: then it has a value beside it. -#}
 {% macro lacks(column) -%}
-  coalesce(contains(_unchanged, '{{ column.source_name }}') or contains(_unchanged, '{{ column.name }}'), false)
+  coalesce(
+    contains(_unchanged, '{{ column.source_name }}') or contains(_unchanged, '{{ column.name }}')
+    {%- for name in column.formerly %}
+    or (contains(_unchanged, '{{ name }}') and {{ adapter.quote(column.name) }} is null)
+    {%- endfor -%}
+  , false)
 {%- endmacro %}
+
+{#-
+  The columns with the names they had before (`formerly`): a row names what it lacks as that was called then. Raw keeps
+  them in its properties, a line each, which are read only when some row lacks what no column is called now.
+-#}
+{% macro with_former_names(raw, columns, unchanged) %}
+  {%- set names = columns | map(attribute="name") | list + columns | map(attribute="source_name") | list -%}
+  {%- set before, found = {}, [] -%}
+  {%- if unchanged | reject("in", names) | list -%}
+    {%- set prefix = "lakehouse.formerly." -%}
+    {%- for row in run_query("select key, value from " ~ system_table(raw, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
+      {%- do before.update({row[0].replace(prefix, "", 1): row[1]}) -%}
+    {%- endfor -%}
+  {%- endif -%}
+  {%- for column in columns -%}
+    {%- do found.append(dict(column, formerly=before.get(column.name, "").splitlines())) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
 
 {#- The key before a key change, typed. -#}
 {% macro old_key_values(columns) -%}
@@ -24,7 +48,7 @@
 {#- The columns that some row of the batch lacks. -#}
 {% macro lacking_columns(columns, unchanged) %}
   {%- set lacking = [] -%}
-  {%- for column in columns if column.source_name in unchanged or column.name in unchanged -%}
+  {%- for column in columns if ([column.source_name, column.name] + column.formerly) | select("in", unchanged) | list -%}
     {%- do lacking.append(column) -%}
   {%- endfor -%}
   {{ return(lacking) }}
@@ -49,10 +73,12 @@
         case when _op <> 'd' and not {{ lacks(column) }} then array[{{ adapter.quote(column.name) }}] end as carried_{{ loop.index }}
         {%- endfor %}
       from arrived
+      {%- if news.known %}
       union all
       {{ beside_arrived(columns, lacking, "known") }}
       from {{ this }}
       where ({{ key }}) in (select {{ key }} from lacking_keys)
+      {%- endif %}
       {%- if news.moves %}
       union all
       {{ beside_arrived(columns, lacking, "probe") }}

@@ -7,14 +7,16 @@
   truncates as (
     select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ source_position() }} as position
     from {{ raw }}
-    where _op = 't' and {{ news.within_cut if news.days else news.window }}
+    where _op = 't' and {{ news.truncated }}
   ),
   versions as (
     select {{ key }}, position, dead, lead(position) over (partition by {{ key }} order by position) as next_position
     from (
       select {{ key }}, position, _op = 'd' as dead from arrived
+      {%- if news.known %}
       union all
       select {{ key }}, {{ source_position() }}, _deleted from {{ this }}
+      {%- endif %}
     )
   ),
   truncated as (

@@ -36,16 +36,15 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows(stages, src_ldts, src_seq, ghosts=has_ghosts(kind)) -%}
+  {%- set windows = load_windows(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=has_ghosts(kind)) -%}
 {{ load_header(windows) }}
   with incoming as (
-    {%- set with_news = stages_with_news(windows, stages) %}
-    {%- for input in inputs if input.model in with_news %}
+    {%- for input in with_news(windows, inputs) %}
     {{ "union all" if not loop.first }}
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(windows, input.model) }} and {{ "not is_deleted" if kind == "link" else is_known(input.src_pk) }}
+    where {{ rows_to_load(windows, input.name) }} and {{ "not is_deleted" if kind == "link" else is_known(input.src_pk) }}
     {%- endfor %}
   ),
   batch as (
@@ -88,13 +87,18 @@
   {%- endif -%}
 {%- endmacro %}
 
-{#- Each stage, with the names of the key's columns there. -#}
+{#-
+  Each stage, with the names of the key's columns there. An input's own name is that of its stage and, where that spells the
+  key differently, of the key: a stage may mention a hub several times, and a new mention has loaded nothing yet.
+-#}
 {% macro inputs_of(source_model, src_pk, columns) %}
   {%- set inputs = [] -%}
   {%- for input in ([source_model] if source_model is string or source_model is mapping else source_model) -%}
     {%- set input = {"model": input} if input is string else input -%}
+    {%- set pk = input.get("src_pk", src_pk) -%}
     {%- do inputs.append({
-      "model": input.model, "src_pk": input.get("src_pk", src_pk), "columns": as_list(input.get("src_nk", columns)),
+      "name": input.model if pk == src_pk else input.model ~ "." ~ pk,
+      "model": input.model, "src_pk": pk, "columns": as_list(input.get("src_nk", columns)),
     }) -%}
   {%- endfor -%}
   {{ return(inputs) }}

@@ -14,18 +14,29 @@
   - late: anything else (a backfill, a target without a watermark, rows out of order). Satellites replay their stage for
     the keys of the batch, because an event that was rightly left out before may have to come back.
 
+  `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
+  A table that remembers other `columns` than it has now is loaded as if it were not there (`is_anew`).
   A table that has ghost records and not written them yet (`ghosts`) has news called `ghost`, once.
 -#}
-{% macro load_windows(source_models, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false) %}
+{% macro load_windows(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
   {%- set loaded = is_loaded() -%}
   {%- set remembered = remembered_loads(loaded) -%}
   {%- set days = remembered.pop("days", none) -%}
   {%- set windows = {} -%}
+  {%- if columns is not none -%}
+    {%- set signature = local_md5(columns | sort | join("|")) -%}
+    {%- set before = remembered.pop("columns", [none])[0] -%}
+    {%- if before != signature -%}
+      {%- set anew = before is not none -%}
+      {%- if anew -%}{%- set loaded, remembered, days = false, {}, none -%}{%- endif -%}
+      {%- do windows.update({"columns": {"news": anew, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("columns") ~ " = " ~ signature}}) -%}
+    {%- endif -%}
+  {%- endif -%}
   {%- if ghosts and "ghost" not in remembered -%}
     {%- do windows.update({"ghost": {"news": true, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("ghost") ~ " = 1"}}) -%}
   {%- endif -%}
   {%- if days is not none -%}
-    {%- for name in source_models -%}
+    {%- for name in inputs -%}
       {%- do windows.update({name: {
         "news": true, "late": true, "remember": none,
         "rows": src_applied ~ " >= timestamp '" ~ days[0] ~ " 00:00:00 UTC' and " ~ src_applied ~ " < timestamp '" ~ days[1] ~ " 00:00:00 UTC'",
@@ -33,7 +44,7 @@
     {%- endfor -%}
     {{ return(windows) }}
   {%- endif -%}
-  {%- for row in run_query(stage_facts(source_models, remembered, src_ldts, src_seq)).rows -%}
+  {%- for row in run_query(stage_facts(inputs, remembered, src_ldts, src_seq)).rows -%}
     {%- set before = remembered.get(row[0]) -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
     {%- set steady = before is not none and at_mark == before[1] | int -%}
@@ -55,9 +66,14 @@
   {{ return(load_relation(this) is not none and not flags.FULL_REFRESH) }}
 {% endmacro %}
 
-{#- The target's rows; before it exists none, in the stage's columns and, where needed, one more. -#}
-{% macro stored_rows(stage, more=none) -%}
-  {%- if is_loaded() -%}
+{#- Whether the target is made anew, because it has other columns than it was loaded with; see append_only. -#}
+{% macro is_anew(windows) %}
+  {{ return(windows.columns is defined and windows.columns.news) }}
+{% endmacro %}
+
+{#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns and, where needed, one more. -#}
+{% macro stored_rows(stage, more=none, anew=false) -%}
+  {%- if is_loaded() and not anew -%}
     {{ this }}
   {%- else -%}
     (select *{{ ", " ~ more if more }} from {{ stage }} where false)
@@ -73,27 +89,29 @@
 {% macro load_header(windows) -%}
   {%- if windows and not windows.values() | selectattr("news") | list -%}
 -- no news
+  {%- elif is_anew(windows) -%}
+-- anew
   {%- endif -%}
   {%- for window in (windows or {}).values() if window.remember %}
 {{ window.remember }}
   {%- endfor %}
 {% endmacro %}
 
-{#- Names of the stages with something to load; all of them before the first look. -#}
-{% macro stages_with_news(windows, source_models) %}
-  {%- set names = [] -%}
-  {%- for name in source_models if not windows or windows[name].news -%}
-    {%- do names.append(name) -%}
+{#- The inputs with something to load; all of them before the first look. -#}
+{% macro with_news(windows, inputs) %}
+  {%- set found = [] -%}
+  {%- for input in inputs if not windows or windows[input.name].news -%}
+    {%- do found.append(input) -%}
   {%- endfor -%}
-  {{ return(names or source_models) }}
+  {{ return(found or inputs) }}
 {% endmacro %}
 
-{% macro load_property(source_model) -%}
-  lakehouse.loaded.{{ source_model }}
+{% macro load_property(input) -%}
+  lakehouse.loaded.{{ input }}
 {%- endmacro %}
 
 {#-
-  Stage → [watermark, rows at it, highest source_seq], from the target's properties; and, in a backfill, "days" → its
+  Input → [watermark, rows at it, highest source_seq], from the target's properties; and, in a backfill, "days" → its
   first day and the one after its last, from the run's bounds.
 -#}
 {% macro remembered_loads(loaded) %}
@@ -115,9 +133,9 @@
   {{ return(found) }}
 {% endmacro %}
 
-{#- Per stage: newest moment, rows at it, rows after the watermark, rows at the watermark, lowest seq after it, highest seq. -#}
-{% macro stage_facts(source_models, remembered, src_ldts, src_seq) -%}
-  {%- for name in source_models %}
+{#- Per input: newest moment, rows at it, rows after the watermark, rows at the watermark, lowest seq after it, highest seq. -#}
+{% macro stage_facts(inputs, remembered, src_ldts, src_seq) -%}
+  {%- for name in inputs %}
   {{ "union all" if not loop.first }}
   {%- set mark = "timestamp '" ~ remembered[name][0] ~ "'" if name in remembered else "cast(null as timestamp(6) with time zone)" %}
   select
@@ -128,7 +146,7 @@
     max(highest)
   from (
     select {{ src_ldts }} as moment, count(*) as rows_there, min({{ src_seq }}) as lowest, max({{ src_seq }}) as highest
-    from {{ ref(name) }}
+    from {{ ref(name.split(".")[0]) }}
     {%- if name in remembered %}
     where {{ src_ldts }} >= {{ mark }}
     {%- endif %}

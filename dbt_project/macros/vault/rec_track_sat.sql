@@ -10,15 +10,14 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows(stages, src_ldts, src_seq) -%}
+  {%- set windows = load_windows(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
 {{ load_header(windows) }}
   with mentions as (
-    {%- set with_news = stages_with_news(windows, stages) %}
-    {%- for input in inputs if input.model in with_news %}
+    {%- for input in with_news(windows, inputs) %}
     {{ "union" if not loop.first }}
     select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(windows, input.model) }} and {{ is_known(input.src_pk) }}
+    where {{ rows_to_load(windows, input.name) }} and {{ is_known(input.src_pk) }}
     {%- endfor %}
   ),
   stored as (

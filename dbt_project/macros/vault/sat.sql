@@ -6,6 +6,9 @@
   out before: with A stored, B equal to it left out, and X arriving between them, B has to be stored. So where a load
   has late events, it replays the stage for the keys of its batch. Leaving out rows with an equal neighbour, the timeline
   is then the same for any split into loads and any order of arrival.
+
+  With other columns every hashdiff is another one, and would not compare with those that are stored. So the satellite is
+  then built anew from its stage, with the new columns for its whole past. A stored event is never stored again.
 -#}
 {% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {{ changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
@@ -37,8 +40,8 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat")) -%}
   {%- set columns = keys + [src_hashdiff] + src_payload + ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
+  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat"), columns=columns) -%}
   {%- set key = keys | join(", ") -%}
   {%- set given = is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
 {{ load_header(windows) }}
@@ -54,16 +57,18 @@
       {{ column if column in keys + [src_hashdiff, src_seq] else "null" }},
       {%- endfor %}
       true
-    from {{ stored_rows(stage) }}
+    from {{ stored_rows(stage, anew=is_anew(windows)) }}
     where {{ among(keys if not hashed else [keys[0]], "batch") }}
   ),
   compared as (
-    select *, lag({{ src_hashdiff }}) over (partition by {{ key }} order by {{ src_seq }}, is_stored desc) as hashdiff_before
+    select *, lag({{ src_hashdiff }}) over in_order as hashdiff_before, lag({{ src_seq }}) over in_order as event_before
     from timeline
+    window in_order as (partition by {{ key }} order by {{ src_seq }}, is_stored desc)
   )
   select {{ columns | join(", ") }}
   from compared
   where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before
+    and {{ src_seq }} is distinct from event_before
   {%- if windows.ghost %}
   union all
   {{ ghost_row(columns, {keys[0]: zero_key(), src_hashdiff: zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}

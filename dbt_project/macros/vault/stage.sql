@@ -3,7 +3,8 @@
 
   hashed_columns: name → list of columns (a key, positional), or
     {columns: […], normalize: upper_trim, blank: unknown} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs
-    left out). '!text' among the columns of a key is a constant: a business key collision code.
+    left out). '!text' among the columns of a key is a constant: a business key collision code. {keys: [hk_a, hk_b]} is
+    the key of a link of such keys: as its parts are by their rules, so that one combination of them is one link.
   derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
     an SQL expression that is taken as text, or '!text' for a constant.
 -#}
@@ -18,7 +19,7 @@
       {{ adapter.quote(column.name) }},
       {%- endfor %}
       {%- for name, spec in hashed_columns.items() %}
-      {{ hashed_column(name, spec, columns) }} as {{ name }},
+      {{ hashed_column(name, spec, columns, hashed_columns) }} as {{ name }},
       {%- endfor %}
       is_deleted,
       load_date,
@@ -64,10 +65,16 @@
   {%- endif -%}
 {%- endmacro %}
 
-{% macro hashed_column(name, spec, columns) -%}
+{% macro hashed_column(name, spec, columns, hashed_columns={}) -%}
   {%- set spec = spec if spec is mapping else {"columns": spec} -%}
-  {%- set inputs = [] -%}
-  {%- for column in spec.columns -%}
+  {%- set keys, inputs = [], [] -%}
+  {%- for key in spec.get("keys", []) -%}
+    {%- if key not in hashed_columns -%}
+      {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " is made of " ~ key ~ ", which the stage does not hash") }}
+    {%- endif -%}
+    {%- do keys.append(hashed_column(key, hashed_columns[key], columns)) -%}
+  {%- endfor -%}
+  {%- for column in spec.get("columns", []) -%}
     {%- if column.startswith("!") -%}
       {%- do inputs.append({"constant": column[1:]}) -%}
     {%- elif column not in columns -%}
@@ -76,5 +83,11 @@
       {%- do inputs.append(columns[column]) -%}
     {%- endif -%}
   {%- endfor -%}
-  {{ hash_diff(inputs) if spec.get("is_hashdiff") else hash_key(inputs, spec.get("normalize"), spec.get("blank") or "keep") }}
+  {%- if keys -%}
+    {{ hash_of(keys | join(" || '|' || ")) }}
+  {%- elif spec.get("is_hashdiff") -%}
+    {{ hash_diff(inputs) }}
+  {%- else -%}
+    {{ hash_key(inputs, spec.get("normalize"), spec.get("blank") or "keep") }}
+  {%- endif -%}
 {%- endmacro %}

@@ -1,0 +1,107 @@
+"""The macros of one parsed table on an engine inside this process: a raw table, cuts and backfills of it.
+
+Like embedded_vault: the SQL that dbt would send to Trino, put into DuckDB's words where the two differ.
+tests/test_dbt.py runs the same macros through dbt on Trino.
+"""
+
+import json
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import duckdb
+
+from ingestion.raw_tables import FORMERLY
+from tests.unit.dbt_macros import macro_texts, macros
+
+METADATA = {
+    "_op": "varchar", "_epoch": "integer", "_commit_lsn": "bigint", "_seq": "bigint", "_committed_at": "timestamptz",
+    "_ingested_at": "timestamptz", "_unchanged": "varchar[]", "_old_key": "varchar",
+}  # fmt: skip
+DIALECT = [  # Trino's → DuckDB's
+    (r"timestamp\(6\) with time zone", "timestamptz"),
+    (r"\bcontains\(", "list_contains("),
+    (r"last_value\(((?:[^()]|\([^()]*\))*?)\) ignore nulls over", r"last_value(\1 ignore nulls) over"),
+    (r"cast\(array_distinct\((.*)\) as json\)", r"to_json(list_distinct(\1))"),
+]
+
+
+class Raw(str):
+    """A relation's name."""
+
+    identifier = "raw"
+
+
+class Parsed:
+    """`raw` with an integer key `id` and columns of text, and `parsed`, loaded from it as dbt does."""
+
+    def __init__(self, *declared: str) -> None:
+        self.declared = declared
+        self.db = duckdb.connect()
+        self.db.execute("set TimeZone = 'UTC'")
+        self.db.execute("create macro json_format(x) as cast(x as varchar)")
+        columns = {"id": "integer", **dict.fromkeys(declared, "varchar"), **METADATA}
+        self.db.execute("create table raw_properties (key varchar, value varchar)")
+        self.db.execute(f"create table raw ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
+
+    def land(self, op: str, id_: int | None, lsn: int, committed: str, ingested: str, **values: Any) -> None:
+        """One row of raw, its moments as `DD hh:mm` of November 2026."""
+        at = [f"2026-11-{moment}:00+00" for moment in (committed, ingested)]
+        row = {"id": id_, "_op": op, "_epoch": 1, "_commit_lsn": lsn, "_seq": 0, "_committed_at": at[0],
+               "_ingested_at": at[1], **values}  # fmt: skip
+        self.db.execute(f"insert into raw ({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
+
+    def load(self, cut: int, day: int | None = None, covered: bool = True) -> bool:
+        """A run of dbt that reads up to the cut, for a backfill of one day; whether there was news."""
+        bounds = {
+            "epoch": 1, "cut_lsn": cut, "tables": ["t"] if covered else [],
+            "day_from": f"2026-11-{day:02}" if day else None, "day_after": f"2026-11-{day + 1:02}" if day else None,
+        }  # fmt: skip
+        made = bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
+        sql = self._context(run_bounds=lambda _: bounds, is_loaded=lambda: made)["parsed_table"]("s", "t")
+        columns = json.loads(re.findall(r"(?m)^-- columns (.*)$", sql)[0])
+        if not made:
+            self.rows(f"create table parsed ({', '.join('{name} {type}'.format(**column) for column in columns)})")
+        if sql.strip().startswith("-- no news"):
+            return False
+        names = ", ".join(column["name"] for column in columns)
+        if sql.strip().startswith("-- anew"):
+            self.rows(f"create or replace table parsed as select {names} from ({sql})")
+        else:
+            self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
+        return True
+
+    def rename(self, column: str, to: str) -> None:
+        """In source, raw and declaration."""
+        self.db.execute(f"alter table raw rename column {column} to {to}")
+        before = self.db.execute("select value from raw_properties where key = ?", [f"{FORMERLY}{column}"]).fetchall()
+        names = "\n".join([column, *(value for (value,) in before)])
+        self.db.execute("insert into raw_properties values (?, ?)", [f"{FORMERLY}{to}", names])
+        self.declared = tuple(to if name == column else name for name in self.declared)
+
+    def current(self) -> list[tuple[Any, ...]]:
+        """The declared columns of the current view, in order of the key."""
+        rows = self.rows(f"{self._context()['current_table']('s', 't')} order by id")
+        return [row[: len(self.declared) + 1] for row in rows]
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """The answer."""
+        for trino, ours in DIALECT:
+            sql = re.sub(trino, ours, sql)
+        return self.db.execute(sql).fetchall()
+
+    def _context(self, **more: Any) -> dict[str, Any]:
+        columns = {name: SimpleNamespace(name=name, data_type="text") for name in self.declared}
+        columns = {"id": SimpleNamespace(name="id", data_type="integer"), **columns}
+        config = {"meta": {"raw": {"key": ["id"], "relation": "public.t"}}}
+        node = SimpleNamespace(columns=columns, config=config, source_name="s", name="t")
+        return macros(
+            macro_texts(),
+            this="parsed",
+            source=lambda *_: Raw("raw"),
+            ref=lambda _: "parsed",
+            system_table=lambda relation, name: f"{relation}_{name}",
+            declared_table=lambda *_: node,
+            run_query=lambda sql: SimpleNamespace(rows=self.rows(sql)),
+            **more,
+        )

@@ -1,0 +1,97 @@
+"""What a load of a parsed table reads: each raw row once, whatever is published or declared or derived meanwhile."""
+
+import pytest
+
+from tests.unit.embedded_parsed import Parsed
+
+PLACES = "select id, _op, _epoch, _commit_lsn, _seq, _loaded_at from parsed order by all"
+
+
+def test_a_backfill_that_reads_a_later_cut_passes_no_row_over() -> None:
+    """The watermark went to the newest row of its days, past those of other days published before it."""
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 08:00", "22 09:00", a="loaded")
+    parsed.load(cut=20)
+    parsed.land("c", 2, 30, "20 12:00", "22 09:01", a="of Friday, published meanwhile")
+    parsed.land("c", 3, 40, "22 08:00", "22 09:02", a="of Sunday, published meanwhile")
+    parsed.land("t", None, 45, "22 08:30", "22 09:02")
+    assert not parsed.load(cut=50, day=22)
+    parsed.load(cut=60)
+    assert parsed.rows("select id, _op from parsed order by 1, 2") == [
+        (1, "c"), (1, "t"), (2, "c"), (2, "t"), (3, "c"), (3, "t"),
+    ]  # fmt: skip
+
+
+def test_a_backfill_takes_no_truncate_that_the_loads_have_not_reached() -> None:
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 08:00", "22 09:00", a="x")
+    parsed.land("t", None, 20, "20 09:00", "22 09:00")
+    parsed.land("c", 2, 30, "20 10:00", "22 09:00", a="y")
+    parsed.load(cut=30)
+    parsed.land("t", None, 40, "21 09:00", "22 09:05")
+    parsed.rows("delete from parsed where id = 2")
+    assert parsed.load(cut=50, day=20)
+    assert parsed.rows("select max(_loaded_at) = timestamptz '2026-11-22 09:00+00' from parsed") == [(True,)]
+    parsed.load(cut=50)
+    assert parsed.rows("select id, _op from parsed order by _commit_lsn") == [(1, "c"), (1, "t"), (2, "c"), (2, "t")]
+
+
+def test_a_backfill_of_a_table_with_nothing_loaded_is_its_first_load() -> None:
+    """Its day alone would move the watermark past the others."""
+    for rows_before in (None, 0):
+        parsed = Parsed("a")
+        if rows_before == 0:
+            parsed.load(cut=5)
+        parsed.land("c", 1, 10, "20 08:00", "22 09:00", a="x")
+        parsed.land("c", 2, 20, "22 08:00", "22 09:01", a="y")
+        parsed.load(cut=20, day=22)
+        assert parsed.current() == [(1, "x"), (2, "y")]
+
+
+@pytest.mark.parametrize("day", [None, 20, 27])
+def test_a_column_declared_later_than_it_landed_is_there_for_every_row(day: int | None) -> None:
+    """The rows loaded before were null for ever, also after a backfill."""
+    parsed = Parsed("name", "phone")
+    parsed.declared = ("name",)
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", name="Ada", phone="1815")
+    parsed.land("d", 1, 20, "20 09:00", "20 09:01")
+    parsed.land("c", 2, 30, "20 10:00", "20 10:01", name="Alan", phone="1912")
+    parsed.land("t", None, 35, "20 11:00", "20 11:01")
+    parsed.land("c", 3, 40, "21 10:00", "21 10:01", name="Grace", phone="1906")
+    parsed.load(cut=40)
+    places = parsed.rows(PLACES)
+    parsed.declared = ("name", "phone")
+    assert parsed.load(cut=50, day=day)
+    assert parsed.current() == [(3, "Grace", "1906")]
+    assert parsed.rows("select id, phone, _op from parsed order by _commit_lsn") == [
+        (1, "1815", "c"), (1, None, "d"), (2, "1912", "c"), (2, None, "t"), (3, "1906", "c"),
+    ]  # fmt: skip
+    assert parsed.rows(PLACES) == places, "what is below would load again"
+    assert not parsed.load(cut=50)
+
+
+def test_a_table_that_no_cut_covers_waits_for_the_column_rather_than_having_nulls() -> None:
+    parsed = Parsed("name", "phone")
+    parsed.declared = ("name",)
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", name="Ada", phone="1815")
+    parsed.load(cut=10)
+    parsed.declared = ("name", "phone")
+    assert not parsed.load(cut=10, covered=False)
+    assert parsed.load(cut=10)
+    assert parsed.current() == [(1, "Ada", "1815")]
+
+
+def test_a_renamed_column_keeps_its_values_and_fills_what_was_left_out_under_any_of_its_names() -> None:
+    parsed = Parsed("bio", "note")
+    parsed.land("r", 1, 10, "20 08:00", "20 08:01", bio="long", note="short")
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", note="n", _unchanged=["bio"])
+    parsed.load(cut=20)
+    parsed.rename("bio", "life")
+    parsed.land("u", 1, 30, "20 10:00", "20 10:01", note="m", _unchanged=["life"])
+    parsed.rename("life", "biography")
+    parsed.land("u", 1, 40, "20 11:00", "20 11:01", note="l", _unchanged=["biography"])
+    assert parsed.load(cut=40)
+    assert parsed.rows("select distinct biography from parsed") == [("long",)]
+    parsed.land("u", 1, 50, "20 12:00", "20 12:01", biography="new", note="k", _unchanged=["bio"])
+    parsed.load(cut=50)
+    assert parsed.current() == [(1, "new", "k")], "`bio` is another column by now"

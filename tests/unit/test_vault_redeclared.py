@@ -1,0 +1,80 @@
+"""The vault follows its declaration: what is declared of a table that is loaded already holds for its whole history."""
+
+from datetime import timedelta
+from typing import Any
+
+from tests.unit.embedded_vault import START, Event, Vault
+
+MAY = START + timedelta(days=50)
+
+
+def test_a_new_reference_to_a_hub_brings_the_keys_that_were_loaded_before() -> None:
+    """They reached the link and never the hub: its watermark was that of the whole stage."""
+    vault = Vault()
+    vault.models["rts_owner"] = ("rec_track_sat", {"src_pk": "hk_owner"})
+    vault.load([event(100, owner="x", a="p1"), event(101, owner="y", a="p2", id_=2)], MAY)
+    vault.stage |= {"hk_payer": ["a"], "hk_row_payer": ["id", "line", "a"]}
+    vault.make_stage()
+    mentions = ["stg", {"model": "stg", "src_pk": "hk_payer", "src_nk": "a"}]
+    vault.models |= {
+        "hub_owner": ("hub", {"src_pk": "hk_owner", "src_nk": "owner", "source_model": mentions}),
+        "rts_owner": ("rec_track_sat", {"src_pk": "hk_owner", "source_model": mentions}),
+        "link_row_payer": ("link", {"src_pk": "hk_row_payer", "src_fk": ["hk_row", "hk_payer"]}),
+    }
+    vault.load([event(110, owner="z", a="p3", id_=3)], MAY + timedelta(days=1))
+    before = vault.counts()
+    vault.load([], MAY + timedelta(days=2))
+    assert vault.counts() == before
+    assert vault.rows("select owner from hub_owner order by 1") == [(k,) for k in ("p1", "p2", "p3", "x", "y", "z")]
+    keys = vault.rows("select hk_owner from hub_owner order by 1")
+    assert vault.rows("select distinct hk_owner from rts_owner order by 1") == keys
+    assert set(vault.rows("select hk_payer from link_row_payer")) <= set(keys)
+
+
+def test_a_satellite_with_another_column_has_it_for_its_whole_past() -> None:
+    """Its hashdiffs were others: a backfill stored each event again, and every next one counted as a change."""
+    vault = Vault()
+    say(vault, ["a"])
+    vault.load([event(100, a="A", b=1), event(110, a="A", b=2), event(120, a="B", b=2)], MAY)
+    assert said(vault, "a") == [(100, "A"), (120, "B")]
+    say(vault, ["a", "b"])
+    vault.load([event(130, a="B", b=2)], MAY + timedelta(days=1))
+    assert said(vault, "a, b") == [(100, "A", 1), (110, "A", 2), (120, "B", 2)]
+    assert vault.rows("select count(*) from sat_row where record_source = 'ghost'") == [(1,)]
+    before = vault.counts()
+    vault.load([], MAY + timedelta(days=1))
+    assert vault.counts() == before
+
+
+def test_an_event_is_not_stored_again_by_a_backfill_of_a_satellite_that_has_other_hashdiffs() -> None:
+    """One that was made before satellites remembered their columns."""
+    vault = Vault()
+    vault.load([event(100, a="A", b=1), event(110, a="B", b=2)], MAY)
+    vault.stage["hd_row"] = {"is_hashdiff": True, "columns": ["a"]}
+    vault.make_stage()
+    vault.db.execute("delete from properties where key = 'lakehouse.loaded.columns'")
+    vault.db.execute("insert into run_bounds values ('this-run', date '2026-03-01', date '2026-03-31', now())")
+    before = vault.counts()
+    vault.load([event(120, a="C", b=3)], MAY + timedelta(days=1))
+    vault.load([], MAY + timedelta(days=2))
+    assert said(vault, "a, b") == [(100, "A", 1), (110, "B", 2), (120, "C", 3)]
+    assert dict(vault.counts())["ma_sat_thing"] == dict(before)["ma_sat_thing"] + 1
+
+
+def said(vault: Vault, columns: str) -> list[tuple[Any, ...]]:
+    """LSN and these columns of each row of the satellite."""
+    lsn = "cast(split_part(source_seq, '.', 2) as bigint)"
+    return vault.rows(f"select {lsn}, {columns} from sat_row where record_source <> 'ghost' order by 1")
+
+
+def say(vault: Vault, columns: list[str]) -> None:
+    """Declares what the satellite says."""
+    vault.stage["hd_row"] = {"is_hashdiff": True, "columns": columns}
+    vault.models["sat_row"] = ("sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": columns})
+    vault.make_stage()
+
+
+def event(lsn: int, id_: int = 1, owner: str = "x", a: str | None = None, b: int | None = None) -> Event:
+    """An event of one row."""
+    return {"id": id_, "line": 1, "owner": owner, "a": a, "b": b, "gone": False, "at": START + timedelta(hours=lsn),
+            "lsn": lsn, "seq": 1}  # fmt: skip
