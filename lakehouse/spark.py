@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good.
-# The parallel collector may grow the old generation: without its adaptive policy it collects for ever instead.
-STEADY_HEAP = "-XX:+UseParallelGC -Xms384m -Xmn192m"
+# The parallel collector may grow the old generation: without its adaptive policy it collects for ever instead. What the
+# heap begins with is touched at once, and not bit by bit over the first quarter of an hour.
+STEADY_HEAP = "-XX:+UseParallelGC -XX:+AlwaysPreTouch -Xms384m -Xmn192m"
 WORKERS = "ingestion.spark_daemon"  # the module that Spark's Python workers are forked from
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
 
