@@ -98,6 +98,7 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     assert {name for name, snapshot in zoo.snapshots().items() if snapshot != seen[name]} == {"parsed_zoo__animals"}
 
 
+@pytest.mark.slow
 def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> None:
     """Copies of the source after each commit, against the rows that the PIT names; half the events come late."""
     rng = random.Random(31)

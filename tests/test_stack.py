@@ -123,7 +123,7 @@ def test_up_is_idempotent(home: Home) -> None:
     assert home.pids() == before
 
 
-@pytest.mark.parametrize("victim", SERVERS)
+@pytest.mark.parametrize("victim", [pytest.param(s, marks=pytest.mark.slow) if s == "trino" else s for s in SERVERS])
 def test_after_kill_9_only_the_missing_server_is_started(home: Home, victim: str) -> None:
     before = home.servers()
     os.kill(before[victim]["pid"], signal.SIGKILL)
@@ -225,6 +225,7 @@ def test_a_stale_pid_file_does_not_hide_a_dead_server(home: Home) -> None:
     assert home.pids()["s3"] != os.getpid()
 
 
+@pytest.mark.slow
 def test_a_lost_pid_file_does_not_start_a_second_postgres_on_the_same_data(home: Home) -> None:
     (home.path / "run" / "catalog.json").unlink()
     home.run("up")
