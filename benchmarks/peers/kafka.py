@@ -24,7 +24,10 @@ def worker(folder: Path, ports: Mapping[str, int], tuned: bool) -> str:
     json: dict[str, object] = {
         f"{side}.converter{option}": value
         for side in ("key", "value")
-        for option, value in (("", "org.apache.kafka.connect.json.JsonConverter"), (".schemas.enable", not tuned))
+        for option, value in (
+            ("", "org.apache.kafka.connect.json.JsonConverter"),
+            (".schemas.enable", "false" if tuned else "true"),
+        )
     }
     large_batches = {
         "producer.batch.size": BATCH_BYTES, "producer.linger.ms": 50, "producer.compression.type": "lz4",
@@ -56,5 +59,4 @@ def end_offset(partition: Path) -> int:
 
 
 def _lines(properties: Mapping[str, object]) -> str:
-    shown = {key: str(value).lower() if isinstance(value, bool) else value for key, value in properties.items()}
-    return "".join(f"{key}={value}\n" for key, value in shown.items())
+    return "".join(f"{key}={value}\n" for key, value in properties.items())

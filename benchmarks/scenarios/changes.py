@@ -18,7 +18,9 @@ NARROW_TRANSACTIONS = 20
 MIXED_TABLES = tuple(f"wide_mixed{number}" for number in range(5))
 MIXED_TRANSACTIONS = 100_000
 HUGE_ROWS = 5_000_000
-TUNED_SHARE = 2  # Debezium gets half of the transactions: the rate is compared, and it takes 20 to 30 s for them
+TUNED_SHARE = (
+    2  # a tuned Debezium gets half of the transactions: the rate is compared, and it takes 20 to 30 s for them
+)
 SHIPPED_SHARE = 5  # as shipped it takes as long for a fifth
 Work = Callable[[psycopg.Connection, int, int], int]  # (source, first transaction, transactions) -> changes
 
