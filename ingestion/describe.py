@@ -145,9 +145,9 @@ class TableFacts:
     """A table as the source has it, in the columns that are published and not excluded.
 
     `member` is the oid of its membership in the publication (0: published otherwise), `publishes` what the publication
-    says beside that, `hidden` are number and name of
-    the columns that do not land, `lsn` is a position at which the table surely was as described: what the stream
-    carries from there on is of this form or a newer one.
+    says beside that, `hidden` are number and name of the columns that do not land, `gone` the raw table's columns that
+    the source has no more, `lsn` is a position at which the table surely was as described: what the stream carries from
+    there on is of this form or a newer one.
     """
 
     oid: int
@@ -163,6 +163,7 @@ class TableFacts:
     hidden: tuple[tuple[int, str], ...] = ()
     lsn: int = 0
     publishes: str = ""
+    gone: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""
@@ -174,8 +175,8 @@ def facts_from_json(stored: Mapping[str, Any]) -> TableFacts:
     columns = tuple(ColumnFacts(**column) for column in stored["columns"])
     leaves = tuple(Leaf(**leaf) for leaf in stored.get("leaves", ()))
     hidden = tuple((number, name) for number, name in stored.get("hidden", ()))
-    read = {"columns": columns, "leaves": leaves, "hidden": hidden, "key": tuple(stored["key"])}
-    return TableFacts(**(dict(stored) | read | {"relation": tuple(stored.get("relation", ("", "")))}))
+    lists = {name: tuple(stored[name]) for name in ("key", "relation", "gone") if name in stored}
+    return TableFacts(**(dict(stored) | lists | {"columns": columns, "leaves": leaves, "hidden": hidden}))
 
 
 def fingerprints(connection: psycopg.Connection[Any], tables: Iterable[RawTable], publication: str) -> dict[str, str]:

@@ -56,19 +56,22 @@ def lake_type(table: RawTable, column: ColumnFacts) -> IcebergType:
 
 
 def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) -> TableFacts:
-    """`now` with each column's name in the lake.
+    """`now` with each column's name in the lake, and those that nobody has any more.
 
-    A renamed column keeps its name in the lake while the declaration goes on naming it so; otherwise the lake follows.
-    Raises TableProblem where a rename would undo a declared exclusion or mask.
+    A renamed column keeps its name in the lake while the declaration goes on naming it so, and no other column of the
+    source has taken it; otherwise the lake follows. Raises TableProblem where a rename would undo a declared exclusion
+    or mask.
     """
     same = before is not None and before.oid == now.oid
     kept = {c.number: c for c in before.columns} if before and same else {}
     hidden = dict(before.hidden) if before and same else {}
     declared = {table.raw.alias.get(name, name) for name in {c.name for c in table.columns} | set(table.key)}
+    followed = {column.number: table.raw.alias.get(column.name, column.name) for column in now.columns}
+    taken = {lake.lower() for lake in followed.values()}
     named = []
     for column in now.columns:
-        old, lake = kept.get(column.number), table.raw.alias.get(column.name, column.name)
-        if old is not None and old.lake in declared and lake not in declared:
+        old, lake = kept.get(column.number), followed[column.number]
+        if old is not None and old.lake in declared and lake not in declared and old.lake.lower() not in taken:
             lake = old.lake
         was = hidden.get(column.number) or (old.name if old is not None else column.name)
         protected = column.number in hidden or was in table.raw.mask
@@ -79,7 +82,29 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
                 f"`lakehouse ingest --resume {table.source}.{table.name}`"
             )
         named.append(replace(column, lake=lake))
-    return replace(now, columns=tuple(named))
+    now = replace(now, columns=tuple(named))
+    return replace(now, gone=_gone(before, now)) if before else now
+
+
+def _gone(before: TableFacts, now: TableFacts) -> tuple[str, ...]:
+    """Names of the raw table's columns that no column of the source has any more."""
+    go_on = {was.lake for was in places(before, now).values() if was is not None}
+    there = {column.lake.lower() for column in now.columns}
+    left = {*before.gone, *(column.lake for column in before.columns)} - go_on
+    return tuple(sorted(name for name in left if name.lower() not in there))
+
+
+def places(before: TableFacts, now: TableFacts) -> dict[int, ColumnFacts | None]:
+    """By number of each column of `now`, the one of `before` whose column of the raw table it goes on in.
+
+    The name decides: who reads the table by it saw the one's values, and sees the other's from now on. Only a name
+    that the raw table has not yet moves a column of it, and only when its former name is free.
+    """
+    held: dict[str, ColumnFacts | None] = dict.fromkeys(map(str.lower, before.gone))
+    held |= {c.lake.lower(): c for c in before.columns}
+    names = {c.lake.lower() for c in now.columns}
+    free = {c.number: c for c in before.columns if c.lake.lower() not in names and before.oid == now.oid}
+    return {c.number: held.get(c.lake.lower(), free.get(c.number)) for c in now.columns}
 
 
 def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
@@ -123,16 +148,17 @@ def doubt(before: TableFacts, now: TableFacts, truncated_by: Iterable[int] = ())
         return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
     if reason := _partition_doubt(before, now, explained):
         return reason
-    old = {c.number: c for c in before.columns}
-    names = {c.name: c.number for c in before.columns}
+    old = {c.number for c in before.columns}
     hidden = dict(before.hidden)
+    went_on, gone = places(before, now), {name.lower() for name in before.gone}
     for column in now.columns:
+        was = went_on[column.number]
         if column.number in hidden:
             return f"column {column.name} had been left out"
         if column.number not in old and column.has_default_for_earlier_rows:
             return f"column {column.name} was added with a default, which earlier rows now have"
-        if names.get(column.name, column.number) != column.number and column.number not in old:
-            return f"column {column.name} was dropped and made again"
+        if was.number != column.number if was else column.lake.lower() in gone:
+            return f"column {column.name} is another one than it was, by the same name"
     return None
 
 
@@ -151,65 +177,47 @@ def _partition_doubt(before: TableFacts, now: TableFacts, explained: frozenset[i
 def steps(
     table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool, earlier: Versions = ()
 ) -> tuple[Step, ...]:
-    """How the raw table follows, columns as they are called in the lake; each step goes by the names that the one
-    before it has left.
+    """How the raw table follows, columns as they are called in the lake.
 
     A type that Iceberg cannot widen to raises TableProblem, unless the user has given `consent`: then the old values
-    are set aside under a name of their own and the column begins anew. So is a dropped column whose name another one
-    takes; `earlier` are the descriptions before `before` that rows may still be of.
+    are set aside under a name of their own and the column begins anew. So are those of a column that was dropped
+    earlier; `earlier` are the descriptions before `before` that rows may still be of.
     """
-    old = {c.number: c for c in before.columns} if before.oid == now.oid else {}
-    still_there = {c.number for c in now.columns} if old else set()
-    by_lake = {c.lake: c for c in before.columns if c.number not in still_there}
     known = [column for facts in (before, *reversed(earlier)) for column in facts.columns]
-    back = {(c.number, c.lake) for c in now.columns}  # a column that had been left out goes on where it was
     taken = {c.lake.lower() for c in (*known, *now.columns)}
-    renames: dict[str, str] = {}
+    asides: dict[str, str] = {}
+    renames: list[Step] = []
     found: list[Step] = []
-    for column in now.columns:
-        was = old.get(column.number) or by_lake.get(column.lake)
+    for column, was in zip(now.columns, places(before, now).values(), strict=True):
         type_ = lake_type(table, column)
+        step = Step("widen", column.lake, type=type_, doc=column.declared_type)
         if was is None:
-            found.append(Step("add", column.lake, type=type_, doc=column.declared_type))
+            found.append(replace(step, action="add"))
+            same = [other for other in known if other.lake.lower() == column.lake.lower()]
+            for other in same:
+                if not fits(lake_type(table, other), type_):
+                    asides.setdefault(other.lake, unused(set_aside_name(other), {*taken, *asides.values()}))
+            spelled = {*(other.lake for other in same), *before.gone} - {column.lake, *asides}
+            renames += [Step("rename", n, to=column.lake) for n in spelled if n.lower() == column.lake.lower()]
             continue
         had = lake_type(table, was)
-        aside = None
-        if widens(had, type_):
-            found.append(Step("widen", column.lake, type=type_, doc=column.declared_type))
-        elif had != type_ and not widens(type_, had):  # a narrower type fits into what is there
-            aside = unused(set_aside_name(was), taken)
-            if not consent:
-                raise TableProblem(
-                    f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and "
-                    f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
-                    f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
-                    f"far stay under the name {aside})"
-                )
-            taken.add(aside.lower())
-            found.append(Step("add", column.lake, type=type_, doc=column.declared_type))
-        if aside or was.lake != column.lake:
-            renames[was.lake] = aside or column.lake
-    wanted = {name.lower() for name in (*renames.values(), *(s.column for s in found if s.action == "add"))}
-    for column in known:
-        if column.lake.lower() in wanted and column.lake not in renames and (column.number, column.lake) not in back:
-            renames[column.lake] = unused(set_aside_name(column), taken)
-            taken.add(renames[column.lake].lower())
-    return (*_in_sequence(renames, taken), *found)
-
-
-def _in_sequence(renames: dict[str, str], taken: Collection[str]) -> list[Step]:
-    """Renames that are meant all at once, one by one, so that each finds its name free."""
-    found, left = [], dict(renames)
-    while left:
-        free = (n for n, to in left.items() if to.lower() not in {other.lower() for other in left if other != n})
-        if (name := next(free, None)) is not None:
-            found.append(Step("rename", name, to=left.pop(name)))
-        else:  # a circle: one of it steps out of the way
-            name, to = left.popitem()
-            between = unused(name, taken)
-            left[between] = to
-            found.append(Step("rename", name, to=between))
-    return found
+        if fits(had, type_):
+            if widens(had, type_):
+                found.append(step)
+            if was.lake != column.lake:
+                renames.append(Step("rename", was.lake, to=column.lake))
+            continue
+        aside = unused(set_aside_name(was), {*taken, *asides.values()})
+        if not consent:
+            raise TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and "
+                f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
+                f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
+                f"far stay under the name {aside})"
+            )
+        asides[was.lake] = aside
+        found.append(replace(step, action="add"))
+    return (*(Step("rename", name, to=aside) for name, aside in asides.items()), *renames, *found)
 
 
 def set_aside_name(column: ColumnFacts) -> str:
@@ -236,6 +244,11 @@ def rename_in(versions: Versions, steps: Iterable[Step]) -> Versions:
     return tuple(
         replace(facts, columns=tuple(replace(c, lake=by_now(c.lake)) for c in facts.columns)) for facts in versions
     )
+
+
+def fits(had: IcebergType, wanted: IcebergType) -> bool:
+    """Whether a column of the one type can go on with the other: it is as wide, or becomes so."""
+    return had == wanted or widens(had, wanted) or widens(wanted, had)
 
 
 def widens(had: IcebergType, to: IcebergType) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.types import IcebergType
 
-from ingestion.evolve import Step, unused, widens
+from ingestion.evolve import Step, fits, unused, widens
 
 
 @dataclass(frozen=True)
@@ -38,14 +38,14 @@ def stepped(
                 _make_way(found, step.to)
                 found[step.to] = there
         elif step.type is not None:
-            if there is None or not _fits(there.type, step.type):
+            if there is None or not fits(there.type, step.type):
                 _make_way(found, step.column)
                 found[step.column] = LakeColumn(step.type, step.doc)
             elif widens(there.type, step.type):
                 found[step.column] = replace(there, type=step.type, doc=step.doc)
     for name, column in made.items():
         new = found.get(name)
-        if new is not None and new.field_id is None and _fits(column.type, new.type):
+        if new is not None and new.field_id is None and fits(column.type, new.type):
             found[name] = replace(new, field_id=column.field_id)
         else:
             found[unused(name, _lower(found))] = column
@@ -61,8 +61,3 @@ def _make_way(found: dict[str, LakeColumn], name: str) -> None:
 
 def _lower(found: Mapping[str, LakeColumn]) -> set[str]:
     return {name.lower() for name in found}
-
-
-def _fits(there: IcebergType, wanted: IcebergType) -> bool:
-    """Whether a column that is there already, from an earlier life of the source's, can hold the wanted type."""
-    return there == wanted or widens(there, wanted) or widens(wanted, there)

@@ -1,8 +1,10 @@
-"""Renames into a name that is taken, or was: every value lands in the column that the source has it in.
+"""Renames: every value lands in the column of the raw table that bears its column's name when it is written.
 
-They were dropped without a word: new values came nowhere, or into a column that the source had dropped.
+A name that another column takes over goes on with that one's values, and the table is in doubt: rows that nobody
+has updated read otherwise from then on.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -20,7 +22,7 @@ from pyiceberg.types import IntegerType, StringType
 from ingestion import load_changes
 from ingestion.context import Cycle
 from ingestion.describe import ColumnFacts, TableFacts, TableProblem
-from ingestion.evolve import Step, rename_in, steps
+from ingestion.evolve import Step, doubt, name_columns, rename_in, steps
 from ingestion.lake_columns import LakeColumn, stepped
 from ingestion.lanes import Kept
 from ingestion.planning import conclude, plan_course
@@ -31,7 +33,7 @@ from ingestion.source import SourceNow
 from ingestion.state import Position
 from ingestion.survey import Outlook
 from ingestion.writer import TableWriter, writable_metadata
-from lakehouse.declarations import RawTable
+from lakehouse.declarations import Column, RawTable
 from lakehouse.policies import LoadPolicy, RawPolicy
 
 TABLE = RawTable(
@@ -57,55 +59,68 @@ def facts(lsn: int, *columns: tuple[str, int, str]) -> TableFacts:
 
 A, B, C = ("a", 2, "text"), ("b", 3, "text"), ("c", 4, "text")
 A_NEW = ("a_new", 3, "text")
-# how the table looks time after time, its state meanwhile, a row before (by number), one after, and how both read then
-SCENARIOS: dict[str, tuple[list[tuple[tuple[str, int, str], ...]], bool, Values, Values, list[dict[str, Any]]]] = {
+# how the table looks time after time, its state meanwhile, a row before, one after, how both read then, in doubt?
+Scenario = tuple[list[tuple[tuple[str, int, str], ...]], bool, Values, Values, list[dict[str, Any]], bool]
+SCENARIOS: dict[str, Scenario] = {
     "added, then renamed, while paused": (
-        [(), (A,), (("b", 2, "text"),)], True, {}, {"b": "new"}, [{"b": None}, {"b": "new"}],
+        [(), (A,), (("b", 2, "text"),)], True, {}, {"b": "new"}, [{"b": None}, {"b": "new"}], False,
     ),
     "renamed twice while paused": (
         [(A,), (("b", 2, "text"),), (("c", 2, "text"),)], True, {"a": "old"}, {"c": "new"},
-        [{"c": "old"}, {"c": "new"}],
+        [{"c": "old"}, {"c": "new"}], False,
     ),
     "a chain at once": (
         [(A, A_NEW), (("a_old", 2, "text"), ("a", 3, "text"))], False, {"a": "1", "a_new": "2"},
-        {"a_old": "3", "a": "4"}, [{"a_old": "1", "a": "2"}, {"a_old": "3", "a": "4"}],
+        {"a_old": "3", "a": "4"},
+        [{"a_old": None, "a": "1", "a_new": "2"}, {"a_old": "3", "a": "4", "a_new": None}], True,
     ),
     "into the name of a dropped column": (
         [(A, A_NEW), (("a", 3, "text"),)], False, {"a": "gone", "a_new": "2"}, {"a": "4"},
-        [{"a": "2", "a__text": "gone"}, {"a": "4", "a__text": None}],
+        [{"a": "gone", "a_new": "2"}, {"a": "4", "a_new": None}], True,
     ),
     "into the name of a dropped column of a narrower type": (
         [(("a", 2, "int4"), ("a_new", 3, "int8")), (("a", 3, "int8"),)], False, {"a": "7", "a_new": "8"},
-        {"a": "3000000000"}, [{"a": 8, "a__int4": 7}, {"a": 3000000000, "a__int4": None}],
-    ),
-    "into the name of a dropped column of another type": (
-        [(("a", 2, "int4"), A_NEW), (("a", 3, "text"),)], False, {"a": "7", "a_new": "x"}, {"a": "abc"},
-        [{"a": "x", "a__int4": 7}, {"a": "abc", "a__int4": None}],
+        {"a": "3000000000"}, [{"a": 7, "a_new": 8}, {"a": 3000000000, "a_new": None}], True,
     ),
     "into the name of a column that was dropped before": (
         [(A, A_NEW), (A_NEW,), (("a", 3, "text"),)], False, {"a": "gone", "a_new": "2"}, {"a": "4"},
-        [{"a": "2", "a__string": "gone"}, {"a": "4", "a__string": None}],
+        [{"a": "gone", "a_new": "2"}, {"a": "4", "a_new": None}], True,
     ),
     "… while paused": (
         [(A, A_NEW), (A_NEW,), (("a", 3, "text"),)], True, {"a": "gone", "a_new": "2"}, {"a": "4"},
-        [{"a": "2", "a__text": "gone"}, {"a": "4", "a__text": None}],
+        [{"a": "gone", "a_new": "2"}, {"a": "4", "a_new": None}], True,
+    ),
+    "dropped, and another of the name added": (
+        [(A,), (), (("a", 3, "text"),)], False, {"a": "gone"}, {"a": "4"}, [{"a": "gone"}, {"a": "4"}], True,
+    ),
+    "dropped, and another of the name and another type added": (
+        [(A,), (), (("a", 3, "int4"),)], False, {"a": "gone"}, {"a": "4"},
+        [{"a": None, "a__string": "gone"}, {"a": 4, "a__string": None}], True,
     ),
     "swapped": (
         [(A, B), (("b", 2, "text"), ("a", 3, "text"))], False, {"a": "1", "b": "2"}, {"a": "3", "b": "4"},
-        [{"b": "1", "a": "2"}, {"a": "3", "b": "4"}],
+        [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}], True,
     ),
     "swapped and back while paused, and once more": (
         [(A, B), (("b", 2, "text"), ("a", 3, "text")), (A, B), (("b", 2, "text"), ("a", 3, "text"))], True,
-        {"a": "1", "b": "2"}, {"a": "3", "b": "4"}, [{"b": "1", "a": "2"}, {"a": "3", "b": "4"}],
+        {"a": "1", "b": "2"}, {"a": "3", "b": "4"}, [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}], True,
     ),
     "round in a circle": (
         [(A, B, C), (("b", 2, "text"), ("c", 3, "text"), ("a", 4, "text"))], False, {"a": "1", "b": "2", "c": "3"},
-        {"a": "4"}, [{"b": "1", "c": "2", "a": "3"}, {"a": "4", "b": None, "c": None}],
+        {"a": "4"}, [{"a": "1", "b": "2", "c": "3"}, {"a": "4", "b": None, "c": None}], True,
     ),
     "only the case of a letter": (
-        [(A,), (("A", 2, "text"),)], False, {"a": "1"}, {"A": "2"}, [{"A": "1"}, {"A": "2"}],
+        [(A,), (("A", 2, "text"),)], False, {"a": "1"}, {"A": "2"}, [{"A": "1"}, {"A": "2"}], False,
     ),
 }  # fmt: skip
+
+
+def looked(forms: Sequence[TableFacts]) -> list[TableFacts]:
+    """The forms as looks at the source, one after the other, describe them."""
+    seen: list[TableFacts] = []
+    for form in forms:
+        seen.append(name_columns(TABLE, seen[-1] if seen else None, form))
+    return seen
 
 
 @pytest.fixture
@@ -134,8 +149,8 @@ def columns_of(iceberg: Table) -> list[tuple[int, str, str]]:
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog, scenario: str, killed: bool) -> None:
-    looks, paused, before, after, expected = SCENARIOS[scenario]
-    forms = [facts(100 + i, *columns) for i, columns in enumerate(looks)]
+    looks, paused, before, after, expected, in_doubt = SCENARIOS[scenario]
+    forms = looked([facts(100 + i, *columns) for i, columns in enumerate(looks)])
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     iceberg.append(rows_of(iceberg, forms[0], before, 10))
     position = Position("items", 1, 100, "paused" if paused else "streaming", 50, versions=(forms[0],), fingerprint="0")
@@ -157,6 +172,7 @@ def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog,
     assert [len({c.lake for c in form.columns}) for form in old_forms] == [len(form.columns) for form in old_forms]
     iceberg.append(rows_of(iceberg, position.facts, after, 20))
     assert read(iceberg) == expected
+    assert (position.state == "stale") == in_doubt
     if paused or len(looks) == 2:  # the spool, and the stream, have rows of the first form still
         iceberg.append(rows_of(iceberg, old_forms[0], before, 30))
         assert read(iceberg)[-1] == expected[0]
@@ -167,17 +183,17 @@ def test_a_table_that_is_altered_again_before_the_steps_are_kept_follows_from_wh
     iceberg = ensure_raw_table(catalog, TABLE, begun)
     iceberg.append(rows_of(iceberg, begun, {"a": "1", "b": "2", "c": "3"}, 10))
     for then in (
-        facts(2, ("b", 2, "text"), ("a", 3, "text"), C),
-        facts(3, ("z", 2, "text"), ("a", 4, "text"), ("e", 5, "int4")),
-        facts(4, ("b", 2, "text"), ("c", 3, "text"), ("a", 4, "text"), ("d", 5, "int4")),
+        facts(2, ("x", 2, "text"), ("y", 3, "text"), C),
+        facts(3, ("y", 2, "text"), ("x", 4, "text"), ("e", 5, "int4")),
+        facts(4, ("z", 2, "text"), B, ("x", 4, "text"), ("d", 5, "int4")),
     ):
         iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, then, consent=False), begun, then)
     (row,) = read(iceberg)
-    assert {name: row[name] for name in "abcd"} == {"b": "1", "c": "2", "a": "3", "d": None}
+    assert {name: row[name] for name in "zbxd"} == {"z": "1", "b": "2", "x": "3", "d": None}
 
 
-def test_a_swap_is_swapped_back(catalog: SqlCatalog) -> None:
-    forms = [facts(1, A, B), facts(2, ("b", 2, "text"), ("a", 3, "text")), facts(3, A, B)]
+def test_a_rename_is_taken_back(catalog: SqlCatalog) -> None:
+    forms = [facts(1, A, B), facts(2, ("z", 2, "text"), ("a__text", 3, "text")), facts(3, A, B)]
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     first = columns_of(iceberg)
     for before, now in [*pairwise(forms)] * 2:
@@ -186,11 +202,11 @@ def test_a_swap_is_swapped_back(catalog: SqlCatalog) -> None:
 
 
 def test_an_alteration_that_was_begun_and_is_taken_back_is_undone(catalog: SqlCatalog) -> None:
-    begun, swapped = facts(1, A, B), facts(2, ("b", 2, "text"), ("a", 3, "text"))
+    begun, renamed = facts(1, A, B), facts(2, ("y", 2, "text"), ("z", 3, "text"))
     iceberg = ensure_raw_table(catalog, TABLE, begun)
     there = columns_of(iceberg)
-    iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, swapped, consent=False), begun, swapped)
-    assert is_under_way(iceberg, begun) and not is_under_way(iceberg, swapped)
+    iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, renamed, consent=False), begun, renamed)
+    assert is_under_way(iceberg, begun) and not is_under_way(iceberg, renamed)
     assert columns_of(follow_source(iceberg, TABLE, (), begun, begun)) == there
 
 
@@ -220,14 +236,14 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
 
 def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
     forms = [
-        facts(1, ("x", 2, "text"), B), facts(2, A, B), facts(3, ("b", 2, "text"), ("a", 3, "text")),
-        facts(4, ("b", 2, "text"), ("c", 3, "text")),
+        facts(1, ("x", 2, "text"), B), facts(2, A, B), facts(3, ("c", 2, "text"), ("d", 3, "text")),
+        facts(4, ("c", 2, "text"), ("e", 3, "text")),
     ]  # fmt: skip
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     for before, now in pairwise(forms):
         iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now)
-    assert formerly("b", iceberg.properties) == ("a", "x")
-    assert formerly("c", iceberg.properties) == ("a", "b")
+    assert formerly("c", iceberg.properties) == ("a", "x")
+    assert formerly("e", iceberg.properties) == ("d", "b")
     assert formerly("id", iceberg.properties) == ()
 
 
@@ -253,30 +269,60 @@ def test_a_column_that_was_left_out_for_a_while_goes_on_where_it_was() -> None:
     assert (step.action, step.column) == ("add", "a")
 
 
+def test_a_declared_column_gives_its_name_to_the_one_that_takes_it() -> None:
+    table = TABLE.model_copy(update={"columns": (Column(name="a", data_type="text", description=""),)})
+    before = name_columns(table, None, facts(1, A, A_NEW))
+    renamed = name_columns(table, before, facts(2, ("a_old", 2, "text"), A_NEW))
+    assert [c.lake for c in renamed.columns] == ["id", "a", "a_new"]
+    replaced = name_columns(table, before, facts(2, ("a_old", 2, "text"), ("a", 3, "text")))
+    assert [c.lake for c in replaced.columns] == ["id", "a_old", "a"] and replaced.gone == ("a_new",)
+
+
+def test_another_column_under_the_name_of_the_key_goes_on_in_it() -> None:
+    """Were the raw table's key column another one, its rows so far would be of no key."""
+    before = facts(1, A, ("id_new", 3, "int8"))
+    now = name_columns(TABLE, before, replace(facts(2, A), columns=(*facts(2, A).columns[1:], key_column(3))))
+    (step,) = steps(TABLE, before, now, consent=False)
+    assert (step.action, step.column, str(step.type)) == ("widen", "id", "long")
+    assert doubt(before, now) == "column id is another one than it was, by the same name"
+
+
+def key_column(number: int) -> ColumnFacts:
+    return replace(facts(0, ("id", number, "int8")).columns[1])
+
+
 def test_a_dropped_column_makes_way_under_a_name_of_its_own() -> None:
     text, whole = LakeColumn(StringType(), "", 1), LakeColumn(IntegerType(), "", 2)
     columns = {"A": text, "a__string": whole, "b": whole}
     assert list(stepped(columns, [Step("rename", "b", to="a")], {})) == ["a__string", "A__string_", "a"]
 
 
-def test_random_renames_drops_and_additions_keep_each_column_in_its_place() -> None:
+def test_random_renames_drops_and_additions_keep_each_name_in_its_place() -> None:
+    """A name stays in its column of the raw table; who else wrote there before is noticed."""
     for seed in range(400):
         random = Random(seed)
         now = facts(0, A, B, C)
         lake = {c.lake: LakeColumn(StringType(), "", number) for number, c in enumerate(now.columns, 1)}
-        versions, place = (now,), {c.number: lake[c.lake].field_id for c in now.columns}
+        versions, fields = (now,), {c.number: lake[c.lake].field_id for c in now.columns}
+        writers = {field: number for number, field in fields.items()}
         for look in range(1, 6):
-            now, versions = altered(random, now, look), (*versions, now)[-1 - random.randrange(3) :]
-            found = steps(TABLE, versions[-1], now, consent=False, earlier=versions[:-1])
-            versions = rename_in(versions, found)
+            now, before = name_columns(TABLE, now, altered(random, now, look)), now
+            versions = (*versions, before)[-1 - random.randrange(3) :]
+            found = steps(TABLE, before, now, consent=False, earlier=versions[:-1])
+            versions, names = rename_in(versions, found), {name: c.field_id for name, c in lake.items()}
             lake = {
                 name: replace(column, field_id=column.field_id or 100 * look + number)
                 for number, (name, column) in enumerate(stepped(lake, found, {}).items())
             }
-            kept = place
-            place = {c.number: lake[c.lake].field_id for c in now.columns}
-            assert len(set(place.values())) == len(place)
-            assert all(place[number] == kept[number] for number in place.keys() & kept.keys()), seed
+            fields, moved = {c.number: lake[c.lake].field_id for c in now.columns}, fields
+            assert len(set(fields.values())) == len(fields)
+            assert all(fields[c.number] == names.get(c.lake, fields[c.number]) for c in now.columns), seed
+            others = any(
+                writers.get(field, number) != number or moved.get(number, field) != field
+                for number, field in fields.items()
+            )
+            assert (doubt(before, now) is not None) == others, (seed, look)
+            writers |= {field: number for number, field in fields.items()}
             for form in versions:
                 assert len({c.lake for c in form.columns}) == len(form.columns) and {
                     c.lake for c in form.columns
