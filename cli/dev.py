@@ -12,7 +12,7 @@ import typer
 
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import Settings, config_file, load_settings
 from stack.endpoints import ensure_instance
 
 
@@ -34,6 +34,7 @@ def dev(
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
             "LAKEHOUSE_CACHE": str(settings.cache),
+            **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
             "PYTHONUNBUFFERED": "1",
         }
         keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lakehouse.errors import LakehouseError
 from lakehouse.lines import line_in_source, mistakes_in, refuse
 from lakehouse.manifest import load_manifest
-from lakehouse.policies import LagPolicy, LoadPolicy, MaintenancePolicy, Policy, RawPolicy
+from lakehouse.policies import LagPolicy, LoadPolicy, MaintenancePolicy, Owner, Policy, RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.vault import Problem, VaultPolicy, problems_among, problems_of
 
@@ -144,7 +144,7 @@ class _TableMeta(Policy):
     load: LoadPolicy | None = None
     lag: LagPolicy | None = None
     maintenance: MaintenancePolicy | None = None
-    owners: tuple[str, ...] = ()
+    owners: tuple[Owner, ...] = ()
     vault: VaultPolicy | None = None
 
 

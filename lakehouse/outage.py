@@ -14,10 +14,11 @@ def told(error: BaseException) -> str | None:
     from sqlalchemy.exc import OperationalError
     from trino.exceptions import HttpError, TrinoConnectionError
 
-    if isinstance(error, OperationalError) and error.orig is not None:
-        return told(error.orig)
+    if isinstance(error, OperationalError):  # whichever driver: Dagster's database has another one than the catalog
+        error = error.orig if isinstance(error.orig, psycopg.Error) else psycopg.OperationalError(said(error))
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
-        return f"Postgres: {said(error)}; check LAKEHOUSE_CATALOG_URL and the sources' URLs, {UP}, then run this again"
+        urls = "LAKEHOUSE_CATALOG_URL, LAKEHOUSE_DAGSTER__STORAGE_URL and the sources' URLs"
+        return f"Postgres: {said(error)}; check {urls}, {UP}, then run this again"
     if isinstance(error, OSError) and "AWS Error" in str(error):
         return f"object store: {said(error)}; check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}, then run this again"
     if isinstance(error, TrinoConnectionError | HttpError):

@@ -26,6 +26,14 @@ class Policy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def check_owner(text: str) -> str:
+    """The owner as it is; raises ValueError where Dagster would refuse it, and with it everything that is declared."""
+    if not re.fullmatch(r"team:.+|[A-Za-z0-9_%+-][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", text):
+        raise ValueError(f"owner {text!r} is neither a mail address nor `team:` and a name")
+    return text
+
+
+Owner = Annotated[str, AfterValidator(check_owner)]
 CronText = Annotated[str, AfterValidator(check_cron)]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_]+$")]  # becomes a schedule's name
 Hours = Annotated[float, Field(ge=0, le=24 * 366 * 100)]  # a century at most: what is older has no date
@@ -178,6 +186,13 @@ class LagPolicy(Policy):
 
 def _reached(lag: float, limit: float | None) -> bool:
     return limit is not None and lag >= limit
+
+
+class ModelPolicy(Policy):
+    """What the page of a model's table shows: who answers for it, and how old it may be."""
+
+    owners: tuple[Owner, ...] = ()
+    freshness_minutes: int | None = Field(None, gt=0, description="older than this, the table counts as stale")
 
 
 class RawPolicy(Policy):

@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from lakehouse.errors import LakehouseError
+from lakehouse.variables import mistaken
 
 PROJECT_DIR = Path(__file__).resolve().parent.parent
 CONFIG_FILE = "lakehouse.toml"
@@ -185,12 +186,20 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment over lakehouse.toml over the home's endpoints."""
-        config = Path(os.environ.get("LAKEHOUSE_CONFIG", CONFIG_FILE))
-        toml = TomlConfigSettingsSource(settings_cls, config)
+        toml = TomlConfigSettingsSource(settings_cls, config_file())
         home = _home(init_settings, env_settings, toml)
         endpoints = TomlConfigSettingsSource(settings_cls, home / ENDPOINTS_FILE)
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
         return paths, init_settings, env_settings, toml, endpoints
+
+
+def config_file() -> Path:
+    """Where lakehouse.toml is, or would be; absolute. Raises LakehouseError when LAKEHOUSE_CONFIG names no file."""
+    given = os.environ.get("LAKEHOUSE_CONFIG")
+    path = _absolute(given or CONFIG_FILE)
+    if given and not path.exists():
+        raise LakehouseError(f"settings: LAKEHOUSE_CONFIG names {path}, which is no file: correct or unset it")
+    return path
 
 
 def _home(*sources: PydanticBaseSettingsSource) -> Path:
@@ -214,6 +223,8 @@ def load_settings(**overrides: Any) -> Settings:
 
     Raises LakehouseError naming each wrong setting.
     """
+    if mistake := mistaken(os.environ, Settings.model_fields, "LAKEHOUSE_STACK_"):
+        raise LakehouseError(f"settings: {mistake}; {TABLE}")
     try:
         return Settings(**overrides)
     except ValidationError as error:

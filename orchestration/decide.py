@@ -21,6 +21,7 @@ MAX_ATTEMPTS = 3
 FIRST_WAIT = timedelta(seconds=30)
 LONGEST_WAIT = timedelta(hours=1)
 PULL_BYTES = 64 * 1024
+NEWS_BYTES = 1024 * 1024
 PULL_AFTER = timedelta(minutes=15)
 
 
@@ -90,10 +91,15 @@ def decide(
 
 
 def fingerprint(seen: Seen, history: JobHistory) -> str:
-    """The occasion of a run: equal as long as nothing new is seen and no run has succeeded."""
+    """The occasion of a run: equal as long as nothing new is seen and no run has succeeded.
+
+    Where only the job ingests, its failures leave the lake as it is; what is new then is how far the source has come.
+    """
+    source = seen.source if seen.source and not seen.source.follower_alive else None
     facts = [
         {table: fact.snapshot_id for table, fact in sorted(seen.newest.items())},
-        seen.source.position_lsn if seen.source and not seen.source.follower_alive else None,
+        source.position_lsn if source else None,
+        ((source.position_lsn or 0) + source.slot_lag_bytes) // NEWS_BYTES if source else None,
         history.last_success.run_id if history.last_success else None,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]

@@ -1,14 +1,15 @@
 """What Dagster's run storage knows about a job: all the memory a sensor has."""
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from dagster._core.storage.tags import RESUME_RETRY_TAG
 
 from orchestration import tags
-from orchestration.workers import WORKING, bury
+from orchestration.workers import bury_dead
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
@@ -41,20 +42,24 @@ class JobHistory:
     unfinished: tuple[PastRun, ...] = ()
 
 
-def read_history(instance: dg.DagsterInstance, job: str, assets: Set[dg.AssetKey]) -> JobHistory:
-    """A few queries by job name. A run of part of the job's assets is no success of the job.
+def read_history(instance: dg.DagsterInstance, job: str, whole: dg.JobDefinition | None) -> JobHistory:
+    """A few queries by job name. A run of part of the `whole` job is no success of it.
 
-    A run whose process is gone is marked failed on the way.
+    Runs whose process is gone, of any job, are marked failed on the way.
     """
-    for record in _runs(instance, job, WORKING):
-        bury(instance, record.dagster_run)
+    bury_dead(instance)
     successes = _runs(instance, job, [dg.DagsterRunStatus.SUCCESS])
-    success = next((_past(record) for record in successes if _is_whole(record.dagster_run, assets)), None)
+    success = next((_past(record) for record in successes if _is_whole(record.dagster_run, whole)), None)
     return JobHistory(
         last_success=success,
         failures=tuple(map(_past, _runs(instance, job, FAILED, success))),
         unfinished=tuple(map(_past, _runs(instance, job, UNFINISHED))),
     )
+
+
+def whole_job(repository: dg.RepositoryDefinition | None, job: str) -> dg.JobDefinition | None:
+    """The job with all its assets, as the repository has it."""
+    return repository.get_job(job) if repository else None
 
 
 def _runs(
@@ -64,8 +69,14 @@ def _runs(
     return instance.get_run_records(filters=filters, limit=RECENT)
 
 
-def _is_whole(run: dg.DagsterRun, assets: Set[dg.AssetKey]) -> bool:
-    return not run.asset_selection or run.asset_selection >= assets
+def _is_whole(run: dg.DagsterRun, whole: dg.JobDefinition | None) -> bool:
+    """A repetition from the failed step on counts; one of chosen steps names all assets too, and does not."""
+    if whole is None:
+        return True
+    if run.op_selection or (run.asset_selection and not run.asset_selection >= whole.asset_layer.executable_asset_keys):
+        return False
+    steps, resumed = run.step_keys_to_execute, run.tags.get(RESUME_RETRY_TAG) == "true"
+    return steps is None or resumed or {node.name for node in whole.nodes} <= set(steps)
 
 
 def _past(record: dg.RunRecord) -> PastRun:

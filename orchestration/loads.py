@@ -13,7 +13,7 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import Cron
 from orchestration.days import incremental_tags
-from orchestration.history import read_history
+from orchestration.history import read_history, whole_job
 from orchestration.reconciling import check_keys
 from orchestration.resources import TableKey
 from orchestration.sensors import Watch, new_data_sensor
@@ -104,7 +104,7 @@ def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.Schedul
         description=f"Launches {load.job} by the declared cron, unless a run of it is still at work.",
     )
     def scheduled(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-        history = read_history(context.instance, load.job, frozenset())
+        history = read_history(context.instance, load.job, whole_job(context.repository_def, load.job))
         if history.unfinished:
             run = history.unfinished[0]
             return dg.SkipReason(f"run {run.short_id} of {load.job} is still {run.status}")

@@ -5,7 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import dagster as dg
+from pydantic import ValidationError
 
+from lakehouse.errors import LakehouseError
+from lakehouse.lines import mistakes_in
+from lakehouse.policies import ModelPolicy
 from orchestration.lineage import column_lineage
 from orchestration.translator import is_raw, node_key
 
@@ -36,13 +40,22 @@ def policies(manifest: dict[str, Any]) -> Callable[[dg.AssetSpec], dg.AssetSpec]
 def with_policies(spec: dg.AssetSpec, node: dict[str, Any]) -> dg.AssetSpec:
     """The spec with the node's owners and freshness, and the kinds of its layer."""
     meta = {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
-    freshness = freshness_policy(meta.get("freshness_minutes") or meta.get("raw", {}).get("freshness_minutes"))
+    shown = _shown(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}))
+    freshness = freshness_policy(shown.freshness_minutes)
     name = ".".join((node["database"], *spec.key.path))
     spec = spec.merge_attributes(metadata={"dagster/table_name": name}).replace_attributes(
         kinds=kinds_of(node),
-        owners=meta.get("owners") or spec.owners,
+        owners=list(shown.owners) or spec.owners,
     )
     return spec.replace_attributes(freshness_policy=freshness) if freshness else spec
+
+
+def _shown(node: dict[str, Any], meta: dict[str, Any]) -> ModelPolicy:
+    try:
+        return ModelPolicy.model_validate({k: v for k, v in meta.items() if k in ModelPolicy.model_fields})
+    except ValidationError as error:
+        wrong = "; ".join(text for _, text in mistakes_in(error, "meta"))
+        raise LakehouseError(f"{node['original_file_path']}: {node['name']}: {wrong}") from None
 
 
 def kinds_of(node: dict[str, Any]) -> set[str]:

@@ -42,7 +42,8 @@ def _observation(event: dg.AssetObservation) -> Iterator[str]:
 
 def _check(check: dg.AssetCheckEvaluation) -> Iterator[str]:
     if not check.passed:
-        yield f"    check {check.check_name} of {_name(check.asset_key)}: {check.severity.value}"
+        why = f": {check.description}" if check.description else ""
+        yield f"    check {check.check_name} of {_name(check.asset_key)}: {check.severity.value}{why}"
 
 
 def _number(event: dg.AssetMaterialization | dg.AssetObservation, name: str) -> int | None:

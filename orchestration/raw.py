@@ -21,7 +21,7 @@ from orchestration.resources import Lake
 if TYPE_CHECKING:
     from ingestion import SourceReport, TableReport
 
-CHECK = "columns_as_declared"
+CHECK, ARRIVED = "columns_as_declared", "in_the_cut"
 OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}
 
 
@@ -42,7 +42,7 @@ def raw_assets(source: Source) -> dg.AssetsDefinition:
     @dg.multi_asset(
         name=f"raw_{source.name}",
         specs=[raw_spec(table) for table in source.tables],
-        check_specs=[raw_check(table) for table in source.tables],
+        check_specs=[spec for table in source.tables for spec in raw_checks(table)],
         can_subset=True,
         pool=f"raw_{source.name}",
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -73,35 +73,56 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
     )
 
 
-def raw_check(table: RawTable) -> dg.AssetCheckSpec:
-    """Compares the lake's columns with the declared ones: the source may have changed since it was declared."""
-    return dg.AssetCheckSpec(
-        name=CHECK,
-        asset=dg.AssetKey(table.asset_key),
-        description="The columns that arrive are the declared ones, less those excluded.",
-    )
+def raw_checks(table: RawTable) -> list[dg.AssetCheckSpec]:
+    """Whether the table is in the cut, and as declared: the source may have changed since then."""
+    descriptions = {
+        ARRIVED: "The cut that was brought up holds the table: it is neither parked nor in doubt.",
+        CHECK: "The columns that arrive are the declared ones, less those excluded.",
+    }
+    key = dg.AssetKey(table.asset_key)
+    return [dg.AssetCheckSpec(name=name, asset=key, description=text) for name, text in descriptions.items()]
 
 
 def _results(
     context: dg.AssetExecutionContext, source: Source, report: "SourceReport"
 ) -> Iterator[dg.MaterializeResult]:
+    """One result for each selected table. One that is set aside fails its check, and the others' loads go on.
+
+    Raises Failure when none of them arrived.
+    """
     tables = {table.name: table for table in report.tables}
-    missing = []
-    for key in sorted(context.selected_asset_keys):
+    selected = sorted(context.selected_asset_keys)
+    missing = {key.path[-1]: _why_missing(report, key.path[-1]) for key in selected if key.path[-1] not in tables}
+    if missing:
+        told = f"{', '.join(missing)} of {source.name} did not arrive: {'; '.join(missing.values())}"
+        if len(missing) == len(selected):
+            raise dg.Failure(told)
+        context.log.error(told)
+    for key in selected:
         name = key.path[-1]
-        if name not in tables:
-            missing.append(name)
-            continue
-        checked = dg.AssetCheckKey(key, CHECK) in context.selected_asset_check_keys
+        arrived, checks = tables.get(name), [_arrival(key, missing.get(name))]
+        if arrived is not None:
+            checks.append(check_columns(source.table(name), arrived))
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=raw_metadata(report, tables[name], _descriptions(source.table(name))),
-            check_results=[check_columns(source.table(name), tables[name])] if checked else [],
+            metadata=raw_metadata(report, arrived, _descriptions(source.table(name))) if arrived else {},
+            check_results=[c for c in checks if _check_key(key, c) in context.selected_asset_check_keys],
         )
-    if missing:
-        reasons = {aside.name: aside.reason for aside in report.aside}
-        told = "; ".join(reasons.get(name, f"table {name!r} is in no cut yet") for name in missing)
-        raise dg.Failure(f"{', '.join(missing)} of {source.name} did not arrive: {told}")
+
+
+def _why_missing(report: "SourceReport", name: str) -> str:
+    return next((aside.reason for aside in report.aside if aside.name == name), f"table {name!r} is in no cut yet")
+
+
+def _arrival(key: dg.AssetKey, why_not: str | None) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=key, check_name=ARRIVED, passed=why_not is None, severity=dg.AssetCheckSeverity.ERROR,
+        description=why_not,
+    )  # fmt: skip
+
+
+def _check_key(key: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckKey:
+    return dg.AssetCheckKey(key, result.check_name or "")
 
 
 def _descriptions(table: RawTable) -> dict[str, str]:

@@ -86,7 +86,7 @@ def _tags(
         return days.run_tags()
     if job.partitions_def is None:
         return {}
-    last = read_history(instance, job.name, frozenset()).last_success
+    last = read_history(instance, job.name, job).last_success
     return incremental_tags(settings.dagster.first_day, last.created_at if last else None, datetime.now(UTC))
 
 

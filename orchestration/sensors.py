@@ -9,7 +9,7 @@ import dagster as dg
 from orchestration import tags
 from orchestration.days import incremental_tags
 from orchestration.decide import Launch, Seen, decide
-from orchestration.history import JobHistory, read_history
+from orchestration.history import JobHistory, read_history, whole_job
 from orchestration.resources import Lake, TableKey
 
 INTERVAL_SECONDS = 30
@@ -44,7 +44,7 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
             seen = look(lake, watch)
         except Exception as error:  # a server that is down is a fact to report, not a stack trace every 30 seconds
             return dg.SkipReason(f"cannot look at {_describe(watch)}: {_one_line(error)}")
-        history = read_history(context.instance, job.name, _assets(context, job.name))
+        history = read_history(context.instance, job.name, whole_job(context.repository_def, job.name))
         decision = decide(job.name, seen, history, datetime.now(UTC), watch.confirm_after)
         if isinstance(decision, Launch):
             return request(watch, decision, seen, history)
@@ -70,11 +70,6 @@ def request(watch: Watch, launch: Launch, seen: Seen, history: JobHistory) -> dg
         last = history.last_success.created_at if history.last_success else None
         run_tags |= incremental_tags(watch.first_day, last, datetime.now(UTC))
     return dg.RunRequest(run_key=f"{launch.trigger}-{launch.attempt}", tags=run_tags)
-
-
-def _assets(context: dg.SensorEvaluationContext, job: str) -> frozenset[dg.AssetKey]:
-    repository = context.repository_def
-    return frozenset(repository.get_job(job).asset_layer.executable_asset_keys) if repository else frozenset()
 
 
 def _describe(watch: Watch) -> str:

@@ -36,9 +36,13 @@ def is_gone(mark: str | None) -> bool:
         return True
 
 
-def bury(instance: dg.DagsterInstance, run: dg.DagsterRun) -> bool:
-    """Marks the run failed when it claims to be worked on by a process that is gone; says whether it did."""
-    if run.status not in WORKING or not is_gone(run.tags.get(TAG)):
-        return False
-    instance.report_run_failed(run, f"its process {run.tags[TAG]} is gone: killed, or the machine was restarted")
-    return True
+def bury_dead(instance: dg.DagsterInstance) -> None:
+    """Marks the runs failed that claim to be worked on by a process that is gone.
+
+    Of all jobs: a dead one of any holds its pool and its place in the queue, which other jobs wait for.
+    """
+    for run in instance.get_runs(dg.RunsFilter(statuses=list(WORKING))):
+        if is_gone(run.tags.get(TAG)):
+            instance.report_run_failed(
+                run, f"its process {run.tags[TAG]} is gone: killed, or the machine was restarted"
+            )

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
+from stack.render import write_private
 
 CANDIDATES = ("postgres", "nobody")
 
@@ -88,20 +89,26 @@ def _account() -> Account:
 
 
 def _system_data(home: Path, system_dir: Path) -> Path:
-    """This home's folder below the system folder; emptied when the home it belonged to was deleted and made anew."""
+    """This home's folder below the system folder; a new one when the home was deleted and made anew.
+
+    What the former home had is moved to `<folder>.former`, in the place of one that is there already.
+    """
     identity = home / "run" / "id"
     if not identity.exists():
-        identity.parent.mkdir(parents=True, exist_ok=True)
-        identity.write_text(secrets.token_hex(8))
+        write_private(identity, secrets.token_hex(8))
     folder = system_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
     owner = folder / "id"
-    if folder.exists() and (not owner.exists() or owner.read_text() != identity.read_text()):
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    if owner.exists() and owner.read_text() == identity.read_text():
+        return folder
+    if folder.exists():
+        former = folder.with_name(f"{folder.name}.former")
+        shutil.rmtree(former, ignore_errors=True)
+        folder.rename(former)
+    folder.mkdir(parents=True)
     for parent in (system_dir, folder):
         parent.chmod(0o711)
-    owner.write_text(identity.read_text())
-    (folder / "home").write_text(f"{home}\n")
+    write_private(folder / "home", f"{home}\n")
+    write_private(owner, identity.read_text())
     return folder
 
 

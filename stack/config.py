@@ -1,5 +1,6 @@
 """Settings of the embedded stack alone; everything else reads `lakehouse.settings`."""
 
+import os
 from pathlib import Path
 
 from pydantic import Field, ValidationError
@@ -38,6 +39,9 @@ class StackSettings(BaseSettings):
 
 def stack_settings() -> StackSettings:
     """Reads the environment; raises LakehouseError naming the variable."""
+    known = {f"LAKEHOUSE_STACK_{name}".upper() for name in StackSettings.model_fields}
+    if unknown := sorted(name for name in os.environ if name.startswith("LAKEHOUSE_STACK_") and name not in known):
+        raise LakehouseError(f"settings: {unknown[0]} is no setting; {TABLE}")
     try:
         return StackSettings()
     except ValidationError as error:

@@ -73,16 +73,30 @@ def _trouble(port: int, password: str) -> str | None:
 def _prepare(data: Path, place: Placement, superuser: str, config: str) -> None:
     if not (data / "PG_VERSION").exists():
         _initialize(data, place, superuser)
-    _forget_zombie(data / "postmaster.pid")
+    _forget_dead(data)
     (data / CONFIG_FILE).write_text(config)
     hand_over(data / CONFIG_FILE, place.account)
 
 
-def _forget_zombie(lock: Path) -> None:
-    """A killed postmaster that nobody has reaped yet counts as alive for Postgres, which then refuses to start."""
-    with suppress(OSError, ValueError, IndexError, psutil.NoSuchProcess):
-        if psutil.Process(int(lock.read_text().split()[0])).status() == psutil.STATUS_ZOMBIE:
+def _forget_dead(data: Path) -> None:
+    """Removes the lock of a killed postmaster: Postgres refuses to start while any process has its pid, be it one that
+    nobody has reaped yet or, after a restart of the machine, another program's."""
+    lock = data / "postmaster.pid"
+    with suppress(OSError, ValueError, IndexError):
+        if not _serves(int(lock.read_text().split()[0]), data):
             lock.unlink()
+
+
+def _serves(pid: int, data: Path) -> bool:
+    """Whether that process is a live Postgres of this folder, as far as the caller may see."""
+    try:
+        process = psutil.Process(pid)
+        alive = process.name() == "postgres" and process.status() != psutil.STATUS_ZOMBIE
+        return alive and Path(process.cwd()) == data
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _initialize(data: Path, place: Placement, superuser: str) -> None:

@@ -31,7 +31,7 @@ def settings() -> Iterator[Settings]:
     home.chmod(0o755)
     before = {name: os.environ.get(name) for name in ("LAKEHOUSE_HOME", "LAKEHOUSE_CONFIG")}
     os.environ["LAKEHOUSE_HOME"] = str(home)
-    os.environ["LAKEHOUSE_CONFIG"] = str(home / "lakehouse.toml")
+    os.environ["LAKEHOUSE_CONFIG"] = os.devnull
     try:
         up(load_settings())
         yield load_settings()

@@ -32,7 +32,7 @@ class Home:
         self.env = {name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_STACK_")}
         self.env |= {
             "LAKEHOUSE_HOME": str(self.path),
-            "LAKEHOUSE_CONFIG": "/nonexistent",
+            "LAKEHOUSE_CONFIG": os.devnull,
             "LAKEHOUSE_STACK_TRINO_HEAP_MB": "1024",
         }
 

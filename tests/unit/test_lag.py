@@ -10,7 +10,7 @@ import pytest
 from ingestion.reports import SourceReport, SourceStatus, TableReport, TableStatus
 from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import LagPolicy, LoadPolicy, RawPolicy
+from lakehouse.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from orchestration.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
 from orchestration.raw import source_definitions
 from orchestration.resources import Lake
@@ -108,6 +108,13 @@ def test_wrong_limits_are_refused_with_file_and_line(
     with pytest.raises(LakehouseError, match=rf"shop.yml:{line}: meta.lag.*{message}") as caught:
         declarations_from({"sources": {"s": node}}, tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["data-team", "team:", "a@b", "@b.com"])
+def test_an_owner_that_dagster_would_refuse_is_refused(owner: str) -> None:
+    with pytest.raises(ValueError, match="neither a mail address nor `team:`"):
+        check_owner(owner)
+    assert check_owner("team:data") and check_owner("data-platform@example.com")
 
 
 STATUS: list[SourceStatus | Exception] = []

@@ -79,6 +79,15 @@ def test_attempts_have_one_trigger_and_different_run_keys() -> None:
     assert len({(d.trigger, d.attempt) for d in decisions if isinstance(d, Launch)}) == 2
 
 
+def test_a_source_that_goes_on_is_tried_again_after_three_failures_that_left_the_lake_as_it_was() -> None:
+    success = past(stores=1)
+    behind = look(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))
+    failed = after(success, MAX_ATTEMPTS, behind)
+    assert isinstance(decide("load_retail", behind, failed, NOW), Skip)
+    further = look(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES + 2**20))
+    assert isinstance(decide("load_retail", further, failed, NOW), Launch)
+
+
 def test_new_data_after_three_failures_is_tried_again() -> None:
     history = after(past(stores=1), MAX_ATTEMPTS, look(2))
     assert isinstance(decide("load_retail", look(3), history, NOW), Launch)

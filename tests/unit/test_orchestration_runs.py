@@ -15,6 +15,7 @@ from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.policies import LoadPolicy, RawPolicy
 from orchestration import decide, tags, workers
 from orchestration.days import daily_partitions
+from orchestration.history import read_history
 from orchestration.raw import source_definitions
 from orchestration.resources import Lake, LakeSpark
 
@@ -160,20 +161,34 @@ def test_one_raw_table_can_be_materialized_alone(defs: dg.Definitions, instance:
 def test_a_column_that_nobody_declared_is_a_warning(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
     WORLD.columns = (("id", "long"), ("colour", "string"), ("_op", "string"))
     result = launch(defs, instance)
-    checks = result.get_asset_check_evaluations()
+    checks = [c for c in result.get_asset_check_evaluations() if c.check_name == "columns_as_declared"]
     assert result.success and {check.passed for check in checks} == {False}
     assert checks[0].severity is dg.AssetCheckSeverity.WARN
     assert checks[0].metadata["not_declared"].value == "colour"
 
 
-def test_a_table_that_did_not_arrive_fails_the_run_and_is_named(
+def test_a_table_that_is_set_aside_fails_its_check_and_the_others_are_loaded(
     defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     WORLD.tables = ("things",)
     result = launch(defs, instance)
+    assert result.success
+    [failed] = [check for check in result.get_asset_check_evaluations() if not check.passed]
+    assert (failed.asset_key.path[-1], failed.check_name) == ("sales", "in_the_cut")
+    assert failed.severity is dg.AssetCheckSeverity.ERROR and "'sales' is in no cut yet" in str(failed.description)
+    assert dg.AssetKey(["parsed", "parsed_shop__things"]) in {
+        e.asset_key for e in result.get_asset_materialization_events()
+    }
+
+
+def test_a_run_in_which_no_table_arrives_fails_and_names_them(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.tables = ()
+    result = launch(defs, instance)
     assert not result.success
     [failure] = [event for event in result.all_events if event.is_step_failure]
-    assert "sales of shop did not arrive" in str(failure.step_failure_data.user_failure_data)
+    assert "sales, things of shop did not arrive" in str(failure.step_failure_data.user_failure_data)
 
 
 def test_a_load_is_launched_once_for_new_data(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
@@ -249,6 +264,38 @@ def test_a_run_whose_process_is_gone_is_failed_rather_than_waited_for(
     assert isinstance(tick(defs, instance), dg.RunRequest)
     recorded = instance.get_run_by_id(run.run_id)
     assert recorded is not None and recorded.status is dg.DagsterRunStatus.FAILURE
+
+
+def test_a_dead_run_of_another_job_is_failed_too(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
+    """It would hold the pool that this job waits for."""
+    gone = {workers.TAG: f"{socket.gethostname()}:1:12345"}
+    dead = dg.DagsterRun(job_name="reconcile_shop", status=dg.DagsterRunStatus.STARTED, tags=gone)
+    instance.add_run(dead)
+    tick(defs, instance)
+    recorded = instance.get_run_by_id(dead.run_id)
+    assert recorded is not None and recorded.status is dg.DagsterRunStatus.FAILURE
+
+
+@pytest.mark.parametrize(
+    ("steps", "resumed", "counts"),
+    [
+        (["raw_shop"], False, False),
+        (["raw_shop", "parsed__parsed_shop__things"], False, True),
+        (["parsed__parsed_shop__things"], True, True),
+    ],
+)
+def test_a_run_of_chosen_steps_is_no_load_and_one_from_the_failed_step_on_is(
+    defs: dg.Definitions, instance: dg.DagsterInstance, steps: list[str], resumed: bool, counts: bool
+) -> None:
+    job = defs.get_repository_def().get_job("load_shop")
+    WORLD.snapshots = {"things": 1}
+    run = dg.DagsterRun(
+        job_name=job.name, status=dg.DagsterRunStatus.SUCCESS, step_keys_to_execute=steps,
+        tags={tags.SNAPSHOTS: tags.pack_snapshots(InventedLake().newest_snapshots([("raw_shop", "things")]))}
+        | ({"dagster/is_resume_retry": "true"} if resumed else {}),
+    )  # fmt: skip
+    instance.add_run(run)
+    assert (read_history(instance, job.name, job).last_success is not None) == counts
 
 
 @pytest.mark.parametrize("mark", [None, "another-host:1:12345", workers.worker()])

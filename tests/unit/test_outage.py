@@ -1,6 +1,7 @@
 """A server that goes away in the middle of a command is one line with the remedy, whichever library met it."""
 
 import psycopg
+import psycopg2
 import pytest
 from sqlalchemy.exc import OperationalError
 from trino.exceptions import TrinoConnectionError
@@ -15,6 +16,7 @@ REFUSED = "connection refused\nIs the server running?"
     [
         (psycopg.OperationalError(REFUSED), "Postgres: connection refused", "lakehouse up"),
         (OperationalError("SELECT 1", {}, psycopg.OperationalError(REFUSED)), "Postgres: connection", "CATALOG_URL"),
+        (OperationalError("SELECT 1", {}, psycopg2.OperationalError(REFUSED)), "Postgres: ", "DAGSTER__STORAGE_URL"),
         (OSError("AWS Error NETWORK_CONNECTION during GetObject"), "object store: AWS Error", "S3__ENDPOINT"),
         (TrinoConnectionError("failed to fetch"), "Trino: failed to fetch", "TRINO__HOST"),
     ],

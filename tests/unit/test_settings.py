@@ -1,5 +1,6 @@
 """A wrong setting is one line that names its variable, and never shows a secret."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ SECRET = "hunter2"
 @pytest.fixture(autouse=True)
 def _nothing_else_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(tmp_path / "lakehouse.toml"))
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,35 @@ def test_a_wrong_setting_is_named_as_its_variable(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(LakehouseError, match=variable) as refused:
         load_settings()
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("variable", "told"),
+    [
+        ("LAKEHOUSE_TRINO_HOST", "it is spelled LAKEHOUSE_TRINO__HOST"),
+        ("LAKEHOUSE_CATALOG__URL", "there is no section CATALOG"),
+        ("LAKEHOUSE_INGESTON__FLUSH_BYTES", "there is no section INGESTON"),
+        ("LAKEHOUSE_STACK_TRINO_HEAP", "LAKEHOUSE_STACK_TRINO_HEAP is no setting"),
+        ("LAKEHOUSE_DAY_FROM", None),
+        ("LAKEHOUSE_CODE_HOST", None),
+    ],
+)
+def test_a_variable_that_only_looks_like_a_setting_is_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, told: str | None
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    if told is None:
+        load_settings()
+        return
+    with pytest.raises(LakehouseError, match=told):
+        load_settings()
+        stack_settings()
+
+
+def test_a_file_of_settings_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", "conf/prod.toml")
+    with pytest.raises(LakehouseError, match=r"LAKEHOUSE_CONFIG names /.*conf/prod.toml, which is no file"):
+        load_settings()
 
 
 def test_a_number_that_is_refused_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,35 @@
+"""Environment variables that look like settings and are none: a typing mistake must not go unseen."""
+
+from collections.abc import Iterable, Mapping
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+PREFIX = "LAKEHOUSE_"
+
+
+def mistaken(variables: Iterable[str], fields: Mapping[str, FieldInfo], elsewhere: str) -> str | None:
+    """What is wrong with the first variable of that kind, None where there is none.
+
+    `fields` are those of the settings; names that begin with `elsewhere` are others'. Names of other programs pass.
+    """
+    settings = {path.replace("__", "_"): path for path in _paths(fields)}
+    for variable in sorted(variables):
+        name = variable.removeprefix(PREFIX)
+        if name == variable or variable.startswith(elsewhere):
+            continue
+        section, nested, _ = name.partition("__")
+        if nested and section.lower() not in fields:
+            return f"{variable} is no setting: there is no section {section}"
+        if not nested and "__" in settings.get(name, ""):
+            return f"{variable} is no setting: it is spelled {PREFIX}{settings[name]}"
+    return None
+
+
+def _paths(fields: Mapping[str, FieldInfo]) -> list[str]:
+    found = []
+    for name, field in fields.items():
+        kind = field.annotation
+        inner = list(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
+        found += [f"{name}__{part}".upper() for part in inner] or [name.upper()]
+    return found

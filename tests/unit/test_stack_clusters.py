@@ -1,0 +1,42 @@
+"""Where the clusters' data is, and whose a lock is: neither a crash nor a second process costs any data."""
+
+import os
+from pathlib import Path
+
+from stack.accounts import _system_data
+from stack.postgres import _forget_dead
+
+
+def test_a_home_finds_its_data_again_and_one_made_anew_leaves_the_former_data(tmp_path: Path) -> None:
+    home, system = tmp_path / "home", tmp_path / "system"
+    folder = _system_data(home, system)
+    (folder / "catalog").mkdir()
+    written = (folder / "id").stat().st_mtime_ns
+    assert _system_data(home, system) == folder and (folder / "catalog").exists()
+    assert (folder / "id").stat().st_mtime_ns == written, "who only looks writes nothing"
+    for lost in ("anew", ""):
+        (home / "run" / "id").write_text(lost)
+        assert _system_data(home, system) == folder and not (folder / "catalog").exists()
+        assert (folder.with_name(f"{folder.name}.former") / "catalog").exists()
+        (folder / "catalog").mkdir()
+
+
+def test_an_owner_that_was_cut_off_while_it_was_written_deletes_nothing(tmp_path: Path) -> None:
+    home, system = tmp_path / "home", tmp_path / "system"
+    folder = _system_data(home, system)
+    (folder / "catalog").mkdir()
+    (folder / "id").write_text("")
+    _system_data(home, system)
+    assert (folder.with_name(f"{folder.name}.former") / "catalog").exists()
+
+
+def test_the_lock_of_a_dead_cluster_goes_though_its_pid_is_another_programs(tmp_path: Path) -> None:
+    lock = tmp_path / "postmaster.pid"
+    for pid in (os.getpid(), 2**22 + 1):
+        lock.write_text(f"{pid}\n{tmp_path}\n")
+        _forget_dead(tmp_path)
+        assert not lock.exists()
+    for damaged in ("", "not a pid\n"):
+        lock.write_text(damaged)
+        _forget_dead(tmp_path)
+        assert lock.exists()
