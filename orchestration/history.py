@@ -73,7 +73,7 @@ def _is_whole(run: dg.DagsterRun, whole: dg.JobDefinition | None) -> bool:
     """A repetition from the failed step on counts; one of chosen steps names all assets too, and does not."""
     if whole is None:
         return True
-    if run.op_selection or (run.asset_selection and not run.asset_selection >= whole.asset_layer.executable_asset_keys):
+    if run.op_selection or (run.asset_selection and set(whole.asset_layer.executable_asset_keys) - run.asset_selection):
         return False
     steps, resumed = run.step_keys_to_execute, run.tags.get(RESUME_RETRY_TAG) == "true"
     return steps is None or resumed or {node.name for node in whole.nodes} <= set(steps)
