@@ -121,7 +121,7 @@ def target(
 @contextmanager
 def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycle]:
     """A new cycle, whose staged prefixes are spared until the `with` block ends."""
-    cycle = Cycle(uuid.uuid4().hex, epoch, state.catalog_clock(states))
+    cycle = Cycle(uuid.uuid4().hex, epoch, state.ingestion_clock(states, writer.name))
     writer.live.add(cycle.id)
     try:
         yield cycle

@@ -214,7 +214,7 @@ def _stage_cut(
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with state.connect_catalog(settings) as connection:
-        now = state.catalog_clock(connection)
+        now = state.ingestion_clock(connection, publication.source)
     new = {item.append.identifier: item.update.snapshot_id for item in begun}
     covered = [(f"raw_{publication.source}", name) for name in cut.tables]
     others = catalog.load_tables([identifier for identifier in covered if identifier not in new])

@@ -233,6 +233,19 @@ def catalog_clock(connection: psycopg.Connection) -> datetime:
     return row[0]
 
 
+def ingestion_clock(connection: psycopg.Connection, source: str) -> datetime:
+    """The catalog's clock, but never before a cycle that is published.
+
+    Loads go by the moment of ingestion: after a clock that was put back they would pass over what comes next.
+    """
+    row = connection.execute(
+        "SELECT greatest(clock_timestamp(), (SELECT max(published_at) FROM lakehouse.cycles WHERE source = %s))",
+        (source,),
+    ).fetchone()
+    assert row is not None
+    return row[0]
+
+
 def register_staged(
     connection: psycopg.Connection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
 ) -> None:

@@ -1,12 +1,14 @@
 """Source to raw on real servers, compared with SQL against the source."""
 
 import threading
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from ingestion import recover_source, resnapshot
+from ingestion.state import connect_catalog
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
@@ -186,6 +188,24 @@ def test_key_changes_and_swaps_leave_no_ghost(settings: Settings, spark: Any) ->
             connection.execute(f"UPDATE orders SET id = {new} WHERE id = {old}")
     world.ingest(spark)
     assert_equal(world, "orders")
+
+
+def test_a_clock_that_is_put_back_does_not_put_back_the_moment_of_ingestion(settings: Settings, spark: Any) -> None:
+    """Parsed would pass over rows older than the newest that it has."""
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders VALUES (1, 'one', 1, NULL)")
+    world.ingest(spark)
+    with connect_catalog(settings) as states:
+        states.execute(
+            "UPDATE lakehouse.cycles SET published_at = published_at + interval '1 hour' WHERE source = %s",
+            (world.source.name,),
+        )
+    for value in ("two", "three"):
+        before = max(row["_ingested_at"] for row in world.raw("orders"))
+        world.sql(f"UPDATE orders SET note = '{value}'")
+        world.ingest(spark)
+        assert max(row["_ingested_at"] for row in world.raw("orders")) >= before
+    assert before > datetime.now(UTC) + timedelta(minutes=50)
 
 
 def test_truncate_empties_the_table_in_the_order_of_its_transaction(settings: Settings, spark: Any) -> None:
