@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ingestion.repair.carried import newest_filled
 from ingestion.repair.source_side import BUCKET_DIGITS, Digests
 from ingestion.repair.spelling import SpelledColumn, lake_cell
-from lakehouse.sql import spark_ident, spark_literal
+from lakehouse.sql import spark_ident
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,12 +78,8 @@ def _after(position: Position) -> str:
 
 
 def _versions(log: DataFrame, columns: Sequence[SpelledColumn], key: Sequence[SpelledColumn]) -> DataFrame:
-    def old(column: SpelledColumn) -> str:
-        held = f"try_element_at(from_json(_old_key, 'map<string,string>'), {spark_literal(column.source.name)})"
-        return lake_cell(column.printed_text(held))
-
     here = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in key)
-    before = ", ".join(map(old, key))
+    before = ", ".join(lake_cell(column.printed_text(column.in_old_key)) for column in key)
     return log.where("_op <> 't'").selectExpr(
         f"concat({here}) AS key",
         f"CASE WHEN _old_key IS NOT NULL THEN concat({before}) END AS from_key",

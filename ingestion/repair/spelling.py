@@ -30,7 +30,7 @@ Mask = Literal["null", "sha256"] | None
 
 @dataclass(frozen=True)
 class SpelledColumn:
-    """A column on both sides. `names` are those by which `_unchanged` may call it: it may have been renamed."""
+    """A column on both sides. `names` are those by which a row may call it: it may have been renamed since."""
 
     source: ColumnFacts
     lake_type: IcebergType
@@ -87,6 +87,13 @@ class SpelledColumn:
                 f" + CAST({part}[2] AS decimal(8, 6))) * 1000000 AS bigint) AS string)"
             )
         return text
+
+    @property
+    def in_old_key(self) -> str:
+        """What `_old_key` holds of it, by whichever name it had then; SQL for Spark."""
+        names = (self.source.name, *sorted(self.names - {self.source.name}))
+        held = [f"try_element_at(from_json(_old_key, 'map<string,string>'), {spark_literal(name)})" for name in names]
+        return f"coalesce({', '.join(held)})"
 
     @property
     def _is_time(self) -> bool:

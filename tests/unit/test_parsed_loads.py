@@ -95,3 +95,40 @@ def test_a_renamed_column_keeps_its_values_and_fills_what_was_left_out_under_any
     parsed.land("u", 1, 50, "20 12:00", "20 12:01", biography="new", note="k", _unchanged=["bio"])
     parsed.load(cut=50)
     assert parsed.current() == [(1, "new", "k")], "`bio` is another column by now"
+
+
+def test_a_value_is_filled_also_where_another_column_has_its_former_name_by_now() -> None:
+    """Parsed is made anew then, from rows that say of the one what would be true of the other."""
+    parsed = Parsed("body", "summary")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", body="long", summary="s1")
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", summary="s2", _unchanged=["body"])
+    parsed.load(cut=20)
+    parsed.rename("body", "old_body")
+    parsed.add("body")
+    assert parsed.load(cut=20)
+    assert parsed.rows("select old_body, summary, body from parsed order by _commit_lsn") == [
+        ("long", "s1", None), ("long", "s2", None),
+    ]  # fmt: skip
+
+
+def test_a_column_that_does_not_land_is_not_taken_for_the_one_that_bears_its_name() -> None:
+    parsed = Parsed("document_redacted", "document", exclude=["document"], alias={"document_redacted": "document"})
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", document="old")
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", document="new", _unchanged=["document"])
+    parsed.load(cut=20)
+    assert parsed.current() == [(1, "new")]
+
+
+def test_a_value_follows_a_key_change_also_once_the_key_is_called_otherwise() -> None:
+    """Twice within a load, and parsed is made anew because the declaration follows."""
+    parsed = Parsed("body", "note")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", body="long", note="a")
+    for old, new, lsn in ((1, 2, 20), (2, 3, 30)):
+        parsed.land("d", old, lsn, "20 09:00", "20 09:01")
+        moved = {"_unchanged": ["body"], "_old_key": f'{{"id":"{old}"}}'}
+        parsed.land("c", new, lsn + 1, "20 09:00", "20 09:01", note="b", **moved)
+    parsed.load(cut=40)
+    assert parsed.current() == [(3, "long", "b")]
+    parsed.rename("id", "order_id")
+    assert parsed.load(cut=40)
+    assert parsed.current() == [(3, "long", "b")]

@@ -30,7 +30,7 @@ select 1 where false
     {%- else -%}
 {{ "-- anew" if anew }}
 -- columns {{ tojson(parsed_columns(columns)) }}
-{{ parsed_rows(raw, with_former_names(raw, columns, news.unchanged), record_source(table), news) }}
+{{ parsed_rows(raw, news.columns, record_source(table), news) }}
     {%- endif -%}
   {%- endif -%}
 {%- endmacro %}

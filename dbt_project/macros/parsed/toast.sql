@@ -8,24 +8,34 @@
   at the beginning of the new life. Where the old key's life itself began so in this batch, the two are one life (`roots`).
 -#}
 
-{#- Whether this row lacks the column. By now another column may have its former name: then it has a value beside it. -#}
+{#-
+  Whether this row lacks the column: it is null, and named by one of its names. One of those may be another column's by
+  now, or that of one which does not land: then there is a value.
+-#}
 {% macro lacks(column) -%}
-  coalesce(
-    contains(_unchanged, '{{ column.source_name }}') or contains(_unchanged, '{{ column.name }}')
-    {%- for name in column.formerly %}
-    or (contains(_unchanged, '{{ name }}') and {{ adapter.quote(column.name) }} is null)
+  ({{ adapter.quote(column.name) }} is null and coalesce(
+    {%- for name in names_of(column) %}
+    contains(_unchanged, {{ sql_text(name) }}){{ " or" if not loop.last }}
     {%- endfor -%}
-  , false)
+  , false))
+{%- endmacro %}
+
+{#- What a column is or was called, in source and lake. -#}
+{% macro names_of(column) %}
+  {{ return(([column.source_name, column.name] + column.formerly) | unique(case_sensitive=true) | list) }}
+{% endmacro %}
+
+{% macro sql_text(text) -%}
+  '{{ text | replace("'", "''") }}'
 {%- endmacro %}
 
 {#-
-  The columns with the names they had before (`formerly`): a row names what it lacks as that was called then. Raw keeps
-  them in its properties, a line each, which are read only when some row lacks what no column is called now.
+  The columns with the names they had before (`formerly`): a row names what it lacks, and its old key, as that was called
+  then. Raw keeps them in its properties, a line each, which are read only when some row lacks anything.
 -#}
 {% macro with_former_names(raw, columns, unchanged) %}
-  {%- set names = columns | map(attribute="name") | list + columns | map(attribute="source_name") | list -%}
   {%- set before, found = {}, [] -%}
-  {%- if unchanged | reject("in", names) | list -%}
+  {%- if unchanged -%}
     {%- set prefix = "lakehouse.formerly." -%}
     {%- for row in run_query("select key, value from " ~ system_table(raw, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
       {%- do before.update({row[0].replace(prefix, "", 1): row[1]}) -%}
@@ -40,7 +50,11 @@
 {#- The key before a key change, typed. -#}
 {% macro old_key_values(columns) -%}
   {%- for column in columns if column.is_key -%}
-    {%- set text = "json_extract_scalar(_old_key, '$[\"" ~ column.source_name ~ "\"]')" -%}
+    {%- set found = [] -%}
+    {%- for name in names_of(column) -%}
+      {%- do found.append("json_extract_scalar(_old_key, " ~ sql_text("$[\"" ~ name ~ "\"]") ~ ")") -%}
+    {%- endfor -%}
+    {%- set text = "coalesce(" ~ found | join(", ") ~ ")" if found | length > 1 else found[0] -%}
     {{ from_postgres_text(text, column) }} as {{ adapter.quote(column.name) }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
@@ -48,7 +62,7 @@
 {#- The columns that some row of the batch lacks. -#}
 {% macro lacking_columns(columns, unchanged) %}
   {%- set lacking = [] -%}
-  {%- for column in columns if ([column.source_name, column.name] + column.formerly) | select("in", unchanged) | list -%}
+  {%- for column in columns if names_of(column) | select("in", unchanged) | list -%}
     {%- do lacking.append(column) -%}
   {%- endfor -%}
   {{ return(lacking) }}
