@@ -37,6 +37,39 @@ def test_a_parsed_column_has_the_type_that_ingestion_gave_the_raw_one(declared: 
     assert macro("lake_type")(declared) == lake_type(declared) == TRINO[str(rule.iceberg or "string")]
 
 
+@pytest.mark.parametrize(
+    ("raw", "declared", "kept"),
+    [
+        ("integer", "bigint", True),
+        ("bigint", "integer", True),  # Trino refuses what does not fit
+        ("real", "double precision", True),
+        ("double", "real", False),
+        ("decimal(10,2)", "numeric(12,2)", True),
+        ("decimal(10, 2)", "numeric(10,3)", True),
+        ("decimal(12,2)", "numeric(10,2)", True),
+        ("decimal(10,2)", "numeric(10,1)", False),
+        ("decimal(10,2)", "price", False),  # a domain
+        ("varchar", "numeric(10,2)", False),
+        ("bigint", "user_id", True),
+        ("bigint", "time", True),
+        ("varbinary", "image", False),
+        ("timestamp(6) with time zone", "timestamp", False),
+        ("varchar", "jsonb", True),
+        ("varchar", "uuid", True),
+        ("varchar", "int[]", True),
+        ("varchar", "numeric", True),
+    ],
+)
+def test_a_declared_type_that_would_change_values_is_refused(raw: str, declared: str, kept: bool) -> None:
+    columns = [{"name": "V", "postgres_type": declared, "type": macro("lake_type")(declared)}]
+    check = macro("check_types", table_columns=lambda _: [{"name": "v", "type": raw}])
+    if kept:
+        check("shop.orders", None, columns)
+    else:
+        with pytest.raises(Refused, match=r"shop\.orders: column V is .* in raw, and as .* declare the data_type"):
+            check("shop.orders", None, columns)
+
+
 def test_the_end_of_the_day_is_read_from_a_key_too() -> None:
     """Trino has no such time, and one would stop the load."""
     column = {"name": "closes", "postgres_type": "time(6) without time zone", "type": "bigint"}

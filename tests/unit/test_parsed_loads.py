@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.dbt_macros import Refused
 from tests.unit.embedded_parsed import Parsed
 
 PLACES = "select id, _op, _epoch, _commit_lsn, _seq, _loaded_at from parsed order by all"
@@ -132,3 +133,14 @@ def test_a_value_follows_a_key_change_also_once_the_key_is_called_otherwise() ->
     parsed.rename("id", "order_id")
     assert parsed.load(cut=40)
     assert parsed.current() == [(3, "long", "b")]
+
+
+def test_a_column_of_another_type_than_declared_stops_the_load_before_a_row_is_changed() -> None:
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", a="1.5")
+    parsed.load(cut=10)
+    parsed.land("c", 2, 20, "20 09:00", "20 09:01", a="2.5")
+    parsed.rows("alter table raw alter a type double")
+    with pytest.raises(Refused, match="column a is double in raw, and as text it would be varchar"):
+        parsed.load(cut=20)
+    assert parsed.current() == [(1, "1.5")]

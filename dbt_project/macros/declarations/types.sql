@@ -35,6 +35,16 @@
   {{ return(plain.get(name, "varchar")) }}
 {% endmacro %}
 
+{#- Whether a value of the one Trino type is the same in the other, by a hash too; or the cast of one that is not fails. -#}
+{% macro keeps_values(there, declared) %}
+  {%- set others = {
+    "integer": ["bigint", "double", "varchar"], "bigint": ["integer", "varchar"], "real": ["double"],
+    "date": ["timestamp(6)", "varchar"], "boolean": ["varchar"],
+  } -%}
+  {%- set scales = modules.re.findall("^decimal\\(\\d+, ?(\\d+)\\)$", there) + modules.re.findall("^decimal\\(\\d+, ?(\\d+)\\)$", declared) -%}
+  {{ return(there == declared or declared in others.get(there, []) or (scales | length == 2 and scales[0] | int <= scales[1] | int)) }}
+{% endmacro %}
+
 {#- A value of that type from its text in Postgres' own output format. -#}
 {% macro from_postgres_text(text, column) %}
   {%- set name = postgres_type_name(column.postgres_type) -%}
