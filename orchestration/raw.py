@@ -162,5 +162,5 @@ def _holds(declared: RawTable, column: Column, landed: str) -> bool:
     if column.data_type is None:
         return True
     wanted = declared_type("text" if declared.raw.mask.get(column.name) == "sha256" else column.data_type)
-    there = IcebergType.handle_primitive_type(landed, None)
+    there = IcebergType.model_validate(landed)
     return bool(wanted == there) or widens(there, wanted)
