@@ -6,12 +6,13 @@ tests/test_dbt.py runs the same macros through dbt on Trino.
 
 import json
 import re
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 
-from ingestion.raw_tables import FORMERLY
+from ingestion.former_names import FORMERLY, renamed
 from tests.unit.dbt_macros import macro_texts, macros
 
 METADATA = {
@@ -77,12 +78,14 @@ class Parsed:
             self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
         return True
 
-    def rename(self, column: str, to: str) -> None:
-        """In source, raw and declaration."""
+    def rename(self, column: str, to: str, at: str) -> None:
+        """In source, raw and declaration, at `DD hh:mm`."""
         self.db.execute(f"alter table raw rename column {column} to {to}")
-        before = self.db.execute("select value from raw_properties where key = ?", [f"{FORMERLY}{column}"]).fetchall()
-        names = "\n".join([column, *(value for (value,) in before)])
-        self.db.execute("insert into raw_properties values (?, ?)", [f"{FORMERLY}{to}", names])
+        properties = dict(self.db.execute("select key, value from raw_properties").fetchall())
+        moment = datetime.fromisoformat(f"2026-11-{at}:00+00:00")
+        self.db.execute("delete from raw_properties where key = ?", [f"{FORMERLY}{to}"])
+        ((key, value),) = renamed(column, to, moment, properties).items()
+        self.db.execute("insert into raw_properties values (?, ?)", [key, value])
         self.declared = tuple(to if name == column else name for name in self.declared)
         self.key = to if column == self.key else self.key
 

@@ -8,30 +8,26 @@
   at the beginning of the new life. Where the old key's life itself began so in this batch, the two are one life (`roots`).
 -#}
 
-{#-
-  Whether this row lacks the column: it is null, and named by one of its names. One of those may be another column's by
-  now, or that of one which does not land: then there is a value.
--#}
+{#- Whether this row lacks the column: it is null, and named as it was called when the row landed. -#}
 {% macro lacks(column) -%}
   ({{ adapter.quote(column.name) }} is null and coalesce(
-    {%- for name in names_of(column) %}
-    contains(_unchanged, {{ sql_text(name) }}){{ " or" if not loop.last }}
+    {%- for called in column.names %}
+    contains(_unchanged, {{ sql_text(called.name) }})
+    {%- if called.since %} and _ingested_at >= timestamp '{{ called.since }}'{% endif -%}
+    {%- if called.until %} and _ingested_at < timestamp '{{ called.until }}'{% endif -%}
+    {{ " or" if not loop.last }}
     {%- endfor -%}
   , false))
 {%- endmacro %}
-
-{#- What a column is or was called, in source and lake. -#}
-{% macro names_of(column) %}
-  {{ return(([column.source_name, column.name] + column.formerly) | unique(case_sensitive=true) | list) }}
-{% endmacro %}
 
 {% macro sql_text(text) -%}
   '{{ text | replace("'", "''") }}'
 {%- endmacro %}
 
 {#-
-  The columns with the names they had before (`formerly`): a row names what it lacks, and its old key, as that was called
-  then. Raw keeps them in its properties, a line each, which are read only when some row lacks anything.
+  The columns with all their `names`, today's first, and the moments between which rows landed by each: a row names what
+  it lacks, and its old key, as that was called then. Raw keeps them in its properties, a line each, which are read only
+  when some row lacks anything. A line without a moment is of an earlier version.
 -#}
 {% macro with_former_names(raw, columns, unchanged) %}
   {%- set before, found = {}, [] -%}
@@ -42,7 +38,13 @@
     {%- endfor -%}
   {%- endif -%}
   {%- for column in columns -%}
-    {%- do found.append(dict(column, formerly=before.get(column.name, "").splitlines())) -%}
+    {%- set names = [{"name": column.name}] -%}
+    {%- for line in before.get(column.name, "").splitlines() -%}
+      {%- set name, until = (line.split("\t") + [""])[:2] -%}
+      {%- do names[-1].update(since=until) -%}
+      {%- do names.append({"name": name, "until": until}) -%}
+    {%- endfor -%}
+    {%- do found.append(dict(column, names=names)) -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
@@ -51,7 +53,7 @@
 {% macro old_key_values(columns) -%}
   {%- for column in columns if column.is_key -%}
     {%- set found = [] -%}
-    {%- for name in names_of(column) -%}
+    {%- for name in ([column.source_name] + column.names | map(attribute="name") | list) | unique(case_sensitive=true) -%}
       {%- do found.append("json_extract_scalar(_old_key, " ~ sql_text("$[\"" ~ name ~ "\"]") ~ ")") -%}
     {%- endfor -%}
     {%- set text = "coalesce(" ~ found | join(", ") ~ ")" if found | length > 1 else found[0] -%}
@@ -62,7 +64,7 @@
 {#- The columns that some row of the batch lacks. -#}
 {% macro lacking_columns(columns, unchanged) %}
   {%- set lacking = [] -%}
-  {%- for column in columns if names_of(column) | select("in", unchanged) | list -%}
+  {%- for column in columns if column.names | map(attribute="name") | select("in", unchanged) | list -%}
     {%- do lacking.append(column) -%}
   {%- endfor -%}
   {{ return(lacking) }}
