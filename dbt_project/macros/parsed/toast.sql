@@ -38,11 +38,11 @@
     {%- endfor -%}
   {%- endif -%}
   {%- for column in columns -%}
-    {%- set names = [{"name": column.name}] -%}
+    {%- set names = [{"name": column.name, "since": "", "until": ""}] -%}
     {%- for line in before.get(column.name, "").splitlines() -%}
       {%- set name, until = (line.split("\t") + [""])[:2] -%}
       {%- do names[-1].update(since=until) -%}
-      {%- do names.append({"name": name, "until": until}) -%}
+      {%- do names.append({"name": name, "since": "", "until": until}) -%}
     {%- endfor -%}
     {%- do found.append(dict(column, names=names)) -%}
   {%- endfor -%}
