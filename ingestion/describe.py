@@ -10,93 +10,10 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from ingestion import describe_queries as queries
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident
-
-_MEMBER = """
-SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
-WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
-"""
-
-# What a publication says beside its tables; `xmin` tells of a change that was taken back between two looks.
-_PUBLISHES = """
-SELECT concat_ws(',', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, p.puballtables, p.xmin,
-  (SELECT concat_ws(',', s.oid, s.xmin) FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))
-FROM pg_publication p WHERE p.pubname = %(publication)s
-"""
-
-_RELATION = f"""
-SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
-  c.relreplident AS replica_identity, pg_relation_filenode(c.oid)::bigint AS filenode,
-  c.xmin::text::bigint AS changed_by, has_table_privilege(c.oid, 'SELECT') AS readable,
-  coalesce(({_MEMBER})::bigint, 0) AS member, ({_PUBLISHES}) AS publishes,
-  p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
-  p.rowfilter IS NOT NULL AS filtered,
-  (SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %(publication)s) AS publishes_updates,
-  (SELECT pubviaroot FROM pg_publication WHERE pubname = %(publication)s) AS by_root,
-  (pg_current_wal_insert_lsn() - '0/0')::bigint AS lsn
-FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-LEFT JOIN pg_publication_tables p
-  ON p.pubname = %(publication)s AND p.schemaname = n.nspname AND p.tablename = c.relname
-WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind IN ('r', 'p')
-"""
-
-# A domain is followed to its base type here: the stream names only the base type and forgets the domain's precision.
-_COLUMNS = """
-WITH RECURSIVE base AS (
-  SELECT a.attnum, a.attname, a.attgenerated, a.attmissingval IS NOT NULL AS has_default_for_earlier_rows,
-         a.atttypmod AS typmod, a.atttypid AS typid, a.atttypmod AS stream_typmod, a.atttypid AS stream_oid,
-         format_type(a.atttypid, a.atttypmod) AS declared_type
-  FROM pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
-  UNION ALL
-  SELECT b.attnum, b.attname, b.attgenerated, b.has_default_for_earlier_rows,
-         CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, t.typbasetype,
-         b.stream_typmod, b.stream_oid, b.declared_type
-  FROM base b JOIN pg_type t ON t.oid = b.typid WHERE t.typtype = 'd')
-SELECT b.attname AS name, b.attnum AS number, b.attgenerated AS generated, b.declared_type,
-  b.stream_oid::bigint AS stream_oid, b.stream_typmod, b.has_default_for_earlier_rows,
-  t.oid::bigint AS type_oid, t.typname AS type_name, t.typtype AS type_kind, b.typmod,
-  quote_ident(pn.nspname) || '.' || quote_ident(p.proname) AS output_function
-FROM base b JOIN pg_type t ON t.oid = b.typid JOIN pg_proc p ON p.oid = t.typoutput
-JOIN pg_namespace pn ON pn.oid = p.pronamespace
-WHERE t.typtype <> 'd' ORDER BY b.attnum
-"""
-
-_KEY = """
-SELECT a.attname FROM pg_index i
-JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, place) ON true
-JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-WHERE i.indrelid = %(oid)s AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END
-ORDER BY k.place
-"""
-
-_LEAVES = """
-SELECT l.oid::bigint, quote_ident(n.nspname) || '.' || quote_ident(l.relname),
-  coalesce(pg_relation_filenode(l.oid), 0)::bigint, l.xmin::text::bigint, has_table_privilege(l.oid, 'SELECT')
-FROM pg_partition_tree(%(oid)s) t JOIN pg_class l ON l.oid = t.relid JOIN pg_namespace n ON n.oid = l.relnamespace
-WHERE t.isleaf AND l.oid <> %(oid)s ORDER BY l.oid
-"""
-
-_FINGERPRINTS = f"""
-SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.relname), c.relkind, c.relreplident,
-  pg_relation_filenode(c.oid),
-  has_table_privilege(c.oid, 'SELECT'),
-  (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attisdropped,
-     a.attgenerated, a.atthasmissing), ';' ORDER BY a.attnum)
-   FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
-  (SELECT string_agg(concat_ws(',', i.indexrelid, i.indisprimary, i.indisreplident, i.indkey::text), ';'
-     ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
-  ({_MEMBER}), ({_PUBLISHES}),
-  (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
-   JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
-  CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
-     concat_ws(',', t.relid::oid, t.relid::text, pg_relation_filenode(t.relid)), ';' ORDER BY t.relid::oid)
-     FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END))
-FROM unnest(%(names)s::text[], %(schemas)s::text[], %(tables)s::text[]) AS w(name, schema, relation)
-LEFT JOIN pg_namespace n ON n.nspname = w.schema
-LEFT JOIN pg_class c ON c.relname = w.relation AND c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
-"""
 
 
 class TableProblem(LakehouseError):
@@ -105,7 +22,11 @@ class TableProblem(LakehouseError):
 
 @dataclass(frozen=True)
 class ColumnFacts:
-    """A published column: its base type behind any domain, the type that the stream names, its name in the lake."""
+    """A published column: its base type behind any domain, the type that the stream names, its name in the lake.
+
+    `prints` is what of the type's definition decides how values print: labels by the oids of enums' values, attributes
+    by those of composites. Descriptions of earlier versions have None there.
+    """
 
     name: str
     number: int
@@ -119,6 +40,7 @@ class ColumnFacts:
     output_function: str
     has_default_for_earlier_rows: bool = False
     lake: str = ""
+    prints: tuple[tuple[str, str], ...] | None = None
 
     @property
     def printed(self) -> str:
@@ -172,18 +94,23 @@ class TableFacts:
 
 def facts_from_json(stored: Mapping[str, Any]) -> TableFacts:
     """The facts that were kept with the table's position."""
-    columns = tuple(ColumnFacts(**column) for column in stored["columns"])
+    columns = tuple(_column_facts(column) for column in stored["columns"])
     leaves = tuple(Leaf(**leaf) for leaf in stored.get("leaves", ()))
     hidden = tuple((number, name) for number, name in stored.get("hidden", ()))
     lists = {name: tuple(stored[name]) for name in ("key", "relation", "gone") if name in stored}
     return TableFacts(**(dict(stored) | lists | {"columns": columns, "leaves": leaves, "hidden": hidden}))
 
 
+def _column_facts(given: Mapping[str, Any]) -> ColumnFacts:
+    prints = given.get("prints")
+    return ColumnFacts(**{**given, "prints": None if prints is None else tuple((part, says) for part, says in prints)})
+
+
 def fingerprints(connection: psycopg.Connection[Any], tables: Iterable[RawTable], publication: str) -> dict[str, str]:
     """By table, a digest of all that `describe` reads; equal digests mean that nothing was altered."""
     names, schemas, relations = zip(*((t.name, *t.relation) for t in tables), strict=True)
     given = {"names": list(names), "schemas": list(schemas), "tables": list(relations), "publication": publication}
-    return dict(connection.execute(_FINGERPRINTS, given).fetchall())
+    return dict(connection.execute(queries.FINGERPRINTS, given).fetchall())
 
 
 def describe(connection: psycopg.Connection[Any], table: RawTable, publication: str) -> TableFacts:
@@ -200,24 +127,24 @@ def read_facts(
     """Reads a table's facts, and what is in the way of it; `oid` finds it where it is not called as declared."""
     schema, name = table.relation
     with connection.cursor(row_factory=dict_row) as cursor:
-        relation = cursor.execute(_RELATION, {"schema": schema, "table": name, "publication": publication}).fetchone()
+        relation = cursor.execute(
+            queries.RELATION, {"schema": schema, "table": name, "publication": publication}
+        ).fetchone()
         problem = _problem_of(table, relation, publication)
         if relation is None and oid is not None and (now := name_of(connection, oid)) is not None:
             schema, name = now
             relation = cursor.execute(
-                _RELATION, {"schema": schema, "table": name, "publication": publication}
+                queries.RELATION, {"schema": schema, "table": name, "publication": publication}
             ).fetchone()
         if relation is None:
             return None, problem
-        rows = cursor.execute(_COLUMNS, {"oid": relation["oid"]}).fetchall()
+        rows = cursor.execute(queries.COLUMNS, {"oid": relation["oid"]}).fetchall()
         identity = relation["replica_identity"]
-        key = cursor.execute(_KEY, {"oid": relation["oid"], "identity": identity}).fetchall()
+        key = cursor.execute(queries.KEY, {"oid": relation["oid"], "identity": identity}).fetchall()
     leaves = _leaves(connection, relation["oid"]) if relation["relkind"] == "p" else ()
     landing = [row for row in rows if _lands(table, row, relation["published_columns"])]
-    columns = tuple(
-        ColumnFacts(**{field: row[field] for field in ColumnFacts.__dataclass_fields__ if field != "lake"})
-        for row in landing
-    )
+    fields = ColumnFacts.__dataclass_fields__.keys() - {"lake"}
+    columns = tuple(_column_facts({field: row[field] for field in fields}) for row in landing)
     hidden = tuple((row["number"], row["name"]) for row in rows if row not in landing)
     facts = TableFacts(
         oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"], replica_identity=identity,
@@ -254,7 +181,7 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
 
 
 def _leaves(connection: psycopg.Connection[Any], oid: int) -> tuple[Leaf, ...]:
-    rows = connection.execute(_LEAVES, {"oid": oid}).fetchall()
+    rows = connection.execute(queries.LEAVES, {"oid": oid}).fetchall()
     return tuple(Leaf(row[0], row[1], row[2], row[3], not row[4] or _has_rows(connection, row[1])) for row in rows)
 
 

@@ -17,6 +17,7 @@ from ingestion.types.table import NUMERIC_OID
 from lakehouse.declarations import RawTable
 
 Versions = tuple[TableFacts, ...]
+_PLAIN = {"pg_catalog.textout", "pg_catalog.varcharout"}  # output functions that print alike
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,18 @@ def doubt(before: TableFacts, now: TableFacts, truncated_by: Iterable[int] = ())
             return f"column {column.name} was added with a default, which earlier rows now have"
         if was.number != column.number if was else column.lake.lower() in gone:
             return f"column {column.name} is another one than it was, by the same name"
+        if was is not None and _prints_otherwise(was, column):
+            return f"column {column.name} prints what it holds otherwise than before: its type was altered"
     return None
+
+
+def _prints_otherwise(was: ColumnFacts, now: ColumnFacts) -> bool:
+    """Whether a stored value may read otherwise although nothing was rewritten."""
+    functions = {was.output_function, now.output_function}
+    if was.type_oid != now.type_oid and len(functions) > 1 and not functions <= _PLAIN:
+        return True
+    said = dict(was.prints or ())
+    return any(said.get(part, says) != says for part, says in now.prints or ())
 
 
 def _partition_doubt(before: TableFacts, now: TableFacts, explained: frozenset[int]) -> str | None:

@@ -75,7 +75,8 @@ def _land(
     assert stream is not None
     with begin_cycle(writer, states, stream.epoch) as cycle:
         iceberg = writer.catalog.load_table(table.identifier)
-        iceberg = follow_source(iceberg, table, course.steps, course.before.followed, course.position.facts)
+        followed, facts = course.before.followed, course.position.facts
+        iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
         kept = ensure_meta(writer.catalog, place)
         mine = _records_of(writer.name, table.name)
         register(states, writer, cycle, [iceberg])

@@ -120,7 +120,9 @@ def _read(
             followed, facts = course.before.followed, course.position.facts
             try:
                 if course.steps or is_under_way(iceberg, followed):
-                    icebergs[name] = follow_source(iceberg, outlook.table, course.steps, followed, facts)
+                    icebergs[name] = follow_source(
+                        iceberg, outlook.table, course.steps, followed, facts, cycle.ingested_at
+                    )
             except TableProblem as problem:
                 courses[name] = plan_course(course.before, replace(outlook, problem=str(problem)))
     meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")

@@ -146,7 +146,8 @@ def _begin(
     assert facts is not None
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
-    iceberg = follow_source(iceberg, table, steps(table, before, facts, consent=True), before, facts)
+    to_take = steps(table, before, facts, consent=True)
+    iceberg = follow_source(iceberg, table, to_take, before, facts, state.ingestion_clock(states, writer.name))
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, doubt=None)
     if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
         kept = replace(described, versions=(*position.versions, facts))

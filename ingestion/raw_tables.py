@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from hashlib import md5
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -21,6 +22,7 @@ from pyiceberg.types import (
 
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import Step, lake_type, widens
+from ingestion.former_names import renamed
 from ingestion.lake_columns import LakeColumn, stepped
 from ingestion.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.declarations import RawTable
@@ -37,8 +39,7 @@ METADATA: tuple[tuple[str, IcebergType, str], ...] = (
     ("_old_key", StringType(), "JSON of the previous key on the c of a key change"),
 )
 PARTITION_BY = "_committed_at"
-# Properties of a raw table: what a renamed column was called before; what the newest alteration began with.
-FORMERLY, BEGUN = "lakehouse.formerly.", "lakehouse.altered-from"
+BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alteration began with
 
 
 def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
@@ -74,10 +75,11 @@ def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) ->
 
 
 def follow_source(
-    iceberg: Table, table: RawTable, steps: Iterable[Step], followed: TableFacts, now: TableFacts
+    iceberg: Table, table: RawTable, steps: Iterable[Step], followed: TableFacts, now: TableFacts, at: datetime
 ) -> Table:
     """Takes the steps that lead from the description that the table has `followed` to the one of `now`.
 
+    `at` is a moment at or before that of the rows that land next, and after that of those which have landed.
     Repeating them, or others from the same beginning, ends as if nothing had been done before: a cycle may be killed,
     or the table altered once more, before the new description is kept. Columns keep their field ids, so earlier
     snapshots and files stay readable. Raises TableProblem when a column of `now` would not have its place.
@@ -94,10 +96,10 @@ def follow_source(
     }
     with iceberg.transaction() as transaction:
         if renames or any(column.field_id is None for column in wanted.values()):
-            was = {
-                FORMERLY + to: "\n".join((name, *formerly(name, iceberg.properties))) for name, to in renames.items()
-            }
-            transaction.set_properties(was | {BEGUN: f"{_digest(followed)} {begun.schema_id}"})
+            properties = {BEGUN: f"{_digest(followed)} {begun.schema_id}"}
+            for name, to in renames.items():
+                properties |= renamed(name, to, at, iceberg.properties)
+            transaction.set_properties(properties)
             with transaction.update_schema() as update:
                 for name, to in renames.items():
                     update.rename_column(name, to)
@@ -108,11 +110,6 @@ def follow_source(
                 elif widens(here[column.field_id].field_type, column.type):
                     update.update_column(name, column.type, doc=column.doc)
     return iceberg.refresh()
-
-
-def formerly(name: str, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """What a column of the raw table was called before, the latest first."""
-    return tuple(filter(None, properties.get(FORMERLY + name, "").split("\n")))
 
 
 def _schema_at(iceberg: Table, followed: TableFacts) -> Schema:

@@ -159,11 +159,11 @@ def _odd_texts(target: TableTarget, column: ColumnFacts, rows: pa.Array, texts: 
 
 
 def _lake_names(unchanged: Any, columns: Sequence[ColumnFacts]) -> Any:
-    """The columns that a row did not carry, as the lake calls them."""
-    renamed = {column.name: column.lake for column in columns if column.name != column.lake}
-    if not renamed or unchanged.null_count == len(unchanged):
+    """The columns that a row did not carry, as the lake calls them; those that do not land are not missed in it."""
+    lake = {column.name: column.lake for column in columns}
+    if all(lake.get(name) == name for name in pc.unique(pc.list_flatten(unchanged)).to_pylist()):
         return unchanged
-    named = [None if names is None else [renamed.get(n, n) for n in names] for names in unchanged.to_pylist()]
+    named = [[lake[name] for name in names or () if name in lake] or None for names in unchanged.to_pylist()]
     return pa.array(named, pa.list_(pa.string()))
 
 

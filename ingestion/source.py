@@ -21,8 +21,9 @@ from lakehouse.settings import Settings, SourceSettings
 from lakehouse.sql import ident, literal
 from lakehouse.urls import parse_url
 
-# Values arrive as text, so everything that changes how Postgres prints a value is pinned. `row_security = off` turns
-# a policy that would silently filter rows into an error.
+# Values arrive as text, so everything that changes how Postgres prints a value is pinned; all but lc_monetary, which
+# decides what a value of money is: an integer in the smallest unit of its currency. The role's is one for every
+# connection. `row_security = off` turns a policy that would silently filter rows into an error.
 PINNED = {
     "DateStyle": "ISO,YMD",
     "TimeZone": "UTC",
@@ -30,7 +31,6 @@ PINNED = {
     "IntervalStyle": "postgres",
     "extra_float_digits": "1",
     "xmloption": "content",
-    "lc_monetary": "C",
     "row_security": "off",
     "search_path": "pg_catalog",
     "statement_timeout": "0",

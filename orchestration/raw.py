@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from lakehouse.declarations import RawTable, Source
+from lakehouse.declarations import Column, RawTable, Source
 from orchestration import tags
 from orchestration.erasing import erasing_definitions
 from orchestration.lag import lag_definitions
@@ -77,7 +77,7 @@ def raw_checks(table: RawTable) -> list[dg.AssetCheckSpec]:
     """Whether the table is in the cut, and as declared: the source may have changed since then."""
     descriptions = {
         ARRIVED: "The cut that was brought up holds the table: it is neither parked nor in doubt.",
-        CHECK: "The columns that arrive are the declared ones, less those excluded.",
+        CHECK: "The columns that arrive are the declared ones, less those excluded, in the declared types.",
     }
     key = dg.AssetKey(table.asset_key)
     return [dg.AssetCheckSpec(name=name, asset=key, description=text) for name, text in descriptions.items()]
@@ -152,15 +152,36 @@ def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Map
 
 def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResult:
     """A warning rather than an error: ingestion has landed the rows as the source has them."""
-    wanted = {declared.raw.alias.get(c.name, c.name).lower() for c in declared.columns} - set(declared.raw.exclude)
-    found = {name.lower() for name, _ in table.columns if not name.startswith("_")}
+    columns = {declared.raw.alias.get(c.name, c.name).lower(): c for c in declared.columns if c.name in declared.landed}
+    landed = {name.lower(): kind for name, kind in table.columns if not name.startswith("_")}
+    wanted, found = set(columns), set(landed)
+    types = [
+        f"{name} ({columns[name].data_type}) is {landed[name]}"
+        for name in sorted(wanted & found)
+        if not _holds(declared, columns[name], landed[name])
+    ]
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(declared.asset_key),
         check_name=CHECK,
-        passed=wanted == found,
+        passed=wanted == found and not types,
         severity=dg.AssetCheckSeverity.WARN,
         metadata={
             "missing": ", ".join(sorted(wanted - found)) or "none",
             "not_declared": ", ".join(sorted(found - wanted)) or "none",
+            "other_types": ", ".join(types) or "none",
         },
     )
+
+
+def _holds(declared: RawTable, column: Column, landed: str) -> bool:
+    """Whether the declared type is the one that landed, or a wider one; where none is declared, none is missed."""
+    from pyiceberg.types import IcebergType
+
+    from ingestion.evolve import widens
+    from ingestion.types.declared import declared_type
+
+    if column.data_type is None:
+        return True
+    wanted = declared_type("text" if declared.raw.mask.get(column.name) == "sha256" else column.data_type)
+    there = IcebergType.model_validate(landed)
+    return bool(wanted == there) or widens(there, wanted)

@@ -21,10 +21,16 @@ SELECT c.oid::bigint, n.nspname, c.relname, coalesce(obj_description(c.oid, 'pg_
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = %s ORDER BY c.relname
 """
+# A domain is proposed as its base type, which is what its values become in the lake.
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), coalesce(col_description(a.attrelid, a.attnum), '')
-FROM pg_attribute a
-WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum
+WITH RECURSIVE base AS (
+  SELECT a.attnum, a.attname, a.attrelid, a.atttypid AS typid, a.atttypmod AS typmod FROM pg_attribute a
+  WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  UNION ALL
+  SELECT b.attnum, b.attname, b.attrelid, t.typbasetype, CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END
+  FROM base b JOIN pg_type t ON t.oid = b.typid WHERE t.typtype = 'd')
+SELECT b.attname, format_type(b.typid, b.typmod), coalesce(col_description(b.attrelid, b.attnum), '')
+FROM base b JOIN pg_type t ON t.oid = b.typid WHERE t.typtype <> 'd' ORDER BY b.attnum
 """
 _KEY = """
 SELECT a.attname FROM pg_constraint k CROSS JOIN unnest(k.conkey) WITH ORDINALITY c(number, place)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ingestion.former_names import renamed
 from lakehouse.settings import Settings
 from tests.histories import START, Clock, Row, TableHistory, change_at_random
 from tests.zoo import COLUMNS, Zoo, animals, build_zoo, random_animal
@@ -82,11 +83,12 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     for _ in range(300):
         change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
     called = {"story": "tale", "name": "name"}
-    renamed = [row | {"_unchanged": [called[c] for c in row["_unchanged"] or ()] or None} for row in table.raw]
-    zoo.publish(renamed, START + timedelta(days=99))
+    landed = [row | {"_unchanged": [called[c] for c in row["_unchanged"] or ()] or None} for row in table.raw]
+    zoo.publish(landed, START + timedelta(days=99))
+    (was,) = renamed("tale", "story", START + timedelta(days=100), {}).items()
     zoo.rows(
         "alter table raw_zoo.animals set properties"
-        " extra_properties = map(array['lakehouse.formerly.story'], array['tale'])"
+        f" extra_properties = map(array[{literal(was[0])}], array[{literal(was[1])}])"
     )
     zoo.dbt("run")
     assert_parsed_is_complete(zoo, table)

@@ -1,14 +1,16 @@
 """Repair on real servers: a lake made wrong on purpose is right again, and a right one is left alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from ingestion.repair.stage import DELETE_SEQ
+from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.repairing import ITEMS, TABLES, repair, spoil
 from tests.test_ingestion import assert_equal, assert_order_is_unique
-from tests.world import make_world
+from tests.world import declared_source, make_world
 
 pytestmark = pytest.mark.stack
 
@@ -72,6 +74,28 @@ def test_toast_that_updates_left_out_is_followed_through_lives_and_key_changes(s
     assert repair(world, spark, "items") == {"r": 3}
     repaired = {row["id"]: row["big"] for row in world.raw("items") if row["_seq"] >= DELETE_SEQ}
     assert repaired == dict(world.rows("SELECT id, big FROM items WHERE id IN (202, 108, 15)"))
+    assert repair(world, spark, "items") == {}
+
+
+def test_toast_is_followed_where_columns_and_the_key_have_other_names_by_now(settings: Settings, spark: Any) -> None:
+    """And where a former name is another column's: nothing is different, so nothing may be written."""
+    world = make_world(settings, ITEMS + "; ALTER TABLE items ALTER big SET STORAGE EXTERNAL", TABLES)
+    world.sql("INSERT INTO items SELECT i, 'n', i, repeat(i::text, 3000) FROM generate_series(1, 9) i")
+    world.ingest(spark)
+    world.sql("UPDATE items SET name = 'u' WHERE id < 6", "UPDATE items SET id = id + 100 WHERE id > 3")
+    world.ingest(spark)
+    assert any(row["_old_key"] and row["_unchanged"] for row in world.raw("items"))
+    world.sql(
+        "ALTER TABLE items RENAME id TO number", "ALTER TABLE items RENAME big TO old_big",
+        "ALTER TABLE items ADD big text", "ALTER TABLE items ALTER big SET STORAGE EXTERNAL",
+    )  # fmt: skip
+    policy = RawPolicy(relation="public.items", key=("number",))
+    world = replace(world, source=declared_source(world.source.name, {"items": policy}))
+    assert world.ingest(spark).aside == ()
+    assert repair(world, spark, "items") == {}
+    world.sql("UPDATE items SET big = repeat('y', 3000)", "UPDATE items SET old_big = NULL WHERE number <> 2")
+    world.ingest(spark)
+    assert any(row["_unchanged"] == ["big"] and row["old_big"] is None for row in world.raw("items"))
     assert repair(world, spark, "items") == {}
 
 

@@ -176,6 +176,24 @@ def test_a_type_change_without_a_rewrite_restates_the_rows_too(settings: Setting
     assert {str(row["a"]) for row in world.current("items").values()} == {"1.25"}
 
 
+def test_a_type_that_prints_its_values_otherwise_restates_the_rows(settings: Settings, spark: Any) -> None:
+    columns = "m mood DEFAULT 'sad', p pair DEFAULT '(1,2)', n cidr DEFAULT '10.1.2.3'"
+    types = "CREATE TYPE mood AS ENUM ('sad', 'happy'); CREATE TYPE pair AS (a int, b int)"
+    world = make_world(settings, f"{types}; CREATE TABLE items (id int PRIMARY KEY, {columns})", ITEMS)
+    world.sql("INSERT INTO items (id) VALUES (1), (2), (3)", "INSERT INTO items VALUES (4, NULL, NULL, NULL)")
+    world.ingest(spark)
+    for alter, n in (
+        (("ALTER TYPE mood ADD VALUE 'calm'",), 0),
+        (("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "ALTER TYPE pair ADD ATTRIBUTE c int",
+          "ALTER TABLE items ALTER n TYPE inet"), 3),
+    ):  # fmt: skip
+        world.sql(*alter)
+        assert rows_of(world.ingest(spark), "items").get("r", 0) == n
+    printed = world.rows("SELECT id, m::text, p::text, textin(inet_out(n)) FROM items ORDER BY id")
+    assert printed[0] == (1, "blue", "(1,2,)", "10.1.2.3")
+    assert [tuple(row.values()) for _, row in sorted(world.current("items").items())] == printed
+
+
 def test_a_column_added_and_renamed_while_the_table_is_paused_keeps_its_values(settings: Settings, spark: Any) -> None:
     """Those that came under the new name were discarded."""
     world = begin(settings, spark, "z text DEFAULT 'z'")

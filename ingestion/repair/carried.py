@@ -6,11 +6,9 @@ that a key change began goes on from the old key's: its values are looked up the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
-
-from lakehouse.sql import spark_literal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,17 +17,17 @@ _SO_FAR = "ORDER BY position ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
 _NEWEST = "row_number() OVER (PARTITION BY key ORDER BY position DESC) AS nth"
 
 
-def newest_filled(versions: DataFrame, lacks: Mapping[int, Sequence[str]], width: int) -> DataFrame:
+def newest_filled(versions: DataFrame, lacks: Sequence[int], width: int) -> DataFrame:
     """`key`, `c0` … and `whole` of every live key.
 
-    `lacks` maps a column's place to its names in `_unchanged`, for the columns that some update left out.
+    `lacks` are the places of the columns that some update left out; `l0` … says whether a version did.
     """
     names = [f"c{i}" for i in range(width)]
     if not lacks:
         return _live(versions).selectExpr("key", *names, "true AS whole")
     carried = _carried(versions, lacks)
     newest = _live(carried)
-    found = _from_old_keys(newest, carried, list(lacks))
+    found = _from_old_keys(newest, carried, lacks)
     if found is not None:
         newest = newest.join(found, "key", "left")
     values = {i: f"coalesce(f{i}, g{i})" if found is not None else f"f{i}" for i in lacks}
@@ -42,26 +40,23 @@ def _live(versions: DataFrame) -> DataFrame:
     return versions.selectExpr("*", _NEWEST).where("nth = 1 AND op <> 'd'")
 
 
-def _carried(versions: DataFrame, lacks: Mapping[int, Sequence[str]]) -> DataFrame:
+def _carried(versions: DataFrame, lacks: Sequence[int]) -> DataFrame:
     """Beside each version: the last value carried in its life (`f`), where the life began, and from which key."""
 
-    def last(place: int, called: Sequence[str]) -> str:
-        # A value that was left out is null: that tells it from another column that bears a former name of this one.
-        listed = f"arrays_overlap(unchanged, array({', '.join(map(spark_literal, called))}))"
-        has = f"op <> 'd' AND NOT (c{place} IS NULL AND coalesce({listed}, false))"
-        value = f"CASE WHEN {has} THEN named_struct('value', c{place}) END"
+    def last(place: int) -> str:
+        value = f"CASE WHEN op <> 'd' AND NOT l{place} THEN named_struct('value', c{place}) END"
         return f"last({value}, true) OVER (PARTITION BY key, life {_SO_FAR}) AS f{place}"
 
     lives = versions.selectExpr("*", f"count_if(op IN ('c', 'r', 'd')) OVER (PARTITION BY key {_SO_FAR}) AS life")
     return lives.selectExpr(
         "*",
-        *(last(place, called) for place, called in lacks.items()),
+        *map(last, lacks),
         f"first(position) OVER (PARTITION BY key, life {_SO_FAR}) AS born",
         f"first(from_key) OVER (PARTITION BY key, life {_SO_FAR}) AS born_from",
     )
 
 
-def _from_old_keys(newest: DataFrame, carried: DataFrame, places: list[int]) -> DataFrame | None:
+def _from_old_keys(newest: DataFrame, carried: DataFrame, places: Sequence[int]) -> DataFrame | None:
     """`key` and `g` for the keys whose lives began with a key change and lack a value; None when there are none.
 
     Every round follows one link; the rounds are as many as the longest chain of key changes without the value.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ingestion.repair.carried import newest_filled
 from ingestion.repair.source_side import BUCKET_DIGITS, Digests
 from ingestion.repair.spelling import SpelledColumn, lake_cell
-from lakehouse.sql import spark_ident, spark_literal
+from lakehouse.sql import spark_ident
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,8 +33,8 @@ def lake_state(
     truncated, lacking = _facts(log)
     if truncated is not None:
         log = log.where(_after(truncated))
-    lacks = {i: sorted(column.names & lacking) for i, column in enumerate(columns) if column.names & lacking}
-    return newest_filled(_versions(log, columns, key), lacks, len(columns))
+    lacks = [i for i, column in enumerate(columns) if any(called.name in lacking for called in column.names)]
+    return newest_filled(_versions(log, columns, key, lacks), lacks, len(columns))
 
 
 def with_lines(state: DataFrame, columns: Sequence[SpelledColumn], conditions: Sequence[str]) -> DataFrame:
@@ -77,18 +77,16 @@ def _after(position: Position) -> str:
     return f"_epoch > {epoch} OR _epoch = {epoch} AND (_commit_lsn > {lsn} OR _commit_lsn = {lsn} AND _seq > {seq})"
 
 
-def _versions(log: DataFrame, columns: Sequence[SpelledColumn], key: Sequence[SpelledColumn]) -> DataFrame:
-    def old(column: SpelledColumn) -> str:
-        held = f"try_element_at(from_json(_old_key, 'map<string,string>'), {spark_literal(column.source.name)})"
-        return lake_cell(column.printed_text(held))
-
+def _versions(
+    log: DataFrame, columns: Sequence[SpelledColumn], key: Sequence[SpelledColumn], lacks: Sequence[int]
+) -> DataFrame:
     here = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in key)
-    before = ", ".join(map(old, key))
+    before = ", ".join(lake_cell(column.printed_text(column.in_old_key)) for column in key)
     return log.where("_op <> 't'").selectExpr(
         f"concat({here}) AS key",
         f"CASE WHEN _old_key IS NOT NULL THEN concat({before}) END AS from_key",
         "struct(_epoch, _commit_lsn, _seq) AS position",
         "_op AS op",
-        "_unchanged AS unchanged",
+        *(f"{columns[i].left_out(spark_ident(columns[i].lake_name))} AS l{i}" for i in lacks),
         *(f"{spark_ident(column.lake_name)} AS c{i}" for i, column in enumerate(columns)),
     )

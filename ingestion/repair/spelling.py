@@ -4,7 +4,6 @@ Nothing here passes through ingestion's own conversion. Where the two print a va
 floats are spelled as their bits, times as microseconds. `NULL` stays null and is told from '' in a `cell`.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +19,7 @@ from pyiceberg.types import (
 )
 
 from ingestion.describe import ColumnFacts, TableFacts
-from ingestion.raw_tables import formerly
+from ingestion.former_names import Called, names_of
 from lakehouse.declarations import RawTable
 from lakehouse.sql import ident, spark_literal
 
@@ -30,12 +29,12 @@ Mask = Literal["null", "sha256"] | None
 
 @dataclass(frozen=True)
 class SpelledColumn:
-    """A column on both sides. `names` are those by which `_unchanged` may call it: it may have been renamed."""
+    """A column on both sides. `names` are those by which rows call it: it may have been renamed since."""
 
     source: ColumnFacts
     lake_type: IcebergType
     mask: Mask
-    names: frozenset[str]
+    names: tuple[Called, ...]
 
     @property
     def lake_name(self) -> str:
@@ -89,6 +88,17 @@ class SpelledColumn:
         return text
 
     @property
+    def in_old_key(self) -> str:
+        """What `_old_key` holds of it, by whichever name it had then; SQL for Spark."""
+        names = dict.fromkeys((self.source.name, *(called.name for called in self.names)))
+        held = [f"try_element_at(from_json(_old_key, 'map<string,string>'), {spark_literal(name)})" for name in names]
+        return f"coalesce({', '.join(held)})"
+
+    def left_out(self, value: str) -> str:
+        """Whether a row did not carry it: its value is null, and it is named as it was called then; SQL for Spark."""
+        return f"({value} IS NULL AND coalesce({' OR '.join(map(_names, self.names))}, false))"
+
+    @property
     def _is_time(self) -> bool:
         return self.source.type_oid == TIME_OID and isinstance(self.lake_type, LongType) and self.mask is None
 
@@ -97,14 +107,23 @@ def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple
     """The columns that both sides have, in the source's order."""
     in_lake = {field.name: field.field_type for field in iceberg.schema().fields}
     return tuple(
-        SpelledColumn(column, in_lake[column.lake], table.raw.mask.get(column.name), _names(column, iceberg.properties))
+        SpelledColumn(
+            column,
+            in_lake[column.lake],
+            table.raw.mask.get(column.name),
+            names_of(column.lake, iceberg.properties),
+        )
         for column in facts.columns
         if column.lake in in_lake
     )
 
 
-def _names(column: ColumnFacts, properties: Mapping[str, str]) -> frozenset[str]:
-    return frozenset((column.name, column.lake, *formerly(column.lake, properties)))
+def _names(called: Called) -> str:
+    parts = [f"array_contains(_unchanged, {spark_literal(called.name)})"]
+    for bound, sign in ((called.since, ">="), (called.until, "<")):
+        if bound is not None:
+            parts.append(f"_ingested_at {sign} timestamp_micros({int(bound.timestamp()) * 10**6 + bound.microsecond})")
+    return " AND ".join(parts)
 
 
 def source_cell(text: str) -> str:

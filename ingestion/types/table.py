@@ -45,6 +45,14 @@ def _texts(note: str, **oids: int) -> tuple[Rule, ...]:
 
 _YEARS = "years 0001 to 9999, which Trino and Spark both read; infinity has no place"
 _AS_PRINTED = "as Postgres prints it"
+_TIME = (
+    "microseconds since midnight, up to 24:00:00, as Spark has no time type; the `current_` view shows Trino's time, "
+    "where 24:00:00 has no place and is 00:00:00"
+)
+_MONEY = (
+    "printed in the lc_monetary that ingestion's role has in the database, currency sign included; where that is "
+    "changed, `lakehouse reconcile --repair` restates the rows"
+)
 
 RULES: tuple[Rule, ...] = (
     Rule(16, "bool", Form.BOOLEAN, BooleanType()),
@@ -60,7 +68,7 @@ RULES: tuple[Rule, ...] = (
     Rule(1082, "date", Form.DATE, DateType(), _YEARS),
     Rule(1114, "timestamp", Form.TIMESTAMP, TimestampType(), f"microseconds; {_YEARS}"),
     Rule(1184, "timestamptz", Form.TIMESTAMPTZ, TimestamptzType(), f"microseconds in UTC; {_YEARS}"),
-    Rule(1083, "time", Form.TIME, LongType(), "microseconds since midnight, up to 24:00:00; Spark has no time type"),
+    Rule(1083, "time", Form.TIME, LongType(), _TIME),
     Rule(17, "bytea", Form.BYTES, BinaryType()),
     *_texts("", text=25, varchar=1043, name=19),
     Rule(1042, "bpchar", Form.TEXT, StringType(), "char(n) keeps its padding, which a cast to text would strip"),
@@ -69,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     *_texts("the text of the document, unparsed", json=114, xml=142),
     Rule(3802, "jsonb", Form.TEXT, StringType(), "normalized by Postgres: keys ordered, duplicates gone"),
     Rule(4072, "jsonpath", Form.TEXT, StringType(), _AS_PRINTED),
-    Rule(790, "money", Form.TEXT, StringType(), "printed in the source's lc_monetary, currency sign included"),
+    Rule(790, "money", Form.TEXT, StringType(), _MONEY),
     Rule(1186, "interval", Form.TEXT, StringType(), "IntervalStyle postgres; a month has no fixed length"),
     Rule(1266, "timetz", Form.TEXT, StringType(), "with its offset, which a time type cannot keep"),
     *_texts("a host address without the mask length that a cast to text would add", inet=869, cidr=650),

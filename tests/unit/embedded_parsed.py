@@ -6,12 +6,13 @@ tests/test_dbt.py runs the same macros through dbt on Trino.
 
 import json
 import re
+from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 
-from ingestion.raw_tables import FORMERLY
+from ingestion.former_names import FORMERLY, renamed
 from tests.unit.dbt_macros import macro_texts, macros
 
 METADATA = {
@@ -22,6 +23,7 @@ DIALECT = [  # Trino's → DuckDB's
     (r"timestamp\(6\) with time zone", "timestamptz"),
     (r"\bcontains\(", "list_contains("),
     (r"last_value\(((?:[^()]|\([^()]*\))*?)\) ignore nulls over", r"last_value(\1 ignore nulls) over"),
+    (r"json_extract_scalar\((\w+), '\$\[(\"\w+\")\]'\)", r"json_extract_string(\1, '$.\2')"),
     (r"cast\(array_distinct\((.*)\) as json\)", r"to_json(list_distinct(\1))"),
 ]
 
@@ -33,21 +35,26 @@ class Raw(str):
 
 
 class Parsed:
-    """`raw` with an integer key `id` and columns of text, and `parsed`, loaded from it as dbt does."""
+    """`raw` with an integer key `id` and columns of text, and `parsed`, loaded from it as dbt does.
 
-    def __init__(self, *declared: str) -> None:
-        self.declared = declared
+    `policy` is what `meta.raw` declares beside that; `declared` are the columns as the source spells them.
+    """
+
+    def __init__(self, *declared: str, **policy: Any) -> None:
+        self.declared, self.key, self.policy = declared, "id", policy
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("create macro json_format(x) as cast(x as varchar)")
-        columns = {"id": "integer", **dict.fromkeys(declared, "varchar"), **METADATA}
+        alias = policy.get("alias", {})
+        landing = [alias.get(name, name) for name in declared if name not in policy.get("exclude", ())]
+        columns = {"id": "integer", **dict.fromkeys(landing, "varchar"), **METADATA}
         self.db.execute("create table raw_properties (key varchar, value varchar)")
         self.db.execute(f"create table raw ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
 
-    def land(self, op: str, id_: int | None, lsn: int, committed: str, ingested: str, **values: Any) -> None:
+    def land(self, op: str, key: int | None, lsn: int, committed: str, ingested: str, **values: Any) -> None:
         """One row of raw, its moments as `DD hh:mm` of November 2026."""
         at = [f"2026-11-{moment}:00+00" for moment in (committed, ingested)]
-        row = {"id": id_, "_op": op, "_epoch": 1, "_commit_lsn": lsn, "_seq": 0, "_committed_at": at[0],
+        row = {self.key: key, "_op": op, "_epoch": 1, "_commit_lsn": lsn, "_seq": 0, "_committed_at": at[0],
                "_ingested_at": at[1], **values}  # fmt: skip
         self.db.execute(f"insert into raw ({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
 
@@ -71,18 +78,26 @@ class Parsed:
             self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
         return True
 
-    def rename(self, column: str, to: str) -> None:
-        """In source, raw and declaration."""
+    def rename(self, column: str, to: str, at: str) -> None:
+        """In source, raw and declaration, at `DD hh:mm`."""
         self.db.execute(f"alter table raw rename column {column} to {to}")
-        before = self.db.execute("select value from raw_properties where key = ?", [f"{FORMERLY}{column}"]).fetchall()
-        names = "\n".join([column, *(value for (value,) in before)])
-        self.db.execute("insert into raw_properties values (?, ?)", [f"{FORMERLY}{to}", names])
+        properties = dict(self.db.execute("select key, value from raw_properties").fetchall())
+        moment = datetime.fromisoformat(f"2026-11-{at}:00+00:00")
+        self.db.execute("delete from raw_properties where key = ?", [f"{FORMERLY}{to}"])
+        ((key, value),) = renamed(column, to, moment, properties).items()
+        self.db.execute("insert into raw_properties values (?, ?)", [key, value])
         self.declared = tuple(to if name == column else name for name in self.declared)
+        self.key = to if column == self.key else self.key
+
+    def add(self, column: str) -> None:
+        """In source, raw and declaration."""
+        self.db.execute(f"alter table raw add column {column} varchar")
+        self.declared = (*self.declared, column)
 
     def current(self) -> list[tuple[Any, ...]]:
         """The declared columns of the current view, in order of the key."""
-        rows = self.rows(f"{self._context()['current_table']('s', 't')} order by id")
-        return [row[: len(self.declared) + 1] for row in rows]
+        rows = self.rows(f"{self._context()['current_table']('s', 't')} order by {self.key}")
+        return [row[:-5] for row in rows]
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The answer."""
@@ -92,8 +107,8 @@ class Parsed:
 
     def _context(self, **more: Any) -> dict[str, Any]:
         columns = {name: SimpleNamespace(name=name, data_type="text") for name in self.declared}
-        columns = {"id": SimpleNamespace(name="id", data_type="integer"), **columns}
-        config = {"meta": {"raw": {"key": ["id"], "relation": "public.t"}}}
+        columns = {self.key: SimpleNamespace(name=self.key, data_type="integer"), **columns}
+        config = {"meta": {"raw": {"key": [self.key], "relation": "public.t", **self.policy}}}
         node = SimpleNamespace(columns=columns, config=config, source_name="s", name="t")
         return macros(
             macro_texts(),

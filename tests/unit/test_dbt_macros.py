@@ -11,12 +11,18 @@ from hypothesis import strategies as st
 
 from ingestion.types import SourceType, target_type
 from ingestion.types.table import RULES
+from scaffold.types import lake_type
 from tests.unit.dbt_macros import Refused, macro
 
 SPELLINGS = {
-    "integer": "int4", "serial": "int4", "smallint": "int2", "bigint": "int8", "boolean": "bool", "real": "float4",
-    "double precision": "float8", "timestamp without time zone": "timestamp", "time without time zone": "time",
-    "timestamp(3) with time zone": "timestamptz", "character varying(20)": "varchar", "text[]": "text", "mood": "text",
+    "integer": "int4", "INT": "int4", "serial": "int4", "serial4": "int4", "smallint": "int2", "smallserial": "int2",
+    "serial2": "int2", "bigint": "int8", "bigserial": "int8", "serial8": "int8", "boolean": "bool", "real": "float4",
+    "double precision": "float8", "Double  Precision": "float8", "float": "float8", "float(24)": "float4",
+    "float(25)": "float8", "decimal": "numeric", "dec": "numeric", "timestamp without time zone": "timestamp",
+    "timestamp(3)": "timestamp", "timestamptz (0)": "timestamptz", "timestamp(3) with time zone": "timestamptz",
+    "time(0) without time zone": "time", "time with time zone": "timetz", "character varying(20)": "varchar",
+    "character varying": "varchar", "varchar(3)": "varchar", "char(3)": "bpchar", "bit varying(3)": "varbit",
+    "text[]": "text", "int[]": "text", "numeric(3,2)[]": "text", "mood": "text",
 }  # fmt: skip
 TRINO = {
     "int": "integer", "long": "bigint", "boolean": "boolean", "float": "real", "double": "double", "date": "date",
@@ -28,14 +34,58 @@ TRINO = {
 @pytest.mark.parametrize("declared", [*(rule.name for rule in RULES), *SPELLINGS])
 def test_a_parsed_column_has_the_type_that_ingestion_gave_the_raw_one(declared: str) -> None:
     rule = next(rule for rule in RULES if rule.name == SPELLINGS.get(declared, declared))
-    assert macro("lake_type")(declared) == TRINO[str(rule.iceberg or "string")]
+    assert macro("lake_type")(declared) == lake_type(declared) == TRINO[str(rule.iceberg or "string")]
+
+
+@pytest.mark.parametrize(
+    ("raw", "declared", "kept"),
+    [
+        ("integer", "bigint", True),
+        ("bigint", "integer", True),  # Trino refuses what does not fit
+        ("real", "double precision", True),
+        ("double", "real", False),
+        ("decimal(10,2)", "numeric(12,2)", True),
+        ("decimal(10, 2)", "numeric(10,3)", True),
+        ("decimal(12,2)", "numeric(10,2)", True),
+        ("decimal(10,2)", "numeric(10,1)", False),
+        ("decimal(10,2)", "price", False),  # a domain
+        ("varchar", "numeric(10,2)", False),
+        ("bigint", "user_id", True),
+        ("bigint", "time", True),
+        ("varbinary", "image", False),
+        ("timestamp(6) with time zone", "timestamp", False),
+        ("varchar", "jsonb", True),
+        ("varchar", "uuid", True),
+        ("varchar", "int[]", True),
+        ("varchar", "numeric", True),
+    ],
+)
+def test_a_declared_type_that_would_change_values_is_refused(raw: str, declared: str, kept: bool) -> None:
+    columns = [{"name": "V", "postgres_type": declared, "type": macro("lake_type")(declared)}]
+    check = macro("check_types", table_columns=lambda _: [{"name": "v", "type": raw}])
+    if kept:
+        check("shop.orders", None, columns)
+    else:
+        with pytest.raises(Refused, match=r"shop\.orders: column V is .* in raw, and as .* declare the data_type"):
+            check("shop.orders", None, columns)
+
+
+def test_the_end_of_the_day_is_read_from_a_key_too() -> None:
+    """Trino has no such time, and one would stop the load."""
+    column = {"name": "closes", "postgres_type": "time(6) without time zone", "type": "bigint"}
+    trino = "case when closes >= '24' then error('no such time') else cast(closes as time) end"
+    sql = macro("from_postgres_text")("closes", column).replace("cast(closes as time(6))", trino)
+    assert trino in sql
+    times = {"24:00:00": 86_400_000_000, "23:59:59.5": 86_399_500_000, "00:00:00": 0, None: None}
+    assert {text: evaluate(sql, {"closes": text}) for text in times} == times
 
 
 @pytest.mark.parametrize(("precision", "scale"), [(10, 2), (38, 0), (38, 38), (39, 2), (5, -2), (2, 5)])
 def test_a_numeric_is_the_decimal_that_ingestion_makes_of_it(precision: int, scale: int) -> None:
     iceberg = str(target_type(SourceType(1700, "numeric", ((precision << 16) | (scale & 0x7FF)) + 4)).iceberg)
     expected = "varchar" if iceberg == "string" else iceberg.replace(" ", "")
-    assert macro("lake_type")(f"numeric({precision}, {scale})") == expected
+    for declared in (f"numeric({precision}, {scale})", f"dec({precision},{scale})"):
+        assert macro("lake_type")(declared) == lake_type(declared) == expected
 
 
 TEXTS = [None, "", "a", "a|b", "b", "\\", "\\N", "|", "a\\|b", "null"]

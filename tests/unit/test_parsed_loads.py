@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.unit.dbt_macros import Refused
 from tests.unit.embedded_parsed import Parsed
 
 PLACES = "select id, _op, _epoch, _commit_lsn, _seq, _loaded_at from parsed order by all"
@@ -86,12 +87,64 @@ def test_a_renamed_column_keeps_its_values_and_fills_what_was_left_out_under_any
     parsed.land("r", 1, 10, "20 08:00", "20 08:01", bio="long", note="short")
     parsed.land("u", 1, 20, "20 09:00", "20 09:01", note="n", _unchanged=["bio"])
     parsed.load(cut=20)
-    parsed.rename("bio", "life")
+    parsed.rename("bio", "life", "20 09:30")
     parsed.land("u", 1, 30, "20 10:00", "20 10:01", note="m", _unchanged=["life"])
-    parsed.rename("life", "biography")
+    parsed.rename("life", "biography", "20 10:30")
     parsed.land("u", 1, 40, "20 11:00", "20 11:01", note="l", _unchanged=["biography"])
     assert parsed.load(cut=40)
     assert parsed.rows("select distinct biography from parsed") == [("long",)]
     parsed.land("u", 1, 50, "20 12:00", "20 12:01", biography="new", note="k", _unchanged=["bio"])
     parsed.load(cut=50)
     assert parsed.current() == [(1, "new", "k")], "`bio` is another column by now"
+
+
+def test_a_value_is_filled_also_where_another_column_has_its_former_name_by_now() -> None:
+    """Parsed is made anew then, from rows that say of the one what would be true of the other."""
+    parsed = Parsed("body", "summary")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", body="long", summary="s1")
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", summary="s2", _unchanged=["body"])
+    parsed.load(cut=20)
+    parsed.rename("body", "old_body", "20 10:00")
+    parsed.add("body")
+    assert parsed.load(cut=20)
+    assert parsed.rows("select old_body, summary, body from parsed order by _commit_lsn") == [
+        ("long", "s1", None), ("long", "s2", None),
+    ]  # fmt: skip
+    parsed.land("u", 1, 30, "20 11:00", "20 11:01", summary="s2", old_body="long", body="longer")
+    parsed.land("u", 1, 40, "20 12:00", "20 12:01", summary="s2", _unchanged=["body"])
+    parsed.load(cut=40)
+    assert parsed.current() == [(1, None, "s2", "longer")], "old_body was emptied, body left out"
+
+
+def test_a_column_that_does_not_land_is_not_taken_for_the_one_that_bears_its_name() -> None:
+    parsed = Parsed("document_redacted", "document", exclude=["document"], alias={"document_redacted": "document"})
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", document="old")
+    parsed.land("u", 1, 20, "20 09:00", "20 09:01", document="new", _unchanged=["document"])
+    parsed.load(cut=20)
+    assert parsed.current() == [(1, "new")]
+
+
+def test_a_value_follows_a_key_change_also_once_the_key_is_called_otherwise() -> None:
+    """Twice within a load, and parsed is made anew because the declaration follows."""
+    parsed = Parsed("body", "note")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", body="long", note="a")
+    for old, new, lsn in ((1, 2, 20), (2, 3, 30)):
+        parsed.land("d", old, lsn, "20 09:00", "20 09:01")
+        moved = {"_unchanged": ["body"], "_old_key": f'{{"id":"{old}"}}'}
+        parsed.land("c", new, lsn + 1, "20 09:00", "20 09:01", note="b", **moved)
+    parsed.load(cut=40)
+    assert parsed.current() == [(3, "long", "b")]
+    parsed.rename("id", "order_id", "20 10:00")
+    assert parsed.load(cut=40)
+    assert parsed.current() == [(3, "long", "b")]
+
+
+def test_a_column_of_another_type_than_declared_stops_the_load_before_a_row_is_changed() -> None:
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", a="1.5")
+    parsed.load(cut=10)
+    parsed.land("c", 2, 20, "20 09:00", "20 09:01", a="2.5")
+    parsed.rows("alter table raw alter a type double")
+    with pytest.raises(Refused, match="column a is double in raw, and as text it would be varchar"):
+        parsed.load(cut=20)
+    assert parsed.current() == [(1, "1.5")]

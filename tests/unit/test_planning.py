@@ -1,10 +1,12 @@
 """Where a table stands after a read: nothing that was under way is forgotten when something else stops its records."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
-from ingestion.describe import ColumnFacts, Leaf, TableFacts
+from ingestion.describe import ColumnFacts, Leaf, TableFacts, facts_from_json
+from ingestion.evolve import doubt
 from ingestion.lanes import Kept
 from ingestion.planning import Course, conclude, plan_course
 from ingestion.state import Position, TableState
@@ -105,3 +107,39 @@ def test_a_column_that_begins_anew_is_a_doubt() -> None:
     before, now = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), text))
     course = plan_course(position("streaming", before), looks(now, "other"), consent=True)
     assert "column a begins anew" in str(conclude(course, Kept(), 200).position.reason)
+
+
+MOOD = (("label 16401", "sad"), ("label 16402", "happy"))
+PAIR = (("composite 16500", "1,2"), ("label 16401", "sad"))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "in_doubt"),
+    [
+        ({"prints": MOOD}, {"prints": (MOOD[0], ("label 16402", "glad"))}, True),
+        ({"prints": MOOD}, {"prints": (("label 16401", "happy"), ("label 16402", "sad"))}, True),
+        ({"prints": MOOD}, {"prints": (*MOOD, ("label 16403", "glad"))}, False),
+        ({"prints": PAIR}, {"prints": (("composite 16500", "1,2,3"), PAIR[1])}, True),
+        ({"prints": PAIR}, {"prints": (("composite 16500", "1"),)}, True),
+        ({"prints": None}, {"prints": MOOD}, False),  # described by an earlier version
+        ({"type_oid": 650, "output_function": "pg_catalog.cidr_out"},
+         {"type_oid": 869, "output_function": "pg_catalog.inet_out"}, True),
+        ({"type_oid": 1043, "output_function": "pg_catalog.varcharout"},
+         {"type_oid": 25, "output_function": "pg_catalog.textout"}, False),
+        ({"type_oid": 1043, "typmod": 9}, {"type_oid": 1043, "typmod": 14}, False),
+    ],
+)  # fmt: skip
+def test_a_type_that_prints_stored_values_otherwise_is_a_doubt(
+    before: dict[str, object], now: dict[str, object], in_doubt: bool
+) -> None:
+    was, now_is = (replace(FACTS, columns=(replace(column("a", 1), **given),)) for given in (before, now))
+    kept = facts_from_json(json.loads(json.dumps(was.to_json())))
+    assert kept == was
+    assert (doubt(kept, now_is) is not None) == in_doubt
+
+
+def test_facts_that_were_kept_by_an_earlier_version_are_read() -> None:
+    stored = FACTS.to_json()
+    for given in stored["columns"]:
+        del given["prints"]
+    assert facts_from_json(json.loads(json.dumps(stored))) == FACTS

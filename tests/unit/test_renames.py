@@ -23,10 +23,11 @@ from ingestion import load_changes
 from ingestion.context import Cycle
 from ingestion.describe import ColumnFacts, TableFacts, TableProblem
 from ingestion.evolve import Step, doubt, name_columns, rename_in, steps
+from ingestion.former_names import names_of
 from ingestion.lake_columns import LakeColumn, stepped
 from ingestion.lanes import Kept
 from ingestion.planning import conclude, plan_course
-from ingestion.raw_tables import ensure_raw_table, follow_source, formerly, is_under_way
+from ingestion.raw_tables import ensure_raw_table, follow_source, is_under_way
 from ingestion.rows import Counts, TableTarget, raw_rows
 from ingestion.snapshot import Point, rows_at
 from ingestion.source import SourceNow
@@ -57,6 +58,7 @@ def facts(lsn: int, *columns: tuple[str, int, str]) -> TableFacts:
     )  # fmt: skip
 
 
+NOW = datetime(2026, 11, 22, 8, 0, 0, 12, UTC)
 A, B, C = ("a", 2, "text"), ("b", 3, "text"), ("c", 4, "text")
 A_NEW = ("a_new", 3, "text")
 # how the table looks time after time, its state meanwhile, a row before, one after, how both read then, in doubt?
@@ -164,7 +166,7 @@ def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog,
         course = plan_course(position, seen)
         assert course.aside is None
         for _ in range(1 + killed):
-            iceberg = follow_source(iceberg, TABLE, course.steps, position.followed, course.position.facts)
+            iceberg = follow_source(iceberg, TABLE, course.steps, position.followed, course.position.facts, NOW)
             described = columns_of(iceberg)
         assert columns_of(catalog.load_table(TABLE.identifier)) == described
         old_forms = course.position.versions
@@ -187,7 +189,7 @@ def test_a_table_that_is_altered_again_before_the_steps_are_kept_follows_from_wh
         facts(3, ("y", 2, "text"), ("x", 4, "text"), ("e", 5, "int4")),
         facts(4, ("z", 2, "text"), B, ("x", 4, "text"), ("d", 5, "int4")),
     ):
-        iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, then, consent=False), begun, then)
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, then, consent=False), begun, then, NOW)
     (row,) = read(iceberg)
     assert {name: row[name] for name in "zbxd"} == {"z": "1", "b": "2", "x": "3", "d": None}
 
@@ -197,7 +199,7 @@ def test_a_rename_is_taken_back(catalog: SqlCatalog) -> None:
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     first = columns_of(iceberg)
     for before, now in [*pairwise(forms)] * 2:
-        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now)
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now, NOW)
         assert (columns_of(iceberg) == first) == (now == forms[2])
 
 
@@ -205,9 +207,9 @@ def test_an_alteration_that_was_begun_and_is_taken_back_is_undone(catalog: SqlCa
     begun, renamed = facts(1, A, B), facts(2, ("y", 2, "text"), ("z", 3, "text"))
     iceberg = ensure_raw_table(catalog, TABLE, begun)
     there = columns_of(iceberg)
-    iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, renamed, consent=False), begun, renamed)
+    iceberg = follow_source(iceberg, TABLE, steps(TABLE, begun, renamed, consent=False), begun, renamed, NOW)
     assert is_under_way(iceberg, begun) and not is_under_way(iceberg, renamed)
-    assert columns_of(follow_source(iceberg, TABLE, (), begun, begun)) == there
+    assert columns_of(follow_source(iceberg, TABLE, (), begun, begun, NOW)) == there
 
 
 def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,16 +243,18 @@ def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
     ]  # fmt: skip
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     for before, now in pairwise(forms):
-        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now)
-    assert formerly("c", iceberg.properties) == ("a", "x")
-    assert formerly("e", iceberg.properties) == ("d", "b")
-    assert formerly("id", iceberg.properties) == ()
+        iceberg = follow_source(iceberg, TABLE, steps(TABLE, before, now, consent=False), before, now, NOW)
+    called = {name: names_of(name, iceberg.properties) for name in ("c", "e", "id")}
+    assert {name: [n.name for n in names] for name, names in called.items()} == {
+        "c": ["c", "a", "x"], "e": ["e", "d", "b"], "id": ["id"],
+    }  # fmt: skip
+    assert all(name.until == NOW for name in called["c"][1:])
 
 
 def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: SqlCatalog) -> None:
     iceberg = ensure_raw_table(catalog, TABLE, facts(1, ("a", 2, "int4")))
     with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' has no place.*--resnapshot shop\.items"):
-        follow_source(iceberg, TABLE, [], facts(1), facts(2, B))
+        follow_source(iceberg, TABLE, [], facts(1), facts(2, B), NOW)
     for form, values in (
         (facts(1, B), {"b": "x"}),
         (facts(1, A), {"a": "x"}),

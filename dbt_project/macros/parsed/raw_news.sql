@@ -31,11 +31,14 @@
   {%- if not rows and not truncates or mark and not later and not truncates and rows == known_now -%}
     {{ return(none) }}
   {%- endif -%}
+  {%- set unchanged = fromjson(unchanged) if unchanged else [] -%}
+  {%- set columns = with_former_names(raw, columns, unchanged) -%}
   {{ return({
+    "columns": columns,
     "window": window,
     "known": known,
     "truncated": reach if backfill else window,
-    "unchanged": fromjson(unchanged) if unchanged else [],
+    "unchanged": unchanged,
     "moves": moves > 0,
     "roots": chained_key_changes(raw, columns, window) if moves else {},
     "truncates": truncates > 0,

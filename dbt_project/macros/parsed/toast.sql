@@ -8,31 +8,43 @@
   at the beginning of the new life. Where the old key's life itself began so in this batch, the two are one life (`roots`).
 -#}
 
-{#- Whether this row lacks the column. By now another column may have its former name: then it has a value beside it. -#}
+{#- Whether this row lacks the column: it is null, and named as it was called when the row landed. -#}
 {% macro lacks(column) -%}
-  coalesce(
-    contains(_unchanged, '{{ column.source_name }}') or contains(_unchanged, '{{ column.name }}')
-    {%- for name in column.formerly %}
-    or (contains(_unchanged, '{{ name }}') and {{ adapter.quote(column.name) }} is null)
+  ({{ adapter.quote(column.name) }} is null and coalesce(
+    {%- for called in column.names %}
+    contains(_unchanged, {{ sql_text(called.name) }})
+    {%- if called.since %} and _ingested_at >= timestamp '{{ called.since }}'{% endif -%}
+    {%- if called.until %} and _ingested_at < timestamp '{{ called.until }}'{% endif -%}
+    {{ " or" if not loop.last }}
     {%- endfor -%}
-  , false)
+  , false))
+{%- endmacro %}
+
+{% macro sql_text(text) -%}
+  '{{ text | replace("'", "''") }}'
 {%- endmacro %}
 
 {#-
-  The columns with the names they had before (`formerly`): a row names what it lacks as that was called then. Raw keeps
-  them in its properties, a line each, which are read only when some row lacks what no column is called now.
+  The columns with all their `names`, today's first, and the moments between which rows landed by each: a row names what
+  it lacks, and its old key, as that was called then. Raw keeps them in its properties, a line each, which are read only
+  when some row lacks anything. A line without a moment is of an earlier version.
 -#}
 {% macro with_former_names(raw, columns, unchanged) %}
-  {%- set names = columns | map(attribute="name") | list + columns | map(attribute="source_name") | list -%}
   {%- set before, found = {}, [] -%}
-  {%- if unchanged | reject("in", names) | list -%}
+  {%- if unchanged -%}
     {%- set prefix = "lakehouse.formerly." -%}
     {%- for row in run_query("select key, value from " ~ system_table(raw, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
       {%- do before.update({row[0].replace(prefix, "", 1): row[1]}) -%}
     {%- endfor -%}
   {%- endif -%}
   {%- for column in columns -%}
-    {%- do found.append(dict(column, formerly=before.get(column.name, "").splitlines())) -%}
+    {%- set names = [{"name": column.name, "since": "", "until": ""}] -%}
+    {%- for line in before.get(column.name, "").splitlines() -%}
+      {%- set name, until = (line.split("\t") + [""])[:2] -%}
+      {%- do names[-1].update(since=until) -%}
+      {%- do names.append({"name": name, "since": "", "until": until}) -%}
+    {%- endfor -%}
+    {%- do found.append(dict(column, names=names)) -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
@@ -40,7 +52,11 @@
 {#- The key before a key change, typed. -#}
 {% macro old_key_values(columns) -%}
   {%- for column in columns if column.is_key -%}
-    {%- set text = "json_extract_scalar(_old_key, '$[\"" ~ column.source_name ~ "\"]')" -%}
+    {%- set found = [] -%}
+    {%- for name in ([column.source_name] + column.names | map(attribute="name") | list) | unique(case_sensitive=true) -%}
+      {%- do found.append("json_extract_scalar(_old_key, " ~ sql_text("$[\"" ~ name ~ "\"]") ~ ")") -%}
+    {%- endfor -%}
+    {%- set text = "coalesce(" ~ found | join(", ") ~ ")" if found | length > 1 else found[0] -%}
     {{ from_postgres_text(text, column) }} as {{ adapter.quote(column.name) }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
@@ -48,7 +64,7 @@
 {#- The columns that some row of the batch lacks. -#}
 {% macro lacking_columns(columns, unchanged) %}
   {%- set lacking = [] -%}
-  {%- for column in columns if ([column.source_name, column.name] + column.formerly) | select("in", unchanged) | list -%}
+  {%- for column in columns if column.names | map(attribute="name") | select("in", unchanged) | list -%}
     {%- do lacking.append(column) -%}
   {%- endfor -%}
   {{ return(lacking) }}

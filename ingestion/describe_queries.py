@@ -1,0 +1,114 @@
+"""What is asked of the source's catalog about a table, in SQL; `describe` reads the answers."""
+
+_MEMBER = """
+SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
+"""
+
+# What a publication says beside its tables; `xmin` tells of a change that was taken back between two looks.
+_PUBLISHES = """
+SELECT concat_ws(',', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, p.puballtables, p.xmin,
+  (SELECT concat_ws(',', s.oid, s.xmin) FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = n.oid))
+FROM pg_publication p WHERE p.pubname = %(publication)s
+"""
+
+RELATION = f"""
+SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
+  c.relreplident AS replica_identity, pg_relation_filenode(c.oid)::bigint AS filenode,
+  c.xmin::text::bigint AS changed_by, has_table_privilege(c.oid, 'SELECT') AS readable,
+  coalesce(({_MEMBER})::bigint, 0) AS member, ({_PUBLISHES}) AS publishes,
+  p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
+  p.rowfilter IS NOT NULL AS filtered,
+  (SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %(publication)s) AS publishes_updates,
+  (SELECT pubviaroot FROM pg_publication WHERE pubname = %(publication)s) AS by_root,
+  (pg_current_wal_insert_lsn() - '0/0')::bigint AS lsn
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_publication_tables p
+  ON p.pubname = %(publication)s AND p.schemaname = n.nspname AND p.tablename = c.relname
+WHERE n.nspname = %(schema)s AND c.relname = %(table)s AND c.relkind IN ('r', 'p')
+"""
+
+# What else decides how values of a type print: the labels of enums and the attributes of composites, also within
+# domains, arrays and ranges. None of it is in types of Postgres's own, whose oids are lower.
+_PRINTS = """
+WITH RECURSIVE inside(oid) AS (
+  {types}
+  UNION
+  SELECT part.oid FROM inside JOIN pg_type t ON t.oid = inside.oid CROSS JOIN LATERAL (
+    SELECT t.typbasetype UNION ALL SELECT t.typelem
+    UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0
+    UNION ALL SELECT r.rngsubtype FROM pg_range r WHERE t.oid IN (r.rngtypid, r.rngmultitypid)) part(oid)
+  WHERE part.oid >= 16384)
+SELECT {gathered} FROM (
+  SELECT 'label ' || e.oid, e.enumlabel::text FROM inside JOIN pg_enum e ON e.enumtypid = inside.oid
+  UNION ALL
+  SELECT 'composite ' || t.oid, string_agg(a.attnum::text, ',' ORDER BY a.attnum)
+  FROM inside JOIN pg_type t ON t.oid = inside.oid JOIN pg_attribute a ON a.attrelid = t.typrelid
+  WHERE a.attnum > 0 AND NOT a.attisdropped GROUP BY t.oid) what(part, says)
+"""
+_PRINTS_OF_COLUMN = _PRINTS.format(
+    types="SELECT b.stream_oid WHERE b.stream_oid >= 16384", gathered="array_agg(ARRAY[part, says] ORDER BY part)"
+)
+_PRINTS_OF_TABLE = _PRINTS.format(
+    types="SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384",
+    gathered="string_agg(part || ' ' || quote_ident(says), ';' ORDER BY part)",
+)
+
+# A domain is followed to its base type here: the stream names only the base type and forgets the domain's precision.
+COLUMNS = f"""
+WITH RECURSIVE base AS (
+  SELECT a.attnum, a.attname, a.attgenerated, a.attmissingval IS NOT NULL AS has_default_for_earlier_rows,
+         a.atttypmod AS typmod, a.atttypid AS typid, a.atttypmod AS stream_typmod, a.atttypid AS stream_oid,
+         format_type(a.atttypid, a.atttypmod) AS declared_type
+  FROM pg_attribute a WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped
+  UNION ALL
+  SELECT b.attnum, b.attname, b.attgenerated, b.has_default_for_earlier_rows,
+         CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, t.typbasetype,
+         b.stream_typmod, b.stream_oid, b.declared_type
+  FROM base b JOIN pg_type t ON t.oid = b.typid WHERE t.typtype = 'd')
+SELECT b.attname AS name, b.attnum AS number, b.attgenerated AS generated, b.declared_type,
+  b.stream_oid::bigint AS stream_oid, b.stream_typmod, b.has_default_for_earlier_rows,
+  t.oid::bigint AS type_oid, t.typname AS type_name, t.typtype AS type_kind, b.typmod,
+  quote_ident(pn.nspname) || '.' || quote_ident(p.proname) AS output_function,
+  coalesce(({_PRINTS_OF_COLUMN}), '{{}}') AS prints
+FROM base b JOIN pg_type t ON t.oid = b.typid JOIN pg_proc p ON p.oid = t.typoutput
+JOIN pg_namespace pn ON pn.oid = p.pronamespace
+WHERE t.typtype <> 'd' ORDER BY b.attnum
+"""
+
+KEY = """
+SELECT a.attname FROM pg_index i
+JOIN LATERAL unnest(i.indkey) WITH ORDINALITY k(attnum, place) ON true
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %(oid)s AND CASE WHEN %(identity)s = 'i' THEN i.indisreplident ELSE i.indisprimary END
+ORDER BY k.place
+"""
+
+LEAVES = """
+SELECT l.oid::bigint, quote_ident(n.nspname) || '.' || quote_ident(l.relname),
+  coalesce(pg_relation_filenode(l.oid), 0)::bigint, l.xmin::text::bigint, has_table_privilege(l.oid, 'SELECT')
+FROM pg_partition_tree(%(oid)s) t JOIN pg_class l ON l.oid = t.relid JOIN pg_namespace n ON n.oid = l.relnamespace
+WHERE t.isleaf AND l.oid <> %(oid)s ORDER BY l.oid
+"""
+
+FINGERPRINTS = f"""
+SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.relname), c.relkind, c.relreplident,
+  pg_relation_filenode(c.oid),
+  has_table_privilege(c.oid, 'SELECT'),
+  (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attisdropped,
+     a.attgenerated, a.atthasmissing), ';' ORDER BY a.attnum)
+   FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),
+  CASE WHEN EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND a.atttypid >= 16384)
+     THEN ({_PRINTS_OF_TABLE}) END,
+  (SELECT string_agg(concat_ws(',', i.indexrelid, i.indisprimary, i.indisreplident, i.indkey::text), ';'
+     ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)),
+  ({_MEMBER}), ({_PUBLISHES}),
+  (SELECT concat_ws(',', r.prqual IS NOT NULL, r.prattrs::text) FROM pg_publication_rel r
+   JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = %(publication)s),
+  CASE WHEN c.relkind = 'p' THEN (SELECT string_agg(
+     concat_ws(',', t.relid::oid, t.relid::text, pg_relation_filenode(t.relid)), ';' ORDER BY t.relid::oid)
+     FROM pg_partition_tree(c.oid) t WHERE t.isleaf) END))
+FROM unnest(%(names)s::text[], %(schemas)s::text[], %(tables)s::text[]) AS w(name, schema, relation)
+LEFT JOIN pg_namespace n ON n.nspname = w.schema
+LEFT JOIN pg_class c ON c.relname = w.relation AND c.relnamespace = n.oid AND c.relkind IN ('r', 'p')
+"""

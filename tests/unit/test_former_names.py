@@ -1,0 +1,85 @@
+"""What a row says of columns by name: only of those that land, and found again under names of today."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from pyiceberg.types import IntegerType
+
+from ingestion.former_names import FORMERLY, names_of, renamed
+from ingestion.repair.spelling import SpelledColumn
+from ingestion.rows import _lake_names
+from tests.unit.test_renames import A, B, facts
+
+
+@pytest.mark.parametrize(
+    ("named", "landed"),
+    [
+        ([["a"], None, ["a", "b"]], [["a"], None, ["a", "document"]]),
+        ([["document"], ["document", "a"], None], [None, ["a"], None]),
+        ([["a"], None], [["a"], None]),
+        ([None, None], [None, None]),
+    ],
+)
+def test_a_row_lacks_only_columns_that_land(named: list[list[str] | None], landed: list[list[str] | None]) -> None:
+    """`document` is left out of the lake, and `b` goes by its name there."""
+    lake = {"b": "document"}
+    columns = [replace(column, lake=lake.get(column.name, column.name)) for column in facts(1, A, B).columns]
+    for unchanged in (pa.array(named, pa.list_(pa.string())), pa.chunked_array([named], pa.list_(pa.string()))):
+        assert _lake_names(unchanged, columns).to_pylist() == landed
+
+
+NOON = datetime(2026, 11, 22, 12, 0, 0, 7, UTC)
+HOUR = timedelta(hours=1)
+
+
+def column_called(*names: str) -> SpelledColumn:
+    """`a`, with these names before, the latest first, an hour each before noon."""
+    properties: dict[str, str] = {}
+    chain = [*reversed(names), "a"]
+    for i, (name, to) in enumerate(pairwise(chain)):
+        properties |= renamed(name, to, NOON - HOUR * (len(names) - 1 - i), properties)
+    return SpelledColumn(facts(1, A).columns[1], IntegerType(), None, names_of("a", properties))
+
+
+@pytest.mark.parametrize(
+    ("value", "unchanged", "after_noon", "left_out"),
+    [
+        (None, ["a"], 1, True),
+        (None, ["a"], 0, True),
+        (None, ["b"], -0.5, True),
+        (None, ["c"], -1.5, True),
+        (1, ["a"], 1, False),
+        (None, ["b"], 1, False),  # another column's name by now
+        (None, ["a"], -0.5, False),  # another column's name then
+        (None, ["b"], -1.5, False),
+        (None, ["z"], 1, False),
+        (None, None, 1, False),
+    ],
+)
+def test_a_row_lacks_a_column_by_the_name_that_it_had_then(
+    value: int | None, unchanged: list[str] | None, after_noon: float, left_out: bool
+) -> None:
+    sql = column_called("b", "c").left_out("a").replace("array_contains", "list_contains")
+    sql = sql.replace("timestamp_micros(", "make_timestamptz(")
+    row: list[Any] = [value, unchanged, NOON + HOUR * after_noon]
+    query = f"select {sql} from (select ?::int as a, ?::varchar[] as _unchanged, ?::timestamptz as _ingested_at)"
+    assert duckdb.execute(query, row).fetchall() == [(left_out,)]
+
+
+def test_names_without_a_moment_are_read() -> None:
+    """An earlier version wrote none."""
+    names = names_of("a", {FORMERLY + "a": "b\nc"})
+    assert [(n.name, n.since, n.until) for n in names] == [("a", None, None), ("b", None, None), ("c", None, None)]
+    later = names_of("x", renamed("a", "x", NOON, {FORMERLY + "a": "b"}))
+    assert [(n.name, n.since, n.until) for n in later] == [("x", NOON, None), ("a", None, NOON), ("b", None, None)]
+
+
+def test_an_old_key_is_read_by_every_name_of_its_column() -> None:
+    held = column_called("b", "c").in_old_key
+    assert held.startswith("coalesce(") and held.count("_old_key") == 3
+    assert held.index("'a'") < held.index("'b'") < held.index("'c'")

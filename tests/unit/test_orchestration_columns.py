@@ -1,0 +1,42 @@
+"""The check `columns_as_declared`: names and types of what arrives, against the declaration."""
+
+import pytest
+
+from ingestion.reports import TableReport
+from lakehouse.declarations import Column, RawTable
+from lakehouse.policies import LoadPolicy, RawPolicy
+from orchestration.raw import check_columns
+
+DECLARED = {
+    "id": "bigint", "Price": "numeric(8,2)", "mail": "integer", "opens": "time", "mood": "mood",
+    "body_redacted": "text", "body": "bytea", "note": None,
+}  # fmt: skip
+LANDED = {
+    "id": "long", "price": "decimal(8, 2)", "mail": "string", "opens": "long", "mood": "string", "body": "string",
+    "note": "double", "_op": "string",
+}  # fmt: skip
+TABLE = RawTable(
+    source="shop", name="things", description="", load=LoadPolicy(), maintenance=None, owners=(),
+    columns=tuple(Column(name=name, data_type=kind, description="") for name, kind in DECLARED.items()),
+    raw=RawPolicy(
+        relation="public.things", key=("id",), mask={"mail": "sha256"}, exclude=("body",),
+        alias={"Price": "price", "body_redacted": "body"},
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("altered", "told"),
+    [
+        ({}, "none"),
+        ({"id": "int", "price": "decimal(6, 2)"}, "none"),
+        ({"price": "decimal(10, 2)"}, "price (numeric(8,2)) is decimal(10, 2)"),
+        ({"mood": "binary", "opens": "string"}, "mood (mood) is binary, opens (time) is string"),
+    ],
+)
+def test_types_are_the_declared_ones_or_narrower(altered: dict[str, str], told: str) -> None:
+    columns = tuple((LANDED | altered).items())
+    found = check_columns(TABLE, TableReport("things", 1, {}, 1, 0, columns))
+    assert found.metadata["other_types"].value == told
+    assert found.metadata["missing"].value == found.metadata["not_declared"].value == "none"
+    assert found.passed == (told == "none")
