@@ -33,4 +33,4 @@ def test_a_new_source_appears_with_all_that_belongs_to_it(tmp_path: Path, monkey
         ):  # fmt: skip
             assert {f"asset {asset}", f"job load_harbour {asset}"} <= found
         checks = {line for line in found if line.startswith(f"check raw_harbour/{table} ")}
-        assert len(checks) == 3, "the declared columns, the source's rows, and the source's dbt test"
+        assert len(checks) == 4, "the cut, the declared columns, the source's rows, and the source's dbt test"
