@@ -21,7 +21,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, relation
 
-EVENT_COLUMNS = ("_op", *POSITION, "_old_key")
+EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
 
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
@@ -120,6 +120,7 @@ def _events(rows: pa.Table, names: tuple[str, ...], typed: Callable[[Mapping[str
             position=tuple(row[name] for name in POSITION),
             op=row["_op"],
             old_key=typed(json.loads(row["_old_key"])) if row["_old_key"] else None,
+            is_marker=row["_op"] == "t" and row["_xid"] is None,
         )
         for row in rows.to_pylist()
     ]

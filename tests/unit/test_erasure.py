@@ -2,18 +2,23 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+from erasure import steps
 from erasure.lives import NEVER, Event, Life, lives_of
 from erasure.places import Place, derived_places, raw_place
+from erasure.plan import Plan
 from erasure.proof import Finding, Look
 from erasure.records import MineInRecords
 from erasure.rows import Mine, repeated
-from erasure.subjects import parse_key
+from erasure.subjects import EVENT_COLUMNS, _events, parse_key
+from erasure.tombstones import tombstone
 from ingestion.pgoutput.tuples import joined, split
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.errors import LakehouseError
@@ -48,6 +53,25 @@ def test_lives_follow_key_changes_both_ways_and_stop_at_births_and_deaths() -> N
 def test_a_truncate_ends_a_life_and_an_unfinished_one_is_open() -> None:
     assert Life((8,), (0, 20, 1), (0, 25, 1)) in lives_of((7,), [*moved(7, 8, 20), Event(None, (0, 25, 0), "t")])
     assert Life((8,), (0, 20, 1), NEVER) in lives_of((7,), moved(7, 8, 20))
+
+
+def test_a_snapshot_of_all_rows_ends_the_lives_of_those_only_whom_it_does_not_show() -> None:
+    marker = Event(None, (0, 10, -1), "t", is_marker=True)
+    shown = [Event((7,), (0, 5, 0), "c"), marker, Event((7,), (0, 10, 3), "r"), *moved(7, 8, 20)]
+    assert Life((7,), (-1,), (0, 20, 1)) in lives_of((8,), shown), "what it was called before the snapshot too"
+    after = [*moved(7, 8, 5), marker, Event((8,), (0, 10, 3), "r")]
+    assert Life((8,), (0, 5, 1), NEVER) in lives_of((7,), after), "the source may still hold it"
+    assert Life((8,), (0, 5, 1), (0, 10, 0)) in lives_of((7,), after[:-1])
+    another = [Event((7,), (0, 5, 0), "c"), marker, Event((7,), (0, 11, 0), "c"), *moved(7, 8, 20)]
+    assert Life((7,), (0, 10, 0), (0, 20, 1)) in lives_of((8,), another)
+
+
+def test_a_truncate_without_a_transaction_is_the_head_of_a_snapshot() -> None:
+    """Only what the stream brought has a transaction id."""
+    row = {"_op": "t", "id": None, "_epoch": 0, "_commit_lsn": 9, "_seq": -1, "_old_key": None}
+    rows = pa.Table.from_pylist([{**row, "_xid": None}, {**row, "_xid": 700}])
+    assert [event.is_marker for event in _events(rows, ("id",), lambda texts: ())] == [True, False]
+    assert "_xid" in EVENT_COLUMNS
 
 
 def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
@@ -110,6 +134,29 @@ def test_a_record_that_nobody_can_read_goes_only_if_it_names_the_subject() -> No
     mine = in_records(4, "Ann Smith")
     assert mine.unreadable(kept) == 2 and mine.holding(kept) == [0]
     assert mine.after(kept).column("message").to_pylist() == [b"I\0\0\0\1Nbroken Bo"]
+
+
+def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_holds_the_subject(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run before this one may have emptied the tables below and been killed then; its tombstone was proved once."""
+    stone = tombstone("shop", "people", {"id": "4"})
+    mart = Mine(Place(("marts", "dim"), "rebuild", ("id",), frozenset()), (Life((4,)),))
+    built: list[str] = []
+    monkeypatch.setattr(steps, "open_io", lambda settings: None)
+    monkeypatch.setattr(steps, "look", lambda *given: Look())
+    monkeypatch.setattr(steps, "parts_of", lambda *given: [])
+    monkeypatch.setattr(steps.tombstones, "read", lambda *given: (replace(stone, done_at="2026-01-01"),))
+    monkeypatch.setattr(steps.tombstones, "keep", lambda *given: None)
+    monkeypatch.setattr(steps.tombstones, "condemned", lambda *given: set())
+    monkeypatch.setattr(steps.forget, "check_copies", lambda *given: None)
+    monkeypatch.setattr(steps.Erasing, "_prove", lambda *given: None)
+    monkeypatch.setattr(steps.Erasing, "_whole", lambda self, parts, erasure: built.extend(str(p.place) for p in parts))
+    plan = Plan(table(personal=("name",)), {(4,): (Life((4,)),)}, (), (mart,), 0)
+    writer: Any = SimpleNamespace(catalog=None)
+    erasing = steps.Erasing(cast(Any, None), writer, cast(Any, None), plan, lambda step: None)
+    assert erasing.run([{"id": "4"}]).left == []
+    assert built == ["marts.dim"]
 
 
 @pytest.fixture(scope="module")
