@@ -46,9 +46,9 @@ class Plan:
         return (*self.raw, *self.derived)
 
     @property
-    def open_keys(self) -> set[Key]:
-        """Keys under which the source may hold the subjects."""
-        return {life.key for lives in self.lives.values() for life in lives if life.is_open}
+    def open_keys(self) -> list[set[Key]]:
+        """By subject, the keys under which the source may hold it."""
+        return [{life.key for life in lives if life.is_open} for lives in self.lives.values()]
 
 
 def make_plan(

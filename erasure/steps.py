@@ -50,7 +50,10 @@ class Done:
 
 @dataclass
 class Erasure:
-    """What became of subjects of one table, and what was looked at to prove it. Holds keys and no personal data."""
+    """What became of subjects of one table, and what was looked at to prove it. Holds keys and no personal data.
+
+    `refused` says of other subjects why they were not erased.
+    """
 
     subjects: list[str]
     tables: dict[str, Done] = field(default_factory=dict)
@@ -60,6 +63,7 @@ class Erasure:
     values_in_common: int = 0
     unreadable_records: int = 0
     left: list[Finding] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:

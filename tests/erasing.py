@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from erasure.run import erase, repeat
 from erasure.steps import Erasure
 from lakehouse.declarations import Column, Declarations, declarations_from
+from lakehouse.errors import LakehouseError
 from lakehouse.manifest import dbt_environment, load_manifest
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
@@ -106,7 +107,10 @@ class People:
         return erase(self.settings, self.declarations, self.manifest, f"{self.name}.people", [key], spark)
 
     def repeat(self, spark: Any) -> list[Erasure]:
-        return repeat(self.settings, self.declarations, self.manifest, self.name, spark)
+        done, problems = repeat(self.settings, self.declarations, self.manifest, self.name, spark)
+        if problems:
+            raise LakehouseError("; ".join(problems))
+        return done
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """What Trino answers."""

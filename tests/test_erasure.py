@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from erasure import tombstones
-from erasure.run import remembered, verify
+from erasure.run import end, remembered, verify
 from ingestion import lease as leases
 from ingestion import state
 from lakehouse.catalog import open_catalog
@@ -263,7 +263,9 @@ def test_neither_a_restored_backup_nor_deriving_anew_brings_a_person_back(
     assert traces(settings, *texts) == []
 
 
-def test_a_tombstone_survives_the_loss_of_any_two_of_its_places(settings: Settings, spark: Any) -> None:
+def test_a_tombstone_survives_the_loss_of_any_two_of_its_places_until_it_is_ended(
+    settings: Settings, spark: Any
+) -> None:
     people = make_raw_people(settings)
     people.world.ingest(spark)
     people.world.sql("DELETE FROM people WHERE id = 42")
@@ -285,3 +287,12 @@ def test_a_tombstone_survives_the_loss_of_any_two_of_its_places(settings: Settin
             if number != spared:
                 forget()
         assert remembered(people.settings, people.name) == (stone,)
+    people.world.sql("INSERT INTO people (id, name) VALUES (42, 'Back')")
+    name = f"{people.name}.people"
+    with pytest.raises(LakehouseError, match=f"{name} id=42: .* still holds personal data"):
+        people.repeat(spark)
+    with pytest.raises(LakehouseError, match=f"{name} id=43: no such erasure; `lakehouse erase --list`"):
+        end(people.settings, name, ["id=43"])
+    assert end(people.settings, name, ["id=42"]) == stone
+    assert remembered(people.settings, people.name) == ()
+    assert people.repeat(spark) == []

@@ -185,11 +185,59 @@ def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[
 
 def test_a_table_whose_rows_cannot_be_found_by_key_is_refused(project: tuple[Declarations, dict[str, Any]]) -> None:
     declarations, manifest = project
-    with pytest.raises(LakehouseError, match=r"sat_customer_pii holds email of retail.customers, and neither its key"):
+    with pytest.raises(
+        LakehouseError,
+        match=r"sat_customer_pii holds email of retail.customers, and nothing that .* give it hk_customer, or let dbt",
+    ):
         derived_places(
             declarations.source("retail").table("customers"), manifest,
             lambda name: ("email",) if name[1] == "sat_customer_pii" else None,
         )  # fmt: skip
+
+
+def below(*models: tuple[str, str, str]) -> dict[str, Any]:
+    """A graph of models (folder, name, materialization), each reading the one before it, the first the raw table."""
+    nodes: dict[str, Any] = {}
+    parent = "source.shop.people"
+    for folder, name, kind in models:
+        nodes[f"model.{name}"] = {
+            "resource_type": "model", "name": name, "schema": folder, "alias": name, "fqn": ["lakehouse", folder, name],
+            "config": {"materialized": kind}, "depends_on": {"nodes": [parent]}, "original_file_path": f"{name}.sql",
+        }  # fmt: skip
+        parent = f"model.{name}"
+    return {"nodes": nodes, "sources": {"source.shop.people": {"source_name": "shop", "name": "people"}}}
+
+
+PARSED = ("parsed", "parsed_people", "append_only")
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "key"),
+    [
+        (("hk_person", "id", "name"), "append_only", ("hk_person",)),
+        (("hk_person", "id", "name"), "rebuilt_table", ("hk_person",)),
+        (("id", "name"), "rebuilt_table", ("id",)),
+        (("hk_order", "id", "name"), "rebuilt_table", ()),
+        (("hk_order", "hk_person", "id", "name"), "append_only", ("hk_person",)),
+    ],
+)
+def test_a_hash_key_finds_the_subject_before_a_column_that_is_called_as_its_key(
+    columns: tuple[str, ...], kind: str, key: tuple[str, ...]
+) -> None:
+    """42 is a person's number, and an order's that names the person."""
+    people = table({"hub": "person", "satellites": {"a": {"columns": ["name"], "personal": True}}})
+    there = {("parsed", "parsed_people"): ("id", "name"), ("marts", "orders"): columns}
+    parsed, orders = derived_places(people, below(PARSED, ("marts", "orders", kind)), there.get)
+    assert (parsed.key, orders.key) == (("id",), key)
+
+
+@pytest.mark.parametrize("columns", [("id", "name"), ("hk_order", "id", "name")])
+def test_an_appended_table_beyond_the_layers_that_keep_names_is_refused_without_a_hash_key(
+    columns: tuple[str, ...],
+) -> None:
+    view, orders = ("marts", "renamed", "view"), ("vault", "orders", "append_only")
+    with pytest.raises(LakehouseError, match=r"orders.sql: orders holds name .* tells whose: let dbt build it whole"):
+        derived_places(table(personal=("name",)), below(PARSED, view, orders), {("vault", "orders"): columns}.get)
 
 
 def table(vault: dict[str, Any] | None = None, **raw: Any) -> RawTable:
