@@ -39,6 +39,7 @@ class Plan:
     raw: tuple[InTable, ...]
     derived: tuple[Mine, ...]
     unreadable: int
+    manifest: Mapping[str, Any]
 
     @property
     def parts(self) -> tuple[InTable, ...]:
@@ -99,6 +100,7 @@ def make_plan(
         ),
         derived=tuple(_derived(settings, table, derived, own)),
         unreadable=sum(part.unreadable(rows) for part, rows in waiting),
+        manifest=manifest,
     )
 
 

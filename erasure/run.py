@@ -6,7 +6,7 @@
 4. Table by table, raw first: rows are rewritten, the past is cut off, files are deleted. Before the next layer the
    queries that run are waited for: they may still be copying. Tables that dbt builds whole are built anew.
 5. Everything that lies there is looked at. What nothing refers to and holds the subject (a failed write, a restored
-   copy) is deleted; anything else that is left is an error.
+   copy) is deleted; anything else that is left is an error, tables and folders that nobody knows among it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from erasure import tombstones
 from erasure.places import raw_place
 from erasure.plan import Plan, make_plan
 from erasure.proof import Look, look
-from erasure.steps import Erasing, Erasure, Say, open_io, parts_of
+from erasure.steps import Erasing, Erasure, Say, open_io, parts_of, strays_of
 from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
 from erasure.tombstones import Tombstone
 from ingestion import state, up_to_date_alone
@@ -101,8 +101,10 @@ def preview(
         facts = _position(settings, table).facts
         keys = [as_printed(source, table, facts, given)]
         plan = make_plan(settings, catalog, manifest, table, facts, keys)
-        problem = held_by_source(source, table, facts, keys, _kept(table))
-        return plan, look(open_io(settings), parts_of(catalog, plan.parts)), problem
+        io, held = open_io(settings), held_by_source(source, table, facts, keys, _kept(table))
+        problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
+        problems += [held] if held else []
+        return plan, look(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
 
 
 def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Look:
@@ -112,7 +114,10 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
         return Look()
     with closing(open_catalog(settings)) as catalog:
         plan = make_plan(settings, catalog, manifest, table, _position(settings, table).facts, keys)
-        return look(open_io(settings), parts_of(catalog, plan.parts))
+        io = open_io(settings)
+        found = look(io, parts_of(catalog, plan.parts))
+        found.findings += strays_of(settings, catalog, io, plan)
+        return found
 
 
 def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:

@@ -1,6 +1,7 @@
 """One person out of many is erased from every layer and from the disk; everybody else stays, and so does the order."""
 
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -59,12 +60,24 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
     assert kinds.count(".parquet") >= 5 and kinds.count(".avro") >= 3, "files of four layers, and bounds of the highest"
     people.world.sql("DELETE FROM people WHERE id = 42")
     people.world.ingest(spark)
+    old, new = f"vault.sat_{people.name}_pii", f"vault.sat_{people.name}_old"
+    people.rows(f"CREATE TABLE {new} AS SELECT * FROM {old}")
+    lost = settings.home / "data" / "s3" / "warehouse" / "marts" / f"dim_{people.name}_person-lost" / "data"
+    lost.mkdir(parents=True)
+    (lost / "a.parquet").write_bytes(b"planted")
     before = people.checksums(42)
     hub = f"SELECT count(*) FROM vault.hub_{people.name}_person WHERE person_id = 42"
 
     erasure = people.erase(spark, "id=42")
 
-    assert erasure.left == [] and erasure.objects > 40 and erasure.values >= 6
+    assert {f.table for f in erasure.left} == {new, f"marts/{lost.parent.name}"}, (
+        "what nobody knows is named, and stays"
+    )
+    assert remembered(people.settings, people.name)[0].done_at is None
+    people.rows(f"DROP TABLE {new}")
+    shutil.rmtree(lost.parent)
+    (erasure,) = people.repeat(spark)
+    assert erasure.left == [] and erasure.objects > 40
     assert traces(settings, *texts) == []
     assert people.checksums(42) == before
     assert people.rows(hub) == [(1,)], "the key stays"

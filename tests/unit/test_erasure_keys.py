@@ -140,7 +140,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
         lives = {(int(key["id"]),): (Life((int(key["id"]),)),) for key in keys}
         if (7,) in lives:
             lives[(7,)] += (Life((70,), (0, 1, 1), NEVER), Life((71,), (0, 1, 1), (0, 2, 1)))
-        return run.Plan(table, lives, (), (), 0)
+        return run.Plan(table, lives, (), (), 0, {})
 
     def held(source: Any, table: RawTable, facts: Any, keys: Any, kept: Any) -> str | None:
         return next((f"held {key['id']}" for key in keys if key["id"] in ("5", "70", "71")), None)
