@@ -32,9 +32,13 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
+    import psycopg
     from pyspark.sql import SparkSession
 
+    from ingestion.describe import TableFacts
+
 HOW_TO_END = "an erasure that is to hold no longer: `lakehouse erase --end SOURCE.TABLE COLUMN=VALUE`"
+SourceKey = dict[str, str]  # texts by source column
 SETTLED = ("streaming", "parked", "paused")
 
 
@@ -132,41 +136,57 @@ def _erase(
     keys: list[dict[str, str]], session: SparkSession | None, say: Say,
 ) -> Erasure:  # fmt: skip
     started = time.monotonic()
-    facts, kept = _position(settings, table).facts, _kept(table)
     refused: list[str] = []
+    facts = _position(settings, table).facts
     with connect_source(settings, table.source) as source:
-
-        def free(subjects: Iterable[tuple[dict[str, str], list[dict[str, str]]]]) -> list[dict[str, str]]:
-            """Those of the subjects, each with the keys that it bears, whom the source does not hold."""
-            found = []
-            for key, borne in subjects:
-                if (reason := held_by_source(source, table, facts, borne, kept)) is None:
-                    found.append(key)
-                else:
-                    refused.append(f"{table.source}.{table.name} {spelled(key)}: {reason}")
-            if not found:
-                raise LakehouseError("; ".join(refused))
-            return found
-
-        printed: list[dict[str, str]] = []
-        for key in keys:
-            try:
-                printed.append(as_printed(source, table, facts, key))
-            except LakehouseError as error:
-                refused.append(str(error))
-        keys = free((key, [key]) for n, key in enumerate(printed) if key not in printed[:n])
+        keys = _printed(source, table, facts, keys, refused)
+        keys = _free(source, table, facts, ((key, [key]) for key in keys), refused)
         say("bringing the lake up to date")
         with up_to_date_alone(settings, declarations, table.source, session) as writer:
             facts = _position(settings, table).facts
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
-            if (still := free(zip(keys, borne, strict=True))) != keys:
+            if (still := _free(source, table, facts, zip(keys, borne, strict=True), refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with state.connect_catalog(settings) as states:
                 erasure = Erasing(settings, writer, states, plan, say).run(keys)
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started
     return erasure
+
+
+def _printed(
+    source: psycopg.Connection[Any], table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
+) -> list[SourceKey]:
+    """The keys as the stream prints them, each once; of those that are none, the reasons go to `refused`."""
+    found: list[SourceKey] = []
+    for key in keys:
+        try:
+            if (printed := as_printed(source, table, facts, key)) not in found:
+                found.append(printed)
+        except LakehouseError as error:
+            refused.append(str(error))
+    return found
+
+
+def _free(
+    source: psycopg.Connection[Any],
+    table: RawTable,
+    facts: TableFacts,
+    subjects: Iterable[tuple[SourceKey, Iterable[SourceKey]]],
+    refused: list[str],
+) -> list[SourceKey]:
+    """Those of the subjects, each with the keys that it bears, whom the source does not hold; of the others, the
+    reasons go to `refused`. Raises LakehouseError where nobody is left."""
+    found: list[SourceKey] = []
+    for key, borne in subjects:
+        if (reason := held_by_source(source, table, facts, borne, _kept(table))) is None:
+            found.append(key)
+        else:
+            refused.append(f"{table.source}.{table.name} {spelled(key)}: {reason}")
+    if not found:
+        raise LakehouseError("; ".join(refused))
+    return found
 
 
 def _position(settings: Settings, table: RawTable) -> state.Position:

@@ -64,7 +64,7 @@ def source() -> Iterator[psycopg.Connection[Any]]:
     with (
         throwaway_postgres() as url,
         scratch_database(url) as database,
-        psycopg.connect(database, autocommit=True) as c,
+        psycopg.connect(database, autocommit=True, prepare_threshold=None) as c,
     ):
         c.execute("CREATE DOMAIN code AS varchar(4) CHECK (value <> 'no')")
         yield c
