@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,6 +20,7 @@ from erasure.rows import Mine, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.tombstones import tombstone
 from ingestion.pgoutput.tuples import joined, split
+from ingestion.snapshot import Point, rows_at
 from orchestration.erasing import held
 from tests.unit import pgoutput_encode as wire
 
@@ -59,12 +61,17 @@ def test_a_snapshot_of_all_rows_ends_the_lives_of_those_only_whom_it_does_not_sh
     assert Life((7,), (0, 10, 0), (0, 20, 1)) in lives_of((8,), another)
 
 
-def test_a_truncate_without_a_transaction_is_the_head_of_a_snapshot() -> None:
-    """Only what the stream brought has a transaction id."""
-    row = {"_op": "t", "id": None, "_epoch": 0, "_commit_lsn": 9, "_seq": -1, "_old_key": None}
-    rows = pa.Table.from_pylist([{**row, "_xid": None}, {**row, "_xid": 700}])
-    assert [event.is_marker for event in _events(rows, ("id",), lambda texts: ())] == [True, False]
-    assert "_xid" in EVENT_COLUMNS
+def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:
+    """The stream's truncate has a transaction."""
+    point = Point(10, "", datetime.now(UTC))
+    head, row = (rows_at(point, *given).to_pylist()[0] for given in (("t", -1, 1), ("r", 4, 1)))
+    others = {"id": 7, "_epoch": 0, "_old_key": None}
+    rows = pa.Table.from_pylist([{**head, **others}, {**row, **others}, {**head, **others, "_seq": 9, "_xid": 700}])
+    marker, restated, truncate = _events(rows.select(("id", *EVENT_COLUMNS)), ("id",), lambda texts: ())
+    assert [event.is_marker for event in (marker, restated, truncate)] == [True, False, False]
+    events = [marker, restated, *moved(7, 8, 20)]
+    assert Life((7,), (-1,), (0, 20, 1)) in lives_of((8,), events)
+    assert Life((7,), (0, 9, 10), (0, 20, 1)) in lives_of((8,), [*events, truncate])
 
 
 def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
