@@ -67,6 +67,7 @@ def source() -> Iterator[psycopg.Connection[Any]]:
         psycopg.connect(database, autocommit=True, prepare_threshold=None) as c,
     ):
         c.execute("CREATE DOMAIN code AS varchar(4) CHECK (value <> 'no')")
+        c.execute("CREATE DOMAIN price AS numeric(6, 2)")
         yield c
 
 
@@ -108,7 +109,8 @@ def test_a_key_is_printed_as_the_stream_prints_it_and_found_in_the_source_again(
     ("kind", "there", "written", "message"),
     [
         ("varchar(4)", "Anna", "Annabel", r"id=Annabel is no character varying\(4\), which would hold Anna"),
-        ("code", "Anna", "Annabel", "id=Annabel is no code, which would hold Anna"),
+        ("code", "Anna", "Annabel", "value too long for type character varying"),
+        ("price", "1.01", "1.005", "id=1.005 is no price, which would hold 1.01"),
         ("numeric(6,2)", "1.01", "1.005", r"id=1.005 is no numeric\(6,2\), which would hold 1.01"),
         ("bit(3)", "100", "1", r"id=1 is no bit\(3\), which would hold 100"),
         ("code", "Anna", "no", "violates check constraint"),
