@@ -267,6 +267,7 @@ def test_neither_a_restored_backup_nor_deriving_anew_brings_a_person_back(
     people.world.sql("INSERT INTO people (id, tier) VALUES (301, 'NEW')")
     satellite = f"SELECT * FROM vault.sat_{people.name}_pii ORDER BY source_seq"
     there = people.rows(satellite)
+    people.load(spark)
     people.load(spark, **days())
     assert traces(settings, *texts) == []
     derived = people.rows(satellite)
