@@ -5,9 +5,10 @@ transaction with the rows it covers, and names the snapshot of each table. So pe
 (`backup.cuts`), its tables are pointed at the metadata files that hold those snapshots (`backup.pointers`), and the
 position becomes the cut's (`backup.settle`).
 
-A source goes on from its slot when nothing but rows came since the backup. Where a table was altered, added, parked or
-resumed meanwhile, its state is unknown; its rows are rolled forward all the same, and ingestion refuses the source
-until `lakehouse ingest --recover` has compared it with the tables.
+A source goes on from its slot when nothing but rows came since the backup and all its tables were found at the cut.
+Where a table was altered, added, parked or resumed meanwhile, or lacks files, its state is unknown; its rows are rolled
+forward all the same, and ingestion refuses the source until `lakehouse ingest --recover` has compared it with the
+tables.
 
 All other tables are pointed at their newest state that is whole; what dbt derives is derived again where it is behind.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import psycopg
 
 from backup.cuts import newest_cuts
-from backup.pointers import made_since, moves
+from backup.pointers import find_pointers
 from backup.settle import settle
 from ingestion import state
 from lakehouse.commit import move_pointer
@@ -51,18 +52,19 @@ def roll_forward(
         say("looking for the newest cuts")
         slots = {source: slot_of(source) for source in _sources(states)}
         tip, cuts = newest_cuts(session, slots)
-        moved, gone = moves(session, cuts, tip, say)
-        made = made_since(session, cuts, tip)
-        forward = Forward(tables=[str(name) for name in (*moved, *made)], gone=[str(name) for name in gone])
+        found = find_pointers(session, cuts, tip, say)
+        tables = [str(name) for name in (*found.moved, *found.made)]
+        forward = Forward(tables=tables, gone=[str(name) for name in found.gone])
         with states.transaction():
-            for name, location in made.items():
+            for name, location in found.made.items():
                 _enter(states, settings.catalog_name, name, location)
-            for name, (old, new) in moved.items():
+            for name, (old, new) in found.moved.items():
                 _point(states, settings.catalog_name, name, old, new)
-            for name in gone:
+            for name in found.gone:
                 _drop(states, settings.catalog_name, name)
             for source, cut in cuts.items():
-                reason = settle(states, session, source, cut, slots[source], warehouse_is_whole)
+                behind = found.behind.get(source, [])
+                reason = settle(states, session, source, cut, slots[source], warehouse_is_whole, behind)
                 if reason is None:
                     forward.going_on.append(source)
                 else:

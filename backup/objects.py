@@ -4,30 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from maintenance.lake import list_objects
+from maintenance.lake import StoredObject, list_objects
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
 COPIERS, CHUNK = 8, 8 * 1024 * 1024
+S = TypeVar("S")
 T = TypeVar("T")
 Say = Callable[[str], None]
 
 
-def save_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lambda step: None) -> tuple[int, int]:
-    """Copies what the folder lacks; returns how many objects and bytes. One that goes meanwhile is passed over."""
+@dataclass(frozen=True)
+class Saved:
+    """How many objects and bytes were copied, and which objects were gone when their turn came."""
+
+    objects: int = 0
+    bytes: int = 0
+    gone: tuple[str, ...] = ()
+
+
+def save_objects(
+    io: PyArrowFileIO,
+    warehouse: str,
+    folder: Path,
+    known: Iterable[StoredObject] = (),
+    say: Say = lambda step: None,
+) -> Saved:
+    """Copies what the folder lacks, of what the warehouse holds now and of what was `known` to be there before."""
     root = warehouse.rstrip("/") + "/"
     lacking = []
-    for stored in list_objects(io, warehouse):
+    for stored in {stored.path: stored for stored in (*known, *list_objects(io, warehouse))}.values():
         target = folder / stored.path.removeprefix(root)
         if not (target.exists() and target.stat().st_size == stored.size):
             lacking.append((stored.path, target))
     say(f"copying {len(lacking)} objects")
 
-    def copy(pair: tuple[str, Path]) -> int:
+    def copy(pair: tuple[str, Path]) -> int | None:
         path, target = pair
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f"{target.name}.part")
@@ -36,11 +53,14 @@ def save_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lam
                 size = sum(file.write(chunk) for chunk in iter(lambda: source.read(CHUNK), b""))
         except FileNotFoundError:
             part.unlink(missing_ok=True)
-            return 0
+            return None
         part.replace(target)
         return size
 
-    return _all(copy, lacking)
+    sizes = _all(copy, lacking)
+    copied = [size for size in sizes if size is not None]
+    gone = (path for (path, _), size in zip(lacking, sizes, strict=True) if size is None)
+    return Saved(len(copied), sum(copied), tuple(gone))
 
 
 def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lambda step: None) -> tuple[int, int]:
@@ -57,10 +77,10 @@ def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lam
         with path.open("rb") as file, io.new_output(target).create(overwrite=True) as stream:
             return sum(stream.write(chunk) for chunk in iter(lambda: file.read(CHUNK), b""))
 
-    return _all(copy, lacking)
-
-
-def _all(copy: Callable[[T], int], pairs: Iterable[T]) -> tuple[int, int]:
-    with ThreadPoolExecutor(COPIERS) as pool:
-        sizes = list(pool.map(copy, pairs))
+    sizes = _all(copy, lacking)
     return len(sizes), sum(sizes)
+
+
+def _all(copy: Callable[[T], S], pairs: Iterable[T]) -> list[S]:
+    with ThreadPoolExecutor(COPIERS) as pool:
+        return list(pool.map(copy, pairs))

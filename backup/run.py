@@ -1,7 +1,8 @@
 """A backup and a restore from beginning to end.
 
 The database first, the objects second: files are written before the catalog names them, and deleted only when they have
-been out of use for `keep_removed_hours`, so that every file of the dump's tables is there for that time.
+been out of use for `keep_removed_hours`, so that every file of the dump's tables is there for that time. An erasure, or
+whoever drops a table, deletes at once: where an object goes before it was copied, both are done again.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from typing import Any
 
 from backup.dump import dump_catalog, load_catalog
 from backup.forward import Forward, roll_forward
-from backup.objects import load_objects, save_objects
+from backup.objects import Saved, load_objects, save_objects
 from ingestion import lease, state
 from ingestion.source import connect_source, read_slot
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from maintenance.lake import list_relations
+from maintenance.lake import list_objects, list_relations
 from maintenance.session import Session
 
 DUMP, OBJECTS, ABOUT, LOCK = "catalog.dump", "warehouse", "backup.json", "backup.lock"
+TRIES = 3
 Say = Callable[[str], None]
 
 
@@ -54,15 +56,36 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
     with closing(Session(settings)) as session:
         session.check()  # before a folder is made or a former backup touched
         with written_alone(folder):
-            made_at, fresh = datetime.now(UTC), folder / f"{DUMP}.new"
-            say("dumping the catalog")
-            dump_catalog(settings, fresh)
-            tables = len(list_relations(session.catalog))
-            copied = (0, 0) if catalog_only else save_objects(session.io, settings.warehouse, folder / OBJECTS, say)
+            fresh = folder / f"{DUMP}.new"
+            made_at, backup = _consistent(settings, session, folder, fresh, catalog_only, say)
             fresh.replace(folder / DUMP)  # the former dump counts until the objects of this one are there
             about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
             (folder / ABOUT).write_text(json.dumps(about) + "\n")
-    return Backup(tables, *copied)
+    return backup
+
+
+def _consistent(
+    settings: Settings, session: Session, folder: Path, fresh: Path, catalog_only: bool, say: Say
+) -> tuple[datetime, Backup]:
+    """A dump, and copies of all objects that were there when it was made; raises LakehouseError where some are not."""
+    objects = size = 0
+    saved = Saved()
+    for _ in range(TRIES):
+        known = () if catalog_only else list_objects(session.io, settings.warehouse)
+        made_at = datetime.now(UTC)
+        say("dumping the catalog")
+        dump_catalog(settings, fresh)
+        tables = len(list_relations(session.catalog))
+        if not catalog_only:
+            saved = save_objects(session.io, settings.warehouse, folder / OBJECTS, known, say)
+        objects, size = objects + saved.objects, size + saved.bytes
+        if not saved.gone:
+            return made_at, Backup(tables, objects, size)
+    fresh.unlink()
+    raise LakehouseError(
+        f"{len(saved.gone)} objects went before they were copied, first {saved.gone[0]}: an erasure, maintenance or a "
+        "load is at work; run this again when it has ended. The folder's former backup is as it was"
+    )
 
 
 @contextmanager

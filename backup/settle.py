@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import psycopg
@@ -23,14 +23,15 @@ def settle(
     cut: Cut,
     slot: int | None,
     warehouse_is_whole: bool,
+    behind: Collection[str],
 ) -> str | None:
-    """Moves the source's position to its cut, or to the slot beyond it.
+    """Moves the source's position to its cut, or to the slot beyond it. `behind` are tables that are not at the cut.
 
     Where it cannot go on by itself, marks it and returns the reason.
     """
     stream, positions = state.read_stream(states, source), state.read_positions(states, source)
     assert stream is not None
-    reason = why_not(stream, positions, cut) or _altered(session, source, stream.lsn)
+    reason = why_not(stream, positions, cut, behind) or _altered(session, source, stream.lsn)
     reached = max(cut.position, slot or 0) if warehouse_is_whole else cut.position
     if slot is not None and slot > reached:
         reason = reason or "its slot stands beyond the newest cut that was restored"
@@ -47,13 +48,17 @@ def settle(
     return reason
 
 
-def why_not(stream: state.Stream, positions: Mapping[str, state.Position], cut: Cut) -> str | None:
+def why_not(
+    stream: state.Stream, positions: Mapping[str, state.Position], cut: Cut, behind: Collection[str]
+) -> str | None:
     """Why the source's state of the backup does not hold at the cut; None when it does; pure."""
     streaming = {name for name, position in positions.items() if position.state == "streaming"}
     if cut.epoch != stream.epoch:
         return f"it was recovered since: epoch {stream.epoch} is now {cut.epoch}"
     if other := sorted((streaming ^ cut.snapshots.keys()) | (positions.keys() - streaming)):
         return f"{', '.join(other)} joined or left the cuts, or was loading, parked or paused"
+    if behind:
+        return f"the warehouse lacks files of {', '.join(sorted(behind))} at the newest cut"
     return None
 
 

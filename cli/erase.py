@@ -31,6 +31,9 @@ def erase(
     key: Annotated[list[str] | None, typer.Argument(metavar="COLUMN=VALUE...", help="The row's key.")] = None,
     repeat: Annotated[bool, typer.Option("--repeat", help="Do all erasures again: after any restore.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Show what was erased, when and by whom.")] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="Forget an erasure, of one who is lawfully back: --repeat passes it over.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where the subject is; change nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -41,9 +44,18 @@ def erase(
     """
     from erasure import run
 
-    if (table is not None) + repeat + list_ != 1 or (dry_run and table is None):
-        raise typer.BadParameter("give SOURCE.TABLE and the row's key, or one of --repeat and --list")
+    if (table is not None) + repeat + list_ != 1 or (dry_run + end and table is None) or (dry_run and end):
+        raise typer.BadParameter(
+            "give SOURCE.TABLE and the row's key, with --dry-run or --end if you like, or one of --repeat and --list"
+        )
     settings = load_settings()
+    if end:
+        assert table is not None
+        stone = run.end(settings, table, key or ())
+        print(
+            json.dumps(asdict(stone)) if as_json else f"{stone}: the erasure is forgotten; what it removed stays gone"
+        )
+        return
     manifest = load_manifest(settings)
     declarations = declarations_from(manifest, settings.dbt_project_dir)
     if list_:
@@ -61,15 +73,18 @@ def erase(
     if not (yes or repeat):
         _ask(f"{table} {' '.join(key or ())}")
     console = Console(stderr=True)
+    problems: list[str] = []
     with console.status("erasing", spinner="line") as status:
         if repeat:
-            done = run.repeat(settings, declarations, manifest, say=status.update)
+            done, problems = run.repeat(settings, declarations, manifest, say=status.update)
         else:
             assert table is not None
             done = [run.erase(settings, declarations, manifest, table, key or (), say=status.update)]
     print(json.dumps([erasure.as_dict() for erasure in done])) if as_json else _print(done)
     if left := [finding for erasure in done for finding in erasure.left]:
-        raise LakehouseError(f"{len(left)} objects are left, first {left[0].path}: {left[0].why}")
+        problems.insert(0, f"{len(left)} objects are left, first {left[0].path}: {left[0].why}")
+    if problems:
+        raise LakehouseError("; ".join(problems))
 
 
 def _ask(subject: str) -> None:

@@ -92,16 +92,16 @@ def _erase_again(settings: Settings, declarations: Declarations, names: list[str
     """After a restore the lake, or the source, may be of a time before an erasure."""
     from erasure.run import remembered, repeat
 
+    problems: list[str] = []
     for name in names:
         if stones := remembered(settings, name):
             print(f"{name}: erasing again {len(stones)} subjects", file=sys.stderr)
-            left = [
-                f for erasure in repeat(settings, declarations, load_manifest(settings), name) for f in erasure.left
-            ]
-            if left:
-                raise LakehouseError(
-                    f"{len(left)} objects still hold erased subjects, first {left[0].path}: {left[0].why}"
-                )
+            done, not_done = repeat(settings, declarations, load_manifest(settings), name)
+            if left := [finding for erasure in done for finding in erasure.left]:
+                problems.append(f"{len(left)} objects still hold erased subjects, first {left[0].path}: {left[0].why}")
+            problems += not_done
+    if problems:
+        raise LakehouseError("; ".join(problems))
 
 
 def _on_tables(settings: Settings, declarations: Declarations, command: str, tables: list[str], as_json: bool) -> None:

@@ -20,12 +20,14 @@ NEVER: Position = (math.inf,)
 
 @dataclass(frozen=True)
 class Event:
-    """A change of a raw table; the key of a truncate is None."""
+    """A change of a raw table; the key of a truncate is None. `is_marker`: no truncate, but the head of a snapshot that
+    states the table's rows anew."""
 
     key: Key | None
     position: Position
     op: str
     old_key: Key | None = None
+    is_marker: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def position_text(position: Position) -> str:
 def _before(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[Life]:
     """The life of `key` that ended as its bearer took another one, and those before it."""
     own_end = _neighbour(moved_at, -1)
-    ends = [e.position for e in events if e.position < own_end and _ends(e, key)]
+    ends = [e.position for e in events if e.position < own_end and _ends(e, key, events)]
     life = Life(key, _neighbour(ends[-1], 1) if ends else FIRST, moved_at)
     yield life
     for event in events:
@@ -92,15 +94,22 @@ def _before(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[L
 
 def _after(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[Life]:
     """The life of `key` that began with a key change, and those after it."""
-    end = next((e.position for e in events if e.position > moved_at and _ends(e, key)), None)
+    end = next((e.position for e in events if e.position > moved_at and _ends(e, key, events)), None)
     yield Life(key, moved_at, _neighbour(end, 1) if end else NEVER)
     for event in events:
         if end and event.old_key == key and event.key is not None and event.position == _neighbour(end, 1):
             yield from _after(event.key, event.position, events)
 
 
-def _ends(event: Event, key: Key) -> bool:
-    return event.op == "t" or (event.op == "d" and event.key == key)
+def _ends(event: Event, key: Key, events: Sequence[Event]) -> bool:
+    """Whether no row has the key behind the event; who is in a new snapshot of the table lives on."""
+    if event.op != "t":
+        return event.op == "d" and event.key == key
+    return not (event.is_marker and any(_restates(other, event, key) for other in events))
+
+
+def _restates(row: Event, marker: Event, key: Key) -> bool:
+    return row.op == "r" and row.key == key and row.position[:-1] == marker.position[:-1]
 
 
 def _neighbour(position: Position, step: int) -> Position:

@@ -3,6 +3,9 @@
 Below a raw table personal data goes where a column of its name goes: in every layer but the marts a column keeps its
 name from table to table. A view holds nothing and passes everything on. A table that dbt builds whole is built anew,
 whatever it calls its columns.
+
+A hub's hash key says whose a row is. A key column's name does not: beyond the layers that keep names, and in a table
+with hash keys, an `id` may be anybody's.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ rows then follow their hashdiffs anew. `delete`: they go. `rebuild`: dbt builds 
 
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
+KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # folders below models
 
 
 @dataclass(frozen=True)
@@ -71,39 +75,41 @@ def derived_places(
     whose rows cannot be found by key.
     """
     nodes = manifest.get("nodes", {})
-    carrying = {_source_id(table, manifest)}
+    carrying = {_source_id(table, manifest): True}  # and whether columns have kept their names up to there
     places: list[Place] = []
     for unique_id in _in_order(nodes):
         node = nodes[unique_id]
-        if not carrying & set(node["depends_on"]["nodes"]):
+        above = carrying.keys() & set(node["depends_on"]["nodes"])
+        if not above:
             continue
-        if node["config"].get("materialized") in NOT_STORED:
-            carrying.add(unique_id)
-            continue
-        found = columns_of((node["schema"], node["alias"]))
+        keeps_names = all(carrying[parent] for parent in above) and node["fqn"][1] in KEEP_NAMES
+        is_stored = node["config"].get("materialized") not in NOT_STORED
+        found = columns_of((node["schema"], node["alias"])) if is_stored else None
         if found is None:
-            carrying.add(unique_id)
-        elif place := _place(table, node, found):
-            carrying.add(unique_id)
+            carrying[unique_id] = keeps_names
+        elif place := _place(table, node, found, keeps_names):
+            carrying[unique_id] = keeps_names
             places.append(place)
     return tuple(places)
 
 
-def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...]) -> Place | None:
+def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool) -> Place | None:
     there, personal = {name.lower() for name in columns}, {name.lower() for name in lake_names(table, table.personal)}
     identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
     key = tuple(name.lower() for name in lake_names(table, table.key))
     hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
-    is_hashed = not set(key) <= there and hash_key in there
-    found_by = key if set(key) <= there else (hash_key,) if is_hashed and hash_key else ()
-    if node["config"].get("materialized") in WHOLE:
+    is_whole, is_hashed = node["config"].get("materialized") in WHOLE, hash_key in there
+    is_own = set(key) <= there and (is_whole or keeps_names) and not any(name.startswith("hk_") for name in there)
+    found_by = (hash_key,) if is_hashed and hash_key else key if is_own else ()
+    if is_whole:
         return Place(identifier, "rebuild", found_by, carried, is_hashed=is_hashed, model=node["name"])
     if not carried:
         return None
     if not found_by:
         raise LakehouseError(
             f"{node['original_file_path']}: {node['name']} holds {', '.join(sorted(carried))} of {table.source}."
-            f"{table.name}, and neither its key ({', '.join(key)}) nor {hash_key or 'a hash key'}: give it one of them"
+            f"{table.name}, and nothing that surely tells whose: {f'give it {hash_key}, or ' if hash_key else ''}"
+            "let dbt build it whole (`rebuilt_table`)"
         )
     hashdiff = next((name for name in columns if name.startswith("hd_")), None)
     treatment: Treatment = "empty" if hashdiff is None else "delete"

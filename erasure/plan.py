@@ -39,6 +39,7 @@ class Plan:
     raw: tuple[InTable, ...]
     derived: tuple[Mine, ...]
     unreadable: int
+    manifest: Mapping[str, Any]
 
     @property
     def parts(self) -> tuple[InTable, ...]:
@@ -46,9 +47,9 @@ class Plan:
         return (*self.raw, *self.derived)
 
     @property
-    def open_keys(self) -> set[Key]:
-        """Keys under which the source may hold the subjects."""
-        return {life.key for lives in self.lives.values() for life in lives if life.is_open}
+    def open_keys(self) -> list[set[Key]]:
+        """By subject, the keys under which the source may hold it."""
+        return [{life.key for life in lives if life.is_open} for lives in self.lives.values()]
 
 
 def make_plan(
@@ -99,6 +100,7 @@ def make_plan(
         ),
         derived=tuple(_derived(settings, table, derived, own)),
         unreadable=sum(part.unreadable(rows) for part, rows in waiting),
+        manifest=manifest,
     )
 
 

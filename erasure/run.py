@@ -6,13 +6,13 @@
 4. Table by table, raw first: rows are rewritten, the past is cut off, files are deleted. Before the next layer the
    queries that run are waited for: they may still be copying. Tables that dbt builds whole are built anew.
 5. Everything that lies there is looked at. What nothing refers to and holds the subject (a failed write, a restored
-   copy) is deleted; anything else that is left is an error.
+   copy) is deleted; anything else that is left is an error, tables and folders that nobody knows among it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ from erasure import tombstones
 from erasure.places import raw_place
 from erasure.plan import Plan, make_plan
 from erasure.proof import Look, look
-from erasure.steps import Erasing, Erasure, Say, open_io, parts_of
-from erasure.subjects import as_printed, check_source, parse_key
+from erasure.steps import Erasing, Erasure, Say, open_io, parts_of, strays_of
+from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
 from erasure.tombstones import Tombstone
 from ingestion import state, up_to_date_alone
 from ingestion.raw_tables import METADATA
@@ -32,8 +32,13 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
+    import psycopg
     from pyspark.sql import SparkSession
 
+    from ingestion.describe import TableFacts
+
+HOW_TO_END = "an erasure that is to hold no longer: `lakehouse erase --end SOURCE.TABLE COLUMN=VALUE`"
+SourceKey = dict[str, str]  # texts by source column
 SETTLED = ("streaming", "parked", "paused")
 
 
@@ -49,25 +54,45 @@ def erase(
 def repeat(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], source: str | None = None,
     session: SparkSession | None = None, say: Say = lambda step: None,
-) -> list[Erasure]:  # fmt: skip
+) -> tuple[list[Erasure], list[str]]:  # fmt: skip
     """Does every erasure again that a tombstone remembers, of one source or of all.
 
-    Raises LakehouseError, after the others, for a table that is declared no longer.
+    Returns what was done, and what was not and why: a subject or table that is refused is in nobody else's way.
     """
     tables = {table.identifier: table for table in declarations.tables}
     wanted: dict[tuple[str, str], list[dict[str, str]]] = {}
     for stone in remembered(settings, source):
         wanted.setdefault((f"raw_{stone.source}", stone.table), []).append(stone.key)
-    done = [
-        _erase(settings, declarations, manifest, tables[name], keys, session, say)
-        for name, keys in wanted.items()
-        if name in tables
-    ]
-    if unknown := sorted(".".join(name) for name in wanted.keys() - tables.keys()):
-        raise LakehouseError(
-            f"{len(done)} tables done; {', '.join(unknown)} is declared no longer: declare it, or drop it"
-        )
-    return done
+    done: list[Erasure] = []
+    problems: list[str] = []
+    for name, keys in wanted.items():
+        if name not in tables:
+            problems.append(f"{'.'.join(name)} is declared no longer: declare it, or drop it")
+            continue
+        try:
+            done.append(_erase(settings, declarations, manifest, tables[name], keys, session, say))
+        except LakehouseError as error:
+            problems.append(str(error))
+    problems += [reason for erasure in done for reason in erasure.refused]
+    return done, [*problems, HOW_TO_END] if problems else []
+
+
+def end(settings: Settings, name: str, key: Sequence[str]) -> Tombstone:
+    """Forgets the erasure of a subject, who is lawfully back; raises LakehouseError where none is remembered.
+
+    The table need not be declared any more.
+    """
+    given = {column: value for column, _, value in (word.partition("=") for word in key)}
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)
+        io = open_io(settings)
+        for stone in tombstones.read(settings, io, states):
+            if (f"{stone.source}.{stone.table}", stone.key) == (name, given):
+                tombstones.remove(settings, io, states, stone)
+                return stone
+    raise LakehouseError(
+        f"{name} {' '.join(key)}: no such erasure; `lakehouse erase --list` shows them as to write them"
+    )
 
 
 def preview(
@@ -75,16 +100,15 @@ def preview(
 ) -> tuple[Plan, Look, str | None]:
     """Where the subject is now, and what stands in the way of erasing it; changes nothing, needs no lease."""
     table = declarations.named(name)
-    given, problem = parse_key(table, key), None
+    given = parse_key(table, key)
     with closing(open_catalog(settings)) as catalog, connect_source(settings, table.source) as source:
         facts = _position(settings, table).facts
         keys = [as_printed(source, table, facts, given)]
         plan = make_plan(settings, catalog, manifest, table, facts, keys)
-        try:
-            check_source(source, table, facts, keys, _kept(table))
-        except LakehouseError as error:
-            problem = str(error)
-        return plan, look(open_io(settings), parts_of(catalog, plan.parts)), problem
+        io, held = open_io(settings), held_by_source(source, table, facts, keys, _kept(table))
+        problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
+        problems += [held] if held else []
+        return plan, look(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
 
 
 def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Look:
@@ -94,7 +118,10 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
         return Look()
     with closing(open_catalog(settings)) as catalog:
         plan = make_plan(settings, catalog, manifest, table, _position(settings, table).facts, keys)
-        return look(open_io(settings), parts_of(catalog, plan.parts))
+        io = open_io(settings)
+        found = look(io, parts_of(catalog, plan.parts))
+        found.findings += strays_of(settings, catalog, io, plan)
+        return found
 
 
 def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:
@@ -109,24 +136,57 @@ def _erase(
     keys: list[dict[str, str]], session: SparkSession | None, say: Say,
 ) -> Erasure:  # fmt: skip
     started = time.monotonic()
-    facts, kept = _position(settings, table).facts, _kept(table)
+    refused: list[str] = []
+    facts = _position(settings, table).facts
     with connect_source(settings, table.source) as source:
-        keys = [as_printed(source, table, facts, key) for key in keys]
-        check_source(source, table, facts, keys, kept)
+        keys = _printed(source, table, facts, keys, refused)
+        keys = _free(source, table, facts, ((key, [key]) for key in keys), refused)
         say("bringing the lake up to date")
         with up_to_date_alone(settings, declarations, table.source, session) as writer:
             facts = _position(settings, table).facts
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
-            check_source(source, table, facts, _printed(plan), kept)
+            borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
+            if (still := _free(source, table, facts, zip(keys, borne, strict=True), refused)) != keys:
+                keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with state.connect_catalog(settings) as states:
                 erasure = Erasing(settings, writer, states, plan, say).run(keys)
+    erasure.refused = refused
     erasure.seconds = time.monotonic() - started
     return erasure
 
 
-def _printed(plan: Plan) -> list[dict[str, str]]:
-    """The keys that the source may hold the subjects under now, as texts."""
-    return [dict(zip(plan.table.key, map(str, key), strict=True)) for key in plan.open_keys]
+def _printed(
+    source: psycopg.Connection[Any], table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
+) -> list[SourceKey]:
+    """The keys as the stream prints them, each once; of those that are none, the reasons go to `refused`."""
+    found: list[SourceKey] = []
+    for key in keys:
+        try:
+            if (printed := as_printed(source, table, facts, key)) not in found:
+                found.append(printed)
+        except LakehouseError as error:
+            refused.append(str(error))
+    return found
+
+
+def _free(
+    source: psycopg.Connection[Any],
+    table: RawTable,
+    facts: TableFacts,
+    subjects: Iterable[tuple[SourceKey, Iterable[SourceKey]]],
+    refused: list[str],
+) -> list[SourceKey]:
+    """Those of the subjects, each with the keys that it bears, whom the source does not hold; of the others, the
+    reasons go to `refused`. Raises LakehouseError where nobody is left."""
+    found: list[SourceKey] = []
+    for key, borne in subjects:
+        if (reason := held_by_source(source, table, facts, borne, _kept(table))) is None:
+            found.append(key)
+        else:
+            refused.append(f"{table.source}.{table.name} {spelled(key)}: {reason}")
+    if not found:
+        raise LakehouseError("; ".join(refused))
+    return found
 
 
 def _position(settings: Settings, table: RawTable) -> state.Position:

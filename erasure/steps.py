@@ -16,6 +16,7 @@ from erasure.plan import Plan, await_readers, is_known
 from erasure.proof import Finding, look
 from erasure.records import MineInRecords
 from erasure.rewrite import SUMMARY, InTable, rewrite
+from erasure.strays import strays
 from erasure.subjects import spelled
 from erasure.tombstones import Tombstone
 from ingestion import state
@@ -26,6 +27,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
 from lakehouse.manifest import rebuild
 from lakehouse.settings import Settings
+from maintenance.lake import look as look_around
 from maintenance.reachable import reachable_files
 
 if TYPE_CHECKING:
@@ -50,7 +52,10 @@ class Done:
 
 @dataclass
 class Erasure:
-    """What became of subjects of one table, and what was looked at to prove it. Holds keys and no personal data."""
+    """What became of subjects of one table, and what was looked at to prove it. Holds keys and no personal data.
+
+    `refused` says of other subjects why they were not erased.
+    """
 
     subjects: list[str]
     tables: dict[str, Done] = field(default_factory=dict)
@@ -60,6 +65,7 @@ class Erasure:
     values_in_common: int = 0
     unreadable_records: int = 0
     left: list[Finding] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -100,7 +106,7 @@ class Erasing:
             if part not in whole and str(part.place) in concerned:
                 await_readers(self.settings)
                 self._derived(part, erasure)
-        if whole and (concerned or any(stone.done_at is None for stone in stones)):
+        if whole:  # always: an earlier run may have emptied what they derive from, and ended before it came here
             self._whole(whole, erasure)
         self._prove(io, plan.parts, seen.values, erasure)
         if not erasure.left:
@@ -171,7 +177,8 @@ class Erasing:
             erasure.tables.setdefault(name, Done(name)).deleted += len(orphans)
         if doomed:
             found = look(io, parts_of(self.catalog, parts), values | found.values)
-        erasure.objects, erasure.bytes, erasure.left = found.objects, found.bytes, found.findings
+        erasure.left = found.findings + strays_of(self.settings, self.catalog, io, self.plan)
+        erasure.objects, erasure.bytes = found.objects, found.bytes
         erasure.values, erasure.values_in_common = found.looked_for, found.in_common
 
 
@@ -195,6 +202,12 @@ def parts_of(catalog: SqlCatalog, parts: Iterable[InTable]) -> list[tuple[InTabl
     """The tables that are in the lake, each with the subject in it."""
     loaded = ((part, load_table(catalog, *part.place.identifier)) for part in parts)
     return [(part, table) for part, table in loaded if table is not None]
+
+
+def strays_of(settings: Settings, catalog: SqlCatalog, io: PyArrowFileIO, plan: Plan) -> list[Finding]:
+    """Tables and folders that may hold the subjects and that nobody knows."""
+    lake = look_around(catalog, io, settings.warehouse)
+    return strays(lake, settings.warehouse, plan.manifest, plan.table, {part.place.identifier for part in plan.parts})
 
 
 def open_io(settings: Settings) -> PyArrowFileIO:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -21,7 +22,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, relation
 
-EVENT_COLUMNS = ("_op", *POSITION, "_old_key")
+EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
 
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
@@ -43,25 +44,58 @@ def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
 def as_printed(
     connection: psycopg.Connection[Any], table: RawTable, facts: TableFacts, key: dict[str, str]
 ) -> dict[str, str]:
-    """The key as Postgres prints it; raises LakehouseError for a text that is no value of the column's type."""
+    """The key as the stream prints it.
+
+    Raises LakehouseError for a text that is no value of the column's type, or one that the column's length or
+    precision would make another's key of.
+    """
     columns = _columns(facts)
-    casts = ", ".join(f"CAST(%s AS {columns[name].declared_type})::text" for name in key)
     try:
-        row = connection.execute(f"SELECT {casts}", tuple(key.values())).fetchone()
-    except psycopg.DataError as error:
-        raise LakehouseError(f"{table.source}.{table.name}: {str(error).splitlines()[0]}") from None
-    assert row is not None
-    return dict(zip(key, row, strict=True))
+        return {name: _printed(connection, columns[name], text) for name, text in key.items()}
+    except (psycopg.DataError, psycopg.IntegrityError) as error:  # the latter from a domain's constraint
+        reason = str(error).splitlines()[0]
+    except ValueError as error:
+        reason = str(error)
+    raise LakehouseError(f"{table.source}.{table.name}: {reason}")
 
 
-def check_source(
+def _printed(connection: psycopg.Connection[Any], column: ColumnFacts, text: str) -> str:
+    printed = replace(column, name="value").printed
+    query = f"SELECT {printed} FROM (SELECT CAST(%s AS {column.declared_type}) AS value) AS given"
+    found = connection.execute(query, (text,)).fetchone()
+    assert found is not None
+    if column.typmod >= 0:
+        base = connection.execute("SELECT format_type(%s::oid, -1)", (column.type_oid,)).fetchone()
+        assert base is not None
+        query = f"SELECT CAST(%s AS {column.declared_type}) = CAST(%s AS {base[0]})"
+        if connection.execute(query, (text, text)).fetchone() != (True,):
+            raise ValueError(f"{column.name}={text} is no {column.declared_type}, which would hold {found[0]}")
+    return str(found[0])
+
+
+def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str]:
+    """A key as the lake holds it in texts that the source reads, by source column."""
+    columns = _columns(facts)
+    return {name: _text(columns[name], value) for name, value in zip(table.key, key, strict=True)}
+
+
+def _text(column: ColumnFacts, value: Any) -> str:
+    if isinstance(value, bytes):
+        return f"\\x{value.hex()}"
+    if column.type_name == "time":  # microseconds since midnight, which 24:00:00 is too
+        seconds, micros = divmod(value, 1_000_000)
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}"
+    return str(value)
+
+
+def held_by_source(
     connection: psycopg.Connection[Any],
     table: RawTable,
     facts: TableFacts,
     keys: Iterable[dict[str, str]],
     kept: frozenset[str],
-) -> None:
-    """Raises LakehouseError while the source itself holds personal data under one of the keys."""
+) -> str | None:
+    """What is in the way of an erasure: that the source itself holds personal data under one of the keys."""
     columns = _columns(facts)
     personal = [c.name for c in facts.columns if c.lake not in kept and table.raw.mask.get(c.name) != "null"]
     says = " OR ".join(f"{ident(name)} IS NOT NULL" for name in personal)
@@ -69,10 +103,11 @@ def check_source(
         same = " AND ".join(f"{ident(name)} = CAST(%s AS {columns[name].declared_type})" for name in key)
         query = f"SELECT 1 FROM {relation(*table.relation)} WHERE {same} AND ({says}) LIMIT 1"
         if personal and connection.execute(query, tuple(key.values())).fetchone():
-            raise LakehouseError(
+            return (
                 f"source {table.source!r} still holds personal data of {table.name} {spelled(key)}, and would bring it "
                 f"back: delete the row there, or set {', '.join(personal)} to null, then run this again"
             )
+    return None
 
 
 def typing_of(table: RawTable, facts: TableFacts) -> Callable[[Mapping[str, str]], Key]:
@@ -120,6 +155,7 @@ def _events(rows: pa.Table, names: tuple[str, ...], typed: Callable[[Mapping[str
             position=tuple(row[name] for name in POSITION),
             op=row["_op"],
             old_key=typed(json.loads(row["_old_key"])) if row["_old_key"] else None,
+            is_marker=row["_op"] == "t" and row["_xid"] is None,
         )
         for row in rows.to_pylist()
     ]

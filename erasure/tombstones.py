@@ -98,6 +98,16 @@ def read(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection) -> t
     return tuple(sorted(found.values(), key=lambda stone: (stone.asked_at, stone.id)))
 
 
+def remove(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, stone: Tombstone) -> None:
+    """Forgets an erasure in all three places; raises LakehouseError where one cannot be written."""
+    states.execute("DELETE FROM lakehouse.erasures WHERE id = %s", (stone.id,))
+    try:
+        io.delete(_object(settings, stone))
+        (settings.home / FOLDER / f"{stone.id}.json").unlink(missing_ok=True)
+    except OSError as error:
+        raise LakehouseError(f"tombstone of {stone}: {error}; it is there still: run this again") from None
+
+
 def condemn(states: psycopg.Connection, table: tuple[str, str], paths: Iterable[str]) -> None:
     """Writes down files that are about to be cut off."""
     states.execute(DDL)

@@ -82,6 +82,12 @@ class Lake:
         """Tables of the catalog whose metadata cannot be read."""
         return [r.name for r in self.relations if r.kind == "table" and r.name not in self.tables]
 
+    @property
+    def unowned(self) -> list[StoredObject]:
+        """The objects below no relation's location."""
+        owned = {stored.path for objects in self._by_location.values() for stored in objects}
+        return [stored for stored in self.objects if stored.path not in owned]
+
     def is_staged(self, path: str) -> bool:
         """Whether an unpublished cycle of ingestion may have written this object."""
         return path.startswith(self.staged)

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zlib
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import pyarrow.parquet as pq
 
 from erasure.run import erase, repeat
 from erasure.steps import Erasure
+from lakehouse.catalog import open_catalog
 from lakehouse.declarations import Column, Declarations, declarations_from
+from lakehouse.errors import LakehouseError
 from lakehouse.manifest import dbt_environment, load_manifest
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.trino import query
+from maintenance.lake import list_relations
 from scaffold import apply, declared_alone, models_of, plan
 from tests.orchestrated import copy_project
 from tests.world import World, make_world
@@ -106,7 +110,10 @@ class People:
         return erase(self.settings, self.declarations, self.manifest, f"{self.name}.people", [key], spark)
 
     def repeat(self, spark: Any) -> list[Erasure]:
-        return repeat(self.settings, self.declarations, self.manifest, self.name, spark)
+        done, problems = repeat(self.settings, self.declarations, self.manifest, self.name, spark)
+        if problems:
+            raise LakehouseError("; ".join(problems))
+        return done
 
     def rows(self, text: str) -> list[tuple[Any, ...]]:
         """What Trino answers."""
@@ -162,8 +169,19 @@ def make_people(settings: Settings, project: Path) -> People:
     (models / "marts" / f"dim_{name}_person.sql").write_text(MART.format(name=name))
     manifest = load_manifest(mine)
     declared = declarations_from(manifest, mine.dbt_project_dir)
+    manifest["sources"] |= _others(mine)
     world = replace(world, settings=mine, source=declared.source(name))
     return People(world, manifest, declared)
+
+
+def _others(settings: Settings) -> dict[str, Any]:
+    """The tables of other tests' projects, which share this lake, as sources that this project knows."""
+    with closing(open_catalog(settings)) as catalog:
+        names = [relation.name for relation in list_relations(catalog)]
+    return {
+        f"source.others.{n}": {"schema": n.namespace, "identifier": n.name, "source_name": "", "name": ""}
+        for n in names
+    }
 
 
 def traces(settings: Settings, *texts: str) -> list[str]:

@@ -1,6 +1,7 @@
 """One person out of many is erased from every layer and from the disk; everybody else stays, and so does the order."""
 
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 
 from erasure import tombstones
-from erasure.run import remembered, verify
+from erasure.run import end, remembered, verify
 from ingestion import lease as leases
 from ingestion import state
 from lakehouse.catalog import open_catalog
@@ -59,12 +60,24 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
     assert kinds.count(".parquet") >= 5 and kinds.count(".avro") >= 3, "files of four layers, and bounds of the highest"
     people.world.sql("DELETE FROM people WHERE id = 42")
     people.world.ingest(spark)
+    old, new = f"vault.sat_{people.name}_pii", f"vault.sat_{people.name}_old"
+    people.rows(f"CREATE TABLE {new} AS SELECT * FROM {old}")
+    lost = settings.home / "data" / "s3" / "warehouse" / "marts" / f"dim_{people.name}_person-lost" / "data"
+    lost.mkdir(parents=True)
+    (lost / "a.parquet").write_bytes(b"planted")
     before = people.checksums(42)
     hub = f"SELECT count(*) FROM vault.hub_{people.name}_person WHERE person_id = 42"
 
     erasure = people.erase(spark, "id=42")
 
-    assert erasure.left == [] and erasure.objects > 40 and erasure.values >= 6
+    assert {f.table for f in erasure.left} == {new, f"marts/{lost.parent.name}"}, (
+        "what nobody knows is named, and stays"
+    )
+    assert remembered(people.settings, people.name)[0].done_at is None
+    people.rows(f"DROP TABLE {new}")
+    shutil.rmtree(lost.parent)
+    (erasure,) = people.repeat(spark)
+    assert erasure.left == [] and erasure.objects > 40
     assert traces(settings, *texts) == []
     assert people.checksums(42) == before
     assert people.rows(hub) == [(1,)], "the key stays"
@@ -254,6 +267,7 @@ def test_neither_a_restored_backup_nor_deriving_anew_brings_a_person_back(
     people.world.sql("INSERT INTO people (id, tier) VALUES (301, 'NEW')")
     satellite = f"SELECT * FROM vault.sat_{people.name}_pii ORDER BY source_seq"
     there = people.rows(satellite)
+    people.load(spark)
     people.load(spark, **days())
     assert traces(settings, *texts) == []
     derived = people.rows(satellite)
@@ -263,7 +277,9 @@ def test_neither_a_restored_backup_nor_deriving_anew_brings_a_person_back(
     assert traces(settings, *texts) == []
 
 
-def test_a_tombstone_survives_the_loss_of_any_two_of_its_places(settings: Settings, spark: Any) -> None:
+def test_a_tombstone_survives_the_loss_of_any_two_of_its_places_until_it_is_ended(
+    settings: Settings, spark: Any
+) -> None:
     people = make_raw_people(settings)
     people.world.ingest(spark)
     people.world.sql("DELETE FROM people WHERE id = 42")
@@ -285,3 +301,12 @@ def test_a_tombstone_survives_the_loss_of_any_two_of_its_places(settings: Settin
             if number != spared:
                 forget()
         assert remembered(people.settings, people.name) == (stone,)
+    people.world.sql("INSERT INTO people (id, name) VALUES (42, 'Back')")
+    name = f"{people.name}.people"
+    with pytest.raises(LakehouseError, match=f"{name} id=42: .* still holds personal data"):
+        people.repeat(spark)
+    with pytest.raises(LakehouseError, match=f"{name} id=43: no such erasure; `lakehouse erase --list`"):
+        end(people.settings, name, ["id=43"])
+    assert end(people.settings, name, ["id=42"]) == stone
+    assert remembered(people.settings, people.name) == ()
+    assert people.repeat(spark) == []

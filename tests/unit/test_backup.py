@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -9,14 +10,18 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from backup import run
 from backup.cuts import Cut, choose, rivals
 from backup.newer import newer_than, version
-from backup.objects import load_objects, save_objects
+from backup.objects import Saved, load_objects, save_objects
+from backup.pointers import behind
 from backup.run import make_backup, written_alone
 from backup.settle import why_not
 from ingestion.state import Position, Stream
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from maintenance.lake import StoredObject, list_objects
+from maintenance.outcome import TableName
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -47,12 +52,20 @@ def test_a_source_goes_on_only_when_its_tables_are_what_they_were() -> None:
     stream = Stream("shop", 1, 5, "slot", "1", 1, 1, 4, NOW, [], NOW, 0)
     sales, stores = Position("sales", 1, 5, "streaming"), Position("stores", 1, 5, "streaming")
     both = {"sales": sales, "stores": stores}
-    assert why_not(stream, both, cut(9, 1, "sales", "stores")) is None
-    assert why_not(stream, both, cut(9, 2, "sales", "stores")) == "it was recovered since: epoch 1 is now 2"
-    assert "stores joined or left" in (why_not(stream, both, cut(9, 1, "sales")) or "")
-    assert "more joined or left" in (why_not(stream, both, cut(9, 1, "more", "sales", "stores")) or "")
+    assert why_not(stream, both, cut(9, 1, "sales", "stores"), ()) is None
+    assert why_not(stream, both, cut(9, 2, "sales", "stores"), ()) == "it was recovered since: epoch 1 is now 2"
+    assert "stores joined or left" in (why_not(stream, both, cut(9, 1, "sales"), ()) or "")
+    assert "more joined or left" in (why_not(stream, both, cut(9, 1, "more", "sales", "stores"), ()) or "")
     parked = {**both, "stores": Position("stores", 1, 5, "parked")}
-    assert "stores joined or left" in (why_not(stream, parked, cut(9, 1, "sales")) or "")
+    assert "stores joined or left" in (why_not(stream, parked, cut(9, 1, "sales"), ()) or "")
+    lacking = why_not(stream, both, cut(9, 1, "sales", "stores"), ["sales"])
+    assert lacking == "the warehouse lacks files of sales at the newest cut"
+
+
+def test_a_table_that_is_not_found_at_its_cut_is_told() -> None:
+    cuts = {"shop": cut(9, 1, "sales", "stores"), "bank": cut(9, 1, "users")}
+    found = {TableName("raw_shop", "sales"), TableName("raw_bank", "users"), TableName("raw_bank", "stores")}
+    assert behind(cuts, found) == {"shop": ["stores"]}
 
 
 @pytest.fixture
@@ -110,13 +123,67 @@ def test_versions_of_metadata_files_are_those_of_their_names() -> None:
 def test_objects_are_copied_once_and_written_back_where_they_lack(table: Table, tmp_path: Path) -> None:
     append(table, 1)
     io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
-    first, size = save_objects(io, warehouse, folder)
-    assert first > 3 and size > 0
-    assert save_objects(io, warehouse, folder) == (0, 0)
+    saved = save_objects(io, warehouse, folder)
+    assert saved.objects > 3 and saved.bytes > 0 and saved.gone == ()
+    assert save_objects(io, warehouse, folder) == Saved()
     path = next(task.file.file_path for task in table.scan().plan_files())
     io.delete(path)
     assert load_objects(io, warehouse, folder)[0] == 1
     assert len(table.scan().to_arrow()) == 1
+
+
+def test_an_object_that_went_before_it_was_copied_is_told_unless_an_earlier_run_has_it(
+    table: Table, tmp_path: Path
+) -> None:
+    append(table, 1)
+    io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
+    save_objects(io, warehouse, folder)
+    append(table, 2)
+    known = list_objects(io, warehouse)
+    copied = {path.name for path in folder.rglob("*.parquet")}
+    paths = [task.file.file_path for task in table.scan().plan_files()]
+    for path in paths:
+        io.delete(path)
+    assert save_objects(io, warehouse, folder, known).gone == tuple(p for p in paths if Path(p).name not in copied)
+    assert len(copied) == 1 and len(paths) == 2
+
+
+@pytest.mark.parametrize("losses", [1, 9])
+def test_where_objects_go_meanwhile_the_catalog_is_dumped_again_and_a_former_backup_stays(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    """An erasure deletes what the dump's tables name: each of some dumps takes so long that a file comes and goes."""
+    append(table, 1)
+    io, dumps, fleeting = cast(Any, table.io), [], tmp_path / "warehouse" / "fleeting.parquet"
+    session = SimpleNamespace(io=io, catalog=None, check=lambda: None, close=lambda: None)
+
+    def listed(io: Any, warehouse: str) -> list[StoredObject]:
+        if len(dumps) < losses:
+            fleeting.write_text("rows")
+        return list_objects(io, warehouse)
+
+    def dump(settings: Settings, to: Path) -> None:
+        dumps.append(to)
+        to.write_text(f"dump {len(dumps)}")
+        fleeting.unlink(missing_ok=True)
+
+    monkeypatch.setattr(run, "list_objects", listed)
+    monkeypatch.setattr(run, "Session", lambda settings: session)
+    monkeypatch.setattr(run, "dump_catalog", dump)
+    monkeypatch.setattr(run, "list_relations", lambda catalog: ())
+    settings, folder = Settings(home=tmp_path / "home", warehouse=f"file://{tmp_path}/warehouse"), tmp_path / "backup"
+    folder.mkdir()
+    (folder / run.DUMP).write_text("the former one")
+    if losses == 1:
+        assert make_backup(settings, folder).objects > 3
+        assert (folder / run.DUMP).read_text() == "dump 2"
+        return
+    with pytest.raises(
+        LakehouseError, match=r"1 objects went before they were copied, first .*fleeting.parquet: an erasure,"
+    ):
+        make_backup(settings, folder)
+    assert len(dumps) == run.TRIES
+    assert (folder / run.DUMP).read_text() == "the former one" and not list(folder.glob("*.new"))
 
 
 def test_an_object_that_was_cut_short_by_a_restore_is_written_again(table: Table, tmp_path: Path) -> None:

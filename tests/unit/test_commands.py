@@ -6,6 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cli.erase import erase
 from cli.ingest import ingest
 from cli.scaffold import scaffold
 from cli.stack import environment
@@ -13,6 +14,8 @@ from lakehouse.settings import load_settings
 from stack.inspect import inspect
 
 REFUSED = [
+    (erase, ["--repeat", "--end"], "give SOURCE.TABLE and the row's key"),
+    (erase, ["a.b", "id=1", "--end", "--dry-run"], "give SOURCE.TABLE and the row's key"),
     (ingest, ["retail", "--pause", "retail.stores"], "--pause names its tables as SOURCE.TABLE"),
     (ingest, ["--follow", "--json"], "leave out --json"),
     (ingest, ["--once", "--follow"], "give one of --once"),

@@ -1,26 +1,26 @@
 """Whose rows are erased, in which tables, and what becomes of a record: without any server."""
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
 import dagster as dg
 import pyarrow as pa
 import pytest
 
+from erasure import steps
 from erasure.lives import NEVER, Event, Life, lives_of
-from erasure.places import Place, derived_places, raw_place
+from erasure.places import Place
+from erasure.plan import Plan
 from erasure.proof import Finding, Look
 from erasure.records import MineInRecords
 from erasure.rows import Mine, repeated
-from erasure.subjects import parse_key
+from erasure.subjects import EVENT_COLUMNS, _events
+from erasure.tombstones import tombstone
 from ingestion.pgoutput.tuples import joined, split
-from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
-from lakehouse.errors import LakehouseError
-from lakehouse.manifest import load_manifest
-from lakehouse.policies import LoadPolicy, RawPolicy
-from lakehouse.settings import load_settings
-from lakehouse.vault import VaultPolicy, problems_of
+from ingestion.snapshot import Point, rows_at
 from orchestration.erasing import held
 from tests.unit import pgoutput_encode as wire
 
@@ -48,6 +48,30 @@ def test_lives_follow_key_changes_both_ways_and_stop_at_births_and_deaths() -> N
 def test_a_truncate_ends_a_life_and_an_unfinished_one_is_open() -> None:
     assert Life((8,), (0, 20, 1), (0, 25, 1)) in lives_of((7,), [*moved(7, 8, 20), Event(None, (0, 25, 0), "t")])
     assert Life((8,), (0, 20, 1), NEVER) in lives_of((7,), moved(7, 8, 20))
+
+
+def test_a_snapshot_of_all_rows_ends_the_lives_of_those_only_whom_it_does_not_show() -> None:
+    marker = Event(None, (0, 10, -1), "t", is_marker=True)
+    shown = [Event((7,), (0, 5, 0), "c"), marker, Event((7,), (0, 10, 3), "r"), *moved(7, 8, 20)]
+    assert Life((7,), (-1,), (0, 20, 1)) in lives_of((8,), shown), "what it was called before the snapshot too"
+    after = [*moved(7, 8, 5), marker, Event((8,), (0, 10, 3), "r")]
+    assert Life((8,), (0, 5, 1), NEVER) in lives_of((7,), after), "the source may still hold it"
+    assert Life((8,), (0, 5, 1), (0, 10, 0)) in lives_of((7,), after[:-1])
+    another = [Event((7,), (0, 5, 0), "c"), marker, Event((7,), (0, 11, 0), "c"), *moved(7, 8, 20)]
+    assert Life((7,), (0, 10, 0), (0, 20, 1)) in lives_of((8,), another)
+
+
+def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:
+    """The stream's truncate has a transaction."""
+    point = Point(10, "", datetime.now(UTC))
+    head, row = (rows_at(point, *given).to_pylist()[0] for given in (("t", -1, 1), ("r", 4, 1)))
+    others = {"id": 7, "_epoch": 0, "_old_key": None}
+    rows = pa.Table.from_pylist([{**head, **others}, {**row, **others}, {**head, **others, "_seq": 9, "_xid": 700}])
+    marker, restated, truncate = _events(rows.select(("id", *EVENT_COLUMNS)), ("id",), lambda texts: ())
+    assert [event.is_marker for event in (marker, restated, truncate)] == [True, False, False]
+    events = [marker, restated, *moved(7, 8, 20)]
+    assert Life((7,), (-1,), (0, 20, 1)) in lives_of((8,), events)
+    assert Life((7,), (0, 9, 10), (0, 20, 1)) in lives_of((8,), [*events, truncate])
 
 
 def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
@@ -112,72 +136,28 @@ def test_a_record_that_nobody_can_read_goes_only_if_it_names_the_subject() -> No
     assert mine.after(kept).column("message").to_pylist() == [b"I\0\0\0\1Nbroken Bo"]
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Declarations, dict[str, Any]]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKEHOUSE_HOME", str(tmp_path_factory.mktemp("home")))
-        settings = load_settings()
-        manifest = load_manifest(settings)
-        yield declarations_from(manifest, settings.dbt_project_dir), manifest
-
-
-def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[Declarations, dict[str, Any]]) -> None:
-    declarations, manifest = project
-    columns = {(n["schema"], n["alias"]): tuple(n["columns"]) for n in manifest["nodes"].values() if "alias" in n}
-    found = derived_places(declarations.source("retail").table("customers"), manifest, columns.get)
-    assert {(str(place), place.treatment) for place in found} == {
-        ("parsed.parsed_retail__customers", "empty"),
-        ("vault.sat_customer_pii", "collapse"),
-        ("vault.pit_customer", "rebuild"),
-        ("marts.dim_customer", "rebuild"),
-        ("marts.dim_customer_history", "rebuild"),
-    }
-    (satellite,) = (place for place in found if place.treatment == "collapse")
-    assert (satellite.key, satellite.hashdiff) == (("hk_customer",), "hd_customer_pii")
-
-
-def test_a_table_whose_rows_cannot_be_found_by_key_is_refused(project: tuple[Declarations, dict[str, Any]]) -> None:
-    declarations, manifest = project
-    with pytest.raises(LakehouseError, match=r"sat_customer_pii holds email of retail.customers, and neither its key"):
-        derived_places(
-            declarations.source("retail").table("customers"), manifest,
-            lambda name: ("email",) if name[1] == "sat_customer_pii" else None,
-        )  # fmt: skip
-
-
-def table(vault: dict[str, Any] | None = None, **raw: Any) -> RawTable:
-    return RawTable(
-        source="shop", name="people", description="", load=LoadPolicy(), maintenance=None, owners=(),
-        columns=tuple(Column(name=n, data_type=None, description="") for n in ("id", "name", "tier")),
-        raw=RawPolicy(relation="public.people", key=("id",), **raw),
-        vault=VaultPolicy.model_validate(vault) if vault else None,
-    )  # fmt: skip
-
-
-def test_a_raw_column_that_nobody_declared_counts_as_personal() -> None:
-    place = raw_place(table(personal=("name",)), ("_op",))
-    assert place.personal_among(("id", "name", "tier", "_op", "added_yesterday")) == ["name", "added_yesterday"]
-
-
-def test_personal_data_that_could_not_be_erased_is_a_mistake_with_a_code() -> None:
-    hub = {"hub": "person"}
-    mistakes = [
-        table({**hub, "satellites": {"a": {"columns": ["name", "tier"]}}}, personal=("name",)),
-        table({**hub, "satellites": {"a": {"columns": ["id", "name", "tier"], "personal": True}}}),
-        table({**hub, "references": {"tier": "tier"}, "satellites": {"a": ["name"]}}, personal=("tier",)),
-    ]
-    texts = [next(text for _, text in problems_of(mistake) if text.startswith("V8")) for mistake in mistakes]
-    assert texts == [
-        "V8: name is personal data: put it into a satellite with `personal: true`",
-        "V8: key column id is personal data, and a key cannot be erased",
-        "V8: tier is personal data, and a reference cannot be erased",
-    ]
-
-
-def test_a_subject_is_named_by_the_declared_key() -> None:
-    assert parse_key(table(personal=("name",)), ["id=a=b"]) == {"id": "a=b"}
-    with pytest.raises(LakehouseError, match="declares no personal data"):
-        parse_key(table(), ["id=1"])
+def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_holds_the_subject(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The run before this one may have emptied the tables below and been killed then; its tombstone was proved once."""
+    stone = tombstone("shop", "people", {"id": "4"})
+    mart = Mine(Place(("marts", "dim"), "rebuild", ("id",), frozenset()), (Life((4,)),))
+    built: list[str] = []
+    monkeypatch.setattr(steps, "open_io", lambda settings: None)
+    monkeypatch.setattr(steps, "look", lambda *given: Look())
+    monkeypatch.setattr(steps, "parts_of", lambda *given: [])
+    monkeypatch.setattr(steps.tombstones, "read", lambda *given: (replace(stone, done_at="2026-01-01"),))
+    monkeypatch.setattr(steps.tombstones, "keep", lambda *given: None)
+    monkeypatch.setattr(steps.tombstones, "condemned", lambda *given: set())
+    monkeypatch.setattr(steps.forget, "check_copies", lambda *given: None)
+    monkeypatch.setattr(steps.Erasing, "_prove", lambda *given: None)
+    monkeypatch.setattr(steps.Erasing, "_whole", lambda self, parts, erasure: built.extend(str(p.place) for p in parts))
+    people: Any = SimpleNamespace(source="shop", name="people")
+    plan = Plan(people, {(4,): (Life((4,)),)}, (), (mart,), 0, {})
+    writer: Any = SimpleNamespace(catalog=None)
+    erasing = steps.Erasing(cast(Any, None), writer, cast(Any, None), plan, lambda step: None)
+    assert erasing.run([{"id": "4"}]).left == []
+    assert built == ["marts.dim"]
 
 
 def test_the_check_fails_with_paths_and_never_with_values() -> None:

@@ -1,0 +1,53 @@
+"""What dbt's project does not know of, and an erasure therefore does not reach: tables whose model was renamed or
+removed, folders of tables that the catalog has lost. Nobody can say whose rows are there: they are named, not touched.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from erasure.places import lake_names
+from erasure.proof import Finding
+from lakehouse.declarations import RawTable
+from maintenance.lake import Lake, directory
+
+DROP = "dbt's project does not know this table, which may hold the subject: drop it, or declare it as a source of dbt"
+DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is just writing it"
+
+
+def strays(
+    lake: Lake, warehouse: str, manifest: Mapping[str, Any], table: RawTable, mine: Collection[tuple[str, str]]
+) -> list[Finding]:
+    """Unknown tables with personal columns, and folders of data without a table, in the schemas of the raw table and of
+    dbt's models. `mine` are known besides; pure."""
+    models = [node for node in manifest.get("nodes", {}).values() if node["resource_type"] == "model"]
+    schemas = {table.identifier[0], *(node["schema"] for node in models)}
+    known = {*mine, *((node["schema"], node["alias"]) for node in models)}
+    known |= {(source["schema"], source["identifier"]) for source in manifest.get("sources", {}).values()}
+    return [*_tables(lake, table, schemas, known), *_folders(lake, warehouse, schemas)]
+
+
+def _tables(
+    lake: Lake, table: RawTable, schemas: Collection[str], known: Collection[tuple[str, str]]
+) -> Iterator[Finding]:
+    personal = {name.lower() for name in lake_names(table, table.personal)}
+    for relation in lake.relations:
+        if relation.kind != "table" or relation.name.namespace not in schemas or relation.name in known:
+            continue
+        loaded = lake.tables.get(relation.name)  # of one that cannot be read nobody knows the columns
+        if loaded is None or personal & {field.name.lower() for field in loaded.schema().fields}:
+            yield Finding(str(relation.name), relation.location, 0, DROP)
+
+
+def _folders(lake: Lake, warehouse: str, schemas: Collection[str]) -> Iterator[Finding]:
+    root = directory(warehouse)
+    folders: Counter[str] = Counter()
+    for stored in lake.unowned:
+        parts = stored.path.removeprefix(root).split("/")
+        is_data = stored.path.endswith(".parquet") and not lake.is_staged(stored.path)
+        if is_data and len(parts) > 2 and parts[0].removesuffix(".db") in schemas:
+            folders["/".join(parts[:2])] += 1
+    for folder in sorted(folders):
+        yield Finding(folder, f"{root}{folder}/", 0, f"{folders[folder]} data files: {DELETE}")

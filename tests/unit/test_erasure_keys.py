@@ -1,0 +1,187 @@
+"""Keys as a user writes them, as the source prints them, as the lake holds them; and who is refused among many."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psycopg
+import pytest
+from pgoutput_record import scratch_database
+from throwaway_postgres import throwaway_postgres
+
+from erasure import run
+from erasure.lives import NEVER, Life
+from erasure.run import HOW_TO_END
+from erasure.steps import Erasure
+from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
+from erasure.tombstones import Tombstone
+from ingestion.describe import ColumnFacts, TableFacts, describe
+from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import LoadPolicy, RawPolicy
+
+KEPT = frozenset({"id"})
+
+
+def table(name: str = "people", *key: str) -> RawTable:
+    key = key or ("id",)
+    return RawTable(
+        source="shop", name=name, description="", load=LoadPolicy(), maintenance=None, owners=(),
+        columns=tuple(Column(name=n, data_type=None, description="") for n in (*key, "name")),
+        raw=RawPolicy(relation=f"public.{name}", key=key, personal=("name",)), vault=None,
+    )  # fmt: skip
+
+
+def shop(*tables: RawTable) -> Declarations:
+    return Declarations(sources=(Source(name="shop", description="", load=LoadPolicy(), tables=tables),))
+
+
+def column(type_oid: int, type_name: str, typmod: int = -1) -> TableFacts:
+    own = ColumnFacts("id", 1, type_name, type_oid, type_name, "b", typmod, type_oid, typmod, "")
+    return TableFacts(oid=1, filenode=1, relkind="r", replica_identity="d", key=("id",), columns=(own,))
+
+
+@pytest.mark.parametrize(
+    ("facts", "printed", "again"),
+    [
+        (column(16, "bool"), "t", "True"), (column(17, "bytea"), "\\x00ff", "\\x00ff"),
+        (column(23, "int4"), "-4", "-4"), (column(1082, "date"), "2024-02-29", "2024-02-29"),
+        (column(1083, "time"), "24:00:00", "24:00:00.000000"),
+        (column(1083, "time"), "01:02:03.000004", "01:02:03.000004"), (column(1042, "bpchar", 8), "ab  ", "ab  "),
+        (column(1114, "timestamp"), "2024-02-29 01:02:03.5", "2024-02-29 01:02:03.500000"),
+        (column(1184, "timestamptz"), "2024-02-29 01:02:03+00", "2024-02-29 01:02:03+00:00"),
+        (column(1700, "numeric", 4 + (10 << 16) + 2), "1.50", "1.50"), (column(25, "text"), "Ann", "Ann"),
+    ],
+)  # fmt: skip
+def test_a_key_of_the_lake_is_a_text_again_that_the_source_reads(facts: TableFacts, printed: str, again: str) -> None:
+    assert source_texts(table(), facts, typing_of(table(), facts)({"id": printed})) == {"id": again}
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[psycopg.Connection[Any]]:
+    with (
+        throwaway_postgres() as url,
+        scratch_database(url) as database,
+        psycopg.connect(database, autocommit=True, prepare_threshold=None) as c,
+    ):
+        c.execute("CREATE DOMAIN code AS varchar(4) CHECK (value <> 'no')")
+        c.execute("CREATE DOMAIN price AS numeric(6, 2)")
+        yield c
+
+
+def facts_of(source: psycopg.Connection[Any], kind: str, value: str) -> TableFacts:
+    """Of a table whose key is of this type, with one row."""
+    source.execute("DROP TABLE IF EXISTS people")
+    source.execute("DROP PUBLICATION IF EXISTS p")
+    source.execute(f"CREATE TABLE people (id {kind} PRIMARY KEY, name text)")
+    source.execute("INSERT INTO people VALUES (%s, 'Ann')", (value,))
+    source.execute("CREATE PUBLICATION p FOR TABLE people")
+    facts = describe(source, table(), "p")
+    return replace(facts, columns=tuple(replace(column, lake=column.name) for column in facts.columns))
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("kind", "written", "printed"),
+    [
+        ("int", "042", "42"), ("boolean", "true", "t"), ("char(4)", "ab", "ab  "), ("inet", "10.0.0.1", "10.0.0.1"),
+        ("cidr", "10.0.0.0/8", "10.0.0.0/8"), ("bytea", "\\x0aFF", "\\x0aff"), ("time", "24:00", "24:00:00"),
+        ("varchar(4)", "abcd", "abcd"), ("numeric(6,2)", "1.5", "1.50"), ("code", "abcd", "abcd"),
+        ("bit(3)", "101", "101"), ("time(0)", "01:02:03", "01:02:03"), ("text[]", "{a,b}", "{a,b}"),
+        ("uuid", "A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    ],
+)  # fmt: skip
+def test_a_key_is_printed_as_the_stream_prints_it_and_found_in_the_source_again(
+    source: psycopg.Connection[Any], kind: str, written: str, printed: str
+) -> None:
+    facts = facts_of(source, kind, written)
+    assert as_printed(source, table(), facts, {"id": written}) == {"id": printed}
+    found = source_texts(table(), facts, typing_of(table(), facts)({"id": printed}))
+    assert "still holds personal data of people" in (held_by_source(source, table(), facts, [found], KEPT) or "")
+    source.execute("UPDATE people SET name = NULL")
+    assert held_by_source(source, table(), facts, [found], KEPT) is None
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("kind", "there", "written", "message"),
+    [
+        ("varchar(4)", "Anna", "Annabel", r"id=Annabel is no character varying\(4\), which would hold Anna"),
+        ("code", "Anna", "Annabel", "value too long for type character varying"),
+        ("price", "1.01", "1.005", "id=1.005 is no price, which would hold 1.01"),
+        ("numeric(6,2)", "1.01", "1.005", r"id=1.005 is no numeric\(6,2\), which would hold 1.01"),
+        ("bit(3)", "100", "1", r"id=1 is no bit\(3\), which would hold 100"),
+        ("code", "Anna", "no", "violates check constraint"),
+        ("int", "1", "x", 'invalid input syntax for type integer: "x"'),
+    ],
+)
+def test_a_key_that_its_type_would_make_anothers_is_refused(
+    source: psycopg.Connection[Any], kind: str, there: str, written: str, message: str
+) -> None:
+    facts = facts_of(source, kind, there)
+    with pytest.raises(LakehouseError, match=rf"shop\.people: .*{message}"):
+        as_printed(source, table(), facts, {"id": written})
+
+
+@pytest.fixture
+def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
+    """Keys by run of the steps; the source holds 5, and 70, which 7 became."""
+    ran: list[list[dict[str, str]]] = []
+
+    def steps(settings: Any, writer: Any, states: Any, plan: Any, say: Any) -> Any:
+        def act(keys: list[dict[str, str]]) -> Erasure:
+            assert [str(key) for (key,) in plan.lives] == [key["id"] for key in keys]
+            ran.append(keys)
+            return Erasure([key["id"] for key in keys])
+
+        return SimpleNamespace(run=act)
+
+    def plan_of(settings: Any, catalog: Any, manifest: Any, table: RawTable, facts: Any, keys: Any) -> run.Plan:
+        lives = {(int(key["id"]),): (Life((int(key["id"]),)),) for key in keys}
+        if (7,) in lives:
+            lives[(7,)] += (Life((70,), (0, 1, 1), NEVER), Life((71,), (0, 1, 1), (0, 2, 1)))
+        return run.Plan(table, lives, (), (), 0, {})
+
+    def held(source: Any, table: RawTable, facts: Any, keys: Any, kept: Any) -> str | None:
+        return next((f"held {key['id']}" for key in keys if key["id"] in ("5", "70", "71")), None)
+
+    def printed(source: Any, table: RawTable, facts: Any, key: dict[str, str]) -> dict[str, str]:
+        if not key["id"].isdigit():
+            raise LakehouseError(f"{key['id']} is no number")
+        return key
+
+    stones = [Tombstone("shop", name, {"id": n}, "", "") for name, n in
+              [("gone", "1"), ("orders", "5"), *(("people", n) for n in ("5", "6", "7", "x", "8"))]]  # fmt: skip
+    monkeypatch.setattr(run, "connect_source", lambda *given: nullcontext())
+    monkeypatch.setattr(run, "up_to_date_alone", lambda *given: nullcontext(SimpleNamespace(catalog=None)))
+    monkeypatch.setattr(run.state, "connect_catalog", lambda *given: nullcontext())
+    monkeypatch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=column(23, "int4")))
+    monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
+    for name, stub in {"Erasing": steps, "make_plan": plan_of, "held_by_source": held, "as_printed": printed}.items():
+        monkeypatch.setattr(run, name, stub)
+    return ran
+
+
+def test_one_who_is_in_the_source_again_is_in_nobody_elses_way(erased: list[list[dict[str, str]]]) -> None:
+    declared = shop(table(), table("orders"))
+    done, problems = run.repeat(cast(Any, None), declared, {})
+    assert erased == [[{"id": "6"}, {"id": "8"}]]
+    assert [erasure.subjects for erasure in done] == [["6", "8"]]
+    assert problems == [
+        "raw_shop.gone is declared no longer: declare it, or drop it",
+        "shop.orders id=5: held 5",
+        "x is no number",
+        "shop.people id=5: held 5",
+        "shop.people id=7: held 70",
+        HOW_TO_END,
+    ]
+
+
+def test_one_alone_who_is_in_the_source_is_refused(erased: list[list[dict[str, str]]]) -> None:
+    declared = shop(table())
+    for key, reason in (("id=5", "held 5"), ("id=7", "held 70"), ("id=x", "no number")):
+        with pytest.raises(LakehouseError, match=reason):
+            run.erase(cast(Any, None), declared, {}, "shop.people", [key])
+    assert erased == []

@@ -1,0 +1,173 @@
+"""Which tables hold a subject, by the declaration and dbt's graph, and what nobody knows of: without any server."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from erasure.places import derived_places, raw_place
+from erasure.strays import strays
+from erasure.subjects import parse_key
+from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
+from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
+from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.settings import load_settings
+from lakehouse.vault import VaultPolicy, problems_of
+from maintenance.lake import Lake, Relation, StoredObject, _group
+from maintenance.outcome import TableName
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Declarations, dict[str, Any]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LAKEHOUSE_HOME", str(tmp_path_factory.mktemp("home")))
+        settings = load_settings()
+        manifest = load_manifest(settings)
+        yield declarations_from(manifest, settings.dbt_project_dir), manifest
+
+
+def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[Declarations, dict[str, Any]]) -> None:
+    declarations, manifest = project
+    columns = {(n["schema"], n["alias"]): tuple(n["columns"]) for n in manifest["nodes"].values() if "alias" in n}
+    found = derived_places(declarations.source("retail").table("customers"), manifest, columns.get)
+    assert {(str(place), place.treatment) for place in found} == {
+        ("parsed.parsed_retail__customers", "empty"),
+        ("vault.sat_customer_pii", "collapse"),
+        ("vault.pit_customer", "rebuild"),
+        ("marts.dim_customer", "rebuild"),
+        ("marts.dim_customer_history", "rebuild"),
+    }
+    (satellite,) = (place for place in found if place.treatment == "collapse")
+    assert (satellite.key, satellite.hashdiff) == (("hk_customer",), "hd_customer_pii")
+
+
+def test_a_table_whose_rows_cannot_be_found_by_key_is_refused(project: tuple[Declarations, dict[str, Any]]) -> None:
+    declarations, manifest = project
+    with pytest.raises(
+        LakehouseError,
+        match=r"sat_customer_pii holds email of retail.customers, and nothing that .* give it hk_customer, or let dbt",
+    ):
+        derived_places(
+            declarations.source("retail").table("customers"), manifest,
+            lambda name: ("email",) if name[1] == "sat_customer_pii" else None,
+        )  # fmt: skip
+
+
+def below(*models: tuple[str, str, str]) -> dict[str, Any]:
+    """A graph of models (folder, name, materialization), each reading the one before it, the first the raw table."""
+    nodes: dict[str, Any] = {}
+    parent = "source.shop.people"
+    for folder, name, kind in models:
+        nodes[f"model.{name}"] = {
+            "resource_type": "model", "name": name, "schema": folder, "alias": name, "fqn": ["lakehouse", folder, name],
+            "config": {"materialized": kind}, "depends_on": {"nodes": [parent]}, "original_file_path": f"{name}.sql",
+        }  # fmt: skip
+        parent = f"model.{name}"
+    return {"nodes": nodes, "sources": {"source.shop.people": {"source_name": "shop", "name": "people"}}}
+
+
+PARSED = ("parsed", "parsed_people", "append_only")
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "key"),
+    [
+        (("hk_person", "id", "name"), "append_only", ("hk_person",)),
+        (("hk_person", "id", "name"), "rebuilt_table", ("hk_person",)),
+        (("id", "name"), "rebuilt_table", ("id",)),
+        (("hk_order", "id", "name"), "rebuilt_table", ()),
+        (("hk_order", "hk_person", "id", "name"), "append_only", ("hk_person",)),
+    ],
+)
+def test_a_hash_key_finds_the_subject_before_a_column_that_is_called_as_its_key(
+    columns: tuple[str, ...], kind: str, key: tuple[str, ...]
+) -> None:
+    """42 is a person's number, and an order's that names the person."""
+    people = table({"hub": "person", "satellites": {"a": {"columns": ["name"], "personal": True}}})
+    there = {("parsed", "parsed_people"): ("id", "name"), ("marts", "orders"): columns}
+    parsed, orders = derived_places(people, below(PARSED, ("marts", "orders", kind)), there.get)
+    assert (parsed.key, orders.key) == (("id",), key)
+
+
+@pytest.mark.parametrize("columns", [("id", "name"), ("hk_order", "id", "name")])
+def test_an_appended_table_beyond_the_layers_that_keep_names_is_refused_without_a_hash_key(
+    columns: tuple[str, ...],
+) -> None:
+    view, orders = ("marts", "renamed", "view"), ("vault", "orders", "append_only")
+    with pytest.raises(LakehouseError, match=r"orders.sql: orders holds name .* tells whose: let dbt build it whole"):
+        derived_places(table(personal=("name",)), below(PARSED, view, orders), {("vault", "orders"): columns}.get)
+
+
+def lake_of(tables: dict[str, tuple[str, ...] | None], files: list[str], staged: tuple[str, ...] = ()) -> Lake:
+    """A lake of tables with columns (None: the metadata cannot be read), each with a file, and of other files."""
+    names = {TableName(*name.split(".")): columns for name, columns in tables.items()}
+    relations = tuple(Relation(n, "table", f"s3://w/{n.namespace}/{n.name}-1/metadata/0.json") for n in names)
+    paths = [*files, *(f"{relation.location}data/a.parquet" for relation in relations)]
+    objects = tuple(StoredObject(path, 1, datetime.now(UTC)) for path in paths)
+
+    def loaded(columns: tuple[str, ...]) -> Any:
+        return SimpleNamespace(schema=lambda: SimpleNamespace(fields=[SimpleNamespace(name=name) for name in columns]))
+
+    readable = {name: loaded(columns) for name, columns in names.items() if columns is not None}
+    return Lake(objects, staged, relations, readable, _group(objects, {r.location for r in relations}))
+
+
+def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() -> None:
+    people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
+    lake = lake_of(
+        {
+            "raw_shop.people": ("id", "name"), "raw_shop.people_before": ("id", "name"), "meta.spool": ("name",),
+            "parsed.parsed_people": ("id", "name"), "vault.sat_pii": ("hk_person", "Name"), "marts.seen": ("tier",),
+            "marts.broken": None, "marts.known": ("name",), "elsewhere.people": ("name",), "marts.orders": ("name",),
+        },
+        ["s3://w/marts/orders-0/data/a.parquet", "s3://w/marts/orders-0/data/b.parquet", "s3://w/erasures/1.json",
+         "s3://w/marts/empty-0/metadata/0.json", "s3://w/raw_shop/coming/data/a.parquet", "s3://w/meta/x/a.parquet"],
+        ("s3://w/raw_shop/coming/",),
+    )  # fmt: skip
+    manifest = below(PARSED, ("marts", "orders", "rebuilt_table"), ("vault", "renamed", "append_only"))
+    manifest["sources"]["known"] = {"schema": "marts", "identifier": "known"}
+    manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
+    found = {finding.table: finding for finding in strays(lake, "s3://w", manifest, people, ())}
+    assert set(found) == {"raw_shop.people_before", "vault.sat_pii", "marts.broken", "marts/orders-0"}
+    assert "drop it" in found["vault.sat_pii"].why and found["marts/orders-0"].path == "s3://w/marts/orders-0/"
+    assert found["marts/orders-0"].why.startswith("2 data files") and "delete the folder" in found["marts/orders-0"].why
+    mine = {("raw_shop", "people"), ("raw_shop", "people_before")}
+    assert [f.table for f in strays(lake, "s3://w", {}, people, mine)] == []
+
+
+def table(vault: dict[str, Any] | None = None, **raw: Any) -> RawTable:
+    return RawTable(
+        source="shop", name="people", description="", load=LoadPolicy(), maintenance=None, owners=(),
+        columns=tuple(Column(name=n, data_type=None, description="") for n in ("id", "name", "tier")),
+        raw=RawPolicy(relation="public.people", key=("id",), **raw),
+        vault=VaultPolicy.model_validate(vault) if vault else None,
+    )  # fmt: skip
+
+
+def test_a_raw_column_that_nobody_declared_counts_as_personal() -> None:
+    place = raw_place(table(personal=("name",)), ("_op",))
+    assert place.personal_among(("id", "name", "tier", "_op", "added_yesterday")) == ["name", "added_yesterday"]
+
+
+def test_personal_data_that_could_not_be_erased_is_a_mistake_with_a_code() -> None:
+    hub = {"hub": "person"}
+    mistakes = [
+        table({**hub, "satellites": {"a": {"columns": ["name", "tier"]}}}, personal=("name",)),
+        table({**hub, "satellites": {"a": {"columns": ["id", "name", "tier"], "personal": True}}}),
+        table({**hub, "references": {"tier": "tier"}, "satellites": {"a": ["name"]}}, personal=("tier",)),
+    ]
+    texts = [next(text for _, text in problems_of(mistake) if text.startswith("V8")) for mistake in mistakes]
+    assert texts == [
+        "V8: name is personal data: put it into a satellite with `personal: true`",
+        "V8: key column id is personal data, and a key cannot be erased",
+        "V8: tier is personal data, and a reference cannot be erased",
+    ]
+
+
+def test_a_subject_is_named_by_the_declared_key() -> None:
+    assert parse_key(table(personal=("name",)), ["id=a=b"]) == {"id": "a=b"}
+    with pytest.raises(LakehouseError, match="declares no personal data"):
+        parse_key(table(), ["id=1"])
