@@ -61,7 +61,8 @@ def make_plan(
     keys: Iterable[dict[str, str]],
 ) -> Plan:
     """Finds the subjects' lives and the tables. Raises LakehouseError for a key that the lake has never seen."""
-    raw, typed = catalog.load_table(table.identifier), typing_of(table, facts)
+    raw = catalog.load_table(table.identifier)
+    typed = typing_of(table, facts, raw.properties)
     place = raw_place(table, tuple(name for name, _, _ in METADATA))
     source_kept = frozenset(c.name for c in facts.columns if place.kept is not None and c.lake in place.kept)
     by_key = {typed(key): key for key in keys}

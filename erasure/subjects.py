@@ -17,6 +17,7 @@ from erasure.places import Place, lake_names
 from erasure.rows import POSITION, Mine
 from ingestion.describe import ColumnFacts, TableFacts
 from ingestion.evolve import source_type
+from ingestion.former_names import names_of
 from ingestion.types import convert
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -110,12 +111,20 @@ def held_by_source(
     return None
 
 
-def typing_of(table: RawTable, facts: TableFacts) -> Callable[[Mapping[str, str]], Key]:
-    """A function from a key's texts, by source column, to the values that the lake holds."""
+def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> Callable[[Mapping[str, str]], Key]:
+    """A function from a key's texts, by source column, to the values that the lake holds.
+
+    Rows name a key's columns as they were called then; the raw table's `properties` tell how.
+    """
     columns = _columns(facts)
+    called = {name: (name, *(c.name for c in names_of(columns[name].lake, properties))) for name in table.key}
 
     def typed(texts: Mapping[str, str]) -> Key:
-        values = (convert(pa.array([texts[name]], pa.string()), source_type(columns[name])) for name in table.key)
+        held = (texts[next((name for name in called[column] if name in texts), column)] for column in table.key)
+        values = (
+            convert(pa.array([text], pa.string()), source_type(columns[name]))
+            for name, text in zip(table.key, held, strict=True)
+        )
         return tuple(value.array[0].as_py() for value in values)
 
     return typed

@@ -18,6 +18,7 @@ from erasure.steps import Erasure
 from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
 from erasure.tombstones import Tombstone
 from ingestion.describe import ColumnFacts, TableFacts, describe
+from ingestion.former_names import FORMERLY
 from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import LoadPolicy, RawPolicy
@@ -39,7 +40,7 @@ def shop(*tables: RawTable) -> Declarations:
 
 
 def column(type_oid: int, type_name: str, typmod: int = -1) -> TableFacts:
-    own = ColumnFacts("id", 1, type_name, type_oid, type_name, "b", typmod, type_oid, typmod, "")
+    own = ColumnFacts("id", 1, type_name, type_oid, type_name, "b", typmod, type_oid, typmod, "", lake="id")
     return TableFacts(oid=1, filenode=1, relkind="r", replica_identity="d", key=("id",), columns=(own,))
 
 
@@ -56,7 +57,12 @@ def column(type_oid: int, type_name: str, typmod: int = -1) -> TableFacts:
     ],
 )  # fmt: skip
 def test_a_key_of_the_lake_is_a_text_again_that_the_source_reads(facts: TableFacts, printed: str, again: str) -> None:
-    assert source_texts(table(), facts, typing_of(table(), facts)({"id": printed})) == {"id": again}
+    assert source_texts(table(), facts, typing_of(table(), facts, {})({"id": printed})) == {"id": again}
+
+
+def test_an_old_key_is_read_by_the_name_that_its_column_had_then() -> None:
+    typed = typing_of(table(), column(23, "int4"), {f"{FORMERLY}id": "number\t2026-05-04 12:00:00.000000 UTC"})
+    assert typed({"number": "4"}) == typed({"id": "4"}) == (4,)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +104,7 @@ def test_a_key_is_printed_as_the_stream_prints_it_and_found_in_the_source_again(
 ) -> None:
     facts = facts_of(source, kind, written)
     assert as_printed(source, table(), facts, {"id": written}) == {"id": printed}
-    found = source_texts(table(), facts, typing_of(table(), facts)({"id": printed}))
+    found = source_texts(table(), facts, typing_of(table(), facts, {})({"id": printed}))
     assert "still holds personal data of people" in (held_by_source(source, table(), facts, [found], KEPT) or "")
     source.execute("UPDATE people SET name = NULL")
     assert held_by_source(source, table(), facts, [found], KEPT) is None
