@@ -96,6 +96,9 @@ class ReferenceDecoder:
 
     def on_M(self, reader: Reader) -> None: ...
 
+    def on_A(self, reader: Reader) -> None:
+        """Of a transaction that nothing was sent of: Postgres 18 tells every reader."""
+
     def on_R(self, reader: Reader) -> None:
         oid, schema, name, identity = reader.integer(4), reader.string(), reader.string(), reader.take(1).decode()
         columns = []
