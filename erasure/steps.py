@@ -90,18 +90,19 @@ class Erasing:
             kept = [part for part in plan.raw if isinstance(part, MineInRecords)]
             seen.findings += look(io, parts_of(self.catalog, kept)).findings
         concerned = {finding.table for finding in seen.findings} | self._condemned(plan.parts)
-        for name in concerned:
+        whole = [part for part in plan.derived if part.place.treatment == "rebuild"]
+        rebuilt = whole if concerned or any(stone.done_at is None for stone in stones) else []
+        for name in sorted(concerned | {str(part.place) for part in rebuilt}):
             forget.check_references(self._load(name))
         forget.check_copies(self.catalog, [part.place.identifier for part in plan.parts])
         tombstones.keep(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
         self._raw([part for part in plan.raw if str(part.place) in concerned], erasure)
-        whole = [part for part in plan.derived if part.place.treatment == "rebuild"]
         for part in plan.derived:
             if part not in whole and str(part.place) in concerned:
                 await_readers(self.settings)
                 self._derived(part, erasure)
-        if whole and (concerned or any(stone.done_at is None for stone in stones)):
-            self._whole(whole, erasure)
+        if rebuilt:
+            self._whole(rebuilt, erasure)
         self._prove(io, plan.parts, seen.values, erasure)
         if not erasure.left:
             now = datetime.now(UTC).isoformat(timespec="seconds")
