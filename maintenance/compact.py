@@ -8,9 +8,9 @@ Trino's `optimize` has one commit, no z-order, and leaves the order to the table
 tables that Spark refuses to read (see `engine`), in the partitions that need it.
 
 A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
-the groups that were committed stay, the rest is planned anew after a pause, a few times. Spark looks for such commits
-along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long as one
-takes (see `lakehouse.rewriting`).
+the groups that were committed stay, the rest is planned anew after a pause, a few times. The engines look for such
+commits along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long
+as one takes (see `lakehouse.rewriting`).
 """
 
 from __future__ import annotations
@@ -90,13 +90,13 @@ def _until_committed(session: Session, table: TableName, rule: CompactPolicy) ->
 def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     """What is worth it by now; returns how many files could not be replaced because of other writers."""
     failed, loaded = 0, session.catalog.load_table(table)
-    if spark_reads(loaded):
-        try:
+    try:
+        if spark_reads(loaded):
             failed = _by_spark(session, table, rule, loaded)
-        finally:
-            _let_go(session, table)
-    else:
-        _by_trino(session, table, rule, plan_for(loaded, rule))
+        else:
+            _by_trino(session, table, rule, loaded)
+    finally:
+        _let_go(session, table)
     if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
         files = measure(loaded).files or 0
         session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
@@ -125,13 +125,14 @@ def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: T
     return failed
 
 
-def _by_trino(session: Session, table: TableName, rule: CompactPolicy, plan: Plan) -> None:
+def _by_trino(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> None:
     """Merges small files; where there are delete files, all that those refer to as well, in the whole table."""
+    plan, size = plan_for(loaded, rule), f"{rule.target_file_size_mb}MB"
     threshold = f"{int(SMALL * rule.target_file_size_mb * MEGABYTE)}B"
     statement = f"ALTER TABLE {relation(*table)} EXECUTE optimize(file_size_threshold => {literal(threshold)})"
-    wheres = [""] if plan.deletes else [_condition(part) for part in _portions(plan.merged, _small)]
-    for where in wheres:
-        size = f"{rule.target_file_size_mb}MB"
+    calls = [(_condition(part), sum(map(_small, part))) for part in _portions(plan.merged, _small)]
+    for where, moved in [("", measure(loaded).bytes or 0)] if plan.deletes else calls:
+        _hold(session, table, moved)
         session.trino(f"{statement} WHERE {where}" if where else statement, target_max_file_size=size)
 
 
