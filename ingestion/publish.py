@@ -35,6 +35,7 @@ from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.retry import until_answered
 from lakehouse.rewriting import needed_since
 from lakehouse.settings import Settings
+from lakehouse.statistics import carry
 
 CUTS = ("meta", "cuts")
 CUTS_SCHEMA = Schema(
@@ -203,7 +204,9 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
         for file in begun.append.data_files:
             update.append_data_file(file)
     if surplus := surplus_snapshots(table.metadata, max_snapshots, time.time_ns() // 1_000_000):
+        statistics = carry(table.metadata, frozenset(surplus))
         ExpireSnapshots(transaction).by_ids(surplus).commit()
+        transaction._apply(statistics)
     staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)

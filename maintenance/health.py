@@ -176,6 +176,6 @@ def _changed_since(lake: Lake, name: TableName, limit: datetime) -> bool:
 def _statistics(session: Session, table: Table, policy: MaintenancePolicy) -> dict[str, Any]:
     if policy.statistics is None:
         return {}
-    share, described = unanalyzed_share(table)
-    age = (session.now.timestamp() * 1000 - described.timestamp_ms) / 3_600_000 if described else None
+    share, made_ms = unanalyzed_share(table)
+    age = None if made_ms is None else (session.now.timestamp() * 1000 - made_ms) / 3_600_000
     return {"unanalyzed_share": share, "statistics_age_hours": age}
