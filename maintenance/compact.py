@@ -38,13 +38,14 @@ if TYPE_CHECKING:
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
 MAX_COMMITS = 10  # of one procedure: groups are committed together in so many portions
+EXACT_COMMITS = 2  # one that fails is only logged by default; of more, Spark miscounts those that were to be made
 COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
 GROUP_FILES = 16  # target sizes that are merged in one group
 PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
 SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slower loses the snapshots since it began
 CONFLICTS = (
     "CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR",
-    "of other writers in a row",
+    "of other writers in a row", "rewrite commits failed",
 )  # fmt: skip
 
 
@@ -218,15 +219,17 @@ def _rewrite_data(
 ) -> int:
     """Rewrites about `size` bytes; returns how many files could not be replaced because of other writers."""
     _hold(session, table, size)
-    target = rule.target_file_size_mb * MEGABYTE
+    target, commits = rule.target_file_size_mb * MEGABYTE, min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)
     options = {
         "target-file-size-bytes": str(target),
         "min-input-files": str(rule.min_input_files),
         "partial-progress.enabled": "true",
-        "partial-progress.max-commits": str(min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)),
+        "partial-progress.max-commits": str(commits),
         "remove-dangling-deletes": str("delete-file-threshold" in more).lower(),
         **more,
     }
+    if commits <= EXACT_COMMITS:
+        options["partial-progress.max-failed-commits"] = "0"
     if not order_of(rule):
         options["max-file-group-size-bytes"] = str(GROUP_FILES * target)
     pairs = ", ".join(f"{spark_literal(text)}" for pair in options.items() for text in pair)

@@ -1,5 +1,6 @@
 """A compaction beside an ingestion that publishes each second: the snapshots since it began stay until it has ended."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from ingestion.publish import surplus_snapshots
 from lakehouse.commit import commit_on
 from lakehouse.policies import CompactPolicy
 from lakehouse.rewriting import REWRITING, needed_since, rewriting
-from maintenance.compact import BYTES_AT_ONCE, PARTITIONS_AT_ONCE, _portions, _rewrite
+from maintenance.compact import BYTES_AT_ONCE, PARTITIONS_AT_ONCE, _portions, _rewrite, _until_committed
 from maintenance.figures import history
 from maintenance.layout import Partition
 from maintenance.outcome import TableName
@@ -85,6 +86,25 @@ def test_during_each_call_of_a_compaction_the_line_of_snapshots_stays_whole(
     error = compact(catalog, name, call)
     assert error is end and began == [table.metadata.last_sequence_number]
     assert REWRITING not in catalog.load_table(name).properties
+
+
+def test_a_commit_that_spark_would_only_log_is_a_conflict_and_made_again(
+    catalog: SqlCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as done, and nothing was."""
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    name, calls = TableName("vault", "hub"), list[str]()
+    make(catalog, name, appends=4)
+
+    def call(procedure: str, arguments: str, files: int) -> list[Any]:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise RuntimeError("partial-progress.enabled is true but 1 rewrite commits failed. This is more than …")
+        return [SimpleNamespace(failed_data_files_count=0)]
+
+    session: Any = SimpleNamespace(catalog=catalog, call=call)
+    assert _until_committed(session, name, RULE) == 1
+    assert "'partial-progress.max-failed-commits', '0'" in calls[0]
 
 
 def test_a_table_that_ingestion_does_not_write_gets_no_commit_more(catalog: SqlCatalog) -> None:
