@@ -96,12 +96,12 @@ class Erasing:
             kept = [part for part in plan.raw if isinstance(part, MineInRecords)]
             seen.findings += look(io, parts_of(self.catalog, kept)).findings
         concerned = {finding.table for finding in seen.findings} | self._condemned(plan.parts)
-        for name in concerned:
+        whole = [part for part in plan.derived if part.place.treatment == "rebuild"]
+        for name in sorted(concerned | {str(part.place) for part in whole}):
             forget.check_references(self._load(name))
         forget.check_copies(self.catalog, [part.place.identifier for part in plan.parts])
         tombstones.keep(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
         self._raw([part for part in plan.raw if str(part.place) in concerned], erasure)
-        whole = [part for part in plan.derived if part.place.treatment == "rebuild"]
         for part in plan.derived:
             if part not in whole and str(part.place) in concerned:
                 await_readers(self.settings)

@@ -5,6 +5,7 @@ and swaps the metadata pointers, in sorted order so that two publishes cannot de
 committed first) rolls all of it back, and everything is staged again on the new state.
 """
 
+import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,7 +33,9 @@ from lakehouse.commit import move_pointer
 from lakehouse.errors import LakehouseError
 from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.retry import until_answered
+from lakehouse.rewriting import needed_since
 from lakehouse.settings import Settings
+from lakehouse.statistics import carry
 
 CUTS = ("meta", "cuts")
 CUTS_SCHEMA = Schema(
@@ -200,8 +203,10 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
     with begun.update as update:
         for file in begun.append.data_files:
             update.append_data_file(file)
-    if surplus := surplus_snapshots(table.metadata, max_snapshots):
+    if surplus := surplus_snapshots(table.metadata, max_snapshots, time.time_ns() // 1_000_000):
+        statistics = carry(table.metadata, frozenset(surplus))
         ExpireSnapshots(transaction).by_ids(surplus).commit()
+        transaction._apply(statistics)
     staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)
@@ -240,17 +245,20 @@ def _stage_cut(
     return [_stage(catalog, _begin(table, append), settings.ingestion.max_snapshots)]
 
 
-def surplus_snapshots(metadata: TableMetadata, most: int) -> list[int]:
+def surplus_snapshots(metadata: TableMetadata, most: int, now_ms: int) -> list[int]:
     """The oldest snapshots that are not tagged, once there are more than `most`: half of them go, and not one by one.
 
     Every publish writes the whole metadata file, so a table that gets one each second would slow down without end. No
-    row goes with them: these tables are appended to. Their manifest lists are left to orphan removal.
+    row goes with them: these tables are appended to. Their manifest lists are left to orphan removal. What a rewrite
+    needs stays until that has ended; then no more than `most` go at a time, for PyIceberg compares each with all.
     """
     if len(metadata.snapshots) <= most:
         return []
     named = {ref.snapshot_id for ref in metadata.refs.values()}
-    ordered = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)
-    return [s.snapshot_id for s in ordered[: len(ordered) - most // 2] if s.snapshot_id not in named]
+    since = needed_since(metadata, now_ms)
+    numbered = sorted((s.sequence_number or 0, s.snapshot_id) for s in metadata.snapshots)
+    old = numbered[: len(numbered) - most // 2]
+    return [i for number, i in old if i not in named and (since is None or number < since)][:most]
 
 
 def _current_snapshot(table: Table) -> int:

@@ -7,6 +7,7 @@ again.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pyiceberg.catalog.sql import IcebergTables
@@ -14,11 +15,32 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lakehouse.errors import LakehouseError
+
 if TYPE_CHECKING:
     import psycopg
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate
+
+MAX_CONFLICTS = 20
+
+
+def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
+    """Commits what `change` makes of the table as it is, looking again after other writers; None is nothing to do.
+
+    Raises LakehouseError when others commit all the time.
+    """
+    for _ in range(MAX_CONFLICTS):
+        loaded = catalog.load_table(name)
+        if (made := change(loaded)) is None:
+            return
+        try:
+            commit_on(catalog, loaded, (made,))
+        except CommitFailedException:
+            continue
+        return
+    raise LakehouseError(f"{'.'.join(name)}: {MAX_CONFLICTS} commits of other writers in a row; run it again")
 
 
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:

@@ -8,18 +8,21 @@ Trino's `optimize` has one commit, no z-order, and leaves the order to the table
 tables that Spark refuses to read (see `engine`), in the partitions that need it.
 
 A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
-the groups that were committed stay, the rest is planned anew after a pause, a few times.
+the groups that were committed stay, the rest is planned anew after a pause, a few times. The engines look for such
+commits along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long
+as one takes (see `lakehouse.rewriting`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog import DATA_OPERATIONS
-from lakehouse.commit import commit_on
+from lakehouse.commit import commit_on, until_committed
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
+from lakehouse.rewriting import REWRITING, rewriting
 from lakehouse.sql import literal, relation, spark_ident, spark_literal, spark_relation
 from maintenance.action import action
 from maintenance.engine import followed, spark_reads
@@ -30,14 +33,20 @@ from maintenance.session import DATA, Session
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
 
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
 MAX_COMMITS = 10  # of one procedure: groups are committed together in so many portions
+EXACT_COMMITS = 2  # one that fails is only logged by default; of more, Spark miscounts those that were to be made
 COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
 GROUP_FILES = 16  # target sizes that are merged in one group
-PARTITIONS_AT_ONCE = 100
-CONFLICTS = ("CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR")
+PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
+SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slower loses the snapshots since it began
+CONFLICTS = (
+    "CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR",
+    "of other writers in a row", "rewrite commits failed",
+)  # fmt: skip
 
 
 @action(NAME)
@@ -82,10 +91,13 @@ def _until_committed(session: Session, table: TableName, rule: CompactPolicy) ->
 def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     """What is worth it by now; returns how many files could not be replaced because of other writers."""
     failed, loaded = 0, session.catalog.load_table(table)
-    if spark_reads(loaded):
-        failed = _by_spark(session, table, rule, loaded)
-    else:
-        _by_trino(session, table, rule, plan_for(loaded, rule))
+    try:
+        if spark_reads(loaded):
+            failed = _by_spark(session, table, rule, loaded)
+        else:
+            _by_trino(session, table, rule, loaded)
+    finally:
+        _let_go(session, table)
     if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
         files = measure(loaded).files or 0
         session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
@@ -98,28 +110,30 @@ def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: T
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
         loaded = _begin_order(session, loaded, rule)
         plan = plan_for(loaded, rule)
-    for part in _portions(plan.sorted):
-        size = sum(partition.bytes for partition in part)
+    for part in _portions(plan.sorted, _whole):
+        size = sum(map(_whole, part))
         failed += _rewrite_data(session, table, rule, _condition(part), size, {"rewrite-all": "true"})
     if plan.delete_files == "apply":
         size = measure(loaded).bytes or 0
         failed += _rewrite_data(session, table, rule, "", size, {"delete-file-threshold": "1"})
     else:
-        for part in _portions(plan.merged):
-            size = sum(sum(partition.off) for partition in part)
+        for part in _portions(plan.merged, _small):
+            size = sum(map(_small, part))
             failed += _rewrite_data(session, table, rule, _condition(part), size, {})
     if plan.delete_files == "merge":
+        _hold(session, table, 0)
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
     return failed
 
 
-def _by_trino(session: Session, table: TableName, rule: CompactPolicy, plan: Plan) -> None:
+def _by_trino(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> None:
     """Merges small files; where there are delete files, all that those refer to as well, in the whole table."""
+    plan, size = plan_for(loaded, rule), f"{rule.target_file_size_mb}MB"
     threshold = f"{int(SMALL * rule.target_file_size_mb * MEGABYTE)}B"
     statement = f"ALTER TABLE {relation(*table)} EXECUTE optimize(file_size_threshold => {literal(threshold)})"
-    wheres = [""] if plan.deletes else [_condition(part) for part in _portions(plan.merged)]
-    for where in wheres:
-        size = f"{rule.target_file_size_mb}MB"
+    calls = [(_condition(part), sum(map(_small, part))) for part in _portions(plan.merged, _small)]
+    for where, moved in [("", measure(loaded).bytes or 0)] if plan.deletes else calls:
+        _hold(session, table, moved)
         session.trino(f"{statement} WHERE {where}" if where else statement, target_max_file_size=size)
 
 
@@ -140,10 +154,55 @@ def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
     return commit_on(session.catalog, table, (SetPropertiesUpdate(updates={CLUSTERED: value}),))
 
 
-def _portions(partitions: Sequence[Partition]) -> Iterator[Sequence[Partition]]:
+def _hold(session: Session, table: TableName, size: int) -> None:
+    """Has ingestion keep all snapshots from now on, for as long as it may take to rewrite so many bytes."""
+    from pyiceberg.table.update import SetPropertiesUpdate
+
+    until = time.time() + SLOWEST_SECONDS + size / SLOWEST_BYTES_A_SECOND
+
+    def change(loaded: Table) -> TableUpdate:
+        return SetPropertiesUpdate(updates=rewriting(loaded.metadata, int(until * 1000)))
+
+    if _is_published(table):
+        until_committed(session.catalog, table, change)
+
+
+def _let_go(session: Session, table: TableName) -> None:
+    """Ends that, also what a killed run left."""
+    from pyiceberg.table.update import RemovePropertiesUpdate
+
+    def change(loaded: Table) -> TableUpdate | None:
+        return RemovePropertiesUpdate(removals=[REWRITING]) if REWRITING in loaded.properties else None
+
+    if _is_published(table):
+        until_committed(session.catalog, table, change)
+
+
+def _is_published(table: TableName) -> bool:
+    """Whether ingestion may write the table; it bounds the snapshots of those that it does."""
+    return table.namespace == "meta" or table.namespace.startswith("raw_")
+
+
+def _portions(partitions: Sequence[Partition], size: Callable[[Partition], int]) -> Iterator[Sequence[Partition]]:
     """The partitions, some at a time; all at once where one of them cannot be named."""
-    at_once = PARTITIONS_AT_ONCE if all(partition.where for partition in partitions) else len(partitions)
-    return (partitions[start : start + at_once] for start in range(0, len(partitions), at_once or 1))
+    portion: list[Partition] = []
+    named = all(partition.where for partition in partitions)
+    for partition in partitions:
+        more = sum(map(size, portion)) + size(partition) > BYTES_AT_ONCE or len(portion) == PARTITIONS_AT_ONCE
+        if portion and named and more:
+            yield portion
+            portion = []
+        portion.append(partition)
+    if portion:
+        yield portion
+
+
+def _whole(partition: Partition) -> int:
+    return partition.bytes
+
+
+def _small(partition: Partition) -> int:
+    return sum(partition.off)
 
 
 def _condition(partitions: Sequence[Partition]) -> str:
@@ -159,15 +218,18 @@ def _rewrite_data(
     session: Session, table: TableName, rule: CompactPolicy, where: str, size: int, more: dict[str, str]
 ) -> int:
     """Rewrites about `size` bytes; returns how many files could not be replaced because of other writers."""
-    target = rule.target_file_size_mb * MEGABYTE
+    _hold(session, table, size)
+    target, commits = rule.target_file_size_mb * MEGABYTE, min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)
     options = {
         "target-file-size-bytes": str(target),
         "min-input-files": str(rule.min_input_files),
         "partial-progress.enabled": "true",
-        "partial-progress.max-commits": str(min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)),
+        "partial-progress.max-commits": str(commits),
         "remove-dangling-deletes": str("delete-file-threshold" in more).lower(),
         **more,
     }
+    if commits <= EXACT_COMMITS:
+        options["partial-progress.max-failed-commits"] = "0"
     if not order_of(rule):
         options["max-file-group-size-bytes"] = str(GROUP_FILES * target)
     pairs = ", ".join(f"{spark_literal(text)}" for pair in options.items() for text in pair)

@@ -4,8 +4,9 @@ The engine is Trino: the statistics are its own, and no other engine writes them
 first, because ANALYZE merges into what is there and a distinct count would never fall.
 
 ANALYZE reads the whole table, so it waits until the rows that were added and deleted since are a declared share
-(`stale_share`) of all. That is counted along the line of snapshots, back to the one that was analyzed; where that has
-expired, Trino does not find its statistics either, and the table is analyzed.
+(`stale_share`) of all. That is counted along the line of snapshots, back to the one that was analyzed, or to which its
+statistics were carried (see `lakehouse.statistics`); where that has expired, Trino does not find them either, and the
+table is analyzed.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ def _why_not(table: Table, rule: StatisticsPolicy) -> str | None:
         return None if table.metadata.statistics else "no statistics to drop"
     if total(table.current_snapshot(), "total-records") == 0:
         return "no rows"
-    share, described = unanalyzed_share(table)
-    if described is not None and share == 0:
+    share, made = unanalyzed_share(table)
+    if made is not None and share == 0:
         return "statistics describe the newest data"
-    if described is not None and share < rule.stale_share:
+    if made is not None and share < rule.stale_share:
         return f"{share:.1%} of the rows changed since the statistics were made, below {rule.stale_share:.0%}"
     return None
 
 
 def _why(table: Table) -> str:
-    share, described = unanalyzed_share(table)
-    if described is not None:
+    share, made = unanalyzed_share(table)
+    if made is not None:
         return f": {share:.0%} of the rows changed since"
     return ": what they described has expired" if table.metadata.statistics else ""

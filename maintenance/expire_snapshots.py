@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NAME = "expire_snapshots"
 MAX_CONFLICTS = 20
 KEPT_METADATA, DELETES_METADATA = "write.metadata.previous-versions-max", "write.metadata.delete-after-commit.enabled"
+KEPT_BY_DEFAULT = 100  # Iceberg's own, where the property is not set
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def decide(table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limi
         and (snapshot := table.snapshot_by_id(reference.snapshot_id)) is not None
         and snapshot.timestamp_ms + reference.max_ref_age_ms < now_ms
     )
-    return Expiry(tuple(expirable(table, rule, named_by_cuts, limit_ms, over)), over, _properties(table, rule))
+    return Expiry(tuple(expirable(table, rule, named_by_cuts, limit_ms, over)), over, properties_to_set(table, rule))
 
 
 def expirable(
@@ -128,11 +129,11 @@ def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set
     return stays
 
 
-def _properties(table: Table, rule: ExpirePolicy) -> dict[str, str]:
-    """Properties that cut the log of metadata files to length, and keep writers from deleting what leaves it."""
-    wanted = {}
-    if len(table.metadata.metadata_log) > rule.keep_metadata_files:
-        wanted[KEPT_METADATA] = str(rule.keep_metadata_files)
+def properties_to_set(table: Table, rule: ExpirePolicy) -> dict[str, str]:
+    """Properties that bring the log of metadata files to its length, and keep writers from deleting what leaves it."""
+    keep, wanted = rule.keep_metadata_files, {}
+    if len(table.metadata.metadata_log) > keep or int(table.properties.get(KEPT_METADATA, KEPT_BY_DEFAULT)) < keep:
+        wanted[KEPT_METADATA] = str(keep)
     if DELETES_METADATA in table.properties:
         wanted[DELETES_METADATA] = "false"
     return {name: value for name, value in wanted.items() if table.properties.get(name) != value}

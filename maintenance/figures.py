@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog import DATA_OPERATIONS
+from lakehouse.statistics import origin, rows_changed
 from maintenance.outcome import Figures
 
 if TYPE_CHECKING:
@@ -72,13 +73,14 @@ def newest_data_chain(table: Table) -> list[Snapshot]:
     return chain
 
 
-def unanalyzed_share(table: Table) -> tuple[float, Snapshot | None]:
-    """Share of rows added or deleted since the newest snapshot with statistics, at most 1; and that snapshot."""
-    described = {statistics.snapshot_id for statistics in table.metadata.statistics}
+def unanalyzed_share(table: Table) -> tuple[float, int | None]:
+    """Share of rows added or deleted since the newest statistics, at most 1; and when those were made, in ms."""
+    metadata = table.metadata
+    described = {statistics.snapshot_id: statistics for statistics in metadata.statistics}
     rows, changed = total(table.current_snapshot(), "total-records"), 0
     for snapshot in history(table):
-        if snapshot.snapshot_id in described:
-            return (min(1.0, changed / rows) if rows else 0.0), snapshot
-        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
-            changed += total(snapshot, "added-records") + total(snapshot, "deleted-records")
+        if (statistics := described.get(snapshot.snapshot_id)) is not None:
+            before, made_ms = origin(metadata, statistics)
+            return (min(1.0, (before + changed) / rows) if rows else 0.0), made_ms
+        changed += rows_changed(snapshot)
     return (1.0 if rows else 0.0), None

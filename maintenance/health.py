@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.policies import CompactPolicy, MaintenancePolicy
 from maintenance import removed
 from maintenance.clean_dbt_temporary import temporary_things
-from maintenance.expire_snapshots import expirable
+from maintenance.expire_snapshots import expirable, properties_to_set
 from maintenance.figures import live_manifests, metadata_size, total, unanalyzed_share
 from maintenance.lake import Lake, StoredObject
 from maintenance.layout import plan_for
@@ -46,6 +46,7 @@ class Health:
     needed_manifests: int = 0  # so many would do; as many as there are where a rewrite is not worth it
     metadata_bytes: int = 0
     metadata_files: int = 0  # earlier ones that the table's log names
+    properties_to_set: int = 0  # that keep this log as long as declared
     objects: int = 0
     object_bytes: int = 0
     orphans: int = 0  # and what was removed before and is due to be deleted
@@ -114,7 +115,11 @@ def _snapshots(session: Session, name: TableName, table: Table, policy: Maintena
         return {"snapshots": there}
     named = session.snapshots_of_cuts(name, rule.older_than_hours)
     limit_ms = int(session.ago(rule.older_than_hours).timestamp() * 1000)
-    return {"snapshots": there, "expirable_snapshots": len(expirable(table, rule, named, limit_ms))}
+    return {
+        "snapshots": there,
+        "expirable_snapshots": len(expirable(table, rule, named, limit_ms)),
+        "properties_to_set": len(properties_to_set(table, rule)),
+    }
 
 
 def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, int]:
@@ -171,6 +176,6 @@ def _changed_since(lake: Lake, name: TableName, limit: datetime) -> bool:
 def _statistics(session: Session, table: Table, policy: MaintenancePolicy) -> dict[str, Any]:
     if policy.statistics is None:
         return {}
-    share, described = unanalyzed_share(table)
-    age = (session.now.timestamp() * 1000 - described.timestamp_ms) / 3_600_000 if described else None
+    share, made_ms = unanalyzed_share(table)
+    age = None if made_ms is None else (session.now.timestamp() * 1000 - made_ms) / 3_600_000
     return {"unanalyzed_share": share, "statistics_age_hours": age}

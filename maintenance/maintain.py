@@ -10,12 +10,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from lakehouse.errors import LakehouseError
 from maintenance.history import record
-from maintenance.outcome import Outcome, TableName
+from maintenance.outcome import Outcome, TableName, plainly
 from maintenance.plan import Allowance, Plan, Step, allowances, make_plan
 from maintenance.rates import learn
 from maintenance.result import Result, sorted_result
@@ -138,10 +137,13 @@ def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
         return Outcome(step.action, step.table.name, "skipped", reason)
     try:
         outcome = ACTIONS[step.action](session, step.table.name, step.table.policy)
+    except Exception as error:  # Trino may be down: what needs only Spark goes on, and so do all other tables
+        return Outcome(step.action, step.table.name, "failed", error=plainly(error))
+    try:
         session.look_again(step.table.name)  # the next step may not read what this one removed
-        return outcome
-    except LakehouseError as error:  # Trino may be down: what needs only Spark goes on
-        return Outcome(step.action, step.table.name, "failed", error=str(error))
+    except Exception as error:
+        return replace(outcome, reason=f"{outcome.reason}; then the table could not be read: {plainly(error)}")
+    return outcome
 
 
 def _unmeasured(seen: Survey) -> Iterator[Outcome]:

@@ -4,6 +4,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
+from lakehouse.errors import LakehouseError
+
 Status = Literal["failed", "done", "planned", "skipped"]
 ERROR_LENGTH = 400
 
@@ -68,3 +70,8 @@ def one_line(error: Exception) -> str:
     if len(lines) > 1 and lines[1].startswith(": "):  # Py4J puts Java's own message on the second line
         lines[0] = lines[1].removeprefix(": ")
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:ERROR_LENGTH]
+
+
+def plainly(error: Exception) -> str:
+    """One line for users: a LakehouseError says all in its own words."""
+    return str(error) if isinstance(error, LakehouseError) else one_line(error)

@@ -8,12 +8,12 @@ tag carries an age (`max-ref-age`, counted from the snapshot's commit, as Iceber
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.commit import commit_on
+from lakehouse.commit import until_committed
 from lakehouse.errors import LakehouseError
 from maintenance.cuts import newest_cut
 from maintenance.in_use import all_tables
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 PREFIX = "pin_"
 CONSUMER = re.compile(r"[a-z0-9][a-z0-9_]*")
-MAX_CONFLICTS = 20
 
 
 @dataclass(frozen=True)
@@ -124,31 +123,18 @@ def _put_on(session: Session, table: TableName, snapshot_id: int, tag: str, unti
             {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
         )
 
-    _until_committed(session, table, tagged)
+    # On the state that was looked at: a snapshot that expires meanwhile is not pinned in vain.
+    until_committed(session.catalog, table, tagged)
 
 
 def _take_off(session: Session, table: TableName, tag: str) -> None:
     from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
-    _until_committed(
-        session, table, lambda loaded: RemoveSnapshotRefUpdate(ref_name=tag) if tag in loaded.metadata.refs else None
+    until_committed(
+        session.catalog,
+        table,
+        lambda loaded: RemoveSnapshotRefUpdate(ref_name=tag) if tag in loaded.metadata.refs else None,
     )
-
-
-def _until_committed(session: Session, table: TableName, change: Callable[[Table], TableUpdate | None]) -> None:
-    """Commits on the state that was looked at: a snapshot that expires meanwhile is not pinned in vain."""
-    from pyiceberg.exceptions import CommitFailedException
-
-    for _ in range(MAX_CONFLICTS):
-        loaded = session.catalog.load_table(table)
-        if (update := change(loaded)) is None:
-            return
-        try:
-            commit_on(session.catalog, loaded, (update,))
-        except CommitFailedException:
-            continue
-        return
-    raise LakehouseError(f"{table}: {MAX_CONFLICTS} commits of other writers in a row; run it again")
 
 
 def _tag(consumer: str) -> str:

@@ -226,12 +226,13 @@ def _expire(health: Health, policy: MaintenancePolicy) -> Need | None:
     rule, count = policy.expire_snapshots, health.expirable_snapshots
     if rule is None:
         return None
-    surplus = max(0, health.metadata_files - rule.keep_metadata_files)
-    if not count and not surplus:
+    if not count and not health.properties_to_set:
         return None
     reason = f"{count} of {health.snapshots} snapshots older than {rule.older_than_hours:g} h"
-    if surplus:
+    if (surplus := health.metadata_files - rule.keep_metadata_files) > 0:
         reason += f", {surplus} metadata files more than {rule.keep_metadata_files}"
+    elif health.properties_to_set:
+        reason += f", the log of metadata files is not kept as declared ({rule.keep_metadata_files})"
     share = count / health.snapshots if health.snapshots else 0.0
     freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes - health.kept_aside_bytes))
     saved = share * health.metadata_bytes / MEGABYTE * SECONDS_A_METADATA_MB

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy, ProbePolicy
 from lakehouse.sql import ident, literal, relation
 from maintenance.action import Body
 from maintenance.compact import plan_for
-from maintenance.outcome import Outcome, TableName, one_line
+from maintenance.outcome import Outcome, TableName, plainly
 from maintenance.session import Session
 
 if TYPE_CHECKING:
@@ -34,34 +33,37 @@ def probed(body: Body) -> Body:
 
     @functools.wraps(body)
     def run(session: Session, name: TableName, policy: MaintenancePolicy) -> Outcome:
-        table = session.load(name)
-        if session.dry_run or table is None or policy.probe is None or not _rewrites_data(table, policy):
-            return body(session, name, policy)
         try:
-            queries = queries_of(session, name, table, policy.probe)
+            queries = _queries(session, name, policy)
             before = timed(session, queries)
-        except Exception as error:
+        except Exception as error:  # a table that cannot be read is the action's to report
             outcome = body(session, name, policy)
-            return replace(outcome, reason=f"{outcome.reason}; not probed: {_why(error)}")
+            return _not_probed(outcome, error) if outcome.status == "done" else outcome
         outcome = body(session, name, policy)
-        return _with_probes(session, outcome, queries, before) if outcome.status == "done" else outcome
+        return _with_probes(session, outcome, queries, before) if queries and outcome.status == "done" else outcome
 
     return run
 
 
-def _rewrites_data(table: Table, policy: MaintenancePolicy) -> bool:
-    return policy.opt_out is None and policy.compact is not None and plan_for(table, policy.compact).data
+def _queries(session: Session, name: TableName, policy: MaintenancePolicy) -> dict[str, str]:
+    """What is timed; nothing where no data is going to be rewritten."""
+    if session.dry_run or policy.probe is None or policy.opt_out is not None or policy.compact is None:
+        return {}
+    table = session.load(name)
+    if table is None or not plan_for(table, policy.compact).data:
+        return {}
+    return queries_of(session, name, table, policy.probe)
 
 
 def _with_probes(session: Session, outcome: Outcome, queries: dict[str, str], before: dict[str, float]) -> Outcome:
     try:
         return replace(outcome, probes_before=before, probes_after=timed(session, queries))
     except Exception as error:
-        return replace(outcome, probes_before=before, reason=f"{outcome.reason}; not probed: {_why(error)}")
+        return _not_probed(replace(outcome, probes_before=before), error)
 
 
-def _why(error: Exception) -> str:
-    return str(error) if isinstance(error, LakehouseError) else one_line(error)
+def _not_probed(outcome: Outcome, error: Exception) -> Outcome:
+    return replace(outcome, reason=f"{outcome.reason}; not probed: {plainly(error)}")
 
 
 def queries_of(session: Session, name: TableName, table: Table, policy: ProbePolicy) -> dict[str, str]:

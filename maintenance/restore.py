@@ -7,8 +7,9 @@ use and not deleted yet (`lakehouse.removed_files`).
 By default the state is registered as a table of its own beside the other, `<table>__as_of_<yyyymmddhhmmss>`. It has a
 location and manifests of its own and `gc.enabled = false`, so that `DROP TABLE` takes away those and nothing else.
 In place, the state becomes the table's newest: its snapshot is put back into the metadata and main points to it.
-Everything later stays in the metadata and can be restored in turn. A raw table is not restored in place: its position
-is beyond that state, so the changes in between would never come again.
+Everything later stays in the metadata and can be restored in turn. What the table remembers of its loads goes, because
+those loads are undone: the next one looks at everything again and adds what is missing. A raw table is not restored in
+place: its position is beyond that state, so the changes in between would never come again.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 RESTORED_AS_OF = "lakehouse.restored-as-of"
+LOADED = "lakehouse.loaded."  # properties of a vault table: how far it is loaded, see dbt_project/macros/vault
 NAME = "restore"
 
 
@@ -131,7 +133,7 @@ def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment)
     if not any(s.snapshot_id == moment.snapshot.snapshot_id for s in now.snapshots):
         update = {"snapshots": [*now.snapshots, moment.snapshot.model_copy(update={"parent_snapshot_id": None})]}
         now = now.model_copy(update=update)
-    now = _with_definitions(now, then, moment.snapshot)
+    now = _without_loads(_with_definitions(now, then, moment.snapshot))
     base = type(loaded)(loaded.name(), now, loaded.metadata_location, loaded.io, loaded.catalog)
     pointer = SetSnapshotRefUpdate.model_validate(
         {"ref-name": "main", "type": "branch", "snapshot-id": moment.snapshot.snapshot_id}
@@ -158,6 +160,12 @@ def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapsho
             "last_column_id": max(now.last_column_id, then.last_column_id),
         }
     )
+
+
+def _without_loads(now: TableMetadata) -> TableMetadata:
+    """Metadata that remembers no load."""
+    properties = {key: value for key, value in now.properties.items() if not key.startswith(LOADED)}
+    return now.model_copy(update={"properties": properties})
 
 
 def _register(session: Session, table: TableName, name: TableName, moment: Moment, as_of: datetime) -> None:

@@ -66,8 +66,15 @@ def test_small_files_snapshots_and_metadata_are_counted(table: Table) -> None:
     assert (found.snapshots, found.expirable_snapshots) == (6, 4)
     assert (found.manifests, found.needed_manifests) == (6, 1)
     assert found.metadata_bytes == len(table.io.new_input(table.metadata_location))
-    assert found.metadata_files == len(table.metadata.metadata_log)
+    assert (found.metadata_files, found.properties_to_set) == (len(table.metadata.metadata_log), 0)
     assert (found.rows, found.unanalyzed_share, found.statistics_age_hours) == (6, 1.0, None)
+
+
+def test_what_an_expiry_would_set_is_seen_by_the_same_condition(table: Table) -> None:
+    append(table, 2)
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "19"})
+    assert health(table).properties_to_set == 1
 
 
 def test_a_healthy_table_has_nothing_to_do(table: Table) -> None:

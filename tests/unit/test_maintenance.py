@@ -162,6 +162,19 @@ def test_the_log_of_metadata_files_is_cut_and_no_writer_deletes_what_leaves_it(
     assert not decide(table, two, frozenset(), 0, 0)
 
 
+def test_the_log_of_metadata_files_is_made_longer_too_where_its_writers_keep_less(
+    catalog: SqlCatalog, table: Table
+) -> None:
+    """Ingestion and dbt make tables that keep 20, so that a log is never longer than declared."""
+    with table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "2"})
+    four = EVERYTHING.model_copy(update={"keep_metadata_files": 4})
+    table = commit_on(catalog, table, tuple(decide(table, four, frozenset(), 0, 0).updates(table)))
+    append(table, "mon", times=6)
+    assert len(catalog.load_table("raw_shop.sales").metadata.metadata_log) == 4
+    assert not decide(table, four, frozenset(), 0, 0)
+
+
 def test_expiry_takes_only_snapshots_older_than_the_limit(table: Table) -> None:
     append(table, "mon", times=3)
     limit = table.snapshots()[1].timestamp_ms

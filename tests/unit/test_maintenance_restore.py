@@ -150,6 +150,18 @@ def test_in_place_the_state_is_the_newest_and_what_came_later_can_be_restored_in
     assert find(cast(Any, table.io), table, back).snapshot.summary is not None
 
 
+def test_in_place_the_table_forgets_its_loads_and_keeps_its_other_properties(catalog: SqlCatalog, table: Table) -> None:
+    """A load that remembers more than the rows it finds never adds those that are missing."""
+    moments = grow(table, 2)
+    with table.transaction() as transaction:
+        transaction.set_properties(
+            {"lakehouse.loaded.stg": "2026|2|1", "lakehouse.loaded.ghost": "1", "comment": "a hub"}
+        )
+    _put_back(session(catalog), NAME, table, find(cast(Any, table.io), table, moments[0]))
+    properties = catalog.load_table(NAME).properties
+    assert properties["comment"] == "a hub" and not [key for key in properties if key.startswith("lakehouse.loaded.")]
+
+
 def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table: Table) -> None:
     grow(table, 2)
     until = datetime.now(UTC) + timedelta(hours=1)

@@ -2,12 +2,25 @@
 
 import signal
 import threading
+from typing import Any, cast
 
 import pytest
 from typer.testing import CliRunner
 
+from lakehouse.errors import LakehouseError
+from lakehouse.policies import MaintenancePolicy
 from maintenance.command import _interrupts_told, app
-from maintenance.run import WORKERS, a_few_at_a_time
+from maintenance.declared import MaintainedTable
+from maintenance.maintain import Prepared, act
+from maintenance.outcome import Outcome, TableName
+from maintenance.plan import Allowance, Plan, Step
+from maintenance.probes import probed
+from maintenance.run import ACTIONS, WORKERS, a_few_at_a_time
+
+NAME = TableName("vault", "hub")
+POLICY = MaintenancePolicy.model_validate(
+    {"schedule_group": "nightly", "compact": {"target_file_size_mb": 128, "min_input_files": 5}, "probe": {"key": "id"}}
+)
 
 
 def test_what_is_at_work_ends_and_nothing_else_is_begun() -> None:
@@ -37,6 +50,47 @@ def test_an_interrupt_says_why_the_command_does_not_end_at_once(capsys: pytest.C
         signal.raise_signal(signal.SIGINT)
     assert "interrupted: what is at work ends first" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) == before
+
+
+class Unreadable:
+    """A session with a table whose metadata file is gone."""
+
+    dry_run = False
+
+    def load(self, name: TableName) -> None:
+        raise FileNotFoundError(f"s3://w/{name}.metadata.json")
+
+    look_again = load
+
+
+@pytest.mark.parametrize("status", ["failed", "done"])
+def test_a_table_that_cannot_be_read_is_not_probed_and_its_action_tells_it(status: Any) -> None:
+    """The probe's own look ended the run, and with it what was to be done to all tables behind."""
+    compact = probed(lambda *_: Outcome("compact", NAME, status, "rewrites 6 files"))
+    outcome = compact(cast(Any, Unreadable()), NAME, POLICY)
+    assert outcome.status == status
+    assert ("not probed: FileNotFoundError" in outcome.reason) == (status == "done")
+
+
+def test_whatever_a_table_does_to_a_run_the_others_have_their_turn_and_what_was_done_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def compact(session: Any, name: TableName, policy: Any) -> Outcome:
+        if name.name == "broken":
+            raise FileNotFoundError("s3://w/broken.metadata.json")
+        if name.name == "down":
+            raise LakehouseError("Trino does not answer")
+        return Outcome("compact", name, "done", "rewrites 6 files")
+
+    monkeypatch.setitem(ACTIONS, "compact", compact)
+    tables = [MaintainedTable(TableName("vault", name), POLICY) for name in ("broken", "down", "hub")]
+    steps = [Step(table, "compact", "", 0, 0.0, 0.0, "", 0.0, 0) for table in tables]
+    prepared = Prepared(Plan(tuple(steps), (), ()), {"nightly": Allowance("n", 1e12, "")}, (), 0.0, 0.0)
+    outcomes = act(cast(Any, Unreadable()), steps, prepared, lambda outcome: None)
+    broken, down, hub = sorted(outcomes, key=lambda outcome: outcome.table)
+    assert (broken.status, broken.error) == ("failed", "FileNotFoundError: s3://w/broken.metadata.json")
+    assert (down.status, down.error) == ("failed", "Trino does not answer")
+    assert hub.status == "done" and hub.reason.startswith("rewrites 6 files; then the table could not be read")
 
 
 @pytest.mark.parametrize("option", [["--dry-run"], ["--table", "vault.hub"], ["--group", "hourly"], ["--json"]])

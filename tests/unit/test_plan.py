@@ -135,9 +135,16 @@ def test_statistics_are_due_from_the_declared_share_on() -> None:
     assert reason == "10% of the rows changed since the statistics, 30 h ago"
 
 
-def test_metadata_beyond_the_declared_number_asks_for_expiry() -> None:
-    plan = planned(case("hub", Health(**{**vars(HEALTHY), "metadata_files": 100})))
-    assert [step.reason for step in plan.steps] == ["0 of 4 snapshots older than 72 h, 80 metadata files more than 20"]
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [(100, "80 metadata files more than 20"), (10, "the log of metadata files is not kept as declared (20)")],
+)
+def test_metadata_beyond_the_declared_number_asks_for_expiry_and_so_does_a_log_that_is_too_short(
+    files: int, reason: str
+) -> None:
+    plan = planned(case("hub", Health(**{**vars(HEALTHY), "metadata_files": files, "properties_to_set": 1})))
+    assert [step.reason for step in plan.steps] == [f"0 of 4 snapshots older than 72 h, {reason}"]
+    assert planned(case("hub", Health(**{**vars(HEALTHY), "metadata_files": 10}))).steps == ()
 
 
 def act(table: str, seconds: float, stated: float | None, status: str = "done", action: str = "compact") -> Act:

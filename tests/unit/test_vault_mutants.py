@@ -32,7 +32,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "order of loading instead of the source's": (
         "changes_of", "order by {{ src_seq }}, is_stored", "order by is_stored"),
     "a redelivered event before the stored one": ("changes_of", "is_stored desc", "is_stored"),
-    "ghost record in every load": ("load_windows", 'ghosts and "ghost" not in remembered', "ghosts"),
+    "ghost record in every load": ("changes_of", "ghost_is_due(windows)", 'hashed and has_ghosts("sat")'),
     "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
     "unknown keys in hubs": ("is_known", "({{ zero_key() }}, {{ error_key() }})", "('')"),
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),

@@ -2,8 +2,9 @@
   A table that is built anew, in one atomic replacement, when a table it reads has news, and left alone otherwise: a
   mart equals its source exactly, deleted rows gone, which no append can do; and a rerun with no news makes no snapshot.
   News means that a row was added: everything below the marts only grows, so the number of rows of each table tells,
-  through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It comes from snapshot summaries; nothing is counted. What the mart was built from
-  stands in its own properties, written by the same statement that builds it.
+  through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It is
+  that of the newest state, which after a restore in place is not the newest snapshot. It comes from snapshot summaries;
+  nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
@@ -55,8 +56,9 @@
   {%- set counts -%}
     {%- for table in tables | sort(attribute="identifier") -%}
     {{ "union all" if not loop.first }}
-    select '{{ table.schema }}.{{ table.identifier }}:' || max_by(summary['total-records'], committed_at) as size
+    select '{{ table.schema }}.{{ table.identifier }}:' || summary['total-records'] as size
     from {{ system_table(table, "snapshots") }}
+    where snapshot_id in (select snapshot_id from {{ system_table(table, "refs") }} where name = 'main')
     {% endfor -%}
   {%- endset -%}
   {{ return(run_query("select array_join(array_agg(size order by size), ' ') from (" ~ counts ~ ")").rows[0][0]) }}

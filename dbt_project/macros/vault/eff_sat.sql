@@ -51,7 +51,7 @@
   select {{ src_pk }}, {{ src_dfk }}, is_active, {{ event | join(", ") }}
   from changes
   where {{ src_pk }} is not null and not coalesce(contains(links_stored, {{ src_pk }}), false)
-  {%- if windows.ghost %}
+  {%- if ghost_is_due(windows) %}
   union all
   {{ ghost_row([src_pk, src_dfk, "is_active"] + event, {src_pk: zero_key(), src_dfk: zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
   {%- endif %}

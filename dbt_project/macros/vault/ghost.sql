@@ -25,9 +25,25 @@
   '{{ "0" * 10 }}.{{ "0" * 19 }}.{{ "0" * 19 }}'
 {%- endmacro %}
 
+{#- When ghosts happened. -#}
+{% macro ghost_moment() -%}
+  timestamp '1900-01-01 00:00:00.000000 UTC'
+{%- endmacro %}
+
+{#- Whether the load has to write ghost records; see load_windows. -#}
+{% macro ghost_is_due(windows) %}
+  {{ return(windows.ghost is defined and windows.ghost.news) }}
+{% endmacro %}
+
+{#- Whether the target holds ghost records. Their moment is a partition of its own. -#}
+{% macro ghost_is_stored(src_ldts, src_seq) %}
+  {%- set ghosts = "select count(*) from " ~ this ~ " where " ~ src_ldts ~ " = " ~ ghost_moment() ~ " and " ~ src_seq ~ " = " ~ ghost_position() -%}
+  {{ return(run_query(ghosts).rows[0][0] > 0) }}
+{% endmacro %}
+
 {#- A row of nothing: `values` by column, what every ghost has, and null. -#}
 {% macro ghost_row(columns, values, src_ldts, src_source, src_seq) -%}
-  {%- set long_ago = "timestamp '1900-01-01 00:00:00.000000 UTC'" -%}
+  {%- set long_ago = ghost_moment() -%}
   {%- set event = {src_ldts: long_ago, "applied_date": long_ago, src_seq: ghost_position(), src_source: "'ghost'"} -%}
   select
     {%- for column in columns %}

@@ -76,7 +76,7 @@
   from batch
   left join stored on stored.{{ src_pk }} = batch.{{ src_pk }}
   where stored.{{ src_pk }} is null
-  {%- if windows.ghost %}
+  {%- if ghost_is_due(windows) %}
   {%- for ghost_key in (zero_key(), error_key()) %}
   {%- set values = {src_pk: ghost_key} %}
   {%- for column in columns if column.startswith("hk_") -%}{%- do values.update({column: ghost_key}) -%}{%- endfor %}

@@ -16,7 +16,8 @@
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`is_anew`).
-  A table that has ghost records and not written them yet (`ghosts`) has news called `ghost`, once.
+  A table that has ghost records and not written them yet (`ghosts`) has news called `ghost`, once (`ghost_is_due`).
+  One that remembers nothing although it is there (it was restored, or its first load was killed) is asked both itself.
 -#}
 {% macro load_windows(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
   {%- set loaded = is_loaded() -%}
@@ -27,13 +28,14 @@
     {%- set signature = local_md5(columns | sort | join("|")) -%}
     {%- set before = remembered.pop("columns", [none])[0] -%}
     {%- if before != signature -%}
-      {%- set anew = before is not none -%}
+      {%- set anew = before is not none or (loaded and not has_columns(columns)) -%}
       {%- if anew -%}{%- set loaded, remembered, days = false, {}, none -%}{%- endif -%}
       {%- do windows.update({"columns": {"news": anew, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("columns") ~ " = " ~ signature}}) -%}
     {%- endif -%}
   {%- endif -%}
   {%- if ghosts and "ghost" not in remembered -%}
-    {%- do windows.update({"ghost": {"news": true, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("ghost") ~ " = 1"}}) -%}
+    {%- set due = not (loaded and ghost_is_stored(src_ldts, src_seq)) -%}
+    {%- do windows.update({"ghost": {"news": due, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("ghost") ~ " = 1"}}) -%}
   {%- endif -%}
   {%- if days is not none -%}
     {%- for name in inputs -%}
@@ -69,6 +71,12 @@
 {#- Whether the target is made anew, because it has other columns than it was loaded with; see append_only. -#}
 {% macro is_anew(windows) %}
   {{ return(windows.columns is defined and windows.columns.news) }}
+{% endmacro %}
+
+{#- Whether the target has these columns and no others. -#}
+{% macro has_columns(columns) %}
+  {%- set there = table_columns(this) | map(attribute="name") | sort -%}
+  {{ return(there | list == columns | map("lower") | sort | list) }}
 {% endmacro %}
 
 {#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns and, where needed, one more. -#}

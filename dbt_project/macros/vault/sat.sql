@@ -69,7 +69,7 @@
   from compared
   where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before
     and {{ src_seq }} is distinct from event_before
-  {%- if windows.ghost %}
+  {%- if ghost_is_due(windows) %}
   union all
   {{ ghost_row(columns, {keys[0]: zero_key(), src_hashdiff: zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
   {%- endif %}

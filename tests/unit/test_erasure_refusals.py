@@ -1,0 +1,43 @@
+"""What an erasure refuses, it refuses before it has written anything."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from erasure import steps, tombstones
+from erasure.places import Place
+from erasure.plan import Plan
+from erasure.proof import Look
+from erasure.rows import Mine
+from erasure.steps import Erasing
+from erasure.tombstones import Tombstone
+from lakehouse.errors import LakehouseError
+
+PIT = Place(("vault", "pit_person"), "rebuild", ("hk_person",), frozenset(), model="pit_person")
+STONE = Tombstone("shop", "people", {"id": "5"}, "2026-01-01T00:00:00+00:00", "me")
+
+
+def test_a_pin_on_a_table_that_dbt_builds_whole_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its past is cut off in the end, wherever the person is found, and it ended in the middle each time."""
+    catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("vault")
+    rows = pa.table({"hk_person": ["a"]})
+    table = catalog.create_table(PIT.identifier, rows.schema)
+    table.append(rows)
+    table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "pin_report").commit()
+    monkeypatch.setattr(steps, "open_io", lambda settings: None)
+    monkeypatch.setattr(steps, "look", lambda *_: Look())
+    monkeypatch.setattr(Erasing, "_stones", lambda *_: [STONE])
+    monkeypatch.setattr(tombstones, "read", lambda *_: ())
+    monkeypatch.setattr(tombstones, "condemned", lambda *_: set())
+    monkeypatch.setattr(tombstones, "keep", lambda *_: pytest.fail("a tombstone was written"))
+    plan = Plan(cast(Any, None), {}, (), (Mine(PIT, ()),), 0, {})
+    erasing = Erasing(cast(Any, None), cast(Any, SimpleNamespace(catalog=catalog)), cast(Any, None), plan, print)
+    with pytest.raises(LakehouseError, match=r"vault\.pit_person: tag or branch pin_report keeps old snapshots"):
+        erasing.run([STONE.key])
