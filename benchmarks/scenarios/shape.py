@@ -1,12 +1,14 @@
 """What a cycle costs as things grow: many declared tables, a long history, a transaction that stays open."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
 import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.probe import Cost
 from benchmarks.workloads import insert
 
 FEW, MANY, CHANGED = 3, 100, 3
@@ -36,22 +38,22 @@ def many_tables(bench: Bench) -> Results:
 
 def long_history(bench: Bench) -> Results:
     """Cycles of 1,000 rows in a table that nothing maintains: each leaves a file, a snapshot and a manifest behind."""
-    result = Measurement("s", does="1,000 rows, until they are in a cut; every cycle adds a snapshot and a file")
-    cycles = max(3 * TOGETHER, int(HISTORY * bench.scale))
+    does = f"1,000 rows, until they are in a cut; a run is the median of {TOGETHER} cycles, each adds a snapshot and a file"
+    result = Measurement("s", does=does)
     with bench.tables("narrow_history") as (connection, declarations):
         bench.bring_up(declarations)
-        for cycle in range(cycles):
-            connection.execute(insert("narrow_history", cycle * 1000 + 1, cycle * 1000 + 1000))
-            with bench.cost() as cost:
-                bench.bring_up(declarations)
-            result.add(cost.seconds, cost)
+        for begin in range(0, max(3 * TOGETHER, int(HISTORY * bench.scale)), TOGETHER):
+            seconds, cpu = [], Counter[str]()
+            for cycle in range(begin, begin + TOGETHER):
+                connection.execute(insert("narrow_history", cycle * 1000 + 1, cycle * 1000 + 1000))
+                with bench.cost() as cost:
+                    bench.bring_up(declarations)
+                seconds.append(cost.seconds)
+                cpu.update(cost.cpu)
+            result.add(statistics.median(seconds), Cost(cpu={name: total / TOGETHER for name, total in cpu.items()}))
+            result.plots.setdefault("seconds by commits before", []).append((float(begin), round(result.runs[-1], 3)))
         bench.verify(connection, declarations)
-    medians = [
-        (float(begin), round(statistics.median(result.runs[begin : begin + TOGETHER]), 3))
-        for begin in range(0, cycles, TOGETHER)
-    ]
-    result.plots["seconds by commits before"] = medians
-    result.notes["last fifty over first"] = round(medians[-1][1] / medians[0][1], 2)
+    result.notes["last fifty over first"] = round(result.runs[-1] / result.runs[0], 2)
     return {"lakehouse": result}
 
 
