@@ -38,8 +38,9 @@ def many_tables(bench: Bench) -> Results:
 
 def long_history(bench: Bench) -> Results:
     """Cycles of 1,000 rows in a table that nothing maintains: each leaves a file, a snapshot and a manifest behind."""
-    does = f"1,000 rows, until they are in a cut; a run is the median of {TOGETHER} cycles, each adds a snapshot and a file"
-    result = Measurement("s", does=does)
+    result = Measurement(
+        "s", does=f"1,000 rows, until they are in a cut; a run is the median of {TOGETHER} such cycles"
+    )
     with bench.tables("narrow_history") as (connection, declarations):
         bench.bring_up(declarations)
         for begin in range(0, max(3 * TOGETHER, int(HISTORY * bench.scale)), TOGETHER):
