@@ -1,8 +1,9 @@
 """What an altered table means for the lake. Pure: facts before and now in, decisions out.
 
-Postgres does not put DDL into the stream; it shows only in what describes the next rows. Columns are therefore known
-by their number (attnum), which a rename keeps and a drop with a new column of the same name does not. What neither the
-stream nor the catalog can tell (a rewrite, a partition attached with its rows) is a doubt: the table is repaired.
+Postgres does not put DDL into the stream; it shows only in what describes the next rows. A rename is known by the
+column's number (attnum), which stays the same; where another column takes a name, the raw table's column of that name
+goes on. What neither the stream nor the catalog can tell (that, a rewrite, a partition attached with its rows) is a
+doubt: the table is repaired.
 """
 
 from collections.abc import Collection, Iterable
