@@ -24,14 +24,3 @@ def unreachable(error: BaseException | None) -> Unreachable:
     """What to tell when the database does not answer."""
     reason = str(error).strip().splitlines()[0]
     return Unreachable(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`")
-
-
-def ensure_tables(connection: psycopg.Connection[Any], newest: str, *ddl: str) -> None:
-    """Runs the statements, and makes the schema, unless the `newest` of their tables is there; once among many."""
-    if connection.execute("SELECT to_regclass(%s)", (newest,)).fetchone() == (None,):
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
-            if connection.execute("SELECT to_regnamespace('lakehouse')").fetchone() == (None,):
-                connection.execute("CREATE SCHEMA lakehouse")
-            for statements in ddl:
-                connection.execute(statements)

@@ -5,7 +5,7 @@ the file and line it stands on.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,12 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
     for table, (path, text) in problems_among(table for tables in grouped.values() for table in tables):
         assert isinstance(table, RawTable)
         problems.append(f"{line_in_source(project_dir, nodes[table.source, table.name], path)}: {text}")
+    for table in _declared_again(table for tables in grouped.values() for table in tables):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("raw", "relation"))
+        problems.append(
+            f"{where}: meta.raw.relation: {table.raw.relation} is declared as another table of source {table.source!r} "
+            "too; each change of it lands once: declare it once"
+        )
     refuse(problems)
     return Declarations(
         sources=tuple(
@@ -187,6 +193,14 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
             for name, tables in sorted(grouped.items())
         )
     )
+
+
+def _declared_again(tables: Iterable[RawTable]) -> Iterator[RawTable]:
+    seen = set()
+    for table in tables:
+        if (place := (table.source, *table.relation)) in seen:
+            yield table
+        seen.add(place)
 
 
 def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -241,7 +255,7 @@ def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...]
         return error.problems
     if not isinstance(error, ValidationError):
         return [((), str(error))]
-    return mistakes_in(error)
+    return mistakes_in(error, _TableMeta)
 
 
 def _names(items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from lakehouse.errors import LakehouseError
+from lakehouse.spelling import keys_at, unknown, without_kinds
 
 PROJECT_FILE = "dbt_project.yml"
 Keys = tuple[str, ...]
@@ -24,15 +25,23 @@ def refuse(problems: Sequence[str]) -> None:
         raise LakehouseError(f"{problems[0]}{more}")
 
 
-def mistakes_in(error: ValidationError, root: str = "meta", below: Keys = ()) -> list[tuple[Keys, str]]:
+def mistakes_in(
+    error: ValidationError, model: type[BaseModel], root: str = "meta", below: Keys = ()
+) -> list[tuple[Keys, str]]:
     """Each mistake as its path of keys and one line that begins with it; `below` is where the validated value lies.
 
-    Unknown keys come first: a misspelled one is also missing.
+    Unknown keys come first, with the known one that is meant: a misspelled one is also missing.
     """
     found = []
     for problem in sorted(error.errors(), key=lambda problem: problem["type"] != "extra_forbidden"):
-        path = (*below, *(str(part) for part in problem["loc"]))
-        found.append((path, f"{'.'.join((root, *path))}: {problem['msg'].removeprefix('Value error, ')}"))
+        *outer, key = without_kinds(model, problem["loc"]) or ("",)
+        if problem["type"] == "extra_forbidden":
+            path = (*below, *outer, key)
+            text = f"{'.'.join((root, *path[:-1]))}: {unknown(key, keys_at(model, problem['loc'][:-1]))}"
+        else:
+            path = (*below, *(str(part) for part in problem["loc"]))
+            text = f"{'.'.join((root, *path))}: {problem['msg'].removeprefix('Value error, ')}"
+        found.append((path, text))
     return found
 
 

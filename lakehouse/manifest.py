@@ -21,8 +21,10 @@ _PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros",
 
 
 def manifest_path(settings: Settings) -> Path:
-    """Where the current manifest is kept."""
-    return settings.home / "dbt" / "manifest.json"
+    """Where the current manifest is kept: in a folder of the project's own, as projects may share a home."""
+    project = settings.dbt_project_dir.resolve()
+    key = hashlib.sha256(str(project).encode()).hexdigest()[:12]
+    return settings.home / "dbt" / f"{project.parent.name}-{key}" / "manifest.json"
 
 
 def load_manifest(settings: Settings) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-UP = "or run `lakehouse up`"
+UP = "or run `lakehouse up` where the embedded stack serves it"
 
 
 def told(error: BaseException) -> str | None:

@@ -29,7 +29,7 @@ def project_maintenance(project_dir: Path) -> ProjectMaintenance:
         refuse(
             [
                 f"{line_in_project(project_dir, (*PLACE, *path))}: {text}"
-                for path, text in mistakes_in(error, "vars.maintenance")
+                for path, text in mistakes_in(error, ProjectMaintenance, "vars.maintenance")
             ]
         )
         raise

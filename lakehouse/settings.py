@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from lakehouse.errors import LakehouseError
+from lakehouse.spelling import Keys, close, keys_at, line_in_toml, unknown
 from lakehouse.variables import mistaken
 
 PROJECT_DIR = Path(__file__).resolve().parent.parent
@@ -107,7 +108,11 @@ class IngestionSettings(Section):
     )
     snapshot_chunk_bytes: int = Field(128 * 1024 * 1024, gt=0, description="heap bytes per snapshot chunk")
     lease_seconds: float = Field(30.0, gt=1, description="a writer silent for so long loses its lease")
-    wait_seconds: float = Field(300.0, gt=0, description="how long to wait for a follower to reach a position")
+    wait_seconds: float = Field(
+        300.0,
+        gt=0,
+        description="how long to wait for a follower to reach a position, or for others' transactions in the source",
+    )
 
 
 class DagsterSettings(Section):
@@ -188,7 +193,7 @@ class Settings(BaseSettings):
         """Environment over lakehouse.toml over the home's endpoints."""
         toml = TomlConfigSettingsSource(settings_cls, config_file())
         home = _home(init_settings, env_settings, toml)
-        endpoints = TomlConfigSettingsSource(settings_cls, home / ENDPOINTS_FILE)
+        endpoints = InitSettingsSource(settings_cls, _endpoints(settings_cls, home / ENDPOINTS_FILE))
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
         return paths, init_settings, env_settings, toml, endpoints
 
@@ -200,6 +205,20 @@ def config_file() -> Path:
     if given and not path.exists():
         raise LakehouseError(f"settings: LAKEHOUSE_CONFIG names {path}, which is no file: correct or unset it")
     return path
+
+
+def _endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:
+    """What `lakehouse up` wrote, of this release or another one: what this one has no setting for is passed over."""
+
+    def known(values: dict[str, Any], path: Keys) -> dict[str, Any]:
+        names = keys_at(model, path)
+        return {
+            name: known(value, (*path, name)) if isinstance(value, dict) else value
+            for name, value in values.items()
+            if name in names or not names
+        }
+
+    return known(tomllib.loads(file.read_text()), ()) if file.is_file() else {}
 
 
 def _home(*sources: PydanticBaseSettingsSource) -> Path:
@@ -228,7 +247,7 @@ def load_settings(**overrides: Any) -> Settings:
     try:
         return Settings(**overrides)
     except ValidationError as error:
-        raise LakehouseError(f"settings: {wrong_settings(error, 'LAKEHOUSE_')}; {TABLE}") from None
+        raise LakehouseError(f"settings: {wrong_settings(error, Settings, 'LAKEHOUSE_')}; {TABLE}") from None
     except SettingsError as error:  # a variable that holds several values is not JSON; its text may hold a secret
         field = re.search(r'field "(\w+)"', str(error))
         name = f"LAKEHOUSE_{field[1].upper() if field else ''}"
@@ -237,16 +256,47 @@ def load_settings(**overrides: Any) -> Settings:
         raise LakehouseError(f"settings: {CONFIG_FILE} or {ENDPOINTS_FILE} is not TOML: {error}") from None
 
 
-def wrong_settings(error: ValidationError, prefix: str) -> str:
-    """Each wrong setting by the name of its variable, and what is wrong.
+def wrong_settings(error: ValidationError, model: type[BaseModel], prefix: str) -> str:
+    """Each wrong setting by the name of its variable, or by its line in lakehouse.toml, and what is wrong.
 
     Only numbers are repeated: what was given for text may be a secret.
     """
     return "; ".join(
-        f"{prefix}{'__'.join(str(part).upper() for part in problem['loc'])}"
+        f"{_place(problem['loc'], prefix)}{_unknown(problem['loc'], model, prefix)}"
+        if problem["type"] == "extra_forbidden"
+        else f"{_place(problem['loc'], prefix)}{_variable(problem['loc'], prefix)}"
         f"{_given(problem['type'], problem['input'])}: {problem['msg']}"
         for problem in error.errors()
     )
+
+
+def _variable(path: Keys, prefix: str) -> str:
+    return f"{prefix}{'__'.join(str(part).upper() for part in path)}"
+
+
+def _unknown(path: Keys, model: type[BaseModel], prefix: str) -> str:
+    """A key that no setting has, spelled as it was given: in the environment, or in the file."""
+    *outer, key = map(str, path)
+    known = keys_at(model, path[:-1])
+    if not _is_in_environment(path, prefix):
+        return unknown(key, known)
+    meant = close(key, known, 0.6)
+    instead = f": did you mean {_variable((*outer, meant), prefix)}?" if meant else ""
+    return f"{_variable(path, prefix)} is no setting{instead}"
+
+
+def _place(path: Keys, prefix: str) -> str:
+    file = config_file()
+    if _is_in_environment(path, prefix) or not file.is_file():
+        return ""
+    line = line_in_toml(file.read_text(), path)
+    return f"{file}:{line}: " if line else ""
+
+
+def _is_in_environment(path: Keys, prefix: str) -> bool:
+    """Whether a variable sets this, or a section around it as JSON."""
+    given = {name.upper() for name in os.environ}
+    return any(_variable(path[:depth], prefix) in given for depth in range(1, len(path) + 1))
 
 
 def _given(kind: str, value: Any) -> str:

@@ -6,6 +6,7 @@ shows the passwords of the catalog and the object store to everybody.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from lakehouse.urls import parse_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger("lakehouse.spark")
 
 # G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good.
 # The parallel collector may grow the old generation: without its adaptive policy it collects for ever instead. What the
@@ -56,7 +59,21 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     finally:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
+    quiet_accumulators()
     return session
+
+
+def quiet_accumulators() -> None:
+    """Keeps PySpark's thread that talks to the JVM from printing a traceback when the JVM goes first, as on Ctrl-C."""
+    from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
+
+    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
+        server.handle_error = _note_error  # type: ignore[method-assign, assignment]
+
+
+def _note_error(server: object, request: object, client_address: object) -> None:
+    level = logging.DEBUG if isinstance(sys.exc_info()[1], EOFError | ConnectionError) else logging.ERROR
+    log.log(level, "Spark's accumulator server: a connection ended in an error", exc_info=True)
 
 
 def has_ended(session: SparkSession) -> bool:

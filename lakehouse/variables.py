@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from lakehouse.spelling import close
+
 PREFIX = "LAKEHOUSE_"
 
 
@@ -20,10 +22,23 @@ def mistaken(variables: Iterable[str], fields: Mapping[str, FieldInfo], elsewher
             continue
         section, nested, _ = name.partition("__")
         if nested and section.lower() not in fields:
-            return f"{variable} is no setting: there is no section {section}"
+            meant = settings.get(name.replace("__", "_")) or _with_section(name, fields)
+            return f"{variable} is no setting: there is no section {section}{_instead(meant)}"
         if not nested and "__" in settings.get(name, ""):
             return f"{variable} is no setting: it is spelled {PREFIX}{settings[name]}"
+        if not nested and name not in settings and (near := close(name, settings)):
+            return f"{variable} is no setting{_instead(settings[near])}"
     return None
+
+
+def _with_section(name: str, fields: Mapping[str, FieldInfo]) -> str | None:
+    section, _, rest = name.partition("__")
+    near = close(section.lower(), fields, 0.6)
+    return f"{near.upper()}__{rest}" if near else None
+
+
+def _instead(meant: str | None) -> str:
+    return f": did you mean {PREFIX}{meant}?" if meant else ""
 
 
 def _paths(fields: Mapping[str, FieldInfo]) -> list[str]:

@@ -1,0 +1,109 @@
+"""The lake's state, the schema `lakehouse` of the catalog's database, made and changed by numbered steps.
+
+A step is a file `<number>_<name>.sql` of this folder, for the tables of every package: one order for all. Steps only
+add (a table, a column with a default, an index), so a process of the release before goes on beside them, and every
+command may run them by itself. Applied together in one transaction, each leaves a row in `lakehouse.schema_version`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, LiteralString
+
+from lakehouse.errors import LakehouseError
+
+if TYPE_CHECKING:
+    import psycopg
+
+_STAMP: LiteralString = """CREATE TABLE IF NOT EXISTS lakehouse.schema_version (
+  version integer PRIMARY KEY, name text NOT NULL, release text NOT NULL,
+  applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"""
+# to_regclass would answer a session that has waited for the lock from its cache, which lacks what was made meanwhile
+_HAS_SCHEMA: LiteralString = "SELECT FROM pg_namespace WHERE nspname = 'lakehouse'"
+_HAS_STAMP: LiteralString = (
+    "SELECT FROM pg_class JOIN pg_namespace n ON n.oid = relnamespace"
+    " WHERE nspname = 'lakehouse' AND relname = 'schema_version'"
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One change of the state's tables."""
+
+    number: int
+    name: str
+    sql: bytes
+
+
+@cache
+def known_steps() -> tuple[Step, ...]:
+    """The steps that this code knows, in order."""
+    files = sorted(Path(__file__).parent.glob("[0-9]*.sql"))
+    return tuple(_step(file) for file in files)
+
+
+def newest_version() -> int:
+    """The version of the state that this code works with."""
+    return known_steps()[-1].number
+
+
+def ensure_state(connection: psycopg.Connection[Any]) -> None:
+    """Brings the state to this code's version; does nothing where it is. Raises LakehouseError where it is newer."""
+    migrate(connection, known_steps())
+
+
+def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """Takes the steps that are missing, all of them or none, once among many processes; returns those it took.
+
+    State without a stamp is of release 0.1.0 or there is none: the first step makes what it lacks.
+    """
+    if not pending(connection, steps):
+        return ()
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
+        missing = pending(connection, steps)
+        if connection.execute(_HAS_SCHEMA).fetchone() is None:
+            connection.execute("CREATE SCHEMA lakehouse")
+        connection.execute(_STAMP)
+        for step in missing:
+            connection.execute(step.sql)
+            connection.execute(
+                "INSERT INTO lakehouse.schema_version (version, name, release) VALUES (%s, %s, %s)",
+                (step.number, step.name, version("lakehouse")),
+            )
+    return missing
+
+
+def pending(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """The steps that the state has not; changes nothing. Raises LakehouseError where the state is newer than all."""
+    at, release = stamp(connection)
+    if at > steps[-1].number:
+        raise newer_state("the catalog's state is", at, release)
+    return tuple(step for step in steps if step.number > at)
+
+
+def stamp(connection: psycopg.Connection[Any]) -> tuple[int, str]:
+    """The state's version and the release that made it so; 0 where none is stamped."""
+    if connection.execute(_HAS_STAMP).fetchone() is None:
+        return 0, ""
+    row = connection.execute(
+        "SELECT version, release FROM lakehouse.schema_version ORDER BY version DESC LIMIT 1"
+    ).fetchone()
+    return (row[0], row[1]) if row else (0, "")
+
+
+def newer_state(what: str, at: int, release: str) -> LakehouseError:
+    """What to tell of state that a newer release has made."""
+    return LakehouseError(
+        f"{what} of version {at}, made by release {release}; release {version('lakehouse')} knows up to "
+        f"{newest_version()}: install {release} or newer, or restore a backup that was made before the upgrade"
+    )
+
+
+def _step(file: Path) -> Step:
+    number, _, name = file.stem.partition("_")
+    return Step(int(number), name, file.read_text().encode())
