@@ -14,26 +14,34 @@ import psycopg
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
+from ingestion.history.server import STARTED, check_same_server
+from ingestion.history.witness import Witness
 from ingestion.lanes import Kept, Lanes
 from ingestion.pgoutput import Batch, DecodeError, Decoder, whole_transactions, widened
+from ingestion.points import Blocked
+from ingestion.points.blockers import spoken, who_alters_types
 from ingestion.rows import TableTarget
-from ingestion.source import aborted, peek
-from ingestion.witness import Witness
+from ingestion.source import aborted, lock_timeout_seconds, peek
 from ingestion.writer import Written
 from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
+
+WAL_GONE = "has already been removed"
+LOCK_TIMEOUT = "due to lock timeout"
 
 
 @dataclass(frozen=True)
 class ChangePlan:
     """One read of the slot: everything committed below `upto_lsn`. Travels by pickle; holds secrets.
 
-    `received` are its messages where the live stream has brought them; without them the task peeks at the slot.
+    `received` are its messages where the live stream has brought them; without them the task peeks at the slot, of the
+    `server` whose history was checked, which is known by the moment of its start.
     `aside` names the targets whose records go to the spool, with the reason; `meta` holds the `meta` tables' metadata.
     """
 
     source: str
     url: str
+    server: int
     slot: str
     publication: str
     upto_lsn: int
@@ -63,12 +71,12 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
     for name, reason in plan.aside.items():
         lanes.set_aside(name, reason)
     keys = {oid: target.key for target in plan.targets if target.key for oid in target.oids}
-    decoder = Decoder(plan.xid, keys, lanes.landing)
+    decoder = Decoder(plan.xid, keys, lanes.landing, lanes.imaged)
     for messages in [plan.received] if plan.received is not None else _peeked(plan):
         _take(plan, decoder, lanes, messages)
     if decoder.in_transaction:
         raise LakehouseError(f"source {plan.source!r}: the stream ended inside a transaction; nothing was published")
-    written, meta_files, noticed = lanes.close()
+    written, meta_files, noticed = lanes.close(decoder.carried)
     return ChangeResult(written, meta_files, noticed, _newest(decoder))
 
 
@@ -132,11 +140,28 @@ def _messages(plan: ChangePlan) -> Generator[pa.Array]:
     try:
         with adbc.connect(plan.url) as connection, connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(plan.batch_bytes)})
+            cursor.execute(STARTED)
+            check_same_server(plan.source, plan.server, cursor.fetchone()[0])
             cursor.execute(f"SELECT data FROM {peek(plan.slot, plan.publication, plan.upto_lsn, unfinished=True)}")
             for batch in cursor.fetch_record_batch():
                 yield batch.column(0)
-    except (adbc.Error, OSError) as error:
-        raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {_first_line(error)}") from None
+    except (adbc.Error, pa.ArrowException, OSError) as error:
+        reason = _first_line(error)
+        if LOCK_TIMEOUT in reason:
+            raise _blocked(plan) from None
+        remedy = f"; nothing was written: `lakehouse ingest --recover {plan.source}`" if WAL_GONE in reason else ""
+        raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {reason}{remedy}") from None
+
+
+def _blocked(plan: ChangePlan) -> Blocked:
+    """Decoding locks the composite types of columns, so an open ALTER TYPE holds it up."""
+    with psycopg.connect(plan.url, autocommit=True) as connection:
+        waited = spoken(lock_timeout_seconds(connection))
+        who = "; ".join(who_alters_types(connection)) or "a transaction that has just ended"
+    return Blocked(
+        f"source {plan.source!r}: reading slot {plan.slot} waited {waited} for a lock, held up by {who} "
+        "(nothing was lost; the next cycle reads on)"
+    )
 
 
 def _aborted(plan: ChangePlan, xids: Collection[int]) -> set[int]:

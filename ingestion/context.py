@@ -21,8 +21,10 @@ from ingestion import state
 from ingestion.describe import TableFacts
 from ingestion.lease import Lease
 from ingestion.meta_tables import ensure_meta
+from ingestion.points import Patience
 from ingestion.publish import TableAppend
 from ingestion.rows import TableTarget
+from ingestion.shared_keys.enforced import may_share_keys
 from ingestion.source import source_url
 from ingestion.writer import Written, staged_prefix, writable_metadata
 from lakehouse.catalog import file_io_properties
@@ -41,7 +43,8 @@ RowCounts = dict[str, dict[str, int]]
 class Writer:
     """Everything a cycle works with; holds the lease of its source.
 
-    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later.
+    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `patience` is how
+    long others' transactions in the source are waited for; without it, as long as a command that is to end.
     """
 
     settings: Settings
@@ -51,6 +54,7 @@ class Writer:
     source: Source
     live: set[str] = field(default_factory=set)
     stop: Event = field(default_factory=Event)
+    patience: Patience | None = None
 
     @property
     def name(self) -> str:
@@ -71,6 +75,11 @@ class Writer:
     def publication(self) -> str:
         """Name of the publication."""
         return self.settings.source(self.name).publication
+
+    @property
+    def waits(self) -> Patience:
+        """How long others' transactions are waited for."""
+        return self.patience or Patience(self.settings, self.name, self.limits.wait_seconds, self.stop)
 
     @property
     def task_settings(self) -> dict[str, Any]:
@@ -100,6 +109,9 @@ def target(
     cycle: Cycle,
     from_lsn: int,
     versions: tuple[TableFacts, ...] = (),
+    seen: TableFacts | None = None,
+    *,
+    is_there: bool = True,
 ) -> TableTarget:
     """How a task writes one raw table; records of transactions below `from_lsn` are accounted for already."""
     return TableTarget(
@@ -115,6 +127,10 @@ def target(
         from_lsn=from_lsn,
         epoch=cycle.epoch,
         ingested_at=cycle.ingested_at,
+        shares_keys=may_share_keys(table, versions or (facts,)),
+        updates=table.raw.changes == "all",
+        seen=seen,
+        is_there=is_there,
     )
 
 

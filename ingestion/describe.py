@@ -11,13 +11,12 @@ import psycopg
 from psycopg.rows import dict_row
 
 from ingestion import describe_queries as queries
+from ingestion.problems import TableProblem as TableProblem
+from ingestion.problems import problem_of, problem_of_key, problem_of_leaves
+from ingestion.shared_keys.indexes import enforcing_indexes
 from lakehouse.declarations import RawTable
-from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident
-
-
-class TableProblem(LakehouseError):
-    """Something about one table that keeps it from being brought up; the source's other tables go on."""
+from lakehouse.stored import known_fields
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,8 @@ class ColumnFacts:
     """A published column: its base type behind any domain, the type that the stream names, its name in the lake.
 
     `prints` is what of the type's definition decides how values print: labels by the oids of enums' values, attributes
-    by those of composites. Descriptions of earlier versions have None there.
+    by those of composites, and what tells of an alteration that was taken back. Descriptions of earlier versions have
+    None there. `has_default_for_earlier_rows` holds for a partitioned table when it does for one of its partitions.
     """
 
     name: str
@@ -69,7 +69,10 @@ class TableFacts:
     `member` is the oid of its membership in the publication (0: published otherwise), `publishes` what the publication
     says beside that, `hidden` are number and name of the columns that do not land, `gone` the raw table's columns that
     the source has no more, `lsn` is a position at which the table surely was as described: what the stream carries from
-    there on is of this form or a newer one.
+    there on is of this form or a newer one. `edges` are the oid of each partition below the root and the transaction
+    that attached it, `attribute_rows` the number of every column there ever was and the transaction that last altered
+    it; descriptions of earlier versions have None there. `enforced_by` are the oids of unique indexes that keep every
+    row from another one's declared key at once; a description of an earlier version names none.
     """
 
     oid: int
@@ -86,6 +89,9 @@ class TableFacts:
     lsn: int = 0
     publishes: str = ""
     gone: tuple[str, ...] = ()
+    edges: tuple[tuple[int, int], ...] | None = None
+    enforced_by: tuple[int, ...] = ()
+    attribute_rows: tuple[tuple[int, int], ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""
@@ -95,15 +101,20 @@ class TableFacts:
 def facts_from_json(stored: Mapping[str, Any]) -> TableFacts:
     """The facts that were kept with the table's position."""
     columns = tuple(_column_facts(column) for column in stored["columns"])
-    leaves = tuple(Leaf(**leaf) for leaf in stored.get("leaves", ()))
+    leaves = tuple(Leaf(**known_fields(Leaf, leaf)) for leaf in stored.get("leaves", ()))
     hidden = tuple((number, name) for number, name in stored.get("hidden", ()))
-    lists = {name: tuple(stored[name]) for name in ("key", "relation", "gone") if name in stored}
-    return TableFacts(**(dict(stored) | lists | {"columns": columns, "leaves": leaves, "hidden": hidden}))
+    edges = None if stored.get("edges") is None else tuple((oid, attached_by) for oid, attached_by in stored["edges"])
+    rows = stored.get("attribute_rows")
+    attribute_rows = None if rows is None else tuple((number, altered_by) for number, altered_by in rows)
+    lists = {name: tuple(stored[name]) for name in ("key", "relation", "gone", "enforced_by") if name in stored}
+    nested = {"columns": columns, "leaves": leaves, "hidden": hidden, "edges": edges, "attribute_rows": attribute_rows}
+    return TableFacts(**(known_fields(TableFacts, stored) | lists | nested))
 
 
 def _column_facts(given: Mapping[str, Any]) -> ColumnFacts:
     prints = given.get("prints")
-    return ColumnFacts(**{**given, "prints": None if prints is None else tuple((part, says) for part, says in prints)})
+    printed = None if prints is None else tuple((part, says) for part, says in prints)
+    return ColumnFacts(**known_fields(ColumnFacts, given) | {"prints": printed})
 
 
 def fingerprints(connection: psycopg.Connection[Any], tables: Iterable[RawTable], publication: str) -> dict[str, str]:
@@ -130,7 +141,7 @@ def read_facts(
         relation = cursor.execute(
             queries.RELATION, {"schema": schema, "table": name, "publication": publication}
         ).fetchone()
-        problem = _problem_of(table, relation, publication)
+        problem = problem_of(table, relation, publication)
         if relation is None and oid is not None and (now := name_of(connection, oid)) is not None:
             schema, name = now
             relation = cursor.execute(
@@ -141,7 +152,10 @@ def read_facts(
         rows = cursor.execute(queries.COLUMNS, {"oid": relation["oid"]}).fetchall()
         identity = relation["replica_identity"]
         key = cursor.execute(queries.KEY, {"oid": relation["oid"], "identity": identity}).fetchall()
-    leaves = _leaves(connection, relation["oid"]) if relation["relkind"] == "p" else ()
+        is_root = relation["relkind"] == "p"
+        leaves = cursor.execute(queries.LEAVES, {"oid": relation["oid"]}).fetchall() if is_root else []
+        edges = cursor.execute(queries.EDGES, {"oid": relation["oid"]}).fetchall() if is_root else []
+    problem = problem or problem_of_leaves(table, relation["publishes_updates"], leaves)
     landing = [row for row in rows if _lands(table, row, relation["published_columns"])]
     fields = ColumnFacts.__dataclass_fields__.keys() - {"lake"}
     columns = tuple(_column_facts({field: row[field] for field in fields}) for row in landing)
@@ -149,10 +163,14 @@ def read_facts(
     facts = TableFacts(
         oid=relation["oid"], filenode=relation["filenode"], relkind=relation["relkind"], replica_identity=identity,
         key=tuple(row["attname"] for row in key), columns=columns, relation=(schema, name),
-        changed_by=relation["changed_by"], member=relation["member"], leaves=leaves, hidden=hidden,
+        changed_by=relation["changed_by"], member=relation["member"], hidden=hidden,
+        leaves=tuple(_leaf(connection, leaf) for leaf in leaves),
         lsn=relation["lsn"], publishes=relation["publishes"],
+        attribute_rows=tuple((number, altered_by) for number, altered_by in relation["attribute_rows"] or ()),
+        edges=tuple((edge["oid"], edge["attached_by"]) for edge in edges),
+        enforced_by=enforcing_indexes(connection, relation["oid"], table.key, at_once=True),
     )  # fmt: skip
-    return facts, problem or _problem_of_key(table, facts, {row["name"] for row in rows})
+    return facts, problem or problem_of_key(table, facts.replica_identity, facts.key, {row["name"] for row in rows})
 
 
 def _lands(table: RawTable, row: dict[str, Any], published: list[str] | None) -> bool:
@@ -180,62 +198,11 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
         )
 
 
-def _leaves(connection: psycopg.Connection[Any], oid: int) -> tuple[Leaf, ...]:
-    rows = connection.execute(queries.LEAVES, {"oid": oid}).fetchall()
-    return tuple(Leaf(row[0], row[1], row[2], row[3], not row[4] or _has_rows(connection, row[1])) for row in rows)
+def _leaf(connection: psycopg.Connection[Any], row: Mapping[str, Any]) -> Leaf:
+    has_rows = not row["readable"] or row["relkind"] == "f" or _has_rows(connection, row["name"])
+    return Leaf(row["oid"], row["name"], row["filenode"], row["changed_by"], has_rows)
 
 
 def _has_rows(connection: psycopg.Connection[Any], quoted: str) -> bool:
     row = connection.execute(f"SELECT EXISTS (SELECT FROM ONLY {quoted})").fetchone()
     return row is not None and bool(row[0])
-
-
-def _problem_of(table: RawTable, relation: dict[str, Any] | None, publication: str) -> TableProblem | None:
-    where = f"source {table.source!r}, table {table.name!r}"
-    if relation is None:
-        return TableProblem(
-            f"{where}: relation {table.raw.relation} does not exist: correct meta.raw.relation of the declaration"
-        )
-    if not relation["readable"]:
-        return TableProblem(f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
-    if relation["relkind"] == "p" and relation["by_root"] is False:
-        return TableProblem(
-            f"{where}: publication {publication!r} publishes {table.raw.relation} by its partitions: "
-            "ALTER PUBLICATION … SET (publish_via_partition_root = true), then resume the table"
-        )
-    if not relation["published"]:
-        return TableProblem(
-            f"{where}: {table.raw.relation} is not in publication {publication!r}: "
-            f"run `lakehouse prepare {table.source}`"
-        )
-    if relation["filtered"]:
-        return TableProblem(
-            f"{where}: publication {publication!r} filters its rows, so the lake would not be the table: "
-            f"ALTER PUBLICATION … DROP TABLE, then run `lakehouse prepare {table.source}`"
-        )
-    if not relation["publishes_updates"] and table.raw.changes == "all":
-        return TableProblem(
-            f"{where}: publication {publication!r} leaves out updates and deletes: declare meta.raw.changes: inserts, "
-            "or ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
-        )
-    if relation["replica_identity"] == "n" and relation["publishes_updates"]:
-        return TableProblem(
-            f"{where}: REPLICA IDENTITY NOTHING makes updates and deletes of a published table fail in the source: set "
-            "REPLICA IDENTITY DEFAULT or FULL, or let its publication carry inserts and truncates only"
-        )
-    return None
-
-
-def _problem_of_key(table: RawTable, facts: TableFacts, existing: set[str]) -> TableProblem | None:
-    where = f"source {table.source!r}, table {table.name!r}"
-    if missing := sorted(set(table.key) - existing):
-        return TableProblem(
-            f"{where}: key column {', '.join(missing)} does not exist in {table.raw.relation}, which has "
-            f"{', '.join(sorted(existing))}: correct meta.raw.key"
-        )
-    if table.key and facts.replica_identity not in ("f", "n") and set(table.key) - set(facts.key):
-        return TableProblem(
-            f"{where}: declared key ({', '.join(table.key)}) is not within the replica identity "
-            f"({', '.join(facts.key) or 'none'}): declare that key, or set REPLICA IDENTITY FULL"
-        )
-    return None

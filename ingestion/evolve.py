@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
+from ingestion.columns.numbers import renumbered
 from ingestion.describe import ColumnFacts, TableFacts, TableProblem
-from ingestion.pgoutput.model import Relation
 from ingestion.types import SourceType, target_type
-from ingestion.types.table import NUMERIC_OID
 from lakehouse.declarations import RawTable
 
 Versions = tuple[TableFacts, ...]
@@ -32,6 +31,17 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Truncates:
+    """The transactions (32 bits) that truncated a table in the stream, and those of them that inserted afterwards."""
+
+    by: frozenset[int] = frozenset()
+    refilled_by: frozenset[int] = frozenset()
+
+
+NO_TRUNCATES = Truncates()
+
+
+@dataclass(frozen=True)
 class Step:
     """What is done to the raw table's columns: `rename` to another name, or `add` or `widen` to a type."""
 
@@ -40,10 +50,6 @@ class Step:
     to: str = ""
     type: IcebergType | None = None
     doc: str = ""
-
-
-class CannotTell(Exception):
-    """Rows of a form that no look at the catalog explains."""
 
 
 def source_type(column: ColumnFacts) -> SourceType:
@@ -61,12 +67,10 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
     """`now` with each column's name in the lake, and those that nobody has any more.
 
     A renamed column keeps its name in the lake while the declaration goes on naming it so, and no other column of the
-    source has taken it; otherwise the lake follows. Raises TableProblem where a rename would undo a declared exclusion
-    or mask.
+    source has taken it; otherwise the lake follows.
     """
     same = before is not None and before.oid == now.oid
     kept = {c.number: c for c in before.columns} if before and same else {}
-    hidden = dict(before.hidden) if before and same else {}
     declared = {table.raw.alias.get(name, name) for name in {c.name for c in table.columns} | set(table.key)}
     followed = {column.number: table.raw.alias.get(column.name, column.name) for column in now.columns}
     taken = {lake.lower() for lake in followed.values()}
@@ -75,14 +79,6 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
         old, lake = kept.get(column.number), followed[column.number]
         if old is not None and old.lake in declared and lake not in declared and old.lake.lower() not in taken:
             lake = old.lake
-        was = hidden.get(column.number) or (old.name if old is not None else column.name)
-        protected = column.number in hidden or was in table.raw.mask
-        if was != column.name and protected and column.name not in table.raw.mask:
-            raise TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was "
-                f"left out or masked: name {column.name} in meta.raw.exclude or mask, then "
-                f"`lakehouse ingest --resume {table.source}.{table.name}`"
-            )
         named.append(replace(column, lake=lake))
     now = replace(now, columns=tuple(named))
     return replace(now, gone=_gone(before, now)) if before else now
@@ -133,22 +129,20 @@ def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def doubt(before: TableFacts, now: TableFacts, truncated_by: Iterable[int] = ()) -> str | None:
+def doubt(before: TableFacts, now: TableFacts, truncates: Truncates = NO_TRUNCATES) -> str | None:
     """Why the stream alone cannot have told what the table holds now; None when it has.
 
-    `truncated_by` are the transactions (32 bits) that truncated it in the stream: a TRUNCATE also moves the table to
-    a new file, which is no doubt when its pg_class row was last written by that transaction.
+    `truncates` are those of the stream: a TRUNCATE also moves the table to a new file.
     """
-    explained = frozenset(truncated_by)
     if before.oid != now.oid:
         return "the relation was dropped and made again"
     if before.member != now.member:
         return "it had left the publication for a while"
     if before.publishes and before.publishes != now.publishes:
         return "its publication was altered, and may have left changes out"
-    if before.filenode != now.filenode and now.changed_by not in explained:
+    if before.filenode != now.filenode and not _only_truncated(before, now, truncates):
         return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
-    if reason := _partition_doubt(before, now, explained):
+    if reason := _partition_doubt(before, now, truncates):
         return reason
     old = {c.number for c in before.columns}
     hidden = dict(before.hidden)
@@ -162,8 +156,8 @@ def doubt(before: TableFacts, now: TableFacts, truncated_by: Iterable[int] = ())
         if was.number != column.number if was else column.lake.lower() in gone:
             return f"column {column.name} is another one than it was, by the same name"
         if was is not None and _prints_otherwise(was, column):
-            return f"column {column.name} prints what it holds otherwise than before: its type was altered"
-    return None
+            return f"the type of column {column.name} was altered, and with it how values are printed"
+    return renumbered(before, now)
 
 
 def _prints_otherwise(was: ColumnFacts, now: ColumnFacts) -> bool:
@@ -175,15 +169,31 @@ def _prints_otherwise(was: ColumnFacts, now: ColumnFacts) -> bool:
     return any(said.get(part, says) != says for part, says in now.prints or ())
 
 
-def _partition_doubt(before: TableFacts, now: TableFacts, explained: frozenset[int]) -> str | None:
+def _only_truncated(before: TableFacts, now: TableFacts, truncates: Truncates) -> bool:
+    """Whether nothing but a TRUNCATE in the stream can have given the table its new file.
+
+    The transaction may have rewritten the rows behind it (ALTER TYPE, a volatile default): then a column's row of the
+    catalog is newer too. Or it may have filled the table while that was UNLOGGED, which Postgres refuses only where the
+    table itself is a member of a publication.
+    """
+    unaltered = before.attribute_rows is not None and before.attribute_rows == now.attribute_rows
+    return now.changed_by in truncates.by and unaltered and now.member != 0
+
+
+def _partition_doubt(before: TableFacts, now: TableFacts, truncates: Truncates) -> str | None:
     old, new = ({leaf.oid: leaf for leaf in facts.leaves} for facts in (before, now))
     if gone := [leaf.name for oid, leaf in old.items() if oid not in new]:
         return f"partition {', '.join(gone)} was detached or dropped"
     for oid, leaf in new.items():
         if oid not in old and leaf.has_rows:
             return f"partition {leaf.name} is new and has rows"
-        if oid in old and old[oid].filenode != leaf.filenode and leaf.changed_by not in explained:
+        emptied = leaf.changed_by in truncates.by - truncates.refilled_by and not leaf.has_rows
+        if oid in old and old[oid].filenode != leaf.filenode and not emptied:
             return f"partition {leaf.name} was truncated or rewritten by itself"
+    were, are = dict(before.edges or ()), dict(now.edges or ())
+    if again := [oid for oid, attached_by in were.items() if are.get(oid, attached_by) != attached_by]:
+        names = ", ".join(new[oid].name if oid in new else "with partitions of its own" for oid in again)
+        return f"partition {names} was detached for a while"
     return None
 
 
@@ -273,39 +283,6 @@ def widens(had: IcebergType, to: IcebergType) -> bool:
     if isinstance(had, DecimalType) and isinstance(to, DecimalType):
         return had.scale == to.scale and had.precision <= to.precision
     return False
-
-
-def columns_of(versions: Versions, relation: Relation, excluded: frozenset[str]) -> tuple[ColumnFacts, ...]:
-    """The facts of each column that a relation of the stream describes, excluded ones left out.
-
-    They come from the newest description of exactly these names and types, else from all of them where they do not
-    contradict each other. Raises CannotTell where no description explains a column.
-    """
-    streamed = [(c.name, c.type_oid, c.typmod) for c in relation.columns if c.name not in excluded]
-    for facts in reversed(versions):
-        known = {c.name: c for c in facts.columns}
-        if facts.oid == relation.oid and len(streamed) == len(known):
-            fitting = [known[name] for name, *kind in streamed if name in known and _same_type(known[name], *kind)]
-            if len(fitting) == len(streamed):
-                return tuple(fitting)
-    return tuple(_only_candidate(versions, relation, name, oid, typmod) for name, oid, typmod in streamed)
-
-
-def _only_candidate(versions: Versions, relation: Relation, name: str, type_oid: int, typmod: int) -> ColumnFacts:
-    found = [
-        column
-        for facts in versions
-        if facts.oid == relation.oid
-        for column in facts.columns
-        if column.name == name and _same_type(column, type_oid, typmod)
-    ]
-    if len({column.number for column in found}) != 1:
-        raise CannotTell(f"the stream has rows with a column {name!r} that the table did not keep")
-    return found[-1]
-
-
-def _same_type(column: ColumnFacts, type_oid: int, typmod: int) -> bool:
-    return column.stream_oid == type_oid and (column.stream_typmod == typmod or type_oid != NUMERIC_OID)
 
 
 def prune(versions: Versions, position: int) -> Versions:

@@ -23,10 +23,12 @@ from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, RowCounts, Writer
 from ingestion.cycle import catch_up, connections, waiting_tables
+from ingestion.history.server import started_at
 from ingestion.live import LiveStream, LiveStreamLost
 from ingestion.load_changes import stream_url
 from ingestion.load_tables import load_tables
-from ingestion.outage import OUTAGES
+from ingestion.outage import OUTAGES, outage
+from ingestion.points import Patience
 from lakehouse.catalog import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -82,8 +84,9 @@ def _follow_source(settings: Settings, source: Source, session: SparkSession, st
         try:
             _hold_and_follow(settings, source, session, stop)
             pause = settings.ingestion.poll_seconds
-        except LakehouseError as error:
-            said = str(error).removeprefix(f"source {source.name!r}: ")
+        except (LakehouseError, *OUTAGES) as error:
+            told = error if isinstance(error, LakehouseError) else outage(source.name, error)
+            said = str(told).removeprefix(f"source {source.name!r}: ")
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
         except Exception:
             log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
@@ -99,7 +102,8 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         stack.enter_context(leases.kept_alive(settings, lease))
         catalog = open_catalog(settings)
         stack.callback(catalog.close)
-        writer = Writer(settings, catalog, session, lease, source)
+        patience = Patience(settings, source.name, None, stop)
+        writer = Writer(settings, catalog, session, lease, source, patience=patience)
         session.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
         loader = Loader(writer)
         stack.callback(loader.join)
@@ -220,7 +224,8 @@ class Live:
             return
         try:
             url = stream_url(writer, connection)
-            self.stream = LiveStream(url, writer.slot, writer.publication, at.lsn, writer.limits.flush_bytes)
+            server = started_at(connection)
+            self.stream = LiveStream(url, writer.slot, writer.publication, at.lsn, writer.limits.flush_bytes, server)
         except LakehouseError as error:
             log.warning("source %r: no live stream, reading the slot by peeks: %s", writer.name, error)
             self._not_before = time.monotonic() + LONGEST_PAUSE_SECONDS

@@ -28,6 +28,7 @@ from ingestion.planning import Course, conclude, plan_course
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import follow_source
 from ingestion.replay_task import ReplayPlan, merged, replay
+from ingestion.shared_keys.hold import SPLIT
 from ingestion.source import source_now
 from ingestion.survey import Outlook
 from ingestion.tasks import run_tasks
@@ -85,6 +86,8 @@ def _land(
         noticed = result.noticed.get(table.name, Kept())
         if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
             noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
+        if result.written and place == "quarantine" and plans[0].target.shares_keys:
+            noticed = replace(noticed, stale=noticed.stale or SPLIT)
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
             settle(writer, states, course.position)

@@ -76,6 +76,15 @@ def holder_of(connection: psycopg.Connection, source: str) -> tuple[str, Mode] |
     return (row[0], row[1]) if row else None
 
 
+def refuse_writers(connection: psycopg.Connection) -> None:
+    """Raises LakehouseError while somebody ingests: what is done needs the state to itself."""
+    if connection.execute("SELECT to_regclass('lakehouse.leases')").fetchone() == (None,):
+        return
+    for (source,) in connection.execute("SELECT source FROM lakehouse.leases ORDER BY source").fetchall():
+        if (held := holder_of(connection, source)) is not None:
+            raise LakehouseError(f"source {source!r}: {held[0]} is at work: stop it, then run this again")
+
+
 @contextmanager
 def kept_alive(settings: Settings, lease: Lease) -> Iterator[None]:
     """Renews the lease in the background while the body runs, then releases it."""

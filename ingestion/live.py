@@ -21,6 +21,8 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
+from ingestion.history.server import check_same_server, started_at
+from ingestion.history.signature import signed
 from ingestion.source import lsn_text, stream_options
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import ident, literal
@@ -110,9 +112,12 @@ class Received:
 
 
 class LiveStream:
-    """One walsender and the thread that reads it; raises LakehouseError when it cannot be started."""
+    """One walsender and the thread that reads it; raises LakehouseError when it cannot be started.
 
-    def __init__(self, url: str, slot: str, publication: str, lsn: int, max_bytes: int) -> None:
+    `server` is when the server was started whose history was checked: no other one may answer.
+    """
+
+    def __init__(self, url: str, slot: str, publication: str, lsn: int, max_bytes: int, server: int) -> None:
         self._received = Received(lsn)
         self._confirmed = lsn
         self._max_bytes = max_bytes
@@ -125,6 +130,11 @@ class LiveStream:
             self._connection = psycopg.connect(f"{url}&replication=database", autocommit=True)
         except psycopg.OperationalError as error:
             raise LakehouseError(f"slot {slot}: {str(error).strip().splitlines()[0]}") from None
+        try:
+            check_same_server(slot, server, started_at(self._connection))
+        except (LakehouseError, psycopg.Error):
+            self._connection.close()
+            raise
         options = ", ".join(f"{name} {literal(value)}" for name, value in stream_options(publication).items())
         command = f"START_REPLICATION SLOT {ident(slot)} LOGICAL {lsn_text(lsn)} ({options})"
         result = self._connection.pgconn.exec_(command.encode())
@@ -249,7 +259,8 @@ class LiveStream:
 
     def _tell(self, confirmed: int, ask: bool) -> None:
         """A standby status update. Only what is confirmed counts as flushed: the server may forget that."""
-        status = b"r" + struct.pack(">qqqqB", self._received.lsn, confirmed, confirmed, 0, ask)
+        flushed = signed(confirmed)
+        status = b"r" + struct.pack(">qqqqB", self._received.lsn, flushed, flushed, 0, ask)
         self._connection.pgconn.put_copy_data(status)
         self._connection.pgconn.flush()
 

@@ -9,6 +9,7 @@ import psycopg
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
 
 from ingestion import lease as leases
 from ingestion import source as src
@@ -27,16 +28,19 @@ from ingestion.context import (
     target,
 )
 from ingestion.describe import TableProblem
+from ingestion.history.server import started_at
+from ingestion.history.witness import put_witness
 from ingestion.lanes import Kept
 from ingestion.live import LiveStream
 from ingestion.meta_tables import ensure_meta
 from ingestion.planning import Course, conclude, covered, plan_course
 from ingestion.publish import Cut, Outdated, Publication, publish
 from ingestion.raw_tables import follow_source, is_under_way
+from ingestion.rows import TableTarget
 from ingestion.source import SourceNow
-from ingestion.survey import Outlook, unaltered
+from ingestion.stream import check_slot
+from ingestion.survey import Outlook, unaltered, withholding
 from ingestion.tasks import run_tasks
-from ingestion.witness import put_witness
 from lakehouse.errors import LakehouseError
 
 Courses = dict[str, Course]
@@ -61,18 +65,23 @@ def load_changes(
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
     with begin_cycle(writer, states, stream.epoch) as cycle:
+        if not unaltered(writer, connection, withholding(outlooks)):  # else the looks do not bound what is read
+            raise Outdated
         received = live.below(now.lsn) if live else None
         follows = any(course.steps for course in courses.values())  # which an alteration asks for that comes alone
-        if received is not None and not len(received) and not follows:
+        silent = received is not None and not len(received)
+        if not courses or (silent and not follows):
             result = ChangeResult((), {}, {}, None)
         else:
             result = _read(writer, connection, states, cycle, courses, outlooks, now, received)
         if not unaltered(writer, connection, outlooks):
             raise Outdated
-        if src.publication_oid(connection, writer.name, writer.publication) != stream.publication_oid:
+        if src.publication_oid(writer.settings, connection, writer.name, writer.publication) != stream.publication_oid:
             raise LakehouseError(
                 f"source {writer.name!r}: its publication changed during the read; nothing was published"
             )
+        if live is None:
+            check_slot(writer, stream, src.read_slot(connection, writer.slot))
         courses = {n: conclude(c, result.noticed.get(n, Kept()), now.lsn) for n, c in courses.items()}
         _publish(writer, states, cycle, stream, courses, result, now)
     if live:
@@ -129,20 +138,24 @@ def _read(
     register(states, writer, cycle, icebergs.values())
     plan = ChangePlan(
         **(writer.task_settings | {"url": stream_url(writer, connection)}),
+        server=started_at(connection),
         slot=writer.slot,
         publication=writer.publication,
         upto_lsn=now.lsn,
         xid=now.xid,
-        targets=tuple(
-            target(table, icebergs[name], course.position.facts, cycle, course.position.lsn, course.position.versions)
-            for name, table in tables.items()
-            for course in (courses[name],)
-        ),
+        targets=tuple(_target(cycle, courses[name], outlooks[name], icebergs[name]) for name in tables),
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,
         received=received,
     )
     return run_tasks(writer.session, read_changes, [plan])[0]
+
+
+def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:
+    position, seen = course.position, outlook.seen
+    return target(
+        outlook.table, iceberg, position.facts, cycle, position.lsn, position.versions, seen, is_there=outlook.is_there
+    )
 
 
 def _publish(

@@ -29,14 +29,14 @@ from ingestion.context import (
 )
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import steps
+from ingestion.points import NotThere, Point, consistent_point
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import ensure_raw_table, follow_source
 from ingestion.repair import stage_repair
+from ingestion.shared_keys.enforced import check_key_is_one
 from ingestion.snapshot import (
     Chunk,
     ChunkPlan,
-    Point,
-    consistent_point,
     plan_chunks,
     read_chunk,
     select_sql,
@@ -87,23 +87,33 @@ def load_tables(
 ) -> RowCounts:
     """Loads the wanted tables at one point; returns the rows added by table and operation.
 
-    `reach(lsn)` returns when the stream has been read up to there. A table with a problem of its own is set aside with
-    the reason; the others go on.
+    `reach(lsn)` returns when the stream has been read up to there, before any row of the point lands: what the lake has
+    is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
+    its own is set aside with the reason; the others go on.
     """
+    try:
+        with consistent_point(writer.settings, writer.name, wanted, writer.waits) as point:
+            return _load_at(point, writer, connection, states, wanted, reach)
+    except NotThere:  # the next look at the catalog says so of that table, and the others go on
+        return {}
+
+
+def _load_at(
+    point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
+) -> RowCounts:
     rows: RowCounts = {}
-    with consistent_point(writer.settings, writer.name, wanted) as point:
-        try:
-            loading = _register(writer, connection, states, wanted, point)
-        except _PointPassed:
-            return rows
-        if any(item.ranges is None or not item.afresh for item in loading):
-            rows = reach(point.lsn)
-        for group in _groups([item for item in loading if item.ranges is not None]):
-            found = _contained(writer, states, group, lambda g: _snapshot(writer, states, g, point))
-            rows = add_counts(rows, found)
-        for item in (item for item in loading if item.ranges is None):
-            found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
-            rows = add_counts(rows, found)
+    try:
+        loading = _register(writer, connection, states, wanted, point)
+    except _PointPassed:
+        return rows
+    if loading:
+        rows = reach(point.lsn)
+    for group in _groups([item for item in loading if item.ranges is not None]):
+        found = _contained(writer, states, group, lambda g: _snapshot(writer, states, g, point))
+        rows = add_counts(rows, found)
+    for item in (item for item in loading if item.ranges is None):
+        found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
+        rows = add_counts(rows, found)
     return rows
 
 
@@ -144,6 +154,7 @@ def _begin(
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
     assert facts is not None
+    check_key_is_one(connection, table, facts)
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
     to_take = steps(table, before, facts, consent=True)
@@ -185,7 +196,7 @@ def _contained(
 
 def _park(writer: Writer, states: Connection, position: state.Position, problem: TableProblem) -> None:
     """Until it is resumed, which reads it anew."""
-    settle(writer, states, replace(position, state="parked", reason=str(problem), versions=(), fingerprint=""))
+    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)))
 
 
 def _rest(writer: Writer, states: Connection, item: _Loading) -> _Loading:

@@ -20,7 +20,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.publish import TABLE_PROPERTIES, ensure_table
+from ingestion.publish import CUTS, CUTS_SCHEMA, TABLE_PROPERTIES, ensure_table
+from lakehouse.evolving import complete
 
 
 def _schema(**columns: IcebergType) -> Schema:
@@ -68,8 +69,13 @@ SCHEMAS = {
 }
 
 
+def known_schemas() -> dict[tuple[str, str], Schema]:
+    """Every table of the namespace `meta` that ingestion makes, with the columns it writes."""
+    return {CUTS: CUTS_SCHEMA} | {("meta", name): schema for name, schema in SCHEMAS.items()}
+
+
 def ensure_meta(catalog: SqlCatalog, name: str) -> Table:
-    """The table `meta.<name>`, created when it is missing; partitioned by source and table."""
+    """The table `meta.<name>`, partitioned by source and table; made, or given columns, where they are missing."""
     schema = SCHEMAS[name]
     spec = PartitionSpec(
         *(
@@ -83,4 +89,4 @@ def ensure_meta(catalog: SqlCatalog, name: str) -> Table:
             ("meta", name), schema, partition_spec=spec, properties=TABLE_PROPERTIES
         )
 
-    return ensure_table(catalog, ("meta", name), create)
+    return complete(catalog, ensure_table(catalog, ("meta", name), create), schema)

@@ -53,7 +53,7 @@ def forget(settings: Settings, source: str, table: str, declared: Collection[str
 
 def read_anew(settings: Settings, table: RawTable) -> None:
     """The next cycle reads the whole table again, behind a truncate marker."""
-    _change(settings, table, lambda position: replace(position, state="new", reason=None, versions=(), fingerprint=""))
+    _change(settings, table, lambda position: replace(position.forgotten, state="new", reason=None))
 
 
 def _change(settings: Settings, table: RawTable, change: Callable[[Position], Position]) -> None:

@@ -87,16 +87,17 @@ def _unfinished(position: Position) -> str | None:
 def conclude(course: Course, noticed: Kept, reached: int) -> Course:
     """Where the table stands after the read up to `reached`."""
     position = course.position
+    position = replace(position, doubt=position.doubt or _passing_partition(course, noticed))
     reason = noticed.stale or position.doubt
     if course.before.versions and course.position.fingerprint != course.before.fingerprint:
-        reason = reason or doubt(course.before.facts, position.facts, noticed.truncated_by)
+        reason = reason or doubt(course.before.facts, position.facts, noticed.truncates)
         reason = reason or _moved(course.before, position)
     reason = reason or _begun_anew(course.steps)
     if noticed.parked is not None:
         parked = replace(position, state="parked", reason=noticed.parked, doubt=reason or _unfinished(course.before))
         return replace(course, position=parked, aside=noticed.parked, effect="parked")
     if course.aside is not None:
-        return course
+        return replace(course, position=replace(position, doubt=position.doubt or noticed.stale))
     position = replace(position, versions=prune(position.versions, reached), doubt=None)
     if reason is None:
         return replace(course, position=position)
@@ -105,6 +106,13 @@ def conclude(course: Course, noticed: Kept, reached: int) -> Course:
     begun_anew = position.state == "loading"
     position = replace(position, state="new" if begun_anew else "stale", reason=reason)
     return replace(course, position=position, effect=f"read anew: {reason}")
+
+
+def _passing_partition(course: Course, noticed: Kept) -> str | None:
+    """Why rows of the stream may be gone: they came into a partition that no look at the catalog has seen."""
+    versions = (*course.before.versions, *course.position.versions)
+    known = {leaf.oid for facts in versions for leaf in facts.leaves}
+    return "a partition came, had changes and went again" if noticed.partitions - known else None
 
 
 def _moved(before: Position, now: Position) -> str | None:

@@ -10,11 +10,6 @@ from typing import Literal
 import psycopg
 from psycopg.rows import class_row
 
-DDL = """
-CREATE TABLE IF NOT EXISTS lakehouse.progress (
-  source text PRIMARY KEY, phase text NOT NULL, done bigint NOT NULL, total bigint NOT NULL, rows bigint NOT NULL,
-  began_at timestamptz NOT NULL, updated_at timestamptz NOT NULL);
-"""
 Phase = Literal["snapshot", "changes"]
 
 

@@ -31,6 +31,7 @@ from ingestion.manifests import TieredAppend
 from lakehouse.catalog import load_table
 from lakehouse.commit import move_pointer
 from lakehouse.errors import LakehouseError
+from lakehouse.evolving import complete
 from lakehouse.lake_catalog import LakeCatalog
 from lakehouse.retry import until_answered
 from lakehouse.rewriting import needed_since
@@ -153,12 +154,13 @@ def ensure_table(catalog: SqlCatalog, identifier: tuple[str, str], create: Calla
 
 
 def ensure_cuts(catalog: SqlCatalog) -> Table:
-    """`meta.cuts`, created when it is missing."""
-    return ensure_table(
+    """`meta.cuts`, created when it is missing; one of an earlier release gets the columns that it lacks."""
+    table = ensure_table(
         catalog,
         CUTS,
         lambda: catalog.create_table_if_not_exists(CUTS, CUTS_SCHEMA, properties=TABLE_PROPERTIES),
     )
+    return complete(catalog, table, CUTS_SCHEMA)
 
 
 def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication: Publication) -> None:

@@ -38,6 +38,7 @@ METADATA: tuple[tuple[str, IcebergType, str], ...] = (
     ("_unchanged", ListType(0, StringType(), element_required=True), "TOASTed columns the update did not carry"),
     ("_old_key", StringType(), "JSON of the previous key on the c of a key change"),
 )
+HIDDEN_IN_TRINO = ("$path", "$partition", "$file_modified_time")  # a table with such a column cannot be read there
 PARTITION_BY = "_committed_at"
 BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alteration began with
 
@@ -144,7 +145,7 @@ def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeC
 
 def check_names(table: RawTable, facts: TableFacts) -> None:
     """Raises TableProblem when two columns would bear one name in Trino."""
-    taken = {name for name, _, _ in METADATA}
+    taken = {*(name for name, _, _ in METADATA), *HIDDEN_IN_TRINO}
     for name in (column.lake for column in facts.columns):
         if name.lower() in taken:
             raise TableProblem(

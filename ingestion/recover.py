@@ -18,9 +18,9 @@ def begin_next_epoch(writer: Writer) -> None:
     ):
         if src.read_slot(connection, writer.slot) is not None:
             src.drop_slot(connection, writer.slot)
-        publication = src.publication_oid(connection, writer.name, writer.publication)
+        publication = src.publication_oid(writer.settings, connection, writer.name, writer.publication)
         with states.transaction():
             leases.check(states, writer.lease, writer.limits.lease_seconds)
             state.restart_stream(
-                states, writer.name, writer.slot, src.identify(writer.settings, writer.name), publication
+                states, writer.name, writer.slot, src.identify(writer.settings, writer.name, connection), publication
             )

@@ -46,7 +46,7 @@ def replay(plan: ReplayPlan) -> ReplayResult:
     from pyiceberg.io.pyarrow import ArrowScan
 
     io = file_io(plan.io_properties)
-    lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes)
+    lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes, in_order=False)
     metadata = TableMetadataUtil.parse_raw(plan.metadata_json)
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     for batch in scan.to_record_batches(plan.tasks):
@@ -102,7 +102,8 @@ def _decoded(target: TableTarget, relation: bytes, records: pa.Table) -> Iterato
     commit = b"C\0" + struct.pack(">QQq", 1, 1, 0)
     messages = [begin, relation, *records.column("message").to_pylist(), commit]
     keys = dict.fromkeys(target.oids, target.key) if target.key else {}
-    for batch in Decoder(0, keys).feed(pa.array(messages, pa.binary())):
+    images = target.oids if target.shares_keys else frozenset()
+    for batch in Decoder(0, keys, images=images).feed(pa.array(messages, pa.binary())):
         made_up = batch.meta.column("_seq").to_numpy()
         own = records.take(pa.array(made_up // 2))
         seq = own.column("seq").to_numpy() + made_up % 2

@@ -1,6 +1,6 @@
 """Source text and metadata to rows of a raw table, in columns."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -17,7 +17,10 @@ from ingestion.types import ConversionError, UnrepresentableValue, convert, type
 class TableTarget:
     """Everything a Spark task needs to write one raw table; travels by pickle.
 
-    `columns` are those of the newest description, `versions` all descriptions that rows of the stream may be of.
+    `columns` are those of the newest description, `versions` all descriptions that rows of the stream may be of. `seen`
+    is a newer one that the lake does not follow, `is_there` false where there is no relation to look at any more.
+    `shares_keys` says that several rows may stand on one key within a transaction, `updates` that rows are changed and
+    deleted too.
     """
 
     source: str
@@ -32,6 +35,21 @@ class TableTarget:
     from_lsn: int
     epoch: int
     ingested_at: datetime
+    shares_keys: bool = False
+    updates: bool = True
+    seen: TableFacts | None = None
+    is_there: bool = True
+
+    @property
+    def looks(self) -> tuple[TableFacts, ...]:
+        """How the table was found each time while rows of the stream came."""
+        return self.versions if self.seen is None else (*self.versions, self.seen)
+
+    @property
+    def lake_key(self) -> tuple[str, ...]:
+        """The key as the lake calls it."""
+        lake = {column.name: column.lake for column in self.columns}
+        return tuple(lake[name] for name in self.key)
 
     @property
     def oids(self) -> frozenset[int]:
@@ -64,6 +82,13 @@ class Counts:
         """Counts a batch's operations."""
         for entry in pc.value_counts(meta.column("_op").combine_chunks()).to_pylist():
             self.operations[entry["values"]] = self.operations.get(entry["values"], 0) + entry["counts"]
+
+    def add_texts(self, texts: Iterable[pa.Table]) -> None:
+        """Counts values that the lake cannot hold by their texts."""
+        for part in texts:
+            for entry in pc.value_counts(part.column("column").combine_chunks()).to_pylist():
+                self.unrepresentable[entry["values"]] = self.unrepresentable.get(entry["values"], 0) + entry["counts"]
+            self.texts.append(part)
 
     def absorb(self, other: "Counts") -> None:
         """Adds what another one counted."""

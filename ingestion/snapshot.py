@@ -1,14 +1,7 @@
-"""Snapshots: all rows of a table at one consistent point of the source, read in ranges of its heap by Spark tasks.
+"""Snapshots: all rows of a table at one consistent point of the source, read in ranges of its heap by Spark tasks."""
 
-The point is made by a temporary slot that exports its snapshot. From the point on the stream takes over: a
-transaction that the snapshot does not contain has a commit LSN at or above it.
-"""
-
-import uuid
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -17,27 +10,16 @@ import pyarrow as pa
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import source_type
 from ingestion.pgoutput.model import META_SCHEMA
+from ingestion.points import Point
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
-from ingestion.source import connect_source, lsn_number, source_now
 from ingestion.types import NeedsText, arrives_typed
 from ingestion.writer import TableWriter, Written, write_odd
-from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
-from lakehouse.settings import Settings
 from lakehouse.sql import ident, literal, relation
 
 PAGE_BYTES = 8192
 CHUNK_SEQ = 1 << 32
-
-
-@dataclass(frozen=True)
-class Point:
-    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
-
-    lsn: int
-    snapshot: str
-    at: datetime
 
 
 @dataclass(frozen=True)
@@ -75,29 +57,6 @@ class ChunkPlan:
     io_properties: dict[str, str]
     batch_bytes: int
     file_bytes: int
-
-
-@contextmanager
-def consistent_point(settings: Settings, source: str, tables: list[RawTable]) -> Iterator[Point]:
-    """A point whose snapshot stays readable inside the `with` block.
-
-    The tables are locked in ACCESS SHARE mode before the point is made and until the end: a rewrite in between would
-    show later readers of the snapshot an empty table.
-    """
-    with connect_source(settings, source) as holder, connect_source(settings, source, replication=True) as exporter:
-        holder.execute("BEGIN READ ONLY")
-        for table in tables:
-            holder.execute(f"LOCK TABLE {relation(*table.relation)} IN ACCESS SHARE MODE")
-        name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
-        with connect_source(settings, source) as clock:
-            at = source_now(clock).at
-        command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
-        result = exporter.pgconn.exec_(command.encode())
-        if result.ntuples != 1:
-            raise LakehouseError(f"source {source!r}: no consistent point: {result.error_message.decode().strip()}")
-        lsn, snapshot = result.get_value(0, 1), result.get_value(0, 2)
-        assert lsn is not None and snapshot is not None
-        yield Point(lsn_number(lsn.decode()), snapshot.decode(), at)
 
 
 def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_bytes: int) -> list[Chunk]:

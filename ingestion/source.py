@@ -5,20 +5,25 @@ publication, forgets a slot, or answers from another cluster after a restore.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
+from psycopg.pq.abc import PGresult
 from psycopg.rows import dict_row
 
+from ingestion.history.server import check_same_server, started_at
+from ingestion.history.signature import confirmed_below, is_signed, signed
 from ingestion.state import Cluster
+from ingestion.unprepared import fill_sample
 from lakehouse.errors import LakehouseError
 from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse.sql import ident, literal
+from lakehouse.unreachable import unreachable_source
 from lakehouse.urls import parse_url
 
 # Values arrive as text, so everything that changes how Postgres prints a value is pinned; all but lc_monetary, which
@@ -39,6 +44,7 @@ PINNED = {
 }
 
 
+Execute = Callable[[psycopg.Connection[Any], str, str], PGresult]
 APPLICATION = "lakehouse"
 OWN_READER_PATIENCE_SECONDS = 0.5
 KEEPALIVES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
@@ -70,10 +76,7 @@ def connect_source(settings: Settings, source: str, *, replication: bool = False
     try:
         return psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
     except psycopg.OperationalError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise Unreachable(
-            f"source {source!r}: {reason}; check LAKEHOUSE_SOURCES__{source.upper()}__URL, or run `lakehouse up`"
-        ) from None
+        raise unreachable_source(settings, source, error) from None
 
 
 def lsn_text(lsn: int) -> str:
@@ -98,19 +101,27 @@ class SourceNow:
 
 @dataclass(frozen=True)
 class Slot:
-    """A logical slot; `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more."""
+    """A logical slot: everything below `confirmed_lsn` is confirmed, `signed` if this product did so.
+
+    `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more.
+    """
 
     confirmed_lsn: int
+    signed: bool
     active_pid: int | None
     lag_bytes: int
     wal_status: str
     invalid: str | None = None
 
 
-def identify(settings: Settings, source: str) -> Cluster:
-    """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right."""
+def identify(settings: Settings, source: str, beside: psycopg.Connection[Any]) -> Cluster:
+    """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right.
+
+    Raises LakehouseError when another server answers than `beside`.
+    """
     try:
         with connect_source(settings, source, replication=True) as connection:
+            check_same_server(source, started_at(beside), started_at(connection))
             result = connection.pgconn.exec_(b"IDENTIFY_SYSTEM")
             if result.ntuples != 1:
                 raise LakehouseError(f"source {source!r}: {result.error_message.decode().strip()}")
@@ -145,7 +156,7 @@ def check_server(connection: psycopg.Connection[Any], source: str) -> None:
         )
 
 
-def publication_oid(connection: psycopg.Connection[Any], source: str, publication: str) -> int:
+def publication_oid(settings: Settings, connection: psycopg.Connection[Any], source: str, publication: str) -> int:
     """The oid of the publication; raises LakehouseError when it is missing or leaves operations out.
 
     It may carry inserts and truncates only: whether that will do is for each table to say (`meta.raw.changes`).
@@ -156,9 +167,8 @@ def publication_oid(connection: psycopg.Connection[Any], source: str, publicatio
         (publication,),
     ).fetchone()
     if row is None:
-        raise LakehouseError(
-            f"source {source!r}: publication {publication!r} does not exist: run `lakehouse prepare {source}`"
-        )
+        remedy = fill_sample(settings, connection, source) or f"`lakehouse prepare {source}`"
+        raise LakehouseError(f"source {source!r}: publication {publication!r} does not exist: run {remedy}")
     if not row[1]:
         raise LakehouseError(
             f"source {source!r}: publication {publication!r} leaves out some of insert, update, delete, truncate: "
@@ -182,7 +192,8 @@ def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
         return None
     status = row["wal_status"] or "unknown"
     invalid = row["reason"] or ("wal_removed" if status == "lost" else None)
-    return Slot(row["confirmed_lsn"] or 0, row["active_pid"], row["lag_bytes"], status, invalid)
+    confirmed = row["confirmed_lsn"] or 0
+    return Slot(confirmed_below(confirmed), is_signed(confirmed), row["active_pid"], row["lag_bytes"], status, invalid)
 
 
 def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
@@ -212,10 +223,19 @@ def committed_lsn(connection: psycopg.Connection[Any]) -> int:
         raise _standby(connection) from None
 
 
-def create_slot(connection: psycopg.Connection[Any], slot: str) -> int:
-    """Makes the permanent slot and returns its LSN."""
-    lsn = _value(connection, f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')")
-    return lsn_number(lsn)
+def lock_timeout_seconds(connection: psycopg.Connection[Any]) -> float:
+    """How long a statement of the connection waits for a lock."""
+    return int(_value(connection, "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'")) / 1000
+
+
+def create_slot(connection: psycopg.Connection[Any], slot: str, execute: Execute) -> int:
+    """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it."""
+    sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')"
+    result = execute(connection, sql, f"slot {slot} to be made (a new slot waits for every older transaction)")
+    connection.execute("RESET lock_timeout")  # which waiting took off
+    lsn = result.get_value(0, 0)
+    assert lsn is not None
+    return lsn_number(lsn.decode())
 
 
 def stream_options(publication: str) -> dict[str, str]:
@@ -271,8 +291,12 @@ def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
 
 
 def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
-    """Confirms everything below `lsn`, which must be in the lake."""
-    connection.execute("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (slot, lsn_text(lsn)))
+    """Confirms everything below `lsn`, which must be in the lake, unless the slot has come that far."""
+    connection.execute(
+        "SELECT pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) FROM pg_replication_slots"
+        " WHERE slot_name = %(slot)s AND confirmed_flush_lsn < %(lsn)s::pg_lsn",
+        {"slot": slot, "lsn": lsn_text(signed(lsn))},
+    )
 
 
 def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:

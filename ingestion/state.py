@@ -5,46 +5,18 @@ the writer's lease. Positions are exclusive: every transaction with a commit LSN
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Literal
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from ingestion import progress
 from ingestion.describe import TableFacts, facts_from_json
 from lakehouse.database import connect_catalog as connect_catalog  # beside the state it is used for
-from lakehouse.database import ensure_tables
-
-DDL = """
-CREATE TABLE IF NOT EXISTS lakehouse.streams (
-  source text PRIMARY KEY, epoch integer NOT NULL, lsn bigint NOT NULL, slot text NOT NULL,
-  system_identifier text NOT NULL, timeline integer NOT NULL, publication_oid bigint NOT NULL,
-  cut_lsn bigint, cut_at timestamptz, cut_tables text[] NOT NULL DEFAULT '{}',
-  updated_at timestamptz NOT NULL DEFAULT clock_timestamp());
-CREATE TABLE IF NOT EXISTS lakehouse.positions (
-  source text, "table" text, epoch integer NOT NULL, lsn bigint NOT NULL, state text NOT NULL,
-  facts jsonb NOT NULL DEFAULT '{}', updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  PRIMARY KEY (source, "table"));
-CREATE TABLE IF NOT EXISTS lakehouse.leases (
-  source text PRIMARY KEY, token bigint NOT NULL, holder text NOT NULL, mode text NOT NULL,
-  acquired_at timestamptz NOT NULL, expires_at timestamptz NOT NULL);
-CREATE TABLE IF NOT EXISTS lakehouse.staged_files (
-  cycle_id text, source text NOT NULL, prefix text, created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-  PRIMARY KEY (cycle_id, prefix));
-CREATE TABLE IF NOT EXISTS lakehouse.cycles (
-  cycle_id text PRIMARY KEY, source text NOT NULL, epoch integer NOT NULL, cut_lsn bigint,
-  published_at timestamptz NOT NULL DEFAULT clock_timestamp());
-ALTER TABLE lakehouse.streams ADD COLUMN IF NOT EXISTS revision bigint NOT NULL DEFAULT 0;
-ALTER TABLE lakehouse.positions ADD COLUMN IF NOT EXISTS point bigint NOT NULL DEFAULT 0;
-ALTER TABLE lakehouse.positions ADD COLUMN IF NOT EXISTS reason text;
-CREATE TABLE IF NOT EXISTS lakehouse.chunks (
-  source text, "table" text, number integer, relation text[] NOT NULL, first_page bigint NOT NULL, end_page bigint,
-  point bigint, PRIMARY KEY (source, "table", number));
-CREATE INDEX IF NOT EXISTS cycles_by_age ON lakehouse.cycles (source, published_at);
-"""
+from lakehouse.migrations import ensure_state as ensure_state
 
 TableState = Literal["new", "loading", "streaming", "stale", "parked", "paused", "resuming"]
 """`new`: not begun, `reason` says what is in the way. `loading`: being snapshotted, its records land from its point on.
@@ -85,7 +57,8 @@ class Position:
     Everything below `lsn` has landed or is in the spool. `point` is the consistent point of its newest snapshot rows:
     a cut that names the table must not be before it. `versions` are the descriptions that records from here on may be
     of; while they go to the spool, the raw table does not follow the newest of them (`unfollowed`), and `doubt` is why
-    a repair will be due.
+    a repair will be due. `former` is the newest description of a table that is to be read anew, which has no versions:
+    by it columns that were left out are known under new names.
     """
 
     table: str
@@ -98,6 +71,7 @@ class Position:
     fingerprint: str = ""
     unfollowed: int = 0
     doubt: str | None = None
+    former: TableFacts | None = None
 
     @property
     def facts(self) -> TableFacts:
@@ -110,20 +84,23 @@ class Position:
         return self.versions[-1 - self.unfollowed]
 
     @property
+    def forgotten(self) -> "Position":
+        """The same, of which nothing is known that a new reading will tell."""
+        former = self.facts if self.versions else self.former
+        return replace(self, versions=(), fingerprint="", unfollowed=0, doubt=None, former=former)
+
+    @property
     def lands(self) -> bool:
         """Whether its records land rather than being spooled."""
         return self.state in ("streaming", "loading", "stale")
 
 
-def ensure_state(connection: psycopg.Connection) -> None:
-    """Creates the state tables where they are missing."""
-    ensure_tables(connection, "lakehouse.progress", DDL, progress.DDL)
-
-
 def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:
     """The stream of a source, or None before its first cycle."""
     with connection.cursor(row_factory=class_row(Stream)) as cursor:
-        return cursor.execute("SELECT * FROM lakehouse.streams WHERE source = %s", (source,)).fetchone()
+        columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Stream))
+        named = sql.SQL("SELECT {} FROM lakehouse.streams WHERE source = %s").format(columns)
+        return cursor.execute(named, (source,)).fetchone()
 
 
 def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Position]:
@@ -137,6 +114,7 @@ def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Pos
         versions = tuple(facts_from_json(facts) for facts in stored)
         fingerprint = kept.get("fingerprint", "")
         more = {name: kept[name] for name in ("unfollowed", "doubt") if name in kept}
+        more |= {"former": facts_from_json(kept["former"])} if kept.get("former") else {}
         positions[table] = Position(table, epoch, lsn, table_state, point, reason, versions, fingerprint, **more)
     return positions
 
@@ -191,6 +169,7 @@ def put_position(connection: psycopg.Connection, source: str, position: Position
         "versions": [facts.to_json() for facts in position.versions],
         "unfollowed": position.unfollowed,
         "doubt": position.doubt,
+        "former": position.former.to_json() if position.former else None,
     }
     connection.execute(
         'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import psycopg
+
 from ingestion import source as src
 from ingestion import state
 from ingestion.context import Connection, Writer
+from ingestion.history.slots import put_made_lsn, read_made_lsn
+from ingestion.history.witness import Witness, leave_mark, newest_in_slot, proves, read_witness, same_history
 from ingestion.live import LiveStream
-from ingestion.witness import Witness, newest_in_slot, read_witness, same_history
 from lakehouse.errors import LakehouseError
 
 INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalidation_reason
@@ -24,10 +27,10 @@ def ensure_stream(
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
     name = writer.name
-    publication = src.publication_oid(connection, name, writer.publication)
+    publication = src.publication_oid(writer.settings, connection, name, writer.publication)
     if live is None:
         src.free_slot(connection, name, writer.slot)
-        cluster = src.identify(writer.settings, name)
+        cluster = src.identify(writer.settings, name, connection)
     stream, slot = state.read_stream(states, name), src.read_slot(connection, writer.slot)
     if stream is None:
         assert live is None
@@ -42,15 +45,16 @@ def ensure_stream(
         assert stream is not None
     _check_identity(writer, stream, cluster if live is None else None, publication)
     if stream.lsn == 0:
-        lsn = slot.confirmed_lsn if slot else src.create_slot(connection, writer.slot)
-        state.advance_positions(states, name, lsn)
+        lsn = slot.confirmed_lsn if slot else src.create_slot(connection, writer.slot, writer.waits.execute)
+        leave_mark(connection, name)
+        with states.transaction():
+            put_made_lsn(states, name, stream.epoch, lsn)
+            state.advance_positions(states, name, lsn)
         return replace(stream, lsn=lsn)
-    _check_not_behind(writer, stream, src.source_now(connection).lsn)
-    confirmed = _check_slot(writer, stream, slot)
-    if confirmed < stream.lsn and live is None:
-        kept = read_witness(states, name, stream.epoch)
-        seen = newest_in_slot(connection, writer.slot, writer.publication, below=stream.lsn)
-        _check_history(writer, stream, kept, seen, confirmed)
+    _check_not_behind(writer, max(stream.lsn, *_landed(states, name)), src.source_now(connection).lsn)
+    slot = check_slot(writer, stream, slot)
+    if live is None:
+        _check_history(writer, connection, states, stream, slot)
     return stream
 
 
@@ -71,16 +75,21 @@ def _check_identity(writer: Writer, stream: state.Stream, cluster: state.Cluster
         )
 
 
-def _check_not_behind(writer: Writer, stream: state.Stream, flushed: int) -> None:
-    if flushed < stream.lsn:
+def _landed(states: Connection, source: str) -> list[int]:
+    """How far tables are in the lake: one that is being loaded may be ahead of the stream."""
+    return [0, *(position.lsn for position in state.read_positions(states, source).values())]
+
+
+def _check_not_behind(writer: Writer, reached: int, flushed: int) -> None:
+    if flushed < reached:
         raise LakehouseError(
             f"source {writer.name!r}: its WAL ends at {src.lsn_text(flushed)}, before the lake's "
-            f"{src.lsn_text(stream.lsn)}: it was restored from an older backup; {_remedy(writer)}"
+            f"{src.lsn_text(reached)}: it was restored from an older backup; {_remedy(writer)}"
         )
 
 
-def _check_slot(writer: Writer, stream: state.Stream, slot: src.Slot | None) -> int:
-    """The LSN from which the slot still has everything."""
+def check_slot(writer: Writer, stream: state.Stream, slot: src.Slot | None) -> src.Slot:
+    """The slot, which still has everything from the stream's position on; raises LakehouseError where it has not."""
     where = f"source {writer.name!r}: slot {writer.slot}"
     if slot is None:
         raise LakehouseError(
@@ -97,18 +106,44 @@ def _check_slot(writer: Writer, stream: state.Stream, slot: src.Slot | None) -> 
             f"something else consumed it or made it again, and the changes in between are lost to the stream; "
             f"{_remedy(writer)}"
         )
-    return slot.confirmed_lsn
+    return slot
 
 
 def _check_history(
-    writer: Writer, stream: state.Stream, kept: Witness | None, seen: Witness | None, confirmed: int
+    writer: Writer, connection: Connection, states: Connection, stream: state.Stream, slot: src.Slot
 ) -> None:
-    if not same_history(kept, seen, confirmed):
+    """Proves that the slot, and what is behind the position, are those of the source that the lake was read from."""
+    kept, behind = read_witness(states, writer.name, stream.epoch), slot.confirmed_lsn < stream.lsn
+    seen = _newest(writer, connection, stream) if behind else None
+    if behind and not same_history(kept, seen, slot.confirmed_lsn):
         raise LakehouseError(
             f"source {writer.name!r}: below the lake's position {src.lsn_text(stream.lsn)} its WAL holds other "
             f"transactions than the lake was read from: it was restored from an older backup and has gone on since; "
             f"{_remedy(writer)}"
         )
+    made = read_made_lsn(states, writer.name, stream.epoch)
+    known = slot.signed or slot.confirmed_lsn == (stream.lsn if made is None else made)
+    proven = behind and proves(kept, slot.confirmed_lsn)
+    if not known and not proven:
+        raise LakehouseError(
+            f"source {writer.name!r}: slot {writer.slot} stands at {src.lsn_text(slot.confirmed_lsn)}, where this lake "
+            f"did not leave it, and does not show the changes that the lake has: it was made again on a source that "
+            f"was restored from an older backup; {_remedy(writer)}"
+        )
+    if made is None:
+        put_made_lsn(states, writer.name, stream.epoch, slot.confirmed_lsn)
+    if kept is None or not (slot.signed or proven):
+        leave_mark(connection, writer.name)
+
+
+def _newest(writer: Writer, connection: Connection, stream: state.Stream) -> Witness | None:
+    try:
+        return newest_in_slot(connection, writer.slot, writer.publication, below=stream.lsn)
+    except psycopg.errors.UndefinedFile as error:
+        raise LakehouseError(
+            f"source {writer.name!r}: slot {writer.slot} cannot be read ({error.diag.message_primary}); "
+            f"{_remedy(writer)}"
+        ) from None
 
 
 def _remedy(writer: Writer) -> str:

@@ -1,24 +1,34 @@
 """What the cycle knows of each declared table before it reads: unaltered, altered, or with a problem of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ingestion import state
 from ingestion.context import Connection, Writer
 from ingestion.describe import TableFacts, TableProblem, check_columns, fingerprints, name_of, read_facts
 from ingestion.evolve import name_columns
 from ingestion.raw_tables import check_names
+from ingestion.withheld import check_still_withheld
 from lakehouse.declarations import RawTable
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """One table now: its description, with the columns' names in the lake, or the problem that is in the way."""
+    """One table now: its description, with the columns' names in the lake, or the problem that is in the way.
+
+    `seen` is the description where a problem keeps the lake from following it.
+    """
 
     table: RawTable
     fingerprint: str
     facts: TableFacts | None = None
     problem: str | None = None
+    seen: TableFacts | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a relation to look at."""
+        return (self.facts or self.seen) is not None
 
 
 def survey(writer: Writer, connection: Connection, positions: Mapping[str, state.Position]) -> dict[str, Outlook]:
@@ -37,8 +47,15 @@ def survey(writer: Writer, connection: Connection, positions: Mapping[str, state
 
 def unaltered(writer: Writer, connection: Connection, outlooks: Mapping[str, Outlook]) -> bool:
     """Whether no table was altered since it was looked at."""
-    found = fingerprints(connection, writer.source.tables, writer.publication)
+    if not outlooks:
+        return True
+    found = fingerprints(connection, [outlook.table for outlook in outlooks.values()], writer.publication)
     return all(declared_fingerprint(o.table, found[name]) == o.fingerprint for name, o in outlooks.items())
+
+
+def withholding(outlooks: Mapping[str, Outlook]) -> dict[str, Outlook]:
+    """The tables with columns that are left out or masked."""
+    return {name: outlook for name, outlook in outlooks.items() if outlook.table.raw.exclude or outlook.table.raw.mask}
 
 
 def declared_fingerprint(table: RawTable, found: str) -> str:
@@ -56,15 +73,24 @@ def look(
     if described is None:
         return Outlook(table, fingerprint, problem=_where_it_went(connection, table, before) or str(problem))
     try:
+        if before is not None:
+            check_still_withheld(table, before, described)
+        elif position and position.former:
+            check_still_withheld(table, _as_declared(table, position.former), described)
         facts = name_columns(table, before, described)
         check_names(table, facts)
         check_columns(table, facts)
     except TableProblem as other:
-        return Outlook(table, fingerprint, problem=str(problem or other))
+        return Outlook(table, fingerprint, problem=str(problem or other), seen=described)
     if problem is not None:
         renamed = _where_it_went(connection, table, before) if described.relation != table.relation else None
         return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
+
+
+def _as_declared(table: RawTable, former: TableFacts) -> TableFacts:
+    """Who reads a table anew after an exclusion was taken back wants the column, whatever it is called by now."""
+    return replace(former, hidden=tuple(pair for pair in former.hidden if pair[1] in table.raw.exclude))
 
 
 def _where_it_went(connection: Connection, table: RawTable, before: TableFacts | None) -> str | None:

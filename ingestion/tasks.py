@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ingestion.outage import OUTAGES, outage
@@ -33,11 +34,25 @@ def run_tasks(session: SparkSession, work: Callable[[Item], Result], items: Sequ
 
     # Not a DataFrame: planning one and its Arrow streams cost as much as a small cycle's whole work.
     results = session.sparkContext.parallelize(range(len(items)), len(items)).mapPartitions(run).collect()
-    outcomes: list[Any] = [unpack(result) for result in results]
+    return _results([unpack(result) for result in results])
+
+
+def run_threads(threads: int, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """The same in threads of this process, for work that waits for servers; after an error nothing more begins."""
+    pool = ThreadPoolExecutor(threads)
+    try:
+        return _results(pool.map(lambda item: _outcome(work, pack(item)), items))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _results(outcomes: Iterable[Any]) -> list[Any]:
+    results: list[Any] = []
     for outcome in outcomes:
         if isinstance(outcome, LakehouseError):
             raise outcome
-    return outcomes
+        results.append(outcome)
+    return results
 
 
 def _outcome(work: Callable[[Any], Any], packed: bytes) -> Any:

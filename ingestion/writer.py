@@ -67,6 +67,13 @@ def _template(table: Table) -> str:
     return slim.model_dump_json()
 
 
+def fitted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Rows in a table's schema: its columns by name; those that another release has added are null."""
+    nulls = {field.name: pa.nulls(rows.num_rows, field.type) for field in schema}
+    columns = nulls | dict(zip(rows.column_names, rows.columns, strict=True))
+    return pa.table({field.name: columns[field.name] for field in schema}).cast(schema)
+
+
 class TableWriter:
     """Writes one table's rows to one open file per partition, a new one once `file_bytes` of Arrow data are in it."""
 
@@ -194,7 +201,7 @@ def write_odd(texts: Iterable[pa.Table], metadata_json: str, io: FileIO, file_by
     """Texts of values that the lake's types cannot hold, as files of `meta.unrepresentable`."""
     writer = TableWriter(metadata_json, io, file_bytes)
     for part in texts:
-        writer.add(part.cast(writer.schema))
+        writer.add(fitted(part, writer.schema))
     return writer.close()
 
 

@@ -2,15 +2,26 @@
 
 `streamed` makes whole transactions of those that came in blocks before they ended, as protocol version 1 has them.
 `decoder` follows transactions and relations through the stream, `rows` turns the messages of one relation into
-rows, `cells` finds and copies the values of one column, `wire` reads integers at many positions at once.
+rows, `cells` finds and copies the values of one column, `images` digests rows where they are asked for, `wire` reads
+integers at many positions at once.
 Every step works on arrays; only relation and truncate messages, which are few, are read one by one.
 """
 
 from ingestion.pgoutput.decoder import Decoder, widened
-from ingestion.pgoutput.model import PICKED_SCHEMA, Batch, DecodeError, Relation, RelationColumn
+from ingestion.pgoutput.model import (
+    IMAGE_COLUMNS,
+    META_SCHEMA,
+    PICKED_SCHEMA,
+    Batch,
+    DecodeError,
+    Relation,
+    RelationColumn,
+)
 from ingestion.pgoutput.streamed import whole_transactions
 
 __all__ = [
+    "IMAGE_COLUMNS",
+    "META_SCHEMA",
     "PICKED_SCHEMA",
     "Batch",
     "DecodeError",

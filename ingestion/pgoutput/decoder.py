@@ -11,8 +11,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from ingestion.pgoutput.carried import carried_partitions
 from ingestion.pgoutput.cells import fail_where
-from ingestion.pgoutput.model import META_SCHEMA, PICKED_SCHEMA, Batch, DecodeError, Relation, rows_without_columns
+from ingestion.pgoutput.model import (
+    IMAGE_COLUMNS,
+    META_SCHEMA,
+    PICKED_SCHEMA,
+    Batch,
+    DecodeError,
+    Relation,
+    rows_without_columns,
+)
 from ingestion.pgoutput.relations import encode_relation, read_truncates, read_versions, segments
 from ingestion.pgoutput.rows import Rows, decode_rows
 from ingestion.pgoutput.wire import Mask, Positions, Wire, blocks
@@ -37,6 +46,8 @@ class State:
     xid: int = 0
     counted: int = 0  # messages of the transaction so far that take a place in `_seq`
     relations: Mapping[int, Relation] = field(default_factory=dict)
+    described: tuple[Relation, ...] = ()  # those that the last messages described, two at most
+    carried: frozenset[tuple[int, Relation]] = frozenset()
     transactions: int = 0
     last_commit_lsn: int | None = None
     last_commit_end_lsn: int | None = None
@@ -61,13 +72,21 @@ class Decoder:
     the 32-bit ids of the stream.
     `keys` names the key of a relation, by its oid, where the replica identity does not: under REPLICA IDENTITY FULL
     an update is known as a key change only with it.
-    `only` are the oids of the relations to decode; all of them when left out.
+    `only` are the oids of the relations to decode; all of them when left out. `images` are those whose rows' images
+    are wanted (IMAGE_COLUMNS beside META_SCHEMA).
     """
 
-    def __init__(self, xid_reference: int, keys: Keys | None = None, only: frozenset[int] | None = None) -> None:
+    def __init__(
+        self,
+        xid_reference: int,
+        keys: Keys | None = None,
+        only: frozenset[int] | None = None,
+        images: frozenset[int] = frozenset(),
+    ) -> None:
         self._xid_reference = xid_reference
         self._keys: Keys = dict(keys or {})
         self.only = only
+        self._images = images
         self._state = State()
         self._before = self._state
 
@@ -95,6 +114,11 @@ class Decoder:
     def last_commit_at(self) -> int | None:
         """Commit time of the last complete transaction, microseconds since 1970."""
         return self._state.last_commit_at
+
+    @property
+    def carried(self) -> frozenset[tuple[int, Relation]]:
+        """Partitions that had rows, each beside the oid of the root whose rows they came as."""
+        return self._state.carried
 
     @property
     def relations(self) -> Mapping[int, Relation]:
@@ -133,7 +157,8 @@ class Decoder:
         batches = []
         for relation, segment in parts:
             if self.only is None or relation.oid in self.only:
-                rows = decode_rows(wire, relation, self._keys.get(relation.oid), segment)
+                wanted = relation.oid in self._images
+                rows = decode_rows(wire, relation, self._keys.get(relation.oid), segment, images=wanted)
                 batches.append(Batch(relation, rows.values, _meta(rows, transactions)))
         return after, batches
 
@@ -192,7 +217,11 @@ def _walk(
     versions = read_versions(wire, np.flatnonzero(kind == ord("R")), state.relations)
     messages, oids = _changes(wire, np.flatnonzero(change), np.flatnonzero(kind == ord("T")))
     after = _after(state, wire, kind, transactions, bool(depth[-1]))
-    after = replace(after, relations=versions.after() if versions.changes else state.relations)
+    if versions.changes:
+        after = replace(after, relations=versions.after())
+    if versions.changes or state.described:
+        found, described = carried_partitions(state.described, kind, versions.changes)
+        after = replace(after, carried=state.carried | found, described=described)
     return after, segments(versions, messages, oids), transactions
 
 
@@ -272,7 +301,10 @@ def _meta(rows: Rows, transactions: _Transactions) -> pa.Table:
         rows.unchanged,
         rows.old_key,
     ]
-    return pa.table(columns, schema=META_SCHEMA)
+    meta = pa.table(columns, schema=META_SCHEMA)
+    for name, images in zip(IMAGE_COLUMNS, rows.images or (), strict=False):
+        meta = meta.append_column(name, images)
+    return meta
 
 
 def _after(state: State, wire: Wire, kind: np.ndarray, transactions: _Transactions, open_: bool) -> State:

@@ -15,7 +15,7 @@ META_SCHEMA = pa.schema(
         pa.field("_old_key", pa.string()),
     ]
 )
-
+IMAGE_COLUMNS = ("before", "after")  # what `images` adds to META_SCHEMA
 
 PICKED_SCHEMA = pa.schema(
     [

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.pgoutput.cells import NULL, TEXT, UNCHANGED, Cells, fail_where, parse_tuples, text_array
+from ingestion.pgoutput.images import digests, image_columns, row_images
 from ingestion.pgoutput.json_key import json_objects
 from ingestion.pgoutput.model import Relation, rows_without_columns
 from ingestion.pgoutput.wire import Bytes, Mask, Positions, Wire
@@ -23,7 +24,8 @@ _OPS[[INSERT, UPDATE, DELETE, TRUNCATE]] = np.frombuffer(b"cudt", np.uint8)
 
 @dataclass(frozen=True)
 class Rows:
-    """`message`: index of the message a row came from; `late`: 1 for the create of a key change, else 0."""
+    """`message`: index of the message a row came from; `late`: 1 for the create of a key change, else 0; `images` of
+    each row before and after, where they were asked for."""
 
     values: pa.Table
     op: pa.StringArray
@@ -31,6 +33,7 @@ class Rows:
     late: Positions
     unchanged: pa.ListArray
     old_key: pa.StringArray
+    images: tuple[pa.Array, pa.Array] | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,9 @@ def key_columns(relation: Relation, declared: tuple[str, ...] | None) -> tuple[i
     return tuple(position for position, column in enumerate(relation.columns) if column.is_key)
 
 
-def decode_rows(wire: Wire, relation: Relation, declared: tuple[str, ...] | None, messages: Positions) -> Rows:
+def decode_rows(
+    wire: Wire, relation: Relation, declared: tuple[str, ...] | None, messages: Positions, *, images: bool = False
+) -> Rows:
     """Decode the insert, update, delete and truncate messages (ascending indexes) of one relation version."""
     kind = wire.u8(wire.start[messages])
     new, old = _parse(wire, relation, messages, kind)
@@ -75,14 +80,33 @@ def decode_rows(wire: Wire, relation: Relation, declared: tuple[str, ...] | None
     message = messages[item]
     columns = [text_array(wire, column, message) for column in cells]
     names = [column.name for column in relation.columns]
+    op = _ops(kind[item], moved[item], late)
     return Rows(
         values=_table(columns, names, len(item)),
-        op=_ops(kind[item], moved[item], late),
+        op=op,
         message=message,
         late=late,
         unchanged=_unchanged(cells, names, len(item)),
         old_key=_old_keys(wire, relation, key, messages, moved, late, old),
+        images=_images(wire, relation, messages, op, message, new, old) if images else None,
     )
+
+
+def _images(
+    wire: Wire,
+    relation: Relation,
+    messages: Positions,
+    op: pa.StringArray,
+    message: Positions,
+    new: _Tuples,
+    old: _Tuples,
+) -> tuple[pa.Array, pa.Array]:
+    columns = image_columns(relation)
+    of_old, of_new = (
+        dict(zip(messages[t.which].tolist(), digests(wire, t.cells, columns, len(t.which)), strict=True))
+        for t in (old, new)
+    )
+    return row_images(op.to_pylist(), message, of_old, of_new)
 
 
 def _parse(wire: Wire, relation: Relation, messages: Positions, kind: Bytes) -> tuple[_Tuples, _Tuples]:

@@ -95,14 +95,19 @@ def _whole(held: "_Held", commit: bytes, aborted: Aborted) -> Iterator[pa.Array]
     xid, flags, lsn, end_lsn, at = commit[1:5], commit[5:6], commit[6:14], commit[14:22], commit[22:30]
     if doubtful := held.subtransactions - held.rolled_back:
         held.rolled_back.update(aborted(doubtful))
-    begun = False
+    described: list[pa.Array] | None = []
     for piece in held.messages():
-        if not begun and not _only_describes(piece):
-            yield pa.array([b"B" + lsn + at + xid], pa.binary())
-            begun = True
+        if described is not None and _only_describes(piece):
+            described.append(piece)
+            continue
+        if described is not None:
+            yield from (pa.array([b"B" + lsn + at + xid], pa.binary()), *described)
+            described = None
         yield piece
-    if begun:
+    if described is None:
         yield pa.array([b"C" + flags + lsn + end_lsn + at], pa.binary())
+    else:
+        yield from described
     held.close()
 
 

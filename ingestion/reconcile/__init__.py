@@ -7,6 +7,6 @@ with the source of now: the two are merged in key order, so memory stays bounded
 
 from ingestion.reconcile.compare import Example, TableComparison, compare
 from ingestion.reconcile.raw import reconcile_raw
-from ingestion.reconcile.run import reconcile
+from ingestion.reconcile.run import reconcile, select
 
-__all__ = ["Example", "TableComparison", "compare", "reconcile", "reconcile_raw"]
+__all__ = ["Example", "TableComparison", "compare", "reconcile", "reconcile_raw", "select"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -18,15 +18,16 @@ from ingestion.api import bring_up
 from ingestion.context import Writer, appends_of, begin_cycle, register
 from ingestion.cycle import MAX_REPLANS, connections, run_cycle
 from ingestion.load_changes import load_changes
+from ingestion.points import Point, consistent_point
 from ingestion.publish import Cut, Outdated, Publication, publish
 from ingestion.reconcile.compare import TableComparison
 from ingestion.reconcile.differences import ComparedColumn, add, examine
 from ingestion.reconcile.run import select
-from ingestion.repair.compare import Comparison, compare, plain_errors
+from ingestion.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.stage import write_repair
-from ingestion.snapshot import Point, consistent_point
 from ingestion.source import source_now
+from ingestion.stream import ensure_stream
 from ingestion.survey import survey
 from ingestion.writer import Written, pack, unpack
 from lakehouse.catalog import open_catalog
@@ -38,6 +39,15 @@ from lakehouse.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HELD_SECONDS = 60.0  # a point older than that is let go before the next tables are begun
+TABLES_AT_A_POINT = 64
+TABLES_TOGETHER = 16
+_HEAP_BYTES = """
+SELECT w.schema, w.name, coalesce(
+  (SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t), pg_relation_size(c.oid))::bigint
+FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
+JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+"""
 BOUNDED = (DateType, TimestampType, TimestamptzType, DecimalType)
 
 
@@ -51,7 +61,8 @@ def reconcile_raw(
     session: SparkSession | None = None,
 ) -> Iterator[TableComparison]:
     """Compares the wanted tables (`source`, `source.table`; all when empty) with their raw logs, at one consistent
-    point of each source up to which the lake is brought first; yields each as it is done.
+    point of each source up to which the lake is brought first; yields each as it is done. A point is let go after
+    HELD_SECONDS, or as many tables, and another one made for the rest; a large table has one of its own.
 
     With `repair`, what differs is published as events of that point. Raises LakehouseError for an unknown name, a
     server that does not answer, a table without a key, and with `repair` while another writer is at work.
@@ -61,9 +72,33 @@ def reconcile_raw(
         _check_keys(tables)
     running = session or spark_session(settings, "lakehouse-reconcile")
     for source, tables in chosen:
-        with _writer(settings, source, running, alone=repair) as writer, _at_point(writer, tables, repair) as point:
-            for table in tables:
-                yield _reconcile_table(writer, table, point, key_range, repair)
+        with _writer(settings, source, running, alone=repair) as writer:
+            waiting = list(tables)
+            while waiting:
+                looked_at = at_one_point(waiting, _sizes(writer, waiting), writer.limits.snapshot_chunk_bytes)
+                with _at_point(writer, looked_at, repair) as (point, made_at):
+                    while looked_at:
+                        group, looked_at = looked_at[:TABLES_TOGETHER], looked_at[TABLES_TOGETHER:]
+                        waiting = [table for table in waiting if table not in group]
+                        yield from _reconcile_tables(writer, group, point, key_range, repair)
+                        if time.monotonic() - made_at > HELD_SECONDS:
+                            break
+
+
+def at_one_point(tables: Sequence[RawTable], sizes: Mapping[str, int], large: int) -> list[RawTable]:
+    """Which of the tables share the next point: the first one if it is large, else the small ones, in their order."""
+    if sizes[tables[0].name] > large:
+        return [tables[0]]
+    return [table for table in tables if sizes[table.name] <= large][:TABLES_AT_A_POINT]
+
+
+def _sizes(writer: Writer, tables: Sequence[RawTable]) -> dict[str, int]:
+    """Bytes of the tables' heaps, partitions included."""
+    schemas, names = zip(*(table.relation for table in tables), strict=True)
+    with connections(writer) as (connection, _):
+        rows = connection.execute(_HEAP_BYTES, (list(schemas), list(names))).fetchall()
+    found = {(schema, name): size for schema, name, size in rows}
+    return {table.name: found.get(table.relation, 0) for table in tables}
 
 
 def _check_keys(tables: list[RawTable]) -> None:
@@ -96,20 +131,21 @@ def _writer(settings: Settings, source: Source, session: SparkSession, alone: bo
 
 
 @contextmanager
-def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[Point]:
-    """A point below which the lake has everything; with `alone`, and nothing from there on."""
+def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[tuple[Point, float]]:
+    """A point below which the lake has everything, with `alone` and nothing from there on; when it was made."""
     declared = Declarations(sources=(writer.source,))
     try:
         if alone:
             run_cycle(writer)
         else:
             bring_up(writer.settings, declared, writer.name, writer.session)
-        with consistent_point(writer.settings, writer.name, tables) as point:
+        with consistent_point(writer.settings, writer.name, tables, writer.waits) as point:
+            made_at = time.monotonic()
             if alone:
                 _read_exactly_to(writer, point)
             else:
                 bring_up(writer.settings, declared, writer.name, writer.session)
-            yield point
+            yield point, made_at
     except psycopg.Error as error:
         reason = " ".join(str(error).split())[:300]
         raise LakehouseError(f"source {writer.name!r}: Postgres: {reason}") from error
@@ -119,6 +155,7 @@ def _read_exactly_to(writer: Writer, point: Point) -> None:
     """Changes after the point must not land before its repair: they may leave out values that the repair restates."""
     for _ in range(MAX_REPLANS):
         with connections(writer) as (connection, states), suppress(Outdated):
+            ensure_stream(writer, connection, states)
             outlooks = survey(writer, connection, state.read_positions(states, writer.name))
             now = source_now(connection)
             load_changes(writer, connection, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
@@ -126,18 +163,40 @@ def _read_exactly_to(writer: Writer, point: Point) -> None:
     raise LakehouseError(f"source {writer.name!r}: its tables are altered faster than they can be read; try again")
 
 
-def _reconcile_table(
-    writer: Writer, table: RawTable, point: Point, key_range: KeyRange | None, repair: bool
-) -> TableComparison:
+def _reconcile_tables(
+    writer: Writer, tables: Sequence[RawTable], point: Point, key_range: KeyRange | None, repair: bool
+) -> Iterator[TableComparison]:
+    """The tables' digests together, then each by itself what differs."""
     started = time.monotonic()
     with state.connect_catalog(writer.settings) as states:
-        stream, position = state.read_stream(states, writer.name), state.read_positions(states, writer.name)[table.name]
+        stream, positions = state.read_stream(states, writer.name), state.read_positions(states, writer.name)
     assert stream is not None
-    if position.state != "streaming":
-        aside = f"{position.state}: {position.reason}" if position.reason else position.state
-        return TableComparison(table.source, table.name, (), aside=aside)
-    iceberg = writer.catalog.load_table(table.identifier)
-    found = compare(writer, table, iceberg, position.facts, point, stream.epoch, key_range)
+    for table in tables:
+        if (position := positions[table.name]).state != "streaming":
+            aside = f"{position.state}: {position.reason}" if position.reason else position.state
+            yield TableComparison(table.source, table.name, (), aside=aside)
+    streaming = [table for table in tables if positions[table.name].state == "streaming"]
+    if not streaming:
+        return
+    wanted = [
+        Wanted(table, writer.catalog.load_table(table.identifier), positions[table.name].facts) for table in streaming
+    ]
+    compared = compare(writer, wanted, point, stream.epoch, key_range)
+    share = (time.monotonic() - started) / len(streaming)
+    for table, found in zip(streaming, compared, strict=True):
+        yield _reconcile_table(writer, table, positions[table.name], point, found, repair, share)
+
+
+def _reconcile_table(
+    writer: Writer,
+    table: RawTable,
+    position: state.Position,
+    point: Point,
+    found: Comparison,
+    repair: bool,
+    seconds: float,
+) -> TableComparison:
+    started = time.monotonic()
     result = TableComparison(table.source, table.name, tuple(column.source.name for column in found.columns))
     result.source_rows, result.lake_rows = found.rows
     result.absent_columns = tuple(c.name for c in position.facts.columns if c.name not in result.columns)
@@ -146,7 +205,7 @@ def _reconcile_table(
     if repair and not result.equal:
         written = _publish_repair(writer, table, position, point, found)
         result.repaired = dict(written.operations)
-    result.seconds = time.monotonic() - started
+    result.seconds = seconds + time.monotonic() - started
     return result
 
 

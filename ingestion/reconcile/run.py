@@ -1,4 +1,4 @@
-"""Reconciles the `current_` views of declared tables, one snapshot of the source per source."""
+"""Reconciles the `current_` views of declared tables, one snapshot of the source per table."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[s
     """
     for source, tables in select(declarations, wanted):
         publication = settings.source(source.name).publication
-        with source_snapshot(settings, source.name) as postgres, lake_session(settings) as lake:
+        with lake_session(settings) as lake:
             for table in tables:
-                yield _compare_table(postgres, lake, table, publication)
+                with source_snapshot(settings, source.name) as postgres:  # held for no longer than this table takes
+                    result = _compare_table(postgres, lake, table, publication)
+                yield result
 
 
 def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Source, list[RawTable]]]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from ingestion.describe import TableProblem
 from ingestion.repair.spelling import SpelledColumn, source_cell
 from ingestion.snapshot import Chunk, is_of_the_table
-from ingestion.tasks import run_tasks
+from ingestion.tasks import run_tasks, run_threads
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import literal
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_TASKS = 64
+READERS = 4  # connections to the source that read small tables
 BUCKET_DIGITS = 3
 Digests = dict[str, tuple[int, int]]
 
@@ -91,11 +92,16 @@ def spread(read: SourceRead, statements: Sequence[str]) -> list[SourceRead]:
     return [replace(read, statements=tuple(statements[first::tasks])) for first in range(tasks)]
 
 
-def source_digests(session: SparkSession, reads: Sequence[SourceRead]) -> Digests:
-    """The digests of all statements together; raises LakehouseError."""
-    merged: Digests = {}
-    for part in run_tasks(session, _digest_task, reads) if reads else ():
-        _merge(merged, part.items())
+def source_digests(session: SparkSession, reads: Sequence[Sequence[SourceRead]]) -> list[Digests]:
+    """The digests of each table's statements together: tables of one statement are read from here, those of several
+    in one Spark job. Raises LakehouseError."""
+    merged: list[Digests] = [{} for _ in reads]
+    small = [(place, read) for place, of_table in enumerate(reads) for read in of_table if len(of_table) == 1]
+    large = [(place, read) for place, of_table in enumerate(reads) for read in of_table if len(of_table) > 1]
+    parts = run_threads(READERS, _digest_task, [read for _, read in small])
+    parts += run_tasks(session, _digest_task, [read for _, read in large]) if large else []
+    for (place, _), part in zip(small + large, parts, strict=True):
+        _merge(merged[place], part.items())
     return merged
 
 

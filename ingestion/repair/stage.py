@@ -15,7 +15,7 @@ from pyiceberg.table import Table
 from ingestion import state
 from ingestion.context import Cycle, Writer, merge, meta_metadata, target
 from ingestion.describe import TableFacts, TableProblem
-from ingestion.repair.compare import Comparison, compare, plain_errors
+from ingestion.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.spelling import SpelledColumn
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
@@ -57,7 +57,7 @@ def stage_repair(
     The caller holds the point, has registered the prefix, and publishes; once per table and point, as the events are
     numbered from the same base. Raises ValueError for a table without a key, LakehouseError for what cannot be read.
     """
-    found = compare(writer, table, iceberg, facts, point, cycle.epoch, key_range)
+    (found,) = compare(writer, [Wanted(table, iceberg, facts)], point, cycle.epoch, key_range)
     return write_repair(writer, cycle, table, iceberg, facts, point, found)
 
 

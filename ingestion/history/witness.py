@@ -3,7 +3,8 @@
 A source restored from a copy of its files keeps system identifier, timeline and slot, and soon has written past the
 lake's position: other transactions stand where those stood that the lake has. The newest transaction below the
 position is the witness. It is written down in the publish, and a slot that stands behind the position (after a
-crash here or there, or in such a copy) must show the same one there, or the same silence.
+crash here or there, or in such a copy) must show the same one there. A slot that was confirmed beyond the witness
+cannot show it: then it must be ours (`signature`) and show the same silence.
 """
 
 from dataclasses import dataclass
@@ -13,11 +14,8 @@ from typing import Any
 import psycopg
 
 from ingestion.source import peek
+from lakehouse.errors import LakehouseError
 
-DDL = """
-CREATE TABLE IF NOT EXISTS lakehouse.witnesses (
-  source text PRIMARY KEY, epoch integer NOT NULL, commit_lsn bigint NOT NULL, committed_at timestamptz NOT NULL)
-"""
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -31,9 +29,6 @@ class Witness:
 
 def put_witness(connection: psycopg.Connection[Any], source: str, epoch: int, witness: Witness) -> None:
     """Keeps the newest transaction that a publish brings; belongs into the publish's transaction."""
-    if connection.execute("SELECT to_regclass('lakehouse.witnesses')").fetchone() == (None,):
-        connection.execute("SELECT pg_advisory_xact_lock(hashtext('lakehouse.state'))")
-        connection.execute(DDL)
     connection.execute(
         "INSERT INTO lakehouse.witnesses VALUES (%s, %s, %s, %s) ON CONFLICT (source) DO UPDATE"
         " SET epoch = excluded.epoch, commit_lsn = excluded.commit_lsn, committed_at = excluded.committed_at",
@@ -43,8 +38,6 @@ def put_witness(connection: psycopg.Connection[Any], source: str, epoch: int, wi
 
 def read_witness(connection: psycopg.Connection[Any], source: str, epoch: int) -> Witness | None:
     """The witness of this epoch; None when no transaction was read in it."""
-    if connection.execute("SELECT to_regclass('lakehouse.witnesses')").fetchone() == (None,):
-        return None
     row = connection.execute(
         "SELECT commit_lsn, committed_at FROM lakehouse.witnesses WHERE source = %s AND epoch = %s", (source, epoch)
     ).fetchone()
@@ -64,8 +57,32 @@ def newest_in_slot(connection: psycopg.Connection[Any], slot: str, publication: 
     return Witness(row[0], POSTGRES_EPOCH + timedelta(microseconds=row[1])) if row else None
 
 
+def leave_mark(connection: psycopg.Connection[Any], source: str) -> None:
+    """A transaction without rows for the slot to send: the first witness of an epoch that has none.
+
+    Raises LakehouseError when the role may not write it.
+    """
+    try:
+        connection.execute("SELECT pg_logical_emit_message(true, 'lakehouse', %s)", (source,))
+    except psycopg.errors.InsufficientPrivilege:
+        row = connection.execute(
+            "SELECT quote_ident(current_user), oid::regprocedure::text FROM pg_proc"
+            " WHERE proname = 'pg_logical_emit_message' AND proargtypes[2] = 'text'::regtype"
+        ).fetchone()
+        assert row is not None
+        raise LakehouseError(
+            f"source {source!r}: role {row[0]} may not mark its WAL, by which a restored source is found out: "
+            f"run `GRANT EXECUTE ON FUNCTION {row[1]} TO {row[0]}`"
+        ) from None
+
+
+def proves(kept: Witness | None, confirmed_lsn: int) -> bool:
+    """Whether a slot at `confirmed_lsn` has to show the witness; pure."""
+    return kept is not None and kept.commit_lsn >= confirmed_lsn
+
+
 def same_history(kept: Witness | None, seen: Witness | None, confirmed_lsn: int) -> bool:
     """Whether a slot at `confirmed_lsn` shows what the lake was read from; pure. Without a witness nothing is known."""
     if kept is None:
         return True
-    return seen == kept if kept.commit_lsn >= confirmed_lsn else seen is None
+    return seen == kept if proves(kept, confirmed_lsn) else seen is None

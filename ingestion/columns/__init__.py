@@ -1,0 +1,1 @@
+"""Which column of the source a value of the stream belongs to: the stream names columns, Postgres numbers them."""

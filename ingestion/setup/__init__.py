@@ -1,0 +1,12 @@
+"""Set-up of a source: what its owner runs once, and what has to be right there before that.
+
+Nothing here may make a statement of the source's application fail: a published table that has no replica identity
+refuses its every UPDATE and DELETE, so such a table is not published.
+"""
+
+from ingestion.setup.check import check_source, unpublishable
+from ingestion.setup.findings import Finding
+from ingestion.setup.prepare import Unfit, prepare
+from ingestion.setup.statements import Existing, existing, setup_statements
+
+__all__ = ["Existing", "Finding", "Unfit", "check_source", "existing", "prepare", "setup_statements", "unpublishable"]
