@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -21,6 +22,7 @@ from stack.accounts import packaged_programs
 
 STATE = "lakehouse"
 ICEBERG = ("iceberg_tables", "iceberg_namespace_properties")
+DROP_STATE = f"SELECT format('DROP TABLE {STATE}.%I', tablename) FROM pg_tables WHERE schemaname = '{STATE}' \\gexec\n"
 
 
 def dump_catalog(settings: Settings, to: Path) -> None:
@@ -39,8 +41,16 @@ def load_catalog(settings: Settings, dump: Path) -> None:
     rows = _script(dump, "--data-only", *(f"--table={table}" for table in ICEBERG))
     tables = _script(dump, "--clean", "--if-exists", "--no-owner", f"--schema={STATE}")
     script = f"CREATE SCHEMA IF NOT EXISTS {STATE};\n" if _lacks_schema(settings) else ""
+    script += DROP_STATE  # tables and a version that the dump has not would stay beside what it has
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", "--file=-")
     _run(settings, "psql", *options, given=script + emptied + rows + tables)
+
+
+def stamp_of(dump: Path) -> tuple[int, str]:
+    """Version of the state in a dump, and the release that made it so; 0 where that did not say, as 0.1.0."""
+    rows = _script(dump, "--data-only", "--table=schema_version") if dump.exists() else ""
+    copied = re.findall(r"^(\d+)\t[^\t]*\t([^\t]*)\t", rows, re.MULTILINE)
+    return max(((int(version), release) for version, release in copied), default=(0, ""))
 
 
 def _script(dump: Path, *options: str) -> str:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from lakehouse.errors import LakehouseError
+from lakehouse.private_files import private_dir
 from maintenance.lake import StoredObject, list_objects
 
 if TYPE_CHECKING:
@@ -35,11 +37,15 @@ def save_objects(
     known: Iterable[StoredObject] = (),
     say: Say = lambda step: None,
 ) -> Saved:
-    """Copies what the folder lacks, of what the warehouse holds now and of what was `known` to be there before."""
+    """Copies what the folder lacks, of what the warehouse holds now and of what was `known` to be there before.
+
+    Raises LakehouseError for an object whose name is no place of its own in a folder.
+    """
     root = warehouse.rstrip("/") + "/"
+    private_dir(folder)
     lacking = []
     for stored in {stored.path: stored for stored in (*known, *list_objects(io, warehouse))}.values():
-        target = folder / stored.path.removeprefix(root)
+        target = folder / _within(stored.path, root)
         if not (target.exists() and target.stat().st_size == stored.size):
             lacking.append((stored.path, target))
     say(f"copying {len(lacking)} objects")
@@ -79,6 +85,21 @@ def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lam
 
     sizes = _all(copy, lacking)
     return len(sizes), sum(sizes)
+
+
+def _within(path: str, root: str) -> str:
+    """The object's name below the warehouse; in a store names are mere text, in a folder `..` leads out of it."""
+    name = path.removeprefix(root)
+    if (
+        not path.startswith(root)
+        or {"", ".", ".."}.intersection(name.split("/"))
+        or "\0" in name
+        or name.endswith(".part")
+    ):
+        raise LakehouseError(
+            f"object {path!r} cannot be kept as a file by that name: rename or delete it; nothing was copied"
+        )
+    return name
 
 
 def _all(copy: Callable[[T], S], pairs: Iterable[T]) -> list[S]:

@@ -16,12 +16,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from backup.dump import dump_catalog, load_catalog
+from backup.dump import dump_catalog, load_catalog, stamp_of
 from backup.forward import Forward, roll_forward
 from backup.objects import Saved, load_objects, save_objects
 from ingestion import lease, state
 from ingestion.source import connect_source, read_slot
 from lakehouse.errors import LakehouseError
+from lakehouse.migrations import newer_state, newest_version
+from lakehouse.private_files import privately
 from lakehouse.settings import Settings
 from maintenance.lake import list_objects, list_relations
 from maintenance.session import Session
@@ -90,12 +92,16 @@ def _consistent(
 
 @contextmanager
 def written_alone(folder: Path) -> Iterator[None]:
-    """The folder, made where it is missing, with no other backup writing to it; raises LakehouseError."""
+    """The folder, made where it is missing, with no other backup writing to it; raises LakehouseError.
+
+    What is written there, only its owner may read.
+    """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+        with privately():
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                yield
     except BlockingIOError:
         raise LakehouseError(f"another backup is writing to {folder}: wait for it, or name another folder") from None
     except OSError as error:
@@ -113,12 +119,15 @@ def restore_backup(settings: Settings, folder: Path, warehouse: bool = False, sa
     about = _about(settings, folder)
     if warehouse and about["catalog_only"]:
         raise LakehouseError(f"{folder} was made with --catalog-only: it holds no objects to write back")
-    _refuse_a_living_lake(settings)
+    with state.connect_catalog(settings) as states:
+        lease.refuse_writers(states)  # what is published during a restore would be lost
     with closing(Session(settings)) as session:
         session.check()
         written = load_objects(session.io, settings.warehouse, folder / OBJECTS, say) if warehouse else (0, 0)
     say("restoring the catalog")
     load_catalog(settings, folder / DUMP)
+    with state.connect_catalog(settings) as states:
+        state.ensure_state(states)  # the dump may be of an earlier release
     forward = roll_forward(settings, lambda source: _slot(settings, source), not warehouse, say)
     return Restored(datetime.fromisoformat(about["made_at"]), written[0], forward)
 
@@ -133,17 +142,10 @@ def _about(settings: Settings, folder: Path) -> dict[str, Any]:
             f"{folder} is of the warehouse {about['warehouse']}, not {settings.warehouse}: "
             "metadata names its files in full"
         )
+    version, release = stamp_of(folder / DUMP)
+    if version > newest_version():
+        raise newer_state(f"{folder} holds state", version, release)
     return about
-
-
-def _refuse_a_living_lake(settings: Settings) -> None:
-    """Raises LakehouseError while somebody ingests: what is published during a restore would be lost."""
-    with state.connect_catalog(settings) as states:
-        if states.execute("SELECT to_regclass('lakehouse.leases')").fetchone() == (None,):
-            return
-        for (source,) in states.execute("SELECT source FROM lakehouse.leases ORDER BY source").fetchall():
-            if (held := lease.holder_of(states, source)) is not None:
-                raise LakehouseError(f"source {source!r}: {held[0]} is at work: stop it, then run this again")
 
 
 def _slot(settings: Settings, source: str) -> int | None:

@@ -40,8 +40,7 @@ def settle(
         " revision = revision + 1 WHERE source = %s",
         (cut.lsn, cut.at, sorted(cut.snapshots), max(cut.epoch, stream.epoch), source),
     )
-    if states.execute("SELECT to_regclass('lakehouse.witnesses')").fetchone() != (None,):
-        states.execute("DELETE FROM lakehouse.witnesses WHERE source = %s", (source,))
+    states.execute("DELETE FROM lakehouse.witnesses WHERE source = %s", (source,))
     state.advance_positions(states, source, reached)
     if reason is not None:
         states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (UNKNOWN, source))

@@ -56,7 +56,6 @@ def cut_off(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[s
     def expire(table: Table) -> None:
         current = table.metadata.current_snapshot_id
         old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current]
-        removed.ensure(states)
         kept_aside = removed.recorded(states, identifier).keys()
         past = reachable_files(table) - reachable_files(_only_now(table))
         tombstones.condemn(states, identifier, past | kept_aside)
@@ -75,7 +74,6 @@ def delete_condemned(catalog: SqlCatalog, states: psycopg.Connection, identifier
     table = catalog.load_table(identifier)
     doomed = paths - reachable_files(table)
     delete_objects(table.io, doomed)
-    removed.ensure(states)
     removed.forget(states, paths)
     tombstones.executed(states, identifier)
     return len(doomed)

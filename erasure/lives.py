@@ -1,8 +1,9 @@
 """Which rows are one data subject's: those of its key, and those under other keys that it bore before or bears since.
 
-A key change is a `d` of the old key and, at the next place, a `c` of the new one that names it. The row that stood
-under the old key was the subject's from its birth to that place; what bore the key before or after is somebody else's.
-The key that was named is the subject's for all times.
+A key change is a `d` of the old key and, at the next place, a `c` of the new one that names it; where rows that shared
+a key were put in order, `sent_at` still tells the places. The row that stood under the old key was the subject's from
+its birth to its `d`; what bore the key before or after is somebody else's. The key that was named is the subject's for
+all times.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from ingestion.shared_keys.positions import sent_at
 
 Key = tuple[Any, ...]
 Position = tuple[float, ...]  # epoch, commit LSN, seq
@@ -54,9 +57,9 @@ def lives_of(key: Key, events: Sequence[Event]) -> tuple[Life, ...]:
     found = {Life(key)}
     for event in ordered:
         if event.key == key and event.old_key is not None:
-            found.update(_before(event.old_key, event.position, ordered))
+            found.update(_before(event.old_key, event, ordered))
         elif event.old_key == key and event.key is not None:
-            found.update(_after(event.key, event.position, ordered))
+            found.update(_after(event.key, event, ordered))
     return tuple(sorted((life for life in found if life.key != key or life == Life(key)), key=lambda life: life.start))
 
 
@@ -81,24 +84,25 @@ def position_text(position: Position) -> str:
     return f"{epoch:010d}.{lsn:019d}.{seq:019d}"
 
 
-def _before(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[Life]:
+def _before(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Life]:
     """The life of `key` that ended as its bearer took another one, and those before it."""
-    own_end = _neighbour(moved_at, -1)
+    left = (e.position for e in events if e.op == "d" and e.key == key and _is_next(e.position, moved.position))
+    own_end = next(left, _neighbour(moved.position, -1))
     ends = [e.position for e in events if e.position < own_end and _ends(e, key, events)]
-    life = Life(key, _neighbour(ends[-1], 1) if ends else FIRST, moved_at)
+    life = Life(key, _neighbour(ends[-1], 1) if ends else FIRST, _neighbour(own_end, 1))
     yield life
     for event in events:
         if event.key == key and event.old_key is not None and life.holds(event.position):
-            yield from _before(event.old_key, event.position, events)
+            yield from _before(event.old_key, event, events)
 
 
-def _after(key: Key, moved_at: Position, events: Sequence[Event]) -> Iterator[Life]:
+def _after(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Life]:
     """The life of `key` that began with a key change, and those after it."""
-    end = next((e.position for e in events if e.position > moved_at and _ends(e, key, events)), None)
-    yield Life(key, moved_at, _neighbour(end, 1) if end else NEVER)
+    end = next((e.position for e in events if e.position > moved.position and _ends(e, key, events)), None)
+    yield Life(key, moved.position, _neighbour(end, 1) if end else NEVER)
     for event in events:
-        if end and event.old_key == key and event.key is not None and event.position == _neighbour(end, 1):
-            yield from _after(event.key, event.position, events)
+        if end and event.old_key == key and event.key is not None and _is_next(end, event.position):
+            yield from _after(event.key, event, events)
 
 
 def _ends(event: Event, key: Key, events: Sequence[Event]) -> bool:
@@ -110,6 +114,11 @@ def _ends(event: Event, key: Key, events: Sequence[Event]) -> bool:
 
 def _restates(row: Event, marker: Event, key: Key) -> bool:
     return row.op == "r" and row.key == key and row.position[:-1] == marker.position[:-1]
+
+
+def _is_next(one: Position, other: Position) -> bool:
+    """Whether the source sent the other one right after this one."""
+    return _neighbour((*one[:-1], sent_at(one[-1])), 1) == (*other[:-1], sent_at(other[-1]))
 
 
 def _neighbour(position: Position, step: int) -> Position:

@@ -19,6 +19,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lakehouse.errors import LakehouseError
+from lakehouse.private_files import private_dir, write_private
+from lakehouse.stored import known_fields
 from maintenance.lake import list_objects
 
 if TYPE_CHECKING:
@@ -28,11 +30,6 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 FOLDER = "erasures"
-DDL = """
-CREATE TABLE IF NOT EXISTS lakehouse.erasures (id text PRIMARY KEY, tombstone jsonb NOT NULL);
-CREATE TABLE IF NOT EXISTS lakehouse.condemned (
-  namespace text, "table" text, path text, PRIMARY KEY (namespace, "table", path));
-"""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,6 @@ def keep(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, ston
     """Writes tombstones to all three places; raises LakehouseError where one cannot be written."""
     for stone in stones:
         text = json.dumps(asdict(stone), sort_keys=True)
-        states.execute(DDL)
         states.execute(
             "INSERT INTO lakehouse.erasures VALUES (%s, %s)"
             " ON CONFLICT (id) DO UPDATE SET tombstone = excluded.tombstone",
@@ -74,21 +70,23 @@ def keep(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, ston
             with io.new_output(_object(settings, stone)).create(overwrite=True) as stream:
                 stream.write(text.encode())
             folder = settings.home / FOLDER
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{stone.id}.json").write_text(text)
+            private_dir(folder)
+            write_private(folder / f"{stone.id}.json", text)
         except OSError as error:
             raise LakehouseError(f"tombstone of {stone}: {error}; nothing was erased without one") from None
 
 
 def read(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection) -> tuple[Tombstone, ...]:
     """All tombstones that any of the places knows, oldest first; places that lack some have them afterwards."""
-    states.execute(DDL)
     places = [
         [json.dumps(row[0]) for row in states.execute("SELECT tombstone FROM lakehouse.erasures").fetchall()],
         [_content(io, stored.path) for stored in list_objects(io, f"{settings.warehouse.rstrip('/')}/{FOLDER}")],
         [path.read_text() for path in sorted((settings.home / FOLDER).glob("*.json"))],
     ]
-    known = [{stone.id: stone for stone in (Tombstone(**json.loads(text)) for text in texts)} for texts in places]
+    known = [
+        {stone.id: stone for stone in (Tombstone(**known_fields(Tombstone, json.loads(text))) for text in texts)}
+        for texts in places
+    ]
     found: dict[str, Tombstone] = {}
     for place in known:
         for stone in place.values():
@@ -110,7 +108,6 @@ def remove(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, st
 
 def condemn(states: psycopg.Connection, table: tuple[str, str], paths: Iterable[str]) -> None:
     """Writes down files that are about to be cut off."""
-    states.execute(DDL)
     with states.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO lakehouse.condemned VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
@@ -120,7 +117,6 @@ def condemn(states: psycopg.Connection, table: tuple[str, str], paths: Iterable[
 
 def condemned(states: psycopg.Connection, table: tuple[str, str]) -> set[str]:
     """The files of a table that an erasure has cut off, or was about to, and has not deleted."""
-    states.execute(DDL)
     rows = states.execute('SELECT path FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
     return {row[0] for row in rows.fetchall()}
 

@@ -44,7 +44,7 @@ def maintained_tables(manifest: dict[str, Any], project_dir: Path) -> tuple[Main
             mistakes = list(mistakes_of(policy, project, _columns(node)))
             found.append(MaintainedTable(_table_name(node), policy))
         except ValidationError as error:
-            mistakes = mistakes_in(error, below=("maintenance",))
+            mistakes = mistakes_in(error, MaintenancePolicy, below=("maintenance",))
         line = line_in_source if node["resource_type"] == "source" else line_in_model
         problems += [f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in mistakes]
     refuse(problems)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from lakehouse.catalog import load_table
+from lakehouse.evolving import complete
 from maintenance.outcome import Figures, Outcome, TableName
 from maintenance.session import Session
 
@@ -109,8 +110,12 @@ def recent(session: Session) -> list[Act]:
         return []
     since = GreaterThanOrEqual(term="started_at", value=session.ago(REMEMBERED_DAYS * 24).isoformat())
     names = tuple(field.name for field in fields(Act))
-    rows = table.scan(row_filter=since, selected_fields=names).to_arrow().to_pylist()
-    return sorted((Act(**row) for row in rows), key=lambda act: act.started_at, reverse=True)
+    there = tuple(
+        name for name in names if name in {field.name for field in table.schema().fields}
+    )  # an earlier release may have made it
+    rows = table.scan(row_filter=since, selected_fields=there).to_arrow().to_pylist()
+    acts = (Act(**dict.fromkeys(names) | row) for row in rows)
+    return sorted(acts, key=lambda act: act.started_at, reverse=True)
 
 
 def _row(outcome: Outcome, planned: Planned | None) -> dict[str, Any]:
@@ -143,4 +148,4 @@ def _append(catalog: SqlCatalog, rows: pa.Table) -> None:
 
 def _ensure(catalog: SqlCatalog) -> Table:
     catalog.create_namespace_if_not_exists(HISTORY.namespace)
-    return catalog.create_table_if_not_exists(HISTORY, SCHEMA, properties=PROPERTIES)
+    return complete(catalog, catalog.create_table_if_not_exists(HISTORY, SCHEMA, properties=PROPERTIES), SCHEMA)

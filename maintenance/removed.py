@@ -15,17 +15,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import class_row
 
-from lakehouse.database import connect_catalog, ensure_tables
+from lakehouse.database import connect_catalog
+from lakehouse.migrations import ensure_state
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
-DDL = """
-CREATE TABLE IF NOT EXISTS lakehouse.removed_files (
-  path text PRIMARY KEY, namespace text NOT NULL, "table" text NOT NULL, size bigint,
-  removed_at timestamptz NOT NULL DEFAULT clock_timestamp(), action text NOT NULL, metadata_location text NOT NULL);
-CREATE INDEX IF NOT EXISTS removed_files_by_table ON lakehouse.removed_files (namespace, "table", removed_at);
-"""
 Name = tuple[str, str]
 Connection = psycopg.Connection[Any]
 
@@ -43,15 +38,10 @@ class RemovedFile:
 
 @contextmanager
 def catalog_database(settings: Settings) -> Iterator[Connection]:
-    """A connection in autocommit mode, with the table made; raises LakehouseError."""
+    """A connection in autocommit mode, with the state's tables made; raises LakehouseError."""
     with connect_catalog(settings) as connection:
-        ensure(connection)
+        ensure_state(connection)
         yield connection
-
-
-def ensure(connection: Connection) -> None:
-    """Makes the table where it is missing."""
-    ensure_tables(connection, "lakehouse.removed_files", DDL)
 
 
 def record(

@@ -87,11 +87,9 @@ def _refuse_raw(session: Session, table: TableName) -> None:
     """Raises LakehouseError for a table that ingestion writes to."""
     source = table.namespace.removeprefix("raw_")
     with removed.catalog_database(session.settings) as connection:
-        known = connection.execute("SELECT to_regclass('lakehouse.positions')").fetchone() != (None,) and (
-            connection.execute(
-                'SELECT 1 FROM lakehouse.positions WHERE source = %s AND "table" = %s', (source, table.name)
-            ).fetchone()
-        )
+        known = connection.execute(
+            'SELECT 1 FROM lakehouse.positions WHERE source = %s AND "table" = %s', (source, table.name)
+        ).fetchone()
     if (source != table.namespace and known) or table.namespace == "meta":
         raise LakehouseError(
             f"{table}: ingestion has gone on since, and changes that it has read do not come again: restore it beside "
