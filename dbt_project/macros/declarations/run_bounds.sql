@@ -17,31 +17,49 @@
       {%- do run_query(create_run_bounds(bounds)) -%}
       {#- dbt has listed the schema already; without this the run that makes the table would not see it. -#}
       {%- do adapter.cache_added(bounds) -%}
+    {%- else -%}
+      {%- do complete_run_bounds(bounds) -%}
     {%- endif -%}
     {%- do run_query(insert_run_bounds(bounds)) -%}
     {%- do run_query("delete from " ~ bounds ~ " where created_at < date_trunc('day', current_timestamp) - interval '7' day") -%}
   {%- endif -%}
 {% endmacro %}
 
+{#- Name, type and meaning of each. A table that an earlier release has made gets those it lacks. -#}
+{% macro run_bounds_columns() %}
+  {{ return([
+    ("invocation_id", "varchar", "The dbt invocation"),
+    ("source", "varchar", "The source"),
+    ("epoch", "integer", "Incarnation of the source at the cut; null without a cut"),
+    ("cut_lsn", "bigint", "Rows at or below it are read; null without a cut, then nothing is read"),
+    ("tables", "array(varchar)", "Tables the cut covers"),
+    ("day_from", "date", "First day of commit time of a backfill, else null"),
+    ("day_to", "date", "Last day of commit time of a backfill, else null"),
+    ("created_at", "timestamp(6) with time zone", "When the run started"),
+  ]) }}
+{% endmacro %}
+
 {% macro create_run_bounds(bounds) %}
   create table if not exists {{ bounds }} (
-    invocation_id varchar comment 'The dbt invocation',
-    source varchar comment 'The source',
-    epoch integer comment 'Incarnation of the source at the cut; null without a cut',
-    cut_lsn bigint comment 'Rows at or below it are read; null without a cut, then nothing is read',
-    tables array(varchar) comment 'Tables the cut covers',
-    day_from date comment 'First day of commit time of a backfill, else null',
-    day_to date comment 'Last day of commit time of a backfill, else null',
-    created_at timestamp(6) with time zone comment 'When the run started'
+    {% for name, type, meaning in run_bounds_columns() -%}
+    {{ name }} {{ type }} comment '{{ meaning }}'{{ "," if not loop.last }}
+    {% endfor %}
   )
   comment 'What each dbt run read up to'
   with (partitioning = array['day(created_at)'])
 {% endmacro %}
 
+{% macro complete_run_bounds(bounds) %}
+  {%- set there = adapter.get_columns_in_relation(bounds) | map(attribute="name") | list -%}
+  {%- for name, type, meaning in run_bounds_columns() if name not in there -%}
+    {%- do run_query("alter table " ~ bounds ~ " add column if not exists " ~ name ~ " " ~ type ~ " comment '" ~ meaning ~ "'") -%}
+  {%- endfor -%}
+{% endmacro %}
+
 {% macro insert_run_bounds(bounds) %}
   {%- set cuts = adapter.get_relation(bounds.database, "meta", "cuts") -%}
   {%- set days = [env_var("LAKEHOUSE_DAY_FROM", ""), env_var("LAKEHOUSE_DAY_TO", "")] -%}
-  insert into {{ bounds }}
+  insert into {{ bounds }} (invocation_id, source, epoch, cut_lsn, tables, day_from, day_to, created_at)
   select
     '{{ invocation_id }}', sources.source, cut.epoch, cut.cut_lsn, cut.tables,
     {% for day in days -%}

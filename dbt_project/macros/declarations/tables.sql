@@ -16,7 +16,7 @@
   {{ return(node.config.get("meta", {}).get(part) or {}) }}
 {% endmacro %}
 
-{#- Columns as the lake has them: name, the name in the source, Postgres type, Trino type, whether it is in the key. -#}
+{#- Columns as the lake has them: name, the name in the source, Postgres type, Trino type, whether it is in the key, policy. -#}
 {% macro declared_columns(node) %}
   {%- set raw = declared_meta(node, "raw") -%}
   {%- set columns = [] -%}
@@ -28,6 +28,7 @@
       "postgres_type": column.data_type or "text",
       "type": "varchar" if masked else lake_type(column.data_type or "text"),
       "is_key": column.name in raw.get("key", []),
+      "on_unrepresentable": raw.get("on_unrepresentable", "error"),
     }) -%}
   {%- endfor -%}
   {{ return(columns) }}

@@ -45,27 +45,60 @@
   {{ return(there == declared or declared in others.get(there, []) or (scales | length == 2 and scales[0] | int <= scales[1] | int)) }}
 {% endmacro %}
 
-{#- A value of that type from its text in Postgres' own output format. -#}
+{#-
+  A value of that type from its text in Postgres' own output format, as ingestion took it into raw: what the lake cannot
+  hold is there by the table's policy (docs/types.md). `landed`: the type in raw, where the declared one is another.
+-#}
 {% macro from_postgres_text(text, column) %}
+  {%- set landed = column.landed or column.type -%}
   {%- set name = postgres_type_name(column.postgres_type) -%}
-  {%- if column.type == "varchar" -%}
-    {{ return(text) }}
-  {%- elif column.type == "timestamp(6) with time zone" -%}
-    {{ return("cast(from_iso8601_timestamp_nanos(replace(" ~ text ~ ", ' ', 'T')) as " ~ column.type ~ ")") }}
-  {%- elif column.type == "varbinary" -%}
-    {{ return("from_hex(substr(" ~ text ~ ", 3))") }}
-  {%- elif name in ("time", "time without time zone") -%}
-    {#- Trino's time ends before 24:00:00. -#}
-    {%- set micros = "date_diff('microsecond', time '00:00:00.000000', cast(" ~ text ~ " as time(6)))" -%}
-    {{ return("case when " ~ text ~ " = '24:00:00' then 86400000000 else " ~ micros ~ " end") }}
+  {%- set value = "cast(" ~ text ~ " as " ~ landed ~ ")" -%}
+  {%- if landed == "varchar" -%}
+    {%- set value = text -%}
+  {%- elif landed == "timestamp(6) with time zone" -%}
+    {%- set value = "cast(regexp_replace(" ~ text ~ ", '\\+00$', ' UTC') as " ~ landed ~ ")" -%}
+  {%- elif landed == "varbinary" -%}
+    {%- set value = "from_hex(substr(" ~ text ~ ", 3))" -%}
+  {%- elif is_time_of_day(column) -%}
+    {%- set value = micros_of_day(text) -%}
   {%- endif -%}
-  {{ return("cast(" ~ text ~ " as " ~ column.type ~ ")") }}
+  {%- set value = representable(text, landed, value, column.on_unrepresentable) -%}
+  {{ return(value if landed == column.type else "cast(" ~ value ~ " as " ~ column.type ~ ")") }}
 {% endmacro %}
 
-{#- The column as a reader wants it: a time of day as one. -#}
-{% macro for_readers(column) %}
-  {%- if postgres_type_name(column.postgres_type) in ("time", "time without time zone") -%}
-    {{ return("date_add('microsecond', " ~ adapter.quote(column.name) ~ ", time '00:00:00.000000') as " ~ adapter.quote(column.name)) }}
+{#- Of a time of day as text, up to 24:00:00, its microseconds. -#}
+{% macro micros_of_day(text) -%}
+  (cast(split_part({{ text }}, ':', 1) as bigint) * 60 + cast(split_part({{ text }}, ':', 2) as bigint)) * 60000000
+    + cast(cast(split_part({{ text }}, ':', 3) as decimal(8,6)) * 1000000 as bigint)
+{%- endmacro %}
+
+{#- The value, or what the policy puts in the place of one that the type cannot hold; under `error` none has landed. -#}
+{% macro representable(text, type, value, policy) %}
+  {%- set highest = {
+    "date": "date '9999-12-31'", "timestamp(6)": "timestamp '9999-12-31 23:59:59.999999'",
+    "timestamp(6) with time zone": "timestamp '9999-12-31 23:59:59.999999 UTC'",
+  }.get(type) -%}
+  {%- set clamped = policy == "clamp" -%}
+  {%- if policy in ("null", "clamp") and highest -%}
+    {%- set lowest = highest | replace("9999-12-31", "0001-01-01") | replace("23:59:59.999999", "00:00:00.000000") -%}
+    {{ return(
+      "case when " ~ text ~ " = '-infinity' or " ~ text ~ " like '% BC' then " ~ (lowest if clamped else "null")
+      ~ " when " ~ text ~ " = 'infinity' or strpos(" ~ text ~ ", '-') > 5 then " ~ (highest if clamped else "null")
+      ~ " else " ~ value ~ " end"
+    ) }}
+  {%- elif policy in ("null", "clamp") and type.startswith("decimal") -%}
+    {{ return("case when " ~ text ~ " <> 'NaN' then " ~ value ~ " end") }}
   {%- endif -%}
-  {{ return(adapter.quote(column.name)) }}
+  {{ return(value) }}
+{% endmacro %}
+
+{#- Whether raw keeps a time of day in the column, as microseconds; one that is masked is text. -#}
+{% macro is_time_of_day(column) %}
+  {{ return(column.type == "bigint" and postgres_type_name(column.postgres_type) in ("time", "time without time zone")) }}
+{% endmacro %}
+
+{#- The column as a reader wants it: a time of day as one. Trino's ends before 24:00:00, which becomes 00:00:00. -#}
+{% macro for_readers(column) %}
+  {%- set name = quoted(column.name) -%}
+  {{ return("cast(from_unixtime_nanos(" ~ name ~ " * 1000) as time(6)) as " ~ name if is_time_of_day(column) else name) }}
 {% endmacro %}

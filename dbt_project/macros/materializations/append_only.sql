@@ -65,7 +65,7 @@
   create or replace table {{ relation }}
   {%- if columns %} (
     {%- for column in columns %}
-    {{ adapter.quote(column.name) }} {{ column.type }} {{ comment_clause(column.description) }}{{ "," if not loop.last }}
+    {{ quoted(column.name) }} {{ column.type }} {{ comment_clause(column.description) }}{{ "," if not loop.last }}
     {%- endfor %}
   )
   {%- endif %}
@@ -102,7 +102,7 @@
 {% macro cast_columns(columns, query) %}
   select
     {%- for column in columns %}
-    {%- set name = adapter.quote(column.name) %}
+    {%- set name = quoted(column.name) %}
     cast({{ name }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
     {%- endfor %}
   from (
@@ -115,7 +115,7 @@
   {%- set there = {} -%}
   {%- for column in table_columns(relation) -%}{%- do there.update({column.name: column}) -%}{%- endfor -%}
   {%- for column in columns -%}
-    {%- set name = adapter.quote(column.name) -%}
+    {%- set name = quoted(column.name) -%}
     {%- if column.name | lower not in there -%}
       {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ comment_clause(column.description)) -%}
     {%- else -%}
@@ -145,12 +145,8 @@
 
 {% macro comment_column(relation, there, description) %}
   {%- if description and description | trim != there.comment -%}
-    {%- do run_query("comment on column " ~ relation ~ "." ~ adapter.quote(there.name) ~ " is '" ~ description | trim | replace("'", "''") ~ "'") -%}
+    {%- do run_query("comment on column " ~ relation ~ "." ~ quoted(there.name) ~ " is " ~ sql_text(description | trim)) -%}
   {%- endif -%}
-{% endmacro %}
-
-{% macro quoted_names(columns) %}
-  {%- for column in columns %}{{ adapter.quote(column.name) }}{{ ", " if not loop.last }}{% endfor -%}
 {% endmacro %}
 
 {% macro comment_clause(text) %}

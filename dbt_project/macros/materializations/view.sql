@@ -1,12 +1,14 @@
 {#-
   A view that is left alone while its definition is the same. dbt's own replaces every view in every run, and each
   replacement leaves another metadata file in the object store; with sensors that is tens of thousands a day. The
-  checksum of the definition stands at the end of the view's comment.
+  checksum of the definition stands at the end of the view's comment, whose second line says what Trino does not: that it
+  ignores a question about the past.
 -#}
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
-  {%- set marker = "[definition " ~ local_md5(sql ~ model.description ~ tojson(column_descriptions())) ~ "]" -%}
+  {%- set comment = view_comment() -%}
+  {%- set marker = "[definition " ~ local_md5(sql ~ comment ~ tojson(column_descriptions())) ~ "]" -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in view_text(existing) -%}
@@ -15,7 +17,7 @@
     {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- call statement("main") -%}
       create or replace view {{ relation }}
-      {{ comment_clause(model.description ~ " " ~ marker) }}
+      {{ comment_clause(comment ~ " " ~ marker) }}
       security {{ config.get("view_security", "definer") }}
       as {{ sql }}
     {%- endcall -%}
@@ -24,6 +26,13 @@
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
+
+{#- The first line of the description, how to query the past, and the other lines. -#}
+{% macro view_comment() %}
+  {%- set lines = (model.description | trim).splitlines() -%}
+  {%- set note = "A view: Trino ignores FOR TIMESTAMP AS OF and FOR VERSION AS OF on it. How to query the past: docs/past.md." -%}
+  {{ return((lines[:1] + [note] + lines[1:]) | join("\n")) }}
+{% endmacro %}
 
 {% macro column_descriptions() %}
   {%- set found = {} -%}

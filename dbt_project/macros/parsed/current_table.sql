@@ -19,9 +19,9 @@
         *,
         row_number() over (
           partition by {{ key_names(columns) }} order by _epoch desc, _commit_lsn desc, _seq desc
-        ) as version_from_newest
+        ) as _lh_version
       from {{ parsed }}
     )
-    where version_from_newest = 1 and not _deleted
+    where _lh_version = 1 and not _deleted
   {%- endif -%}
 {%- endmacro %}

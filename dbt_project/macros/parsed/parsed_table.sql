@@ -20,6 +20,7 @@
     {%- if not columns | selectattr("is_key") | list -%}
       {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
     {%- endif -%}
+    {%- do check_names(source_name ~ "." ~ table_name, columns, parsed_columns([]) | map(attribute="name") | list) -%}
     {%- set newest = newest_loaded() -%}
     {%- set anew = newest is not none and lacks_columns(columns) -%}
     {%- set news = raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
@@ -77,7 +78,18 @@ select 1 where false
 {#- Key columns, optionally each of a table alias. -#}
 {% macro key_names(columns, row="") -%}
   {%- for column in columns if column.is_key -%}
-    {{ row ~ "." if row }}{{ adapter.quote(column.name) }}{{ ", " if not loop.last }}
+    {{ row ~ "." if row }}{{ quoted(column.name) }}{{ ", " if not loop.last }}
+  {%- endfor -%}
+{%- endmacro %}
+
+{#- The same for an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold. -#}
+{% macro comparable_key(columns, row="") -%}
+  {%- for column in columns if column.is_key -%}
+    {%- set name = (row ~ "." if row else "") ~ quoted(column.name) -%}
+    {%- set kind = modules.re.match("[a-z]+", column.type)[0] -%}
+    {%- set may_be_null = column.on_unrepresentable == "null" and kind in ("date", "timestamp", "decimal") -%}
+    {%- set as_text = kind in ("real", "double") or may_be_null -%}
+    {{ "coalesce(cast(" ~ name ~ " as varchar), '')" if as_text else name }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
 
@@ -106,14 +118,14 @@ select 1 where false
 {% macro parsed_rows(raw, columns, record_source, news) -%}
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
   with arrived as (
-    select {{ quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ source_position() }} as position
-    from {{ raw }}
+    select {{ quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ source_position() }} as _lh_position
+    from {{ raw }} as _lh_landed
     where _op <> 't' and {{ news.window }}
       {%- if news.known %}
       and not exists (
-        select 1 from {{ this }} as known
-        where {{ news.known }} and known._epoch = {{ raw.identifier }}._epoch
-          and known._commit_lsn = {{ raw.identifier }}._commit_lsn and known._seq = {{ raw.identifier }}._seq
+        select 1 from {{ this }} as _lh_known
+        where {{ news.known }} and _lh_known._epoch = _lh_landed._epoch
+          and _lh_known._commit_lsn = _lh_landed._commit_lsn and _lh_known._seq = _lh_landed._seq
       )
       {%- endif %}
   )
@@ -125,7 +137,7 @@ select 1 where false
   {%- endif %}
   select
     {%- for column in columns %}
-    {{ parsed_value(column, lacking_columns(columns, news.unchanged)) }} as {{ adapter.quote(column.name) }},
+    {{ parsed_value(column, lacking_columns(columns, news.unchanged)) }} as {{ quoted(column.name) }},
     {%- endfor %}
     _op,
     _op = 'd' as _deleted,
@@ -133,16 +145,16 @@ select 1 where false
     _epoch,
     _commit_lsn,
     _seq,
-    '{{ record_source }}' as _record_source,
+    {{ sql_text(record_source) }} as _record_source,
     _ingested_at as _loaded_at
-  from {{ "filled where kind = 'arrived'" if news.unchanged else "arrived" }}
+  from {{ "filled where _lh_kind = 'arrived'" if news.unchanged else "arrived" }}
   {%- if news.truncates %}
   union all
   select
     {%- for column in columns %}
-    {{ adapter.quote(column.name) if column.is_key else "null" }},
+    {{ quoted(column.name) if column.is_key else "null" }},
     {%- endfor %}
-    't', true, _committed_at, _epoch, _commit_lsn, _seq, '{{ record_source }}', _ingested_at
+    't', true, _committed_at, _epoch, _commit_lsn, _seq, {{ sql_text(record_source) }}, _ingested_at
   from truncated
   {%- endif %}
 {%- endmacro %}
@@ -152,11 +164,11 @@ select 1 where false
   (REPLICA IDENTITY FULL). The last values are in the version before it, and need not be kept twice.
 -#}
 {% macro parsed_value(column, lacking) -%}
-  {%- set name = adapter.quote(column.name) -%}
+  {%- set name = quoted(column.name) -%}
   {%- if column.is_key -%}
     {{ name }}
   {%- elif column in lacking -%}
-    case when _op = 'd' then null when {{ lacks(column) }} then filled_{{ lacking.index(column) + 1 }} else {{ name }} end
+    case when _op = 'd' then null when {{ lacks(column) }} then _lh_filled_{{ lacking.index(column) + 1 }} else {{ name }} end
   {%- else -%}
     case when _op <> 'd' then {{ name }} end
   {%- endif -%}

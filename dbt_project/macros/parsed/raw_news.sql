@@ -19,10 +19,10 @@
     {%- set days = ["timestamp '" ~ bounds.day_from ~ " 00:00:00 UTC'", "timestamp '" ~ bounds.day_after ~ " 00:00:00 UTC'"] -%}
     {%- set reach = "_ingested_at <= timestamp '" ~ newest ~ "' and " ~ reach -%}
     {%- set window = "_committed_at >= " ~ days[0] ~ " and _committed_at < " ~ days[1] ~ " and " ~ reach -%}
-    {%- set known = "known._valid_from >= " ~ days[0] ~ " and known._valid_from < " ~ days[1] -%}
+    {%- set known = "_lh_known._valid_from >= " ~ days[0] ~ " and _lh_known._valid_from < " ~ days[1] -%}
   {%- elif newest is not none -%}
     {%- set window = "_ingested_at >= timestamp '" ~ newest ~ "' and " ~ reach -%}
-    {%- set known = "known._loaded_at >= timestamp '" ~ newest ~ "'" -%}
+    {%- set known = "_lh_known._loaded_at >= timestamp '" ~ newest ~ "'" -%}
   {%- endif -%}
 
   {%- set mark = none if backfill else newest -%}

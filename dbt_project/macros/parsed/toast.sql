@@ -10,7 +10,7 @@
 
 {#- Whether this row lacks the column: it is null, and named as it was called when the row landed. -#}
 {% macro lacks(column) -%}
-  ({{ adapter.quote(column.name) }} is null and coalesce(
+  ({{ quoted(column.name) }} is null and coalesce(
     {%- for called in column.names %}
     contains(_unchanged, {{ sql_text(called.name) }})
     {%- if called.since %} and _ingested_at >= timestamp '{{ called.since }}'{% endif -%}
@@ -20,18 +20,15 @@
   , false))
 {%- endmacro %}
 
-{% macro sql_text(text) -%}
-  '{{ text | replace("'", "''") }}'
-{%- endmacro %}
-
 {#-
   The columns with all their `names`, today's first, and the moments between which rows landed by each: a row names what
   it lacks, and its old key, as that was called then. Raw keeps them in its properties, a line each, which are read only
-  when some row lacks anything. A line without a moment is of an earlier version.
+  when some row lacks anything. A line without a moment is of an earlier version. `landed` is the type in raw.
 -#}
 {% macro with_former_names(raw, columns, unchanged) %}
-  {%- set before, found = {}, [] -%}
+  {%- set before, landed, found = {}, {}, [] -%}
   {%- if unchanged -%}
+    {%- for column in table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower | replace(", ", ",")}) -%}{%- endfor -%}
     {%- set prefix = "lakehouse.formerly." -%}
     {%- for row in run_query("select key, value from " ~ system_table(raw, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
       {%- do before.update({row[0].replace(prefix, "", 1): row[1]}) -%}
@@ -39,12 +36,28 @@
   {%- endif -%}
   {%- for column in columns -%}
     {%- set names = [{"name": column.name, "since": "", "until": ""}] -%}
-    {%- for line in before.get(column.name, "").splitlines() -%}
-      {%- set name, until = (line.split("\t") + [""])[:2] -%}
-      {%- do names[-1].update(since=until) -%}
-      {%- do names.append({"name": name, "since": "", "until": until}) -%}
+    {%- for former in former_names(column.name, before.get(column.name, "")) -%}
+      {%- do names[-1].update(since=former.until) -%}
+      {%- do names.append({"name": former.name, "since": "", "until": former.until}) -%}
     {%- endfor -%}
-    {%- do found.append(dict(column, names=names)) -%}
+    {%- do found.append(dict(column, names=names, landed=landed.get(column.name | lower))) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{#- What a property of raw says of a column: JSON, or the lines of text of an earlier version. -#}
+{% macro former_names(column, stated) %}
+  {%- set found = [] -%}
+  {%- if stated.startswith("[{") -%}
+    {%- do found.extend(fromjson(stated)) -%}
+  {%- else -%}
+    {%- for line in stated.split("\n") if line -%}
+      {%- set name, _, until = line.partition("\t") -%}
+      {%- do found.append({"name": name, "until": until}) -%}
+    {%- endfor -%}
+  {%- endif -%}
+  {%- for former in found if not modules.re.match("([0-9]{4}-[0-9]{2}-[0-9]{2} [0-9:.]{15} UTC)?\\Z", former.until) -%}
+    {{ exceptions.raise_compiler_error("column " ~ column ~ ": its former names are damaged: " ~ former.until) }}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
@@ -54,10 +67,10 @@
   {%- for column in columns if column.is_key -%}
     {%- set found = [] -%}
     {%- for name in ([column.source_name] + column.names | map(attribute="name") | list) | unique(case_sensitive=true) -%}
-      {%- do found.append("json_extract_scalar(_old_key, " ~ sql_text("$[\"" ~ name ~ "\"]") ~ ")") -%}
+      {%- do found.append("element_at(cast(json_parse(_old_key) as map(varchar, varchar)), " ~ sql_text(name) ~ ")") -%}
     {%- endfor -%}
     {%- set text = "coalesce(" ~ found | join(", ") ~ ")" if found | length > 1 else found[0] -%}
-    {{ from_postgres_text(text, column) }} as {{ adapter.quote(column.name) }}{{ ", " if not loop.last }}
+    {{ from_postgres_text(text, column) }} as {{ quoted(column.name) }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
 
@@ -82,24 +95,24 @@
     {%- endif %}
   ),
   lives as (
-    select *, max(case when _op in ('c', 'r') then position end) over (partition by {{ key }} order by position) as born
+    select *, max(case when _op in ('c', 'r') then _lh_position end) over (partition by {{ key }} order by _lh_position) as _lh_born
     from (
-      select arrived.*, 'arrived' as kind
+      select arrived.*, 'arrived' as _lh_kind
         {%- for column in lacking %},
-        case when _op <> 'd' and not {{ lacks(column) }} then array[{{ adapter.quote(column.name) }}] end as carried_{{ loop.index }}
+        case when _op <> 'd' and not {{ lacks(column) }} then array[{{ quoted(column.name) }}] end as _lh_carried_{{ loop.index }}
         {%- endfor %}
       from arrived
       {%- if news.known %}
       union all
       {{ beside_arrived(columns, lacking, "known") }}
       from {{ this }}
-      where ({{ key }}) in (select {{ key }} from lacking_keys)
+      where ({{ comparable_key(columns) }}) in (select {{ comparable_key(columns) }} from lacking_keys)
       {%- endif %}
       {%- if news.moves %}
       union all
       {{ beside_arrived(columns, lacking, "probe") }}
       from (
-        select position, {{ old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
+        select _lh_position, {{ old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
       )
       {%- endif %}
     )
@@ -107,10 +120,10 @@
   carried_on as (
     select *
       {%- if news.moves %},
-      case when kind = 'probe' then {{ root_of("position", news.roots) }} else {{ root_of("born", news.roots) }} end as life
+      case when _lh_kind = 'probe' then {{ root_of("_lh_position", news.roots) }} else {{ root_of("_lh_born", news.roots) }} end as _lh_life
       {%- endif %}
       {%- for column in lacking %},
-      last_value(carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, born order by position) as value_{{ loop.index }}
+      last_value(_lh_carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, _lh_born order by _lh_position) as _lh_value_{{ loop.index }}
       {%- endfor %}
     from lives
   ),
@@ -118,12 +131,12 @@
     select *
       {%- for column in lacking %},
       {% if news.moves -%}
-      (last_value(case when kind = 'probe' then value_{{ loop.index }} else carried_{{ loop.index }} end) ignore nulls over (
-        partition by life, case when life is null then row({{ key }}) end order by position, case kind when 'probe' then 0 else 1 end
+      (last_value(case when _lh_kind = 'probe' then _lh_value_{{ loop.index }} else _lh_carried_{{ loop.index }} end) ignore nulls over (
+        partition by _lh_life, case when _lh_life is null then row({{ key }}) end order by _lh_position, case _lh_kind when 'probe' then 0 else 1 end
       ))[1]
       {%- else -%}
-      value_{{ loop.index }}[1]
-      {%- endif %} as filled_{{ loop.index }}
+      _lh_value_{{ loop.index }}[1]
+      {%- endif %} as _lh_filled_{{ loop.index }}
       {%- endfor %}
     from carried_on
   )
@@ -133,12 +146,12 @@
 {% macro beside_arrived(columns, lacking, kind) -%}
   select
     {%- for column in columns %}
-    {{ adapter.quote(column.name) if column.is_key else "null" }},
+    {{ quoted(column.name) if column.is_key else "null" }},
     {%- endfor %}
     {{ "_op" if kind == "known" else "null" }}, null, null, null, null, null, null, null,
-    {{ source_position() if kind == "known" else "position" }}, '{{ kind }}'
+    {{ source_position() if kind == "known" else "_lh_position" }}, '{{ kind }}'
     {%- for column in lacking %},
-    {{ "case when not _deleted then array[" ~ adapter.quote(column.name) ~ "] end" if kind == "known" else "null" }}
+    {{ "case when not _deleted then array[" ~ quoted(column.name) ~ "] end" if kind == "known" else "null" }}
     {%- endfor %}
 {%- endmacro %}
 
@@ -159,11 +172,11 @@
 {% macro chained_key_changes(raw, columns, window) %}
   {%- set lacking = "_unchanged is not null and _old_key is not null" -%}
   {%- set found = run_query(
-    "with changes as (select *, " ~ source_position() ~ " as position from " ~ raw ~ " where _op in ('c', 'r') and " ~ window ~ "),"
-    ~ " moved as (select position, " ~ old_key_values(columns) ~ " from changes where " ~ lacking ~ ")"
-    ~ " select moved.position, max(changes.position) from moved join changes on (" ~ key_names(columns, "changes") ~ ") = ("
-    ~ key_names(columns, "moved") ~ ") and changes.position < moved.position group by moved.position"
-    ~ " having max_by(" ~ lacking ~ ", changes.position) order by 1"
+    "with changes as (select *, " ~ source_position() ~ " as _lh_position from " ~ raw ~ " where _op in ('c', 'r') and " ~ window ~ "),"
+    ~ " moved as (select _lh_position, " ~ old_key_values(columns) ~ " from changes where " ~ lacking ~ ")"
+    ~ " select moved._lh_position, max(changes._lh_position) from moved join changes on (" ~ comparable_key(columns, "changes") ~ ") = ("
+    ~ comparable_key(columns, "moved") ~ ") and changes._lh_position < moved._lh_position group by moved._lh_position"
+    ~ " having max_by(" ~ lacking ~ ", changes._lh_position) order by 1"
   ) -%}
   {%- set roots = {} -%}
   {%- for row in found.rows -%}

@@ -5,14 +5,14 @@
 {% macro truncated_keys(raw, columns, news) -%}
   {%- set key = key_names(columns) -%}
   truncates as (
-    select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ source_position() }} as position
+    select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ source_position() }} as _lh_position
     from {{ raw }}
     where _op = 't' and {{ news.truncated }}
   ),
   versions as (
-    select {{ key }}, position, dead, lead(position) over (partition by {{ key }} order by position) as next_position
+    select {{ key }}, _lh_position, _lh_dead, lead(_lh_position) over (partition by {{ key }} order by _lh_position) as _lh_next
     from (
-      select {{ key }}, position, _op = 'd' as dead from arrived
+      select {{ key }}, _lh_position, _op = 'd' as _lh_dead from arrived
       {%- if news.known %}
       union all
       select {{ key }}, {{ source_position() }}, _deleted from {{ this }}
@@ -24,14 +24,14 @@
     from (
       select {{ key_names(columns, "versions") }}, truncates.*,
         row_number() over (
-          partition by {{ key_names(columns, "versions") }}, versions.position order by truncates.position
-        ) as nth
+          partition by {{ key_names(columns, "versions") }}, versions._lh_position order by truncates._lh_position
+        ) as _lh_nth
       from versions
       join truncates
-        on truncates.position > versions.position
-        and truncates.position < coalesce(versions.next_position, '~')
-      where not versions.dead
+        on truncates._lh_position > versions._lh_position
+        and truncates._lh_position < coalesce(versions._lh_next, '~')
+      where not versions._lh_dead
     )
-    where nth = 1
+    where _lh_nth = 1
   )
 {%- endmacro %}

@@ -29,7 +29,7 @@
 
 {#- A value as text, one way only; `column` is a dict of name and Trino type. -#}
 {% macro canonical_text(column) -%}
-  {%- set value = adapter.quote(column.name) -%}
+  {%- set value = quoted(column.name) -%}
   {%- if column.type == "varchar" -%}
     {{ value }}
   {%- elif column.type.startswith("decimal") -%}

@@ -15,11 +15,11 @@
   )
   select
     hub.{{ src_pk }},
-    {%- for column in as_list(src_nk) %}
+    {%- for column in spelled(src_nk) %}
     hub.{{ column }},
     {%- endfor %}
     {%- for satellite, columns in satellites.items() %}
-    {%- for column in columns %}
+    {%- for column in spelled(columns) %}
     {{ satellite }}.{{ column }},
     {%- endfor %}
     {%- endfor %}

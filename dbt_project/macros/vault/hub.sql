@@ -29,7 +29,7 @@
   CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table.
 -#}
 {% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind) -%}
-  {%- set columns = as_list(columns) -%}
+  {%- set columns = spelled(columns) -%}
   {%- set inputs = inputs_of(source_model, src_pk, columns) -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
   {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
@@ -98,7 +98,7 @@
     {%- set pk = input.get("src_pk", src_pk) -%}
     {%- do inputs.append({
       "name": input.model if pk == src_pk else input.model ~ "." ~ pk,
-      "model": input.model, "src_pk": pk, "columns": as_list(input.get("src_nk", columns)),
+      "model": input.model, "src_pk": pk, "columns": spelled(input.src_nk) if input.src_nk else columns,
     }) -%}
   {%- endfor -%}
   {{ return(inputs) }}

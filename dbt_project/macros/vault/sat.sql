@@ -40,8 +40,11 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set columns = keys + [src_hashdiff] + src_payload + ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
-  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat"), columns=columns) -%}
+  {%- set fixed = ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
+  {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
+  {%- set keys = spelled(keys) -%}
+  {%- set columns = keys + [src_hashdiff] + spelled(src_payload) + fixed -%}
+  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat"), columns=names) -%}
   {%- set key = keys | join(", ") -%}
   {%- set given = is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
 {{ load_header(windows) }}

@@ -14,12 +14,15 @@
     select 1 as placeholder
   {%- else -%}
     {%- set columns = stage_columns(source_model, derived_columns) -%}
+    {%- do check_names(source_model, columns.values() | list, [
+      "is_deleted", "load_date", "applied_date", "source_seq", "record_source",
+    ] + hashed_columns | list) -%}
     select
       {%- for column in columns.values() %}
-      {{ adapter.quote(column.name) }},
+      {{ quoted(column.name) }},
       {%- endfor %}
       {%- for name, spec in hashed_columns.items() %}
-      {{ hashed_column(name, spec, columns, hashed_columns) }} as {{ name }},
+      {{ hashed_column(name, spec, columns, hashed_columns) }} as {{ spelled(name)[0] }},
       {%- endfor %}
       is_deleted,
       load_date,
@@ -29,10 +32,10 @@
     from (
       select
         {%- for column in columns.values() if column.name not in derived_columns %}
-        {{ adapter.quote(column.name) }},
+        {{ quoted(column.name) }},
         {%- endfor %}
         {%- for name, expression in derived_columns.items() %}
-        {{ derived_expression(expression, columns) }} as {{ name }},
+        {{ derived_expression(expression, columns) }} as {{ spelled(name)[0] }},
         {%- endfor %}
         _deleted as is_deleted,
         _loaded_at as load_date,
@@ -61,7 +64,7 @@
   {%- if expression.startswith("!") -%}
     '{{ expression[1:] | replace("'", "''") }}'
   {%- else -%}
-    {{ adapter.quote(expression) if expression in columns else "cast(" ~ expression ~ " as varchar)" }}
+    {{ quoted(expression) if expression in columns else "cast(" ~ expression ~ " as varchar)" }}
   {%- endif -%}
 {%- endmacro %}
 

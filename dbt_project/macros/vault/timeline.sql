@@ -8,8 +8,8 @@
 {% macro timeline(source_model, src_pk, src_hashdiff, src_payload=[], src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {%- set satellite = ref(source_model) -%}
   {%- set state = [src_hashdiff, "is_deleted"] if src_hashdiff != "is_active" else ["is_active"] -%}
-  {%- set keys = as_list(src_pk) -%}
-  {%- set columns = keys + src_payload + state + [src_ldts, "applied_date", src_seq, src_source] %}
+  {%- set keys = spelled(src_pk) -%}
+  {%- set columns = keys + spelled(src_payload) + state + [src_ldts, "applied_date", src_seq, src_source] %}
   select
     {%- for column in columns %}
     {{ column }},

@@ -3,7 +3,7 @@
   key of a hash: so what `stage` published in the last `tested_days` is compared with it (as hashed: `normalize`).
 -#}
 {% test hub_is_sound(model, src_pk, src_nk, stage=none, normalize=none) %}
-{%- set business_key = ([src_nk] if src_nk is string else src_nk) | join(", ") %}
+{%- set business_key = spelled(src_nk) | join(", ") %}
 select 'hash key twice' as problem, {{ src_pk }} as example, count(*) as rows_there
 from {{ model }}
 group by {{ src_pk }}
@@ -22,7 +22,7 @@ join {{ model }} as hub using ({{ src_pk }})
 where {{ is_known(src_pk) }}
   and stage.load_date >= (select max(load_date) - interval '{{ var("tested_days") }}' day from {{ ref(stage) }})
   and (
-    {%- for column in as_list(src_nk) %}
+    {%- for column in spelled(src_nk) %}
     {{ "or" if not loop.first }} {{ as_hashed("stage." ~ column, normalize) }} is distinct from {{ as_hashed("hub." ~ column, normalize) }}
     {%- endfor %}
   )

@@ -12,7 +12,7 @@ select 'changed or deleted in the source', {{ src_pk }}
 from {{ ref(stage) }} as stage
 join {{ model }} as link using ({{ src_pk }})
 where stage.is_deleted
-{%- for column in columns %}
+{%- for column in spelled(columns) %}
   or stage.{{ column }} is distinct from link.{{ column }}
 {%- endfor %}
 {{- orphans(model, hubs) }}
