@@ -16,6 +16,7 @@ from packaging.version import Version
 from lakehouse.manifest import dbt_environment, manifest_path
 from lakehouse.settings import Settings
 from orchestration.days import DayRange
+from orchestration.workers import RUN_VARIABLE
 
 KEPT_FAILURES = 20
 
@@ -44,10 +45,11 @@ def dbt_resource(settings: Settings) -> Dbt:
     )
 
 
-def run_environment(settings: Settings, days: DayRange | None) -> dict[str, str]:
+def run_environment(settings: Settings, days: DayRange | None, run_id: str) -> dict[str, str]:
     """What profiles.yml and the on-run-start hook read; never `--vars`, which would parse the project again."""
     return {
         **dbt_environment(settings),
+        RUN_VARIABLE: run_id,  # a dbt that has outlived its worker is found by it
         "LAKEHOUSE_DAY_FROM": days.first.isoformat() if days else "",
         "LAKEHOUSE_DAY_TO": days.last.isoformat() if days else "",
         "DBT_TARGET_PATH": str(manifest_path(settings).with_name("target")),

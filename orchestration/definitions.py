@@ -11,6 +11,7 @@ from dagster_shared.utils.warnings import PreviewWarning
 from lakehouse.declarations import declarations_from
 from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
+from lakehouse.unread import unread_tables
 from orchestration.dbt_assets import load_assets, other_sources
 from orchestration.dbt_resource import dbt_resource
 from orchestration.maintain_job import maintain_definitions
@@ -19,6 +20,7 @@ from orchestration.marts import marts_definitions
 from orchestration.policies import policies
 from orchestration.raw import source_definitions
 from orchestration.resources import Lake, LakeSpark
+from orchestration.runs.pools import pool_executor
 from orchestration.table_health import health_definitions
 from orchestration.translator import stored_keys
 
@@ -29,9 +31,10 @@ def definitions(settings: Settings) -> dg.Definitions:
     """Raw by source, parsed and vault, marts, maintenance; then the policies that hold for all of them."""
     manifest = load_manifest(settings)
     declared = declarations_from(manifest, settings.dbt_project_dir)
+    unread = unread_tables(manifest, declared, settings.dbt_project_dir)
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(
-        *(source_definitions(source, first_day) for source in declared.sources),
+        *(source_definitions(source, first_day, unread) for source in declared.sources),
         dg.Definitions(assets=[load_assets(manifest, first_day), *other_sources(manifest)]),
         marts_definitions(manifest),
         health_definitions(pages),
@@ -39,9 +42,9 @@ def definitions(settings: Settings) -> dg.Definitions:
         action_definitions(manifest, settings.dbt_project_dir, pages),
         dg.Definitions(
             resources={"lake": Lake(), "spark": LakeSpark(), "dbt": dbt_resource(settings)},
-            executor=dg.in_process_executor,
+            executor=pool_executor,
         ),
-    ).map_asset_specs(func=policies(manifest))
+    ).map_asset_specs(func=policies(manifest, settings.dbt_project_dir))
 
 
 defs = definitions(load_settings())

@@ -14,8 +14,10 @@ from lakehouse.errors import LakehouseError
 from lakehouse.policies import Cron
 from orchestration.days import incremental_tags
 from orchestration.history import read_history, whole_job
+from orchestration.part import held_tag
 from orchestration.reconciling import check_keys
 from orchestration.resources import TableKey
+from orchestration.runs.held import loaded_since
 from orchestration.sensors import Watch, new_data_sensor
 from orchestration.translator import MARTS
 
@@ -108,7 +110,8 @@ def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.Schedul
         if history.unfinished:
             run = history.unfinished[0]
             return dg.SkipReason(f"run {run.short_id} of {load.job} is still {run.status}")
-        last = history.last_success.created_at if history.last_success else None
-        return dg.RunRequest(tags=incremental_tags(first_day, last, datetime.now(UTC)))
+        now = datetime.now(UTC)
+        run_tags = incremental_tags(first_day, loaded_since(history.state, ()), now)
+        return dg.RunRequest(tags={**run_tags, **held_tag(history.state, (), now)})
 
     return scheduled

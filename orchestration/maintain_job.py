@@ -21,7 +21,7 @@ from orchestration.maintainer import Maintainer
 from orchestration.maintenance_jobs import POOL
 from orchestration.observing import judge, reporter
 from orchestration.resources import Lake, LakeSpark
-from orchestration.workers import bury_dead
+from orchestration.workers import fail_orphaned_runs
 
 JOB, PLAN, MEMORY = "maintain", "plan_maintenance", "memory"
 
@@ -119,6 +119,6 @@ def _schedule(job: dg.JobDefinition, group: str, declared: ScheduleGroup) -> dg.
 
 def _under_way(instance: dg.DagsterInstance, group: str) -> dg.DagsterRun | None:
     """A run of the group that has not ended; runs whose process is gone are marked failed on the way."""
-    bury_dead(instance)
+    fail_orphaned_runs(instance)
     wanted = dg.RunsFilter(job_name=JOB, tags={tags.MAINTENANCE_GROUP: group}, statuses=list(UNFINISHED))
     return next(iter(instance.get_runs(wanted, limit=1)), None)

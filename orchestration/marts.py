@@ -1,6 +1,5 @@
 """The job that builds the marts, and the sensor that starts it: new data in what the marts read."""
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -16,13 +15,13 @@ JOB = "build_marts"
 
 def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
     """The assets, their job and its sensor; nothing when the project has no marts."""
-    marts = [node for node in _models(manifest) if layer(node) == MARTS]
+    marts = _marts(manifest)
     if not marts:
         return dg.Definitions()
     job = dg.define_asset_job(
         JOB, selection=dg.AssetSelection.groups(MARTS), description="Builds every mart from vault and parsed."
     )
-    reads = tuple(sorted(tables_read_by(manifest, marts)))
+    reads = tables_read(manifest)
     freshness = [m for node in marts if (m := node["config"].get("meta", {}).get("freshness_minutes"))]
     watch = Watch(
         name=f"new_data_{MARTS}",
@@ -30,6 +29,11 @@ def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
     )
     return dg.Definitions(assets=[marts_assets(manifest, reads)], jobs=[job], sensors=[new_data_sensor(watch, job)])
+
+
+def tables_read(manifest: dict[str, Any]) -> tuple[TableKey, ...]:
+    """The tables that the marts are built from."""
+    return tuple(sorted(tables_read_by(manifest, _marts(manifest))))
 
 
 def tables_read_by(manifest: dict[str, Any], models: list[dict[str, Any]]) -> set[TableKey]:
@@ -50,5 +54,6 @@ def tables_read_by(manifest: dict[str, Any], models: list[dict[str, Any]]) -> se
     return found
 
 
-def _models(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    return (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
+def _marts(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    models = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
+    return [node for node in models if layer(node) == MARTS]

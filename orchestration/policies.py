@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from pydantic import ValidationError
 
-from lakehouse.errors import LakehouseError
-from lakehouse.lines import mistakes_in
+from lakehouse.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.policies import ModelPolicy
+from lakehouse.spelling import close, unknown
 from orchestration.lineage import column_lineage
 from orchestration.translator import is_raw, node_key
 
@@ -17,7 +18,7 @@ RAW_KINDS = {"postgres", "pyspark", "iceberg"}
 MODEL_KINDS = {"trino", "iceberg", "dbt"}
 
 
-def policies(manifest: dict[str, Any]) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
+def policies(manifest: dict[str, Any], project_dir: Path) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
     """A function that completes the spec of any asset, raw or dbt: both are nodes of the manifest."""
     nodes = [*manifest["sources"].values(), *manifest["nodes"].values()]
     by_key = {
@@ -31,16 +32,18 @@ def policies(manifest: dict[str, Any]) -> Callable[[dg.AssetSpec], dg.AssetSpec]
         if node is None:
             return spec
         lineage = column_lineage(node, by_id)
-        spec = with_policies(spec, node)
+        spec = with_policies(spec, node, project_dir)
+        if spec.freshness_policy is None and (freshness := freshness_policy(_minutes_of_raw(node, by_id))):
+            spec = spec.replace_attributes(freshness_policy=freshness)
         return spec.merge_attributes(metadata={"dagster/column_lineage": lineage}) if lineage else spec
 
     return complete
 
 
-def with_policies(spec: dg.AssetSpec, node: dict[str, Any]) -> dg.AssetSpec:
+def with_policies(spec: dg.AssetSpec, node: dict[str, Any], project_dir: Path) -> dg.AssetSpec:
     """The spec with the node's owners and freshness, and the kinds of its layer."""
     meta = {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
-    shown = _shown(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}))
+    shown = _shown(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}), project_dir)
     freshness = freshness_policy(shown.freshness_minutes)
     name = ".".join((node["database"], *spec.key.path))
     spec = spec.merge_attributes(metadata={"dagster/table_name": name}).replace_attributes(
@@ -50,12 +53,29 @@ def with_policies(spec: dg.AssetSpec, node: dict[str, Any]) -> dg.AssetSpec:
     return spec.replace_attributes(freshness_policy=freshness) if freshness else spec
 
 
-def _shown(node: dict[str, Any], meta: dict[str, Any]) -> ModelPolicy:
+def _minutes_of_raw(node: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> int | None:
+    """What a raw table declares holds for what is made of it at once: raw stays fresh where that fails."""
+    raw = [by_id[parent] for parent in node.get("depends_on", {}).get("nodes", ()) if parent in by_id]
+    declared = [parent["config"].get("meta", {}).get("raw", {}) for parent in raw if is_raw(parent)]
+    return min((minutes for policy in declared if (minutes := policy.get("freshness_minutes"))), default=None)
+
+
+def _shown(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> ModelPolicy:
+    line = line_in_source if node["resource_type"] == "source" else line_in_model
+    if node["resource_type"] != "source":
+        refuse([f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in _misspelt(meta)])
     try:
         return ModelPolicy.model_validate({k: v for k, v in meta.items() if k in ModelPolicy.model_fields})
     except ValidationError as error:
-        wrong = "; ".join(text for _, text in mistakes_in(error, "meta"))
-        raise LakehouseError(f"{node['original_file_path']}: {node['name']}: {wrong}") from None
+        mistakes = mistakes_in(error, ModelPolicy)
+        refuse([f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in mistakes])
+        raise
+
+
+def _misspelt(meta: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
+    """Keys of a model's meta that are nearly one of ours; others are the project's own, or another tool's."""
+    known = {*ModelPolicy.model_fields, "maintenance"}
+    return [((key,), f"meta: {unknown(key, known)}") for key in meta if key not in known and close(key, known)]
 
 
 def kinds_of(node: dict[str, Any]) -> set[str]:

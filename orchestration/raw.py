@@ -6,6 +6,7 @@ materializing any of them brings the source up to its present end, once.
 
 from collections.abc import Iterator, Mapping
 from datetime import date
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -21,14 +22,15 @@ from orchestration.resources import Lake
 if TYPE_CHECKING:
     from ingestion import SourceReport, TableReport
 
-CHECK, ARRIVED = "columns_as_declared", "in_the_cut"
+CHECK, ARRIVED, READ = "columns_as_declared", "in_the_cut", "read_by_a_model"
+Unread = Mapping[tuple[str, str], str]
 OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}
 
 
-def source_definitions(source: Source, first_day: date) -> dg.Definitions:
-    """Everything Dagster has for one source."""
+def source_definitions(source: Source, first_day: date, unread: Unread = MappingProxyType({})) -> dg.Definitions:
+    """Everything Dagster has for one source; `unread` says of which tables no model reads what."""
     return dg.Definitions.merge(
-        dg.Definitions(assets=[raw_assets(source)]),
+        dg.Definitions(assets=[raw_assets(source, unread)]),
         *(load_definitions(load, first_day) for load in loads_of(source)),
         reconciling_definitions(source),
         erasing_definitions(source),
@@ -36,13 +38,13 @@ def source_definitions(source: Source, first_day: date) -> dg.Definitions:
     )
 
 
-def raw_assets(source: Source) -> dg.AssetsDefinition:
+def raw_assets(source: Source, unread: Unread) -> dg.AssetsDefinition:
     """The source's raw tables as one multi-asset; its pool admits one run, as the slot has one reader."""
 
     @dg.multi_asset(
         name=f"raw_{source.name}",
         specs=[raw_spec(table) for table in source.tables],
-        check_specs=[spec for table in source.tables for spec in raw_checks(table)],
+        check_specs=[spec for table in source.tables for spec in raw_checks(table, unread)],
         can_subset=True,
         pool=f"raw_{source.name}",
         backfill_policy=dg.BackfillPolicy.single_run(),
@@ -51,7 +53,7 @@ def raw_assets(source: Source) -> dg.AssetsDefinition:
     def bring_up(context: dg.AssetExecutionContext, lake: Lake) -> Iterator[dg.MaterializeResult]:
         report = lake.bring_up(source.name)
         tags.record_snapshots(context, lake.newest_snapshots(table.identifier for table in source.tables))
-        yield from _results(context, source, report)
+        yield from _results(context, source, report, unread)
 
     return bring_up
 
@@ -73,18 +75,23 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
     )
 
 
-def raw_checks(table: RawTable) -> list[dg.AssetCheckSpec]:
-    """Whether the table is in the cut, and as declared: the source may have changed since then."""
+def raw_checks(table: RawTable, unread: Unread) -> list[dg.AssetCheckSpec]:
+    """Whether the table is in the cut, and as declared: the source may have changed since then.
+
+    A table that no model reads has a check that says so, at each load.
+    """
     descriptions = {
         ARRIVED: "The cut that was brought up holds the table: it is neither parked nor in doubt.",
         CHECK: "The columns that arrive are the declared ones, less those excluded, in the declared types.",
     }
+    if (table.source, table.name) in unread:
+        descriptions[READ] = "What is loaded goes further than raw."
     key = dg.AssetKey(table.asset_key)
     return [dg.AssetCheckSpec(name=name, asset=key, description=text) for name, text in descriptions.items()]
 
 
 def _results(
-    context: dg.AssetExecutionContext, source: Source, report: "SourceReport"
+    context: dg.AssetExecutionContext, source: Source, report: "SourceReport", unread: Unread
 ) -> Iterator[dg.MaterializeResult]:
     """One result for each selected table. One that is set aside fails its check, and the others' loads go on.
 
@@ -103,6 +110,8 @@ def _results(
         arrived, checks = tables.get(name), [_arrival(key, missing.get(name))]
         if arrived is not None:
             checks.append(check_columns(source.table(name), arrived))
+        if why := unread.get((source.name, name)):
+            checks.append(_warning(key, READ, why))
         yield dg.MaterializeResult(
             asset_key=key,
             metadata=raw_metadata(report, arrived, _descriptions(source.table(name))) if arrived else {},
@@ -119,6 +128,12 @@ def _arrival(key: dg.AssetKey, why_not: str | None) -> dg.AssetCheckResult:
         asset_key=key, check_name=ARRIVED, passed=why_not is None, severity=dg.AssetCheckSeverity.ERROR,
         description=why_not,
     )  # fmt: skip
+
+
+def _warning(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=key, check_name=check, passed=False, severity=dg.AssetCheckSeverity.WARN, description=why
+    )
 
 
 def _check_key(key: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckKey:

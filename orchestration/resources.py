@@ -95,6 +95,13 @@ class Lake(dg.ConfigurableResource):
             facts = {".".join(table): newest_data_snapshot(catalog, *table) for table in tables}
         return {table: fact for table, fact in facts.items() if fact is not None}
 
+    def absent(self, tables: Iterable[TableKey]) -> list[TableKey]:
+        """Those of the tables that were never made."""
+        from lakehouse.catalog import load_table, open_catalog
+
+        with closing(open_catalog(self.settings())) as catalog:
+            return [table for table in tables if load_table(catalog, *table) is None]
+
     def maintain(
         self,
         action: str,

@@ -1,6 +1,7 @@
 """The one kind of sensor: it looks at Iceberg metadata and at run history, and launches a job when there is news."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -9,8 +10,11 @@ import dagster as dg
 from orchestration import tags
 from orchestration.days import incremental_tags
 from orchestration.decide import Launch, Seen, decide
-from orchestration.history import JobHistory, read_history, whole_job
+from orchestration.history import JobHistory, read_history
+from orchestration.part import held_tag, made_from, part_without, waiting_for_others, waiting_for_tables
 from orchestration.resources import Lake, TableKey
+from orchestration.runs.held import loaded_since
+from orchestration.runs.order import named
 
 INTERVAL_SECONDS = 30
 
@@ -42,12 +46,17 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     def new_data(context: dg.SensorEvaluationContext, lake: Lake) -> dg.RunRequest | dg.SkipReason:
         try:
             seen = look(lake, watch)
+            absent = [] if watch.source else lake.absent(t for t in watch.tables if ".".join(t) not in seen.newest)
         except Exception as error:  # a server that is down is a fact to report, not a stack trace every 30 seconds
             return dg.SkipReason(f"cannot look at {_describe(watch)}: {_one_line(error)}")
-        history = read_history(context.instance, job.name, whole_job(context.repository_def, job.name))
+        repository = context.repository_def
+        assert repository is not None
+        whole = repository.get_job(job.name)
+        history = read_history(context.instance, job.name, whole)
+        seen = with_tables(seen, absent, context.instance, repository, whole, history)
         decision = decide(job.name, seen, history, datetime.now(UTC), watch.confirm_after)
         if isinstance(decision, Launch):
-            return request(watch, decision, seen, history)
+            return request(watch, decision, seen, history, whole)
         return dg.SkipReason(decision.why)
 
     return new_data
@@ -59,17 +68,39 @@ def look(lake: Lake, watch: Watch) -> Seen:
     return Seen(newest=newest, source=lake.source_status(watch.source) if watch.source else None)
 
 
-def request(watch: Watch, launch: Launch, seen: Seen, history: JobHistory) -> dg.RunRequest:
+def with_tables(
+    seen: Seen,
+    absent: Sequence[TableKey],
+    instance: dg.DagsterInstance,
+    repository: dg.RepositoryDefinition,
+    job: dg.JobDefinition,
+    history: JobHistory,
+) -> Seen:
+    """The look, with what the job makes of each table, and what has to wait."""
+    graph = repository.asset_graph
+    keys = named(graph.get_all_asset_keys(), {*seen.newest, *history.state.tables})
+    waiting = waiting_for_tables(graph, job, map(dg.AssetKey, absent)) | waiting_for_others(instance, repository, job)
+    return replace(seen, made_from=made_from(graph, job, keys), waiting=waiting)
+
+
+def request(watch: Watch, launch: Launch, seen: Seen, history: JobHistory, whole: dg.JobDefinition) -> dg.RunRequest:
     """The run; Dagster refuses a run_key it has seen, so a crash between two ticks does not launch it twice."""
+    now = datetime.now(UTC)
     run_tags = {
         tags.TRIGGER: launch.trigger,
         tags.WHY: launch.why,
         tags.SNAPSHOTS: tags.pack_snapshots(seen.newest),
+        **held_tag(history.state, seen.waiting, now),
     }
     if watch.first_day is not None:
-        last = history.last_success.created_at if history.last_success else None
-        run_tags |= incremental_tags(watch.first_day, last, datetime.now(UTC))
-    return dg.RunRequest(run_key=f"{launch.trigger}-{launch.attempt}", tags=run_tags)
+        run_tags |= incremental_tags(watch.first_day, loaded_since(history.state, launch.without), now)
+    part = part_without(whole, launch.without)
+    return dg.RunRequest(
+        run_key=f"{launch.trigger}-{launch.attempt}",
+        tags=run_tags,
+        asset_selection=part.assets,
+        asset_check_keys=part.checks,
+    )
 
 
 def _describe(watch: Watch) -> str:

@@ -22,6 +22,9 @@ TRIGGER = "lakehouse/trigger"
 WHY = "lakehouse/why"
 """The same for people."""
 
+HELD = "lakehouse/held"
+"""Which tables a run left out or failed to build, and since when; until its end, what the run before it had left."""
+
 MODE = "lakehouse/mode"
 """`incremental`: the run's partition says which days it completes; without the tag it says what to derive again."""
 

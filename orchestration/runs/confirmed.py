@@ -1,0 +1,51 @@
+"""A table counts as materialized when its checks have passed: until then its event waits, and else it does not come."""
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import dagster as dg
+
+Parents = Mapping[dg.AssetKey, AbstractSet[dg.AssetKey]]
+
+
+def confirmed(
+    events: Iterable[Any],
+    checks: Collection[dg.AssetCheckKey],
+    parents: Parents,
+    key_of: Callable[[dg.Output[Any]], dg.AssetKey],
+) -> Iterator[Any]:
+    """The events of a dbt build, each table's with the results of its checks after it, and after those of its parents.
+
+    Ends as `events` do: where they raise, what was waiting comes first.
+    """
+    waiting: dict[dg.AssetKey, list[Any]] = {}
+    left: dict[dg.AssetKey, set[str]] = defaultdict(set)
+    for check in checks:
+        left[check.asset_key].add(check.name)
+    try:
+        for event in events:
+            if isinstance(event, dg.Output):
+                waiting[key_of(event)] = [event]
+            elif isinstance(event, dg.AssetCheckResult) and event.asset_key in waiting:
+                waiting[event.asset_key].append(event)
+                left[event.asset_key].discard(event.check_name or "")
+            else:
+                yield event
+            yield from _released(waiting, lambda key: not left[key] and waiting.keys().isdisjoint(parents[key]))
+    except Exception:
+        yield from _released(waiting, lambda key: True)
+        raise
+    yield from _released(waiting, lambda key: True)
+
+
+def _released(waiting: dict[dg.AssetKey, list[Any]], is_ready: Callable[[dg.AssetKey], bool]) -> Iterator[Any]:
+    for key in list(waiting):  # in the order they came: no table before its parents
+        if is_ready(key):
+            output, *checks = waiting.pop(key)
+            yield from checks if any(map(_has_failed, checks)) else (output, *checks)
+
+
+def _has_failed(check: dg.AssetCheckResult) -> bool:
+    return not check.passed and check.severity is dg.AssetCheckSeverity.ERROR

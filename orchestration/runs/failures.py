@@ -1,0 +1,152 @@
+"""Why a run failed, in the few lines a person needs: which model or test, the database's words, how to look."""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster_shared.error import SerializableErrorInfo
+
+SHOWN = 5
+LONGEST = 500
+OURS = re.compile(r"^(lakehouse|ingestion|maintenance|erasure|backup)\.[\w.]+: ")
+FAILED = ("error", "fail", "runtime error")
+
+
+def failure_of(event: dg.DagsterEvent) -> str | None:
+    """What a failure event says went wrong; None of any other event, and of a run's that only names its steps."""
+    if not event.is_failure or event.event_specific_data is None:
+        return None
+    described = getattr(getattr(event.event_specific_data, "user_failure_data", None), "description", None)
+    error = getattr(event.event_specific_data, "error", None)
+    return described or (innermost(error) if error else None)
+
+
+def innermost(error: SerializableErrorInfo) -> str:
+    """The cause at the root of an error, on one line; our own errors without the name of their class."""
+    while error.cause is not None:
+        error = error.cause
+    if error.cls_name in ("KeyboardInterrupt", DagsterExecutionInterruptedError.__name__):
+        return "interrupted"
+    return one_line(OURS.sub("", error.message))
+
+
+def one_line(message: str) -> str:
+    """What went wrong; of dbt's pages, the first error it names."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    named = next((i for i, line in enumerate(lines) if re.match(r"\w+ Error in |Failure in test ", line)), None)
+    found = lines[:1] if named is None else lines[named : named + 2]
+    return ": ".join(found)[:LONGEST] or "no message"
+
+
+def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str:
+    """What failed of a dbt run, by its results: a line for each model and test; `fallback` is dbt's own message."""
+    file = target / "run_results.json"
+    results = json.loads(file.read_text())["results"] if file.exists() else []
+    failed = [result for result in results if result["status"] in FAILED]
+    if not failed:  # it did not come so far: the project does not compile, or dbt was killed
+        return f"dbt failed: {one_line(fallback)}; the whole of it is in {target / 'dbt.log'}"
+    skipped = sum(result["status"] == "skipped" for result in results)
+    return "\n".join(_lines(failed, skipped, manifest, target))
+
+
+def failed_tables(target: Path, manifest: Mapping[str, Any], selected: Collection[str]) -> frozenset[str] | None:
+    """The tables, `schema.table`, that dbt could not build or whose tests failed; None where something else failed.
+
+    A test of a source's table stands for what is made from that. Selected models to which dbt did not come have failed.
+    """
+    file = target / "run_results.json"
+    results = json.loads(file.read_text())["results"] if file.exists() else []
+    failed = [result["unique_id"] for result in results if result["status"] in FAILED]
+    blamed = [_blamed(manifest["nodes"].get(unique_id), manifest) for unique_id in failed]
+    if not results or not all(blamed):
+        return None
+    reached = {result["unique_id"] for result in results}
+    missed = frozenset(table_name(node) for unique_id, node in _built(manifest) if unique_id not in reached)
+    return missed.intersection(selected).union(*blamed) or None
+
+
+def _built(manifest: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for unique_id, node in manifest["nodes"].items():
+        if node.get("resource_type") == "model" and node.get("config", {}).get("materialized") != "ephemeral":
+            yield unique_id, node
+
+
+def table_name(node: Mapping[str, Any]) -> str:
+    """`schema.table`."""
+    return f"{node['schema']}.{node['alias']}"
+
+
+def _blamed(node: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> frozenset[str]:
+    if node is None:
+        return frozenset()
+    if "alias" in node and node.get("resource_type") != "test":
+        return frozenset([table_name(node)])
+    attached = node.get("attached_node")
+    tested = [attached] if attached else node.get("depends_on", {}).get("nodes", ())
+    return frozenset().union(*(_tables_of(unique_id, manifest) for unique_id in tested))
+
+
+def _tables_of(unique_id: str, manifest: Mapping[str, Any]) -> frozenset[str]:
+    if unique_id in manifest["sources"]:
+        nodes = manifest["nodes"].values()
+        made = (node for node in nodes if unique_id in node.get("depends_on", {}).get("nodes", ()))
+        return frozenset(table_name(node) for node in made if node["resource_type"] != "test")
+    return _blamed(manifest["nodes"].get(unique_id), manifest)
+
+
+def _lines(
+    failed: Sequence[Mapping[str, Any]], skipped: int, manifest: Mapping[str, Any], target: Path
+) -> Iterator[str]:
+    first = ", ".join(filter(None, [f"{len(failed)} failed", f"{skipped} skipped because of it" if skipped else ""]))
+    yield f"dbt: {first}; the whole of it is in {target / 'dbt.log'}"
+    for result in failed[:SHOWN]:
+        node = manifest["nodes"].get(result["unique_id"], {})
+        yield f"  {_test(result, node, target, manifest) if _is_test(result) else _model(result, node)}"
+    if len(failed) > SHOWN:
+        yield f"  and {len(failed) - SHOWN} more"
+
+
+def _is_test(result: Mapping[str, Any]) -> bool:
+    return str(result["unique_id"]).startswith(("test.", "unit_test."))
+
+
+def _model(result: Mapping[str, Any], node: Mapping[str, Any]) -> str:
+    name = table_name(node) if "alias" in node else result["unique_id"]
+    file = f" (dbt_project/{node['original_file_path']})" if "original_file_path" in node else ""
+    return f"{name}{file}: {said(result['message'])}"
+
+
+def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, manifest: Mapping[str, Any]) -> str:
+    told = f"test {_test_name(node) or result['unique_id']}{_tested(node, manifest)}"
+    if result["status"] != "fail":
+        return f"{told}: {said(result['message'])}"
+    rows = result["failures"]
+    sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
+    files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
+    found = next((file for file in files if file.is_file()), None)
+    look = f'; look: lakehouse sql "$(cat {found})"' if found else ""
+    return f"{told} found {rows} row{'s' * (rows != 1)} that should not be{look}"
+
+
+def _test_name(node: Mapping[str, Any]) -> str | None:
+    return (node.get("test_metadata") or {}).get("name") or node.get("name")
+
+
+def _tested(node: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
+    tested = node.get("attached_node") or next(iter(node.get("depends_on", {}).get("nodes", ())), None)
+    found = manifest["nodes"].get(tested) or manifest["sources"].get(tested)
+    column = f".{node['column_name']}" if node.get("column_name") else ""
+    return f" of {found['schema']}.{found.get('alias') or found['name']}{column}" if found else ""
+
+
+def said(message: str | None) -> str:
+    """The database's own words, out of what dbt and Trino's client wrap around them."""
+    lines = [line.strip() for line in (message or "no message").splitlines() if line.strip()]
+    named = lines[1:] if len(lines) > 1 and re.match(r"\w+ Error in |Failure in ", lines[0]) else lines
+    text = " ".join(line for line in named if not line.startswith("compiled code at "))
+    trino = re.match(r"Trino\w+\(type=\w+, name=(\w+), message=\"(.*)\", query_id=(\w+)\)", text)
+    return (f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else text)[:LONGEST] or "no message"

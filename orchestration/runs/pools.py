@@ -1,0 +1,149 @@
+"""Steps wait for their pool: without a busy loop, saying who holds it, and ending when they are asked to.
+
+Dagster's executor for steps in one process asks again without a pause, hears no signal meanwhile, and leaves it to
+the daemon to free what a killed run holds. This one does the same work for every run, with or without a daemon.
+"""
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.executor_definition import IN_PROC_CONFIG
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._core.events import DagsterEvent
+from dagster._core.execution.api import ExecuteRunWithPlanIterable
+from dagster._core.execution.context.system import PlanExecutionContext, PlanOrchestrationContext
+from dagster._core.execution.context_creation_job import PlanExecutionContextManager
+from dagster._core.execution.plan.execute_plan import inner_plan_execution_iterator
+from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
+from dagster._core.execution.plan.plan import ExecutionPlan
+from dagster._core.execution.retries import RetryMode
+from dagster._core.executor.base import Executor
+from dagster._core.executor.init import InitExecutorContext
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
+from dagster._utils.interrupts import pop_captured_interrupt
+
+from orchestration.workers import TAG, fail_orphaned_runs, free_pools, is_alive
+
+WAITING = "waiting for pool"
+NAP_SECONDS = 0.5  # how long a signal may go unheard
+LOOK_SECONDS = 5.0
+LINGER = timedelta(seconds=30)  # a finished run's process may still be busy; as run_monitoring in dagster.yaml
+
+
+class PoolQueue(InstanceConcurrencyContext):
+    """The place of one run in the queues of the pools that its steps need."""
+
+    def __init__(self, instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
+        super().__init__(instance, run)
+        self._run = run
+        self._told: dict[str, str] = {}
+        self._looked: dict[str, float] = {}
+
+    def __exit__(self, *raised: Any) -> None:
+        """Nothing of the run works any more: all its steps were in this process."""
+        super().__exit__(*raised)
+        for step_key in sorted(self._claims):
+            self.free_step(step_key)
+
+    def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
+        """Whether the step has its slot now; raises DagsterExecutionInterruptedError after a signal."""
+        if super().claim(concurrency_key, step_key, step_priority):
+            return True
+        if pop_captured_interrupt():
+            raise DagsterExecutionInterruptedError(f"interrupted while {WAITING} {concurrency_key}")
+        if time.monotonic() - self._looked.get(step_key, -LOOK_SECONDS) >= LOOK_SECONDS:
+            self._look(concurrency_key, step_key)
+            self._looked[step_key] = time.monotonic()
+        return False
+
+    def interval_to_next_pending_claim_check(self) -> float:
+        """Seconds to sleep; Dagster's own answer is never above zero."""
+        now = time.time()
+        left = [self._pending_timeouts.get(step, now) - now for step in self._pending_claims]
+        return min([NAP_SECONDS, *(max(seconds, 0.01) for seconds in left)]) if left else 0.0
+
+    def _look(self, pool: str, step_key: str) -> None:
+        if free_left_slots(self._instance, pool):
+            self._pending_timeouts[step_key] = 0.0
+        holders = describe_holders(self._instance, pool, self._run_id)
+        if holders and self._told.get(step_key) != holders:
+            self._instance.report_engine_event(f"{WAITING} {pool}, held by {holders}", self._run)
+            self._told[step_key] = holders
+
+
+def free_left_slots(instance: dg.DagsterInstance, pool: str) -> bool:
+    """Frees what runs hold of a pool that work no more; a run that lives, or may, keeps its slot."""
+    freed = bool(fail_orphaned_runs(instance))
+    for run_id in _holders(instance, pool):
+        record = instance.get_run_record_by_id(run_id)
+        if record is not None and _has_let_go(record):
+            free_pools(instance, run_id)
+            freed = True
+    return freed
+
+
+def describe_holders(instance: dg.DagsterInstance, pool: str, but: str) -> str:
+    """`run 1a2b3c4d of load_retail (host:pid:start)` for each that holds a slot."""
+    runs = [instance.get_run_by_id(run_id) for run_id in _holders(instance, pool) if run_id != but]
+    return ", ".join(
+        f"run {run.run_id[:8]} of {run.job_name} ({run.tags.get(TAG, 'worker unknown')}, {run.status.value})"
+        for run in runs
+        if run is not None
+    )
+
+
+def _holders(instance: dg.DagsterInstance, pool: str) -> list[str]:
+    if not instance.event_log_storage.supports_global_concurrency_limits:
+        return []
+    info = instance.event_log_storage.get_concurrency_info(pool)
+    return sorted(info.active_run_ids | info.assigned_run_ids)
+
+
+def _has_let_go(record: dg.RunRecord) -> bool:
+    run = record.dagster_run
+    if run.status not in FINISHED_STATUSES or is_alive(run):
+        return False
+    ended = datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else record.update_timestamp
+    return datetime.now(UTC) - ended > LINGER
+
+
+class PoolExecutor(Executor):
+    """Steps one after another in this process, as Dagster's executor of that name, with a PoolQueue."""
+
+    def __init__(self, retries: RetryMode) -> None:
+        self._retries = retries
+
+    @property
+    def retries(self) -> RetryMode:
+        """Whether failed steps are tried again."""
+        return self._retries
+
+    def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+        """Runs the plan; what it yields is in the run's log."""
+        manager = PlanExecutionContextManager(
+            job=plan_context.job,
+            retry_mode=plan_context.retry_mode,
+            execution_plan=execution_plan,
+            run_config=plan_context.run_config,
+            dagster_run=plan_context.dagster_run,
+            instance=plan_context.instance,
+            raise_on_error=plan_context.raise_on_error,
+            output_capture=plan_context.output_capture,
+        )
+        yield from ExecuteRunWithPlanIterable(execution_plan, _steps, manager)
+
+
+def _steps(job_context: PlanExecutionContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+    with PoolQueue(job_context.instance, job_context.dagster_run) as queue:
+        yield from inner_plan_execution_iterator(job_context, execution_plan, queue)
+
+
+@dg.executor(name="in_process", config_schema=IN_PROC_CONFIG)
+def pool_executor(context: InitExecutorContext) -> PoolExecutor:
+    """Takes the same configuration as `in_process`."""
+    made = dg.in_process_executor.executor_creation_fn
+    assert made is not None
+    return PoolExecutor(made(context).retries)
