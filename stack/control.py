@@ -21,6 +21,7 @@ from stack.config import SERVERS, StackSettings, stack_settings
 from stack.credentials import ensure_credentials
 from stack.download import Progress, ensure_artifacts
 from stack.endpoints import write_endpoints
+from stack.majors import refuse_other_majors
 from stack.pathnames import credentials_file, pid_file, ports_file, run_dir
 from stack.plan import build_servers
 from stack.ports import is_free, plan_ports, read_ports, write_ports
@@ -40,7 +41,8 @@ def up(
     Raises LakehouseError; what was started by then keeps running, and the next `up` goes on from there.
     """
     stack = stack_settings()
-    with _alone(settings):
+    with alone(settings):
+        refuse_other_majors(settings, stack)
         ensure_artifacts(settings, progress)
         credentials = ensure_credentials(credentials_file(settings))
         ports = _choose_ports(settings, stack)
@@ -53,7 +55,7 @@ def down(settings: Settings) -> list[str]:
     """Stops every server of this home and whatever they left behind; returns the names of those that ran."""
     if not run_dir(settings).exists():
         return _stop_leftovers(settings)
-    with _alone(settings):
+    with alone(settings):
         ports = dict.fromkeys(SERVERS, 0) | read_ports(ports_file(settings))
         credentials = ensure_credentials(credentials_file(settings))
         servers = build_servers(settings, stack_settings(), ports, credentials)
@@ -172,7 +174,7 @@ def _wait_for_the_dead(ports: set[int], patience: float = 3.0) -> None:
 
 
 @contextmanager
-def _alone(settings: Settings) -> Iterator[None]:
+def alone(settings: Settings) -> Iterator[None]:
     """One `up` or `down` at a time in a home; the second waits for the first."""
     folder = run_dir(settings)
     try:

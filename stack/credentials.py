@@ -4,7 +4,7 @@ import json
 import secrets
 from pathlib import Path
 
-from stack.render import write_private
+from lakehouse.private_files import write_private
 
 NAMES = (
     "sources_superuser",
@@ -22,7 +22,7 @@ NAMES = (
 def ensure_credentials(path: Path) -> dict[str, str]:
     """The home's passwords and keys; what is missing is generated."""
     known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    wanted = {name: known.get(name) or secrets.token_hex(16) for name in NAMES}
+    wanted = known | {name: known.get(name) or secrets.token_hex(16) for name in NAMES}
     if wanted != known:
         write_private(path, json.dumps(wanted, indent=2) + "\n")
     return wanted

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from lakehouse.errors import LakehouseError
+from lakehouse.private_files import write_private
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
 from stack.config import SAMPLE_DATABASES
 from stack.ports import LOOPBACK
-from stack.render import render, write_private
+from stack.render import render
 
 FIRST_DAY_MARGIN = timedelta(days=6)
 

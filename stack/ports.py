@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
-from stack.render import write_private
+from lakehouse.private_files import write_private
 
 LOOPBACK = "127.0.0.1"
 # below Linux's range for outgoing connections, so that a kept port is not lost to one of those

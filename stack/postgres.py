@@ -14,6 +14,7 @@ import psycopg
 
 from lakehouse.errors import LakehouseError
 from stack.accounts import Account, Placement, hand_over
+from stack.majors import finish_move
 from stack.ports import LOOPBACK
 from stack.process import Launch
 from stack.render import render
@@ -71,14 +72,15 @@ def _trouble(port: int, password: str) -> str | None:
 
 
 def _prepare(data: Path, place: Placement, superuser: str, config: str) -> None:
+    finish_move(data)
     if not (data / "PG_VERSION").exists():
-        _initialize(data, place, superuser)
-    _forget_dead(data)
+        initialize(data, place, superuser)
+    forget_dead(data)
     (data / CONFIG_FILE).write_text(config)
     hand_over(data / CONFIG_FILE, place.account)
 
 
-def _forget_dead(data: Path) -> None:
+def forget_dead(data: Path) -> None:
     """Removes the lock of a killed postmaster: Postgres refuses to start while any process has its pid, be it one that
     nobody has reaped yet or, after a restart of the machine, another program's."""
     lock = data / "postmaster.pid"
@@ -99,7 +101,7 @@ def _serves(pid: int, data: Path) -> bool:
         return False
 
 
-def _initialize(data: Path, place: Placement, superuser: str) -> None:
+def initialize(data: Path, place: Placement, superuser: str) -> None:
     """Makes the cluster beside its place and moves it there when complete."""
     staging = data.with_name(f"{data.name}.new")
     shutil.rmtree(staging, ignore_errors=True)

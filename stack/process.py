@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from lakehouse.private_files import write_private
 from stack.accounts import Account
-from stack.render import write_private
 
 LOG_BYTES = 20 * 1024 * 1024
 LOG_COPIES = 3

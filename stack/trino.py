@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lakehouse.catalog import LOST_CONNECTION
+from lakehouse.private_files import private_dir, write_private
 from stack.artifacts import artifact
 from stack.java import server_java
 from stack.ports import LOOPBACK
 from stack.process import Launch
-from stack.render import private_dir, render, write_private
+from stack.render import render
 from stack.servers import Server
 
 CATALOG = "lake"
