@@ -31,7 +31,8 @@ def _parsed(table: RawTable) -> Iterator[Model]:
     columns = tuple(Entity(table, table.vault or VaultPolicy()).columns())
     text = table.description or f"Table {table.name}."
     kept = tuple(c for c in PARSED if c[0] not in ("_op", "_deleted", "_record_source"))
-    times = {c.name: reader_type(c.data_type or "text") for c in table.columns}
+    alias = table.raw.alias
+    times = {alias.get(c.name, c.name) for c in table.columns if reader_type(c.data_type or "text") == "time(6)"}
     yield Model(
         f"parsed/{table.source}", f"parsed_{name}", call("parsed_table", table.source, table.name),
         f"{text} One row per change, typed and complete.", columns + PARSED,
@@ -40,7 +41,7 @@ def _parsed(table: RawTable) -> Iterator[Model]:
     yield Model(
         f"current/{table.source}", f"current_{name}", call("current_table", table.source, table.name),
         f"{text} As the source has it at the last cut that was loaded.",
-        tuple((n, "time(6)" if times.get(n) == "time(6)" else kind, d) for n, kind, d in columns) + kept,
+        tuple((n, "time(6)" if n in times and kind == "bigint" else kind, d) for n, kind, d in columns) + kept,
     )  # fmt: skip
 
 

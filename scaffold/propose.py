@@ -3,6 +3,7 @@
 A proposal to be read by a person: names, what is personal and what changes together are guesses.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,19 +11,23 @@ from typing import Any
 
 import psycopg
 
+from ingestion.setup import unpublishable
 from lakehouse.declarations import NAME
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.sql import ident
+from lakehouse.unreachable import unreachable_source
+from scaffold.columns import EVENT
 from scaffold.text import flow, scalar
 
 _TABLES = """
 SELECT c.oid::bigint, n.nspname, c.relname, coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = %s ORDER BY c.relname
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = ANY (%s)
+ORDER BY array_position(%s::text[], n.nspname::text), c.relname
 """
 # A domain is proposed as its base type, which is what its values become in the lake.
-_COLUMNS = """
+COLUMNS = """
 WITH RECURSIVE base AS (
   SELECT a.attnum, a.attname, a.attrelid, a.atttypid AS typid, a.atttypmod AS typmod FROM pg_attribute a
   WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
@@ -47,11 +52,16 @@ WHERE k.conrelid = %s AND k.contype = 'f' AND k.conparentid = 0 ORDER BY k.conna
 _PERSONAL = re.compile(
     r"(^|_)(first_?name|last_?name|full_?name|surname|e?mail|phone|mobile|address|street|birth\w*|ssn|iban)"
 )
+_KEPT = {"is_deleted", *(name for name, _, _ in EVENT)}
 
 
 @dataclass(frozen=True)
 class Found:
-    """A table as the database has it. `foreign`: its columns, in the order of the other table's key, and that table."""
+    """A table as the database has it. `foreign`: its columns, in the order of the other table's key, and that table.
+
+    `unfit` is why it must not be published as it is: the application's UPDATE and DELETE would fail, or its rows would
+    not all come.
+    """
 
     oid: int
     schema: str
@@ -60,25 +70,32 @@ class Found:
     columns: tuple[tuple[str, str, str], ...]
     key: tuple[str, ...]
     foreign: tuple[tuple[tuple[str, ...], int], ...] = field(default=())
+    unfit: str | None = None
 
 
-def propose(settings: Settings, source: str, schema: str = "public", taken: Iterable[str] = ()) -> str:
-    """YAML of models/sources/<source>.yml. `taken`: hubs of other sources. Raises LakehouseError for no tables."""
+def propose(settings: Settings, source: str, schemas: Sequence[str] = ("public",), taken: Iterable[str] = ()) -> str:
+    """YAML of models/sources/<source>.yml. `taken`: hubs of other sources. Raises LakehouseError for a schema without
+    tables."""
     if source not in settings.sources:
         known = ", ".join(settings.sources) or "none"
         raise LakehouseError(f"no connection to source {source!r} is set (known: {known}): set LAKEHOUSE_SOURCES")
-    place = settings.sources[source]
+    place = settings.source(source)
     url = (place.owner_url or place.url).get_secret_value()
-    with psycopg.connect(url) as connection:
-        tables = _read(connection, schema)
-    if not tables:
-        raise LakehouseError(f"source {source!r}: schema {schema!r} has no tables; name another with --schema")
+    try:
+        connection = psycopg.connect(url, connect_timeout=10)
+    except psycopg.OperationalError as error:
+        raise unreachable_source(settings, source, error, "owner_url" if place.owner_url else "url") from None
+    with connection:
+        tables = _read(connection, schemas)
+    if empty := [schema for schema in schemas if schema not in {table.schema for table in tables}]:
+        raise LakehouseError(f"source {source!r}: schema {empty[0]!r} has no tables; name another with --schema")
     return proposal(source, tables, set(taken))
 
 
 def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
     """The YAML for these tables; pure."""
-    hubs = {t.oid: _hub_name(t.name, source, taken) for t in tables if t.key}
+    names = _names(tables)
+    hubs = {t.oid: _hub_name(names[t.oid], source, taken) for t in tables if t.key}
     keys = {t.oid: t.key for t in tables}
     lines = [
         f"# Proposed by `lakehouse scaffold {source}` from the database: read it, and name things as people do.",
@@ -99,20 +116,40 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
         "          statistics: {analyze: true, stale_share: 0.1}",
         "    tables:",
     ]
+    fit = {t.oid: hubs[t.oid] for t in tables if t.oid in hubs and not t.unfit}
+    if all(table.unfit for table in tables):
+        lines[-1] += " []  # without the [] once one of them is uncommented"
     for table in tables:
-        lines += _table(table, hubs, keys)
+        name = names[table.oid]
+        lines += _commented(table, _table(table, name, hubs, keys)) if table.unfit else _table(table, name, fit, keys)
     return "\n".join(lines) + "\n"
 
 
-def _table(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> Iterator[str]:
-    name = lake_name(table.name)
+def _commented(table: Found, lines: Iterable[str]) -> Iterator[str]:
+    """A declaration to be uncommented, two characters a line, once its reason is gone."""
+    yield f"      # {table.schema}.{table.name} is left out: {table.unfit}"
+    for line in lines:
+        yield f"      # {line[6:]}"
+
+
+def _names(tables: Sequence[Found]) -> dict[int, str]:
+    """Each table's name in the lake: its own as far as that is free, else with its schema, else with a number."""
+    names: dict[int, str] = {}
+    for table in tables:
+        plain, longer = lake_name(table.name), lake_name(f"{table.schema}_{table.name}")
+        wanted = itertools.chain([plain, longer], (f"{longer}_{number}" for number in itertools.count(2)))
+        names[table.oid] = next(name for name in wanted if name not in names.values())
+    return names
+
+
+def _table(table: Found, name: str, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> Iterator[str]:
     relation = f"{_part(table.schema)}.{_part(table.name)}"
     yield f"      - name: {name}"
     yield f"        description: {scalar(table.comment or f'Table {table.name}.')}"
     yield "        config:"
     yield "          meta:"
     key = f", key: {flow(table.key)}" if table.key else ""
-    alias = {c: lake_name(c) for c, _, _ in table.columns if not NAME.fullmatch(c)}
+    alias = _aliases([column for column, _, _ in table.columns])
     yield f"            raw: {{relation: {scalar(relation)}{key}{f', alias: {flow(alias)}' if alias else ''}}}"
     if table.key:
         yield from _vault(table, hubs, keys)
@@ -122,6 +159,19 @@ def _table(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]])
     for column, kind, comment in table.columns:
         described = scalar(comment or f"Column {column}.")
         yield f"          - {{name: {scalar(column)}, data_type: {scalar(kind)}, description: {described}}}"
+
+
+def _aliases(columns: Sequence[str]) -> dict[str, str]:
+    """Column → its name in the lake, where its own cannot be kept: not plain, or one that a layer gives itself."""
+    taken = {name for name in columns if NAME.fullmatch(name)} | _KEPT
+    found: dict[str, str] = {}
+    for column in columns:
+        if not NAME.fullmatch(column) or column in _KEPT:
+            plain = lake_name(column)
+            names = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
+            found[column] = next(name for name in names if name not in taken)
+            taken.add(found[column])
+    return found
 
 
 def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> Iterator[str]:
@@ -167,15 +217,16 @@ def _references(
     return found
 
 
-def _read(connection: psycopg.Connection[Any], schema: str) -> list[Found]:
-    rows = connection.execute(_TABLES, (schema,)).fetchall()
+def _read(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[Found]:
+    rows = connection.execute(_TABLES, (list(schemas), list(schemas))).fetchall()
     keys = {oid: tuple(row[0] for row in connection.execute(_KEY, (oid,))) for oid, *_ in rows}
+    unfit = {oid: reason for oid, schema, name, _ in rows if (reason := unpublishable(connection, schema, name))}
     return [
         Found(
-            oid, schema, name, comment, tuple(connection.execute(_COLUMNS, (oid,)).fetchall()), keys[oid],
-            tuple(_foreign(connection.execute(_FOREIGN, (oid,)).fetchall(), keys)),
+            oid, schema, name, comment, tuple(connection.execute(COLUMNS, (oid,)).fetchall()), keys[oid],
+            tuple(_foreign(connection.execute(_FOREIGN, (oid,)).fetchall(), keys)), unfit.get(oid),
         )
-        for oid, _, name, comment in rows
+        for oid, schema, name, comment in rows
     ]  # fmt: skip
 
 

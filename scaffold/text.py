@@ -1,5 +1,6 @@
 """The text of models: a macro call in SQL, and the YAML beside it."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,25 +36,43 @@ class Model:
             lines += [f"      - {name}:", f"          arguments: {flow(arguments)}"]
         lines.append("    columns:")
         for name, kind, description in self.columns:
-            lines.append(f"      - {{name: {name}, data_type: {scalar(kind)}, description: {scalar(description)}}}")
+            lines.append(f"      - {flow({'name': name, 'data_type': kind, 'description': description})}")
         return "\n".join(lines) + "\n"
 
 
 def scalar(text: str) -> str:
-    """A YAML scalar, quoted where it would be read as something else (`no` is a boolean)."""
-    plain = text and not set(text) & set(':;,"{}[]#&*!|>%@`\\') and text == text.strip() and text[0] not in "'-?"
-    if plain and yaml.safe_load(text) == text:
-        return text
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """A YAML scalar of a dbt file, quoted where it would be read as something else (`no` is a boolean)."""
+    return _quoted(_unrendered(text))
 
 
 def flow(value: Any) -> str:
     """YAML in flow style."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_quoted(str(key))}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     return scalar(str(value))
+
+
+def _unrendered(text: str) -> str:
+    """What dbt renders to the text: it takes values for Jinja, but not the keys of a mapping."""
+    return re.sub(r"\{(?=[{%#])", "{{ '{' }}", text)
+
+
+def _quoted(text: str) -> str:
+    plain = text.isprintable() and not set(text) & set(':;,"{}[]#&*!|>%@`\\') and text == text.strip()
+    if plain and text and text[0] not in "'-?" and _is_itself(text):
+        return text
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
+def _is_itself(text: str) -> bool:
+    """Whether YAML reads it as this text, in a flow as well."""
+    try:
+        return bool(yaml.safe_load(text) == text and yaml.safe_load(f"[{text}]") == [text])
+    except yaml.YAMLError:
+        return False
 
 
 def call(macro: str, *positional: Any, **arguments: Any) -> str:
