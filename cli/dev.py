@@ -27,7 +27,7 @@ def dev(
         up()
     settings = load_settings()
     ensure_instance(settings)
-    with _alone(settings):
+    with alone(settings):
         _check_port(settings)
         print(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
         environment = {
@@ -68,7 +68,7 @@ def _check_port(settings: Settings) -> None:
 
 
 @contextmanager
-def _alone(settings: Settings) -> Iterator[None]:
+def alone(settings: Settings) -> Iterator[None]:
     """Two daemons on one instance would launch everything twice."""
     path = settings.home / "run" / "dev.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,5 +76,5 @@ def _alone(settings: Settings) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise LakehouseError(f"`lakehouse dev` already runs for {settings.home}") from None
+            raise LakehouseError(f"`lakehouse dev` runs for {settings.home}: end it, then run this again") from None
         yield

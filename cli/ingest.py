@@ -28,17 +28,46 @@ def _table_option(name: str, help: str) -> Any:
     return typer.Option(name, metavar="SOURCE.TABLE", help=help)
 
 
-def prepare(sources: Sources = None) -> None:
-    """Set a source up: publication and rights, run as the owner where its URL is known, printed otherwise."""
+def prepare(
+    sources: Sources = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="change nothing, say what is in the way; exit 1 when something is")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Set a source up: publication and rights, run as the owner where its URL is known, printed otherwise.
+
+    A table whose UPDATE and DELETE would fail in the application once it is published is refused.
+    """
     from ingestion.setup import prepare as prepare_source
 
+    if as_json and not check:
+        raise typer.BadParameter("--json goes with --check")
     settings = load_settings()
     declarations = load_declarations(settings)
+    if check:
+        _check(settings, declarations, _chosen(settings, declarations, sources), as_json)
+        return
     for name in _chosen(settings, declarations, sources):
         statements, done = prepare_source(settings, declarations.source(name))
         print(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
             print(f"{statement};")
+
+
+def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
+    from ingestion.setup import check_source
+
+    found = [finding for name in names for finding in check_source(settings, declarations.source(name))]
+    if as_json:
+        print(json.dumps([finding.as_dict() for finding in found]))
+    else:
+        for finding in found:
+            print(f"{finding.weight:<11} {finding.line}")
+        for name in [name for name in names if name not in {f.source for f in found if f.weight == "in the way"}]:
+            print(f"{name}: nothing is in the way")
+    if any(finding.weight == "in the way" for finding in found):
+        raise typer.Exit(1)
 
 
 def ingest(

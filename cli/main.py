@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "maintain": ("cli.maintain", "app"),
     "reconcile": ("cli.reconcile", "reconcile"),
     "erase": ("cli.erase", "erase"),
+    "upgrade": ("cli.upgrade", "upgrade"),
     "backup": ("cli.backup", "backup"),
     "restore-backup": ("cli.backup", "restore_backup"),
     "sql": ("cli.sql", "sql"),
@@ -55,8 +56,7 @@ def main() -> None:
     wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
     for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
         _mount(name)
-    if len(app.registered_commands) + len(app.registered_groups) == 1:
-        app.callback()(_keep_subcommands)
+    app.callback()(_root)
     try:
         app()
     except LakehouseError as error:
@@ -71,7 +71,19 @@ def main() -> None:
         sys.exit(1)
 
 
-def _keep_subcommands() -> None:
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"lakehouse {version('lakehouse')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the release and exit.")
+    ] = False,
+) -> None:
     """An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut."""
 
 

@@ -38,7 +38,7 @@ def reconcile(
     that the declaration excludes are left out. With --views the source has to be quiet since the last load.
     """
     from ingestion.reconcile import reconcile as reconcile_views
-    from ingestion.reconcile import reconcile_raw
+    from ingestion.reconcile import reconcile_raw, select
 
     if views and (repair or keys):
         raise typer.BadParameter("--views compares whole tables and repairs nothing: leave out --keys and --repair")
@@ -53,15 +53,23 @@ def reconcile(
             found = reconcile_views(settings, declarations, chosen)
         else:
             found = reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
+        total = sum(len(tables) for _, tables in select(declarations, chosen))
+        console.print(f"comparing {total} tables", highlight=False)
         for result in found:
             results.append(result)
-            status.update(f"compared {result.source}.{result.table}")
+            console.print(_progress(result, len(results), total), highlight=False, soft_wrap=True)
+            status.update(f"comparing, {len(results)} of {total} tables done")
     if as_json:
         print(json.dumps([result.as_dict() for result in results]))
     else:
         _print(results)
     if not all(result.equal for result in results):
         raise typer.Exit(1)
+
+
+def _progress(result: TableComparison, done: int, total: int) -> str:
+    verdict = "not compared" if result.aside else "equal" if result.equal else "DIFFERENT"
+    return f"{done}/{total} {result.source}.{result.table}: {verdict}, {result.source_rows:,} rows"
 
 
 def _key_range(keys: str | None) -> KeyRange | None:

@@ -3,12 +3,15 @@
 import json as jsonlib
 from dataclasses import asdict
 from datetime import date, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+
+if TYPE_CHECKING:
+    from orchestration.runner import Outcome
 
 
 def run(
@@ -25,20 +28,30 @@ def run(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON, and progress on stderr.")] = False,
 ) -> None:
-    """Run Dagster jobs in this process, on the instance that the UI shows; stops at the first failure."""
-    days = _days(_date(partition), _date(first), _date(last))
-    from orchestration.days import DayRange
-    from orchestration.runner import run_jobs
-    from stack.endpoints import ensure_instance
+    """Run Dagster jobs in this process, on the instance that the UI shows.
 
-    settings = load_settings()
-    ensure_instance(settings)
-    outcomes = run_jobs(settings, jobs, DayRange(*days) if days else None, to_stderr=json)
+    After a failure, jobs that read what the failed one makes are skipped, and the others go on. Ctrl-C cancels the run.
+    """
+    days = _days(_date(partition), _date(first), _date(last))
+    from orchestration.runs.interrupts import interruptible
+
+    with interruptible() as stop:
+        from orchestration.days import DayRange
+        from orchestration.runner import run_jobs
+        from stack.endpoints import ensure_instance
+
+        settings = load_settings()
+        ensure_instance(settings)
+        outcomes = run_jobs(settings, jobs, DayRange(*days) if days else None, stop, to_stderr=json)
     if json:
         print(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
-    for outcome in outcomes:
-        if not outcome.success:
-            raise LakehouseError(f"{outcome.job}: run {outcome.run_id[:8]}: {outcome.error or 'failed, see the UI'}")
+    if failed := [_problem(outcome) for outcome in outcomes if not outcome.success]:
+        raise LakehouseError("\n".join(failed))
+
+
+def _problem(outcome: "Outcome") -> str:
+    run = f" run {outcome.run_id[:8]}:" if outcome.run_id else ""
+    return f"{outcome.job}:{run} {outcome.error or 'failed, see the UI'}"
 
 
 def _date(value: datetime | None) -> date | None:

@@ -19,7 +19,10 @@ def scaffold(
         bool, typer.Option("--check", help="Write nothing; exit 1 when a file is not as it should be.")
     ] = False,
     propose: Annotated[bool, typer.Option("--propose", help="Print a declaration proposed from the database.")] = False,
-    schema: Annotated[str, typer.Option(help="Schema of the database that a proposal looks at.")] = "public",
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(help="Schema that a proposal looks at; may be given several times.  [default: public]"),
+    ] = None,
 ) -> None:
     """Write parsed, stage and vault models, with tests and descriptions, from the declarations in models/sources/.
 
@@ -31,14 +34,14 @@ def scaffold(
     if propose and (check or not sources):
         raise typer.BadParameter("--propose prints a declaration for each source named: name one, without --check")
     settings = load_settings()
-    declared = declared_alone(settings)
+    declared, schemas = declared_alone(settings), schema or ["public"]
     if propose:
         for name in sources or ():
-            print(_proposal(settings, declared, name, schema), end="")
+            print(_proposal(settings, declared, name, schemas), end="")
         return
     for name in sources or ():
         if name not in _names(declared):
-            _propose_file(settings, declared, name, schema, check)
+            _propose_file(settings, declared, name, schemas, check)
             declared = declared_alone(settings)
     drifted = sum(_scaffold(settings, declared, name, check) for name in sources or _names(declared))
     if check and drifted:
@@ -59,21 +62,21 @@ def _scaffold(settings: Settings, declared: Declarations, source: str, check: bo
     return sum(change.kind in ("new", "changed", "gone") for change in changes)
 
 
-def _propose_file(settings: Settings, declared: Declarations, source: str, schema: str, check: bool) -> None:
+def _propose_file(settings: Settings, declared: Declarations, source: str, schemas: list[str], check: bool) -> None:
     if check:
         raise LakehouseError(f"source {source!r} is not declared: `lakehouse scaffold {source}` proposes a declaration")
     file = settings.dbt_project_dir / "models" / "sources" / f"{source}.yml"
     if file.exists():
         raise LakehouseError(f"{file}: declares no table of source {source!r}: add one, or remove the file")
-    file.write_text(_proposal(settings, declared, source, schema))
+    file.write_text(_proposal(settings, declared, source, schemas))
     print(f"proposed models/sources/{file.name}: read it and name things as people do")
 
 
-def _proposal(settings: Settings, declared: Declarations, source: str, schema: str) -> str:
+def _proposal(settings: Settings, declared: Declarations, source: str, schemas: list[str]) -> str:
     from scaffold import propose
 
     others = [table.vault.hub for table in declared.tables if table.source != source and table.vault]
-    return propose(settings, source, schema, [hub.name for hub in others if hub])
+    return propose(settings, source, schemas, [hub.name for hub in others if hub])
 
 
 def _names(declared: Declarations) -> list[str]:
