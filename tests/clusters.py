@@ -4,11 +4,12 @@ The shared stack has one source cluster; a test that restores a source, lets it 
 version or TLS, takes one of these.
 """
 
+import random
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,15 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from ingestion.setup import prepare
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
-from stack.accounts import Account, _copy_programs, can_enter, hand_over, packaged_programs, place
-from stack.ports import is_free
-from tests.world import World, declared_source, statements
+from stack.accounts import Account, Placement, can_enter, copy_programs, hand_over, packaged_programs, place
+from stack.moving import _reachable
+from stack.ports import is_free, plan_ports
+from stack.postgres import CONFIG_FILE
+from tests.world import World, declared_source, set_up, statements
 
-NEWEST = "18"
+NEWEST, FORMER = "18", "16"
 PLAIN = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
 ROLE, OWNER = "lake_reader", "app_owner"
 ROLE_PASSWORD, OWNER_PASSWORD = "reader-9d1f0c7e5b", "owner-4f6b1a2c3d"
@@ -122,7 +124,7 @@ def cluster(version: str = NEWEST, **settings: str) -> Iterator[Cluster]:
         home.chmod(0o711)
         placement = place(home, home / "system")
         if placement.account and not can_enter(programs, placement.account):
-            programs = _copy_programs(programs, home / "system")
+            programs = copy_programs(programs, home / "system")
         hand_over(placement.data, placement.account)
         data = placement.data / "cluster"
         made = Cluster(programs, data, _free_port(), placement.account, settings)
@@ -152,17 +154,49 @@ def world_in(
     )
     world = World(mine, declared_source(name, tables), urls[1])
     world.sql(*statements(ddl))
-    prepare(mine, world.source)
+    set_up(world)
     return world
+
+
+def former_programs(where: Placement) -> Placement:
+    """The place of a home's clusters, with the programs of an earlier release."""
+    return replace(where, programs=_reachable(programs_of(FORMER), where, where.data / f"programs{FORMER}"))
+
+
+def former_cluster(where: Placement, name: str, password: str) -> Path:
+    """A cluster of a home as an earlier release with another major version would have made it; it is stopped."""
+    data, secret = where.data / name, where.data / "secret"
+    secret.write_text(password)
+    data.mkdir(mode=0o700)
+    for path in (data, secret):
+        hand_over(path, where.account)
+    made = Cluster(former_programs(where).programs, data, 0, where.account)
+    made._run(
+        "initdb", "-D", str(data), "-U", "postgres", f"--pwfile={secret}", "--no-sync", "--auth=scram-sha-256",
+        "--locale=C", "--encoding=UTF8",
+    )  # fmt: skip
+    secret.unlink()
+    (data / CONFIG_FILE).write_text("wal_level = 'logical'\nport = 1\n")
+    with (data / "postgresql.conf").open("a") as main:
+        main.write(f"\ninclude '{CONFIG_FILE}'\n")
+    hand_over(data / CONFIG_FILE, where.account)
+    return data
+
+
+def one_port() -> int:
+    """A free port, chosen as the stack does."""
+    return plan_ports(("one",), {}, {}, {})["one"]
 
 
 def _stop_all(parent: Path, made: Cluster) -> None:
     for folder in parent.iterdir():
         if (folder / "postmaster.pid").exists():
             for process in replace(made, data=folder).processes():
-                process.resume()
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
             replace(made, data=folder).stop("immediate")
 
 
 def _free_port() -> int:
-    return next(port for port in range(56_000, 65_000) if is_free(port))
+    """A port that is free now, not the one that another run of the tests is about to take too."""
+    return next(port for port in random.sample(range(56_000, 65_000), 1_000) if is_free(port))

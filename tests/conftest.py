@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,12 @@ def spark(settings: Settings) -> Any:
     from lakehouse.spark import spark_session
 
     return spark_session(settings, "lakehouse-tests")
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has Spark compute the lake's side of every table, as it does for large ones."""
+    monkeypatch.setattr(import_module("ingestion.repair.compare"), "is_small", lambda iceberg: False)
 
 
 @pytest.fixture(autouse=True)

@@ -189,10 +189,11 @@ def traces(settings: Settings, *texts: str) -> list[str]:
     row, Avro's blocks are inflated, everything is also searched as it lies there."""
     folder = settings.home / "data" / "s3" / "warehouse"
     needles = [text.encode() for text in texts]
-    return [str(path) for path in sorted(folder.rglob("*")) if path.is_file() and _holds(path, needles)]
+    return [str(path) for path in sorted(folder.rglob("*")) if path.is_file() and holds(path, needles)]
 
 
-def _holds(path: Path, needles: list[bytes]) -> bool:
+def holds(path: Path, needles: list[bytes]) -> bool:
+    """Whether the file does, as it lies there or unpacked."""
     content = path.read_bytes()
     if content[:4] == b"PAR1":  # other tests plant objects that only bear the name
         content += json.dumps(pq.ParquetFile(path).read().to_pylist(), default=_plain).encode()

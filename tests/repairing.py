@@ -8,10 +8,10 @@ import pyarrow as pa
 from ingestion import lease as leases
 from ingestion import state
 from ingestion.context import Writer, append_of, begin_cycle, register
+from ingestion.points import consistent_point
 from ingestion.publish import Publication, publish
 from ingestion.reconcile import TableComparison, reconcile_raw
 from ingestion.repair import KeyRange, stage_repair
-from ingestion.snapshot import consistent_point
 from lakehouse.catalog import open_catalog
 from lakehouse.policies import RawPolicy
 from tests.world import World

@@ -24,9 +24,9 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.trino import query
 from stack.control import running, up
+from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill
-from tests.test_slot import following, until
 from tests.world import World, catalog_superuser, make_world
 
 pytestmark = pytest.mark.stack

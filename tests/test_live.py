@@ -14,10 +14,12 @@ import pytest
 
 from ingestion import lease, state
 from lakehouse.catalog import open_catalog
+from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
+from tests.slots import following, slot_of, until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
-from tests.test_slot import following, slot_of, until
+from tests.test_parking import meta
 from tests.world import World
 
 pytestmark = pytest.mark.stack
@@ -209,3 +211,43 @@ def test_a_follower_whose_jvm_is_gone_ends_and_the_next_one_goes_on(
 def lease_is_free(world: World) -> bool:
     with state.connect_catalog(world.settings) as states:
         return lease.holder_of(states, world.source.name) is None
+
+
+def test_a_partition_that_passed_leads_to_one_repair_on_the_stream(
+    source: Cluster, settings: Settings, spark: Any
+) -> None:
+    """The stream goes on to describe what it described once: the table was repaired again and again."""
+
+    def repairs() -> int:
+        return sum(row["kind"] == "table stale" for row in meta(world, "schema_changes"))
+
+    def lines() -> dict[tuple[int, ...], str]:
+        return {key: row["note"] for key, row in world.current("parted").items()}
+
+    def write(first: int) -> None:
+        world.sql(f"INSERT INTO parted VALUES ({first}, 'n')")
+        until(lambda: (first,) in lines())
+
+    limits = {"flush_interval_seconds": 0.2, "poll_seconds": 0.2}
+    ddl = (
+        "CREATE TABLE parted (id int PRIMARY KEY, note text) PARTITION BY RANGE (id);"
+        "CREATE TABLE parted_1 PARTITION OF parted FOR VALUES FROM (0) TO (100)"
+    )
+    tables = {"parted": RawPolicy(relation="public.parted", key=("id",))}
+    world = world_in(source, settings, f"t{uuid.uuid4().hex[:10]}", ddl, tables, **limits)
+    world.ingest(spark)
+    with following(world):
+        until(lambda: walsender(source, world) is not None)
+        write(1)
+        with psycopg.connect(world.owner_url, autocommit=True) as owner:  # faster than any look between
+            owner.execute(
+                "CREATE TABLE parted_2 PARTITION OF parted FOR VALUES FROM (100) TO (200);"
+                "INSERT INTO parted VALUES (100, 'gone'); DROP TABLE parted_2"
+            )
+        write(2)
+        until(lambda: (100,) not in lines())
+        seen = repairs()
+        for row in (3, 4, 5):
+            write(row)
+        assert repairs() == seen == 1
+    assert_equal(world, "parted")

@@ -29,9 +29,9 @@ from maintenance.run import ACTIONS, run
 from maintenance.session import Session
 from tests.fourth_source import Table
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
+from tests.slots import following, until
 from tests.steady_load import Repeated, SteadyLoad
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
-from tests.test_slot import following, until
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.stack

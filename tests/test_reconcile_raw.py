@@ -1,5 +1,6 @@
 """Raw layer and source compared at one point while both are busy, by key ranges, and repaired where asked for."""
 
+import sys
 import threading
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from ingestion import lease as leases
 from ingestion import state
+from ingestion.reconcile import raw
 from ingestion.repair import KeyRange
 from ingestion.repair.stage import DELETE_SEQ
 from lakehouse.errors import LakehouseError
@@ -15,7 +17,8 @@ from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.repairing import ITEMS, TABLES, compared, spoil
 from tests.test_ingestion import assert_equal, assert_order_is_unique, cuts
-from tests.world import make_world
+from tests.test_repair_values import EVERY
+from tests.world import declared_source, make_world
 
 pytestmark = pytest.mark.stack
 
@@ -82,6 +85,81 @@ def test_reconcile_is_right_while_the_source_is_written_to(settings: Settings, s
     world.ingest(spark)
     assert_equal(world, "items")
     assert_order_is_unique(world, "items")
+
+
+def test_a_point_is_let_go_after_its_time_and_every_table_is_compared_once(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tables of different columns are compared together, one that lacks a value and one that was truncated too."""
+    ddl = """CREATE TABLE a (id int PRIMARY KEY, v text, big text); CREATE TABLE b (k text PRIMARY KEY, n numeric(9,2));
+        CREATE TABLE c (id int, day date, PRIMARY KEY (id, day)); CREATE TABLE d (id int PRIMARY KEY)"""
+    keys = {"a": ("id",), "b": ("k",), "c": ("id", "day"), "d": ("id",)}
+    world = make_world(settings, ddl, {n: RawPolicy(relation=f"public.{n}", key=key) for n, key in keys.items()})
+    world.sql(
+        "ALTER TABLE a ALTER big SET STORAGE EXTERNAL",
+        "INSERT INTO a SELECT i, 'v', repeat('x', 9000) FROM generate_series(1, 5) i",
+        "INSERT INTO b VALUES ('p', 1.5), ('q', NULL)", "INSERT INTO c VALUES (1, '2026-01-01')",
+        "INSERT INTO d VALUES (1), (2)",
+    )  # fmt: skip
+    world.ingest(spark)
+    world.sql("UPDATE a SET v = 'w' WHERE id = 3", "TRUNCATE d", "INSERT INTO d VALUES (3)")
+    world.ingest(spark)
+    spoil(world, "b", lambda rows: [row for row in rows if row["k"] != "q"])
+    points, made = [], raw.consistent_point
+
+    def counted(*arguments: Any) -> Any:
+        points.append([table.name for table in arguments[2]])
+        return made(*arguments)
+
+    monkeypatch.setattr(raw, "consistent_point", counted)
+
+    def found() -> dict[str, tuple[int, int, bool]]:
+        results = list(raw.reconcile_raw(world.settings, world.declarations, session=spark))
+        assert len(results) == 4
+        return {result.table: (result.source_rows, result.lake_rows, result.equal) for result in results}
+
+    expected = {"a": (5, 5, True), "b": (2, 1, False), "c": (1, 1, True), "d": (1, 1, True)}
+    assert found() == expected
+    assert points == [["a", "b", "c", "d"]]
+    monkeypatch.setattr(raw, "TABLES_TOGETHER", 2)
+    monkeypatch.setattr(raw, "HELD_SECONDS", 0.0)
+    assert found() == expected
+    assert points[1:] == [["a", "b", "c", "d"], ["c", "d"]]
+    assert not world.rows(f"SELECT 1 FROM pg_replication_slots WHERE temporary AND database = '{world.source.name}'")
+
+
+def test_small_tables_are_compared_without_a_query_of_spark(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every type, keys that changed, deletes, a truncate: equal by digests made here alone."""
+    width = max(len(values) for _, _, values in EVERY)
+    ddl = f"CREATE TABLE types (n int PRIMARY KEY, {', '.join(f'v_{name} {kind}' for name, kind, _ in EVERY)})"
+    rows = [", ".join(values[n] if n < len(values) else "NULL" for _, _, values in EVERY) for n in range(width)]
+    world = make_world(settings, f"{ddl}; {ITEMS}", {"types": RawPolicy(relation="public.types", key=("n",))} | TABLES)
+    world.sql(*(f"INSERT INTO types VALUES ({n}, {values})" for n, values in enumerate(rows)))
+    world.sql("INSERT INTO items SELECT i, 'é' || i, i, NULL FROM generate_series(1, 50) i")
+    world.ingest(spark)
+    world.sql("BEGIN; TRUNCATE items; INSERT INTO items SELECT i, 'm', i, NULL FROM generate_series(1, 30) i; COMMIT")
+    world.sql("DELETE FROM items WHERE id > 25", "UPDATE items SET id = id + 100, name = '' WHERE id < 5")
+    world.ingest(spark)
+
+    def asked(*arguments: Any) -> Any:
+        raise AssertionError("Spark was asked about a small table")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sys.modules["ingestion.repair.compare"], "lake_sides", asked)
+        assert compared(world, spark, "types").equal
+        found = compared(world, spark, "items")
+        assert (found.source_rows, found.lake_rows, found.equal) == (25, 25, True)
+    spoil(world, "types", lambda rows: [row | {"v_t": 5} if row["n"] == 0 else row for row in rows])
+    assert compared(world, spark, "types").differing_columns == {"v_t": 1}
+
+
+def test_a_large_table_has_a_point_of_its_own() -> None:
+    tables = list(declared_source("shop", {name: RawPolicy(relation=f"public.{name}") for name in "abcd"}).tables)
+    sizes = {"a": 10, "b": 1000, "c": 10, "d": 10}
+    assert [table.name for table in raw.at_one_point(tables, sizes, 100)] == ["a", "c", "d"]
+    assert [table.name for table in raw.at_one_point(tables[1:], sizes, 100)] == ["b"]
 
 
 DAYS = "CREATE TABLE days (day timestamptz, n int, v text, PRIMARY KEY (day, n))"

@@ -12,7 +12,7 @@ from tests.repairing import ITEMS, TABLES, repair, spoil
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.world import declared_source, make_world
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("large")]
 
 
 def test_a_right_lake_needs_no_repair(settings: Settings, spark: Any) -> None:

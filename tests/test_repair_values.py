@@ -9,7 +9,7 @@ from lakehouse.settings import Settings
 from tests.repairing import compared, repair, spoil
 from tests.world import make_world
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.usefixtures("large")]
 
 ODD = """CREATE TABLE "Odd Été" ("Gruppe é" text, "the ""day" date, "select" int, "Wert`s" text, skipped text,
  secret text, hidden text, PRIMARY KEY ("Gruppe é", "the ""day"))"""

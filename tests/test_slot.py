@@ -1,26 +1,35 @@
 """The slot: it does not pin the source's WAL, and whatever happens to it is found out before anything is written."""
 
 import json
-import threading
 import time
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
 from cli.lag import source_lags
-from ingestion import follow_sources, recover_source, source_status, state
+from ingestion import source_status
 from ingestion.source import lsn_number
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import LagPolicy
 from lakehouse.settings import Settings
 from orchestration.lag import judge
-from tests.clusters import OWNER, ROLE, Cluster, cluster, world_in
-from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
-from tests.world import World
+from tests.clusters import OWNER, ROLE, Cluster, cluster
+from tests.slots import (
+    assert_refused,
+    assert_repaired,
+    following,
+    goes_on,
+    ingested,
+    orders_in,
+    slot_lsn,
+    slot_of,
+    until,
+    wal_end,
+    written,
+)
+from tests.test_ingestion import ORDERS, assert_equal
 
 pytestmark = pytest.mark.stack
 
@@ -29,69 +38,6 @@ pytestmark = pytest.mark.stack
 def source() -> Iterator[Cluster]:
     with cluster(wal_keep_size="0", max_wal_size="64MB", min_wal_size="32MB") as made:
         yield made
-
-
-def orders_in(made: Cluster, settings: Settings, **limits: Any) -> World:
-    world = world_in(made, settings, f"t{uuid.uuid4().hex[:10]}", ORDERS, TABLES, **limits)
-    world.sql("INSERT INTO orders SELECT i, 'c', i, NULL FROM generate_series(1, 20) i")
-    return world
-
-
-def slot_of(world: World) -> str:
-    return f"lakehouse_{world.source.name}"
-
-
-def slot_lsn(made: Cluster, world: World, column: str) -> int:
-    query = f"SELECT {column}::text FROM pg_replication_slots WHERE slot_name = '{slot_of(world)}'"
-    return lsn_number(made.admin(query)[0][0])
-
-
-def written(world: World) -> list[Any]:
-    """Everything that a cycle may have changed in the lake."""
-    with state.connect_catalog(world.settings) as states:
-        stream = state.read_stream(states, world.source.name)
-        positions = state.read_positions(states, world.source.name)
-    return [world.raw("orders"), world.raw("lines"), cuts(world), stream, positions]
-
-
-def assert_refused(world: World, spark: Any, message: str) -> None:
-    """In one line that says what to do, with nothing written."""
-    before = written(world)
-    with pytest.raises(LakehouseError, match=message) as caught:
-        world.ingest(spark)
-    assert "\n" not in str(caught.value)
-    assert f"lakehouse ingest --recover {world.source.name}" in str(caught.value)
-    assert written(world) == before
-
-
-def assert_repaired(world: World, spark: Any) -> None:
-    """`--recover` brings back the truth, missed deletes included, and the stream goes on."""
-    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, session=spark)
-    world.sql("INSERT INTO orders VALUES (9999, 'after', 1, NULL)")
-    world.ingest(spark)
-    assert_equal(world, "orders")
-    assert_order_is_unique(world, "orders")
-
-
-@contextmanager
-def following(world: World) -> Iterator[None]:
-    """The follower, in a thread of this process."""
-    stop = threading.Event()
-    arguments = (world.settings, world.declarations, [world.source.name], stop)
-    thread = threading.Thread(target=follow_sources, args=arguments)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=60)
-
-
-def until(fact: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.2)
 
 
 def test_an_idle_database_beside_a_busy_one_does_not_pin_wal(source: Cluster, settings: Settings, spark: Any) -> None:
@@ -200,9 +146,7 @@ def test_another_cluster_behind_the_same_address_is_found_out(settings: Settings
 
 def test_a_source_restored_from_an_older_copy_is_found_out(settings: Settings, spark: Any) -> None:
     """Same system identifier, same timeline, the slot is in the copy: only the end of its WAL tells."""
-    with cluster() as live:
-        world = orders_in(live, settings)
-        world.ingest(spark)
+    with ingested(settings, spark) as (live, world):
         live.stop()
         older = live.copy("older").at(live.port)
         live.start()
@@ -222,9 +166,7 @@ def test_a_restored_copy_that_has_written_past_the_position_is_found_out(
     settings: Settings, spark: Any, afterwards: str
 ) -> None:
     """LSN, timeline, identifier and slot all fit again; only the transactions below the position are others."""
-    with cluster() as live:
-        world = orders_in(live, settings)
-        world.ingest(spark)
+    with ingested(settings, spark) as (live, world):
         world.sql("INSERT INTO orders VALUES (99, 'kept', 1, NULL)")
         world.ingest(spark)
         live.stop()
@@ -240,16 +182,14 @@ def test_a_restored_copy_that_has_written_past_the_position_is_found_out(
         older.admin(
             "CREATE TABLE other (t text)", "INSERT INTO other SELECT repeat('x', 500) FROM generate_series(1, 9999)"
         )
-        assert lsn_number(older.admin("SELECT pg_current_wal_flush_lsn()::text")[0][0]) > position
+        assert wal_end(older) > position
         assert_refused(world, spark, "holds other transactions than the lake was read from")
         assert_repaired(world, spark)
 
 
 def test_a_source_that_crashed_with_a_slot_that_fell_back_goes_on(settings: Settings, spark: Any) -> None:
     """Postgres writes a slot's position at checkpoints: after a crash it is behind the lake, and nothing is wrong."""
-    with cluster() as live:
-        world = orders_in(live, settings)
-        world.ingest(spark)
+    with ingested(settings, spark) as (live, world):
         live.admin("CHECKPOINT")
         for number in range(100, 103):
             world.sql(f"INSERT INTO orders VALUES ({number}, 'x', 1, NULL)")
@@ -258,16 +198,11 @@ def test_a_source_that_crashed_with_a_slot_that_fell_back_goes_on(settings: Sett
         live.stop("immediate")
         live.start()
         assert slot_lsn(live, world, "confirmed_flush_lsn") < confirmed, "the case this test is about"
-        world.sql("INSERT INTO orders VALUES (200, 'after', 1, NULL)")
-        world.ingest(spark)
-        assert_equal(world, "orders")
-        assert_order_is_unique(world, "orders")
+        goes_on(world, spark, 200)
 
 
 def test_a_copy_of_the_stopped_source_on_another_host_goes_on(settings: Settings, spark: Any) -> None:
-    with cluster() as live:
-        world = orders_in(live, settings)
-        world.ingest(spark)
+    with ingested(settings, spark) as (live, world):
         world.sql("INSERT INTO orders VALUES (100, 'x', 1, NULL)")
         live.stop()
         live.copy("moved").at(live.port).start()
@@ -277,9 +212,7 @@ def test_a_copy_of_the_stopped_source_on_another_host_goes_on(settings: Settings
 
 def test_a_promoted_standby_without_the_slot_is_found_out_and_repaired(settings: Settings, spark: Any) -> None:
     """A failover: a new timeline, and the slot stayed with the primary that died."""
-    with cluster() as primary:
-        world = orders_in(primary, settings)
-        world.ingest(spark)
+    with ingested(settings, spark) as (primary, world):
         standby = primary.basebackup("standby", "-R")
         standby.start()
         world.sql("DELETE FROM orders WHERE id <= 5")
@@ -297,9 +230,7 @@ def test_a_promoted_standby_without_the_slot_is_found_out_and_repaired(settings:
 
 
 def test_a_restored_base_backup_has_no_slot_and_is_found_out(settings: Settings, spark: Any) -> None:
-    with cluster() as live:
-        world = orders_in(live, settings)
-        world.ingest(spark)
+    with ingested(settings, spark) as (live, world):
         backup = live.basebackup("backup").at(live.port)
         world.sql("DELETE FROM orders WHERE id <= 5")
         world.ingest(spark)

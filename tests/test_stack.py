@@ -275,3 +275,34 @@ def test_status_and_env_of_a_home_without_a_stack_say_what_to_do() -> None:
         assert "run `lakehouse up`" in home.run("env", status=1)
     finally:
         home.remove()
+
+
+@pytest.mark.slow
+def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
+    """`lakehouse up` told of it in a server's log."""
+    from stack import moving
+    from stack.accounts import place
+    from tests.clusters import former_cluster, former_programs, one_port
+
+    home = Home()
+    try:
+        where = place(home.path, Path("/var/lib/lakehouse"))
+        passwords = {f"{name}_superuser": f"secret-{name}" for name in ("sources", "catalog")}
+        (home.path / "run").mkdir()
+        (home.path / "run" / "credentials.json").write_text(json.dumps(passwords))
+        for name in ("sources", "catalog"):
+            data = former_cluster(where, name, passwords[f"{name}_superuser"])
+            with moving._serving(data, former_programs(where), port := one_port()):
+                moving._connect(port, f"secret-{name}", "postgres").execute("CREATE TABLE kept AS SELECT 42 AS n")
+        assert "sources: its data is of Postgres 16" in home.run("up", status=1)
+        assert "stop the servers, move it" in home.start("upgrade", "--check").communicate(timeout=60)[0]
+        home.run("upgrade")
+        for name, server in home.servers().items():
+            assert server["healthy"], server
+            if name in ("sources", "catalog"):
+                with moving._connect(server["port"], f"secret-{name}", "postgres") as connection:
+                    assert connection.execute("SELECT n FROM kept").fetchall() == [(42,)]
+        assert home.run("upgrade", "--check") == "nothing to do\n"
+    finally:
+        home.remove()
+    assert home.processes() == []

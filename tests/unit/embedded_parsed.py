@@ -23,7 +23,10 @@ DIALECT = [  # Trino's → DuckDB's
     (r"timestamp\(6\) with time zone", "timestamptz"),
     (r"\bcontains\(", "list_contains("),
     (r"last_value\(((?:[^()]|\([^()]*\))*?)\) ignore nulls over", r"last_value(\1 ignore nulls) over"),
-    (r"json_extract_scalar\((\w+), '\$\[(\"\w+\")\]'\)", r"json_extract_string(\1, '$.\2')"),
+    (
+        r"element_at\(cast\(json_parse\((\w+)\) as map\(varchar, varchar\)\), '(\w+)'\)",
+        r"json_extract_string(\1, '$.\2')",
+    ),
     (r"cast\(array_distinct\((.*)\) as json\)", r"to_json(list_distinct(\1))"),
 ]
 

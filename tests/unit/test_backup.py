@@ -1,5 +1,6 @@
 """How a restored catalog is rolled forward: which cut counts, and when a source may go on by itself."""
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,6 +195,36 @@ def test_an_object_that_was_cut_short_by_a_restore_is_written_again(table: Table
     file.write_bytes(file.read_bytes()[:10])
     assert load_objects(io, warehouse, folder)[0] == 1
     assert len(table.scan().to_arrow()) == 1
+
+
+@pytest.mark.parametrize("name", ["../out", "t/../../out", "/out", "t//data", "t/./data", "t/data.part"])
+def test_an_object_whose_name_leads_elsewhere_is_refused_before_anything_is_copied(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    append(table, 1)
+    io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
+    there = [*list_objects(io, warehouse), StoredObject(f"{warehouse}/{name}", 1, datetime.now(UTC))]
+    monkeypatch.setattr("backup.objects.list_objects", lambda *given: there)
+    with pytest.raises(LakehouseError, match="rename or delete it; nothing was copied"):
+        save_objects(io, warehouse, folder)
+    assert not list(folder.iterdir()) and not (tmp_path / "out").exists()
+
+
+def test_only_the_owner_may_read_a_backup(table: Table, tmp_path: Path) -> None:
+    """Also one that an earlier version left open to all."""
+    append(table, 1)
+    io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
+    (folder / "warehouse").mkdir(parents=True, mode=0o755)
+    before = os.umask(0o022)
+    try:
+        with written_alone(folder):
+            save_objects(io, warehouse, folder / "warehouse")
+            (folder / "catalog.dump").write_text("rows")
+    finally:
+        os.umask(before)
+    assert (folder / "warehouse").stat().st_mode & 0o777 == 0o700
+    made = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(made) > 4 and {path.stat().st_mode & 0o777 for path in made} == {0o600}
 
 
 def test_two_backups_do_not_write_to_one_folder_at_once(tmp_path: Path) -> None:

@@ -1,17 +1,21 @@
 """What the source's catalog says of types that a user made, asked of a real Postgres 18."""
 
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pytest
 from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.describe import describe, fingerprints
+from ingestion.describe import TableProblem, describe, fingerprints
 from ingestion.evolve import doubt, name_columns
+from ingestion.points import Patience
+from ingestion.source import create_slot
 from lakehouse.declarations import RawTable
 from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.settings import Settings
 from scaffold.propose import _read
 
 pytestmark = pytest.mark.stack
@@ -54,6 +58,8 @@ def connection(server: str) -> Iterator[psycopg.Connection[Any]]:
         ("mood", "ALTER TYPE mood ADD VALUE 'calm' BEFORE 'happy'", False),
         ("pair", "ALTER TYPE pair ADD ATTRIBUTE c int", True),
         ("pair", "ALTER TYPE pair DROP ATTRIBUTE a", True),
+        ("pair", "ALTER TYPE pair ADD ATTRIBUTE c int; ALTER TYPE pair DROP ATTRIBUTE c", True),
+        ("moods", "ALTER TYPE mood RENAME VALUE 'sad' TO 'x'; ALTER TYPE mood RENAME VALUE 'x' TO 'sad'", True),
         ("pair", "ALTER TYPE pair RENAME ATTRIBUTE a TO z", False),
         ("cidr", "ALTER TABLE items ALTER v TYPE inet", True),
         ("int", "ALTER TABLE items ALTER v TYPE oid", True),
@@ -84,11 +90,67 @@ def test_a_label_that_came_later_is_known_too(connection: psycopg.Connection[Any
     assert doubt(before, name_columns(TABLE, before, describe(connection, TABLE, "p")))
 
 
+ROOT = """
+CREATE TABLE items (id int, v int, PRIMARY KEY (id)) PARTITION BY RANGE (id);
+CREATE TABLE items_1 PARTITION OF items FOR VALUES FROM (0) TO (10);
+CREATE TABLE items_2 PARTITION OF items FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id);
+CREATE TABLE items_21 PARTITION OF items_2 FOR VALUES FROM (10) TO (20);
+CREATE PUBLICATION p FOR TABLE items WITH (publish_via_partition_root)
+"""
+KEYLESS = """
+CREATE TABLE items (id int, v int, w int) PARTITION BY RANGE (id);
+ALTER TABLE items REPLICA IDENTITY FULL;
+CREATE TABLE items_1 PARTITION OF items (PRIMARY KEY (v)) FOR VALUES FROM (0) TO (10);
+CREATE PUBLICATION p FOR TABLE items WITH (publish_via_partition_root)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ddl", "alter", "problem"),
+    [
+        (ROOT, "ALTER TABLE items_21 SET UNLOGGED", "partition public.items_21 is UNLOGGED"),
+        (ROOT, "CREATE UNLOGGED TABLE items_3 PARTITION OF items FOR VALUES FROM (20) TO (30)",
+         "partition public.items_3 is UNLOGGED"),
+        (KEYLESS, "CREATE FOREIGN DATA WRAPPER w; CREATE SERVER s FOREIGN DATA WRAPPER w; ALTER TABLE items_1 REPLICA"
+         " IDENTITY FULL; CREATE FOREIGN TABLE items_3 PARTITION OF items FOR VALUES FROM (20) TO (30) SERVER s",
+         "partition public.items_3 is a foreign table"),
+        (KEYLESS, "ALTER TABLE items_1 REPLICA IDENTITY DEFAULT", "partition public.items_1 has a replica identity"),
+        (KEYLESS, "ALTER TABLE items_1 REPLICA IDENTITY FULL", None),
+        (SETUP, "CREATE TABLE child () INHERITS (items)", "rows of child too"),
+    ],
+)  # fmt: skip
+def test_a_table_whose_changes_do_not_all_come_is_refused_by_name(
+    server: str, ddl: str, alter: str, problem: str | None
+) -> None:
+    with scratch_database(server) as database, psycopg.connect(database, autocommit=True) as connection:
+        for statement in ddl.split(";\n"):
+            connection.execute(statement)
+        if ddl is not KEYLESS:
+            described, digest = describe(connection, TABLE, "p"), fingerprints(connection, [TABLE], "p")
+            assert described.key == ("id",)
+        connection.execute(alter)
+        if problem is None:
+            describe(connection, TABLE, "p")
+            return
+        with pytest.raises(TableProblem, match=problem):
+            describe(connection, TABLE, "p")
+        assert ddl is KEYLESS or fingerprints(connection, [TABLE], "p") != digest
+
+
 def test_a_domain_is_proposed_as_its_base_type(connection: psycopg.Connection[Any]) -> None:
     connection.execute("ALTER TABLE items ADD a dear, ADD b image, ADD c moods, ADD d varchar(3), ADD e mood")
     connection.execute("COMMENT ON COLUMN items.a IS 'What it costs.'")
-    (found,) = _read(connection, "public")
+    (found,) = _read(connection, ["public"])
     assert found.columns == (
         ("id", "integer", ""), ("a", "numeric(8,2)", "What it costs."), ("b", "bytea", ""), ("c", "mood[]", ""),
         ("d", "character varying(3)", ""), ("e", "mood", ""),
     )  # fmt: skip
+
+
+def test_waiting_for_a_slot_leaves_the_connection_its_lock_timeout(server: str) -> None:
+    """The follower's own connection makes the slot; without the limit it would wait for an open DDL without an end."""
+    settings = cast(Settings, SimpleNamespace(ingestion=SimpleNamespace(wait_seconds=60)))
+    with psycopg.connect(f"{server}?options=-c%20lock_timeout%3D60000", autocommit=True) as connection:
+        create_slot(connection, "made_in_a_test", Patience(settings, "shop", 60).execute)
+        assert connection.execute("SHOW lock_timeout").fetchone() == ("1min",)
+        connection.execute("SELECT pg_drop_replication_slot('made_in_a_test')")

@@ -20,6 +20,7 @@ from erasure.rows import Mine, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.tombstones import tombstone
 from ingestion.pgoutput.tuples import joined, split
+from ingestion.shared_keys.positions import ranked
 from ingestion.snapshot import Point, rows_at
 from orchestration.erasing import held
 from tests.unit import pgoutput_encode as wire
@@ -48,6 +49,20 @@ def test_lives_follow_key_changes_both_ways_and_stop_at_births_and_deaths() -> N
 def test_a_truncate_ends_a_life_and_an_unfinished_one_is_open() -> None:
     assert Life((8,), (0, 20, 1), (0, 25, 1)) in lives_of((7,), [*moved(7, 8, 20), Event(None, (0, 25, 0), "t")])
     assert Life((8,), (0, 20, 1), NEVER) in lives_of((7,), moved(7, 8, 20))
+
+
+def test_lives_are_followed_through_keys_that_two_rows_exchanged() -> None:
+    """Row A goes from 1 to 2 and row B from 2 to 1 in one transaction, so the events of 2 were put in order."""
+    events = [
+        Event((1,), (0, 20, 0), "d"), Event((2,), (0, 20, ranked(1, 2)), "d"),
+        Event((2,), (0, 20, ranked(2, 1)), "c", (1,)), Event((1,), (0, 20, 3), "c", (2,)),
+    ]  # fmt: skip
+    of_a = lives_of((2,), events)
+    assert set(of_a) == {Life((2,)), Life((1,), (-1,), (0, 20, 1)), Life((1,), (0, 20, 3), NEVER)}
+    of_b = lives_of((1,), events)
+    assert set(of_b) == {
+        Life((1,)), Life((2,), (-1,), (0, 20, ranked(1, 2) + 1)), Life((2,), (0, 20, ranked(2, 1)), NEVER),
+    }  # fmt: skip
 
 
 def test_a_snapshot_of_all_rows_ends_the_lives_of_those_only_whom_it_does_not_show() -> None:

@@ -13,6 +13,7 @@ from pyiceberg.types import IntegerType
 from ingestion.former_names import FORMERLY, names_of, renamed
 from ingestion.repair.spelling import SpelledColumn
 from ingestion.rows import _lake_names
+from tests.unit.dbt_macros import Refused, macro
 from tests.unit.test_renames import A, B, facts
 
 
@@ -77,6 +78,37 @@ def test_names_without_a_moment_are_read() -> None:
     assert [(n.name, n.since, n.until) for n in names] == [("a", None, None), ("b", None, None), ("c", None, None)]
     later = names_of("x", renamed("a", "x", NOON, {FORMERLY + "a": "b"}))
     assert [(n.name, n.since, n.until) for n in later] == [("x", NOON, None), ("a", None, NOON), ("b", None, None)]
+
+
+ODD = [
+    "x\t2026-01-01' or true or '1'='1",
+    "line\nbreak",
+    "\u2028",
+    "[{",
+    '"quoted"',
+    "a\t",
+    "\t2026-01-01 00:00:00.000000 UTC",
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_a_name_of_any_characters_stays_a_name(odd: str) -> None:
+    """Python and dbt read the same of the property; what was a name never becomes a moment in SQL."""
+    properties = renamed("b", "a", NOON, renamed(odd, "b", NOON - HOUR, {}))
+    assert [called.name for called in names_of("a", properties)] == ["a", "b", odd]
+    read = macro("former_names")("a", properties[FORMERLY + "a"])
+    assert [former["name"] for former in read] == ["b", odd]
+    assert [former["until"] for former in read] == ["2026-11-22 12:00:00.000007 UTC", "2026-11-22 11:00:00.000007 UTC"]
+
+
+def test_lines_of_an_earlier_version_are_read_and_what_is_no_moment_is_refused() -> None:
+    read = macro("former_names")
+    assert read("a", "b\t2026-01-01 00:00:00.000000 UTC\nc") == [
+        {"name": "b", "until": "2026-01-01 00:00:00.000000 UTC"},
+        {"name": "c", "until": ""},
+    ]
+    with pytest.raises(Refused, match="column a: its former names are damaged"):
+        read("a", "x\t2026-01-01' or true or '1'='1\t2026-01-01 00:00:00.000000 UTC")
 
 
 def test_an_old_key_is_read_by_every_name_of_its_column() -> None:

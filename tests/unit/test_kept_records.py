@@ -1,5 +1,6 @@
 """Records that are kept aside hold no value of a column that is left out, or masked as null; all else is as it came."""
 
+import itertools
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.types import StringType
 
 from ingestion.describe import TableFacts
 from ingestion.lanes import Lanes
@@ -81,10 +83,16 @@ def kept(catalog: SqlCatalog, target: TableTarget, stream: list[bytes]) -> list[
     return [(row["commit_lsn"], row["seq"], row["message"]) for row in rows]
 
 
-def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unknown", [(), ("of_a_newer_release",)])
+def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path, unknown: tuple[str, ...]) -> None:
+    """Also in tables that a newer release has given columns."""
     catalog = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
     for namespace in ("raw_shop", "meta"):
         catalog.create_namespace(namespace)
+    for place, column in itertools.product(("spool", "quarantine", "unrepresentable"), unknown):
+        with ensure_meta(catalog, place).update_schema() as update:
+            update.add_column(column, StringType())
+            update.move_first(column)
     raw = catalog.create_table("raw_shop.people", pa.schema([("id", pa.int64())]))
     target = TableTarget(
         "shop", "people", writable_metadata(raw, "c"), (), (TableFacts(1, 1, "r", "d", ("id",), ()),), frozenset(), {},

@@ -86,7 +86,7 @@ def test_a_level_is_told_when_it_changes_and_now_and_then() -> None:
     ("inherited", "own", "line", "message"),
     [
         ("{warn_bytes: -1}", "", 6, "greater than 0"),
-        ("{warn_bites: 1}", "", 6, "not permitted"),
+        ("{warn_bites: 1}", "", 6, "did you mean `warn_bytes`"),
         ("{}", "", 6, "give at least one of warn_bytes"),
         ("{warn_seconds: 9, error_seconds: 9}", "", 6, r"warn_seconds \(9.0\) must be below error_seconds \(9.0\)"),
         ("{warn_bytes: 1}", "lag: {warn_bytes: many}", 12, "valid integer"),

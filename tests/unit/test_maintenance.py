@@ -312,7 +312,7 @@ def test_a_view_is_not_maintained() -> None:
 def test_an_unknown_key_is_an_error_that_names_file_and_key() -> None:
     wrong = {**NIGHTLY, "compact": {"target_file_size_mb": 128, "min_input_files": 5, "min_files": 5}}
     with pytest.raises(
-        LakehouseError, match=r"models/hub.sql:1: hub: meta.maintenance.compact.min_files: Extra inputs"
+        LakehouseError, match=r"models/hub.sql:1: hub: meta.maintenance.compact: unknown key `min_files`: did you mean"
     ):
         maintained_tables(manifest(hub=wrong), PROJECT)
 

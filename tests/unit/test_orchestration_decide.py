@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from lakehouse.catalog import SnapshotFact
 from orchestration.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Seen, Skip, decide, fingerprint
 from orchestration.history import JobHistory, PastRun
+from orchestration.runs.held import Held, State, loaded_since, pack, unpack
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STORES = "raw_retail.stores"
@@ -30,7 +31,7 @@ def past(
 
 
 def after(success: PastRun | None = None, failures: int = 0, seen: Seen | None = None, ago: float = 7200) -> JobHistory:
-    history = JobHistory(last_success=success)
+    history = JobHistory(last_load=success)
     trigger = fingerprint(seen, history) if seen else None
     failed = tuple(past("FAILURE", trigger, timedelta(seconds=ago)) for _ in range(failures))
     return replace(history, failures=failed)
@@ -138,3 +139,73 @@ def test_a_table_added_to_the_source_is_news() -> None:
     seen = Seen({STORES: snapshot(1), "raw_retail.coupons": snapshot(7)})
     decision = decide("load_retail", seen, after(past(stores=1)), NOW)
     assert isinstance(decision, Launch) and "coupons" in decision.why and "stores" not in decision.why
+
+
+PARSED, OTHER = "parsed.stores", "parsed.sales"
+MADE = {
+    STORES: frozenset({STORES, PARSED, "vault.hub_store"}),
+    "raw_retail.sales": frozenset({"raw_retail.sales", OTHER, "vault.hub_store"}),
+    PARSED: frozenset({PARSED, "vault.hub_store"}),
+}
+
+
+def resting(tries: int = 1, seconds_ago: float = 5, **loaded: int) -> JobHistory:
+    """A load in which parsed.stores failed."""
+    held = Held(tries, NOW - timedelta(seconds=seconds_ago), None)
+    return JobHistory(last_load=replace(past("FAILURE", **loaded), left=State("failure", None, {PARSED: held})))
+
+
+def two(stores: int, sales: int) -> Seen:
+    newest = {STORES: snapshot(stores), "raw_retail.sales": snapshot(sales)}
+    return Seen(newest, Source(), made_from=MADE)
+
+
+def test_a_table_that_failed_does_not_hold_up_the_others() -> None:
+    """A load of which one table had failed counted as failed as a whole, and the others waited with it."""
+    decision = decide("load_retail", two(1, 2), resting(stores=1, sales=1), NOW)
+    assert isinstance(decision, Launch) and "raw_retail.sales" in decision.why
+    assert decision.without == {PARSED, "vault.hub_store"}
+
+
+def test_what_loaded_beside_a_table_that_failed_is_loaded() -> None:
+    decision = decide("load_retail", two(1, 1), resting(stores=1, sales=1), NOW)
+    assert isinstance(decision, Skip) and "of 1 tables" in decision.why
+    assert "parsed.stores has failed 1 times, next attempt in 25 s" in decision.why
+
+
+def test_new_data_of_a_table_that_rests_alone_launches_nothing() -> None:
+    assert isinstance(decide("load_retail", two(7, 1), resting(stores=1, sales=1), NOW), Skip)
+
+
+def test_a_table_that_failed_is_tried_again_after_a_pause_that_doubles() -> None:
+    for tries, wait in ((1, 30), (2, 60), (5, 480), (20, 3600)):
+        early = decide("load_retail", two(1, 1), resting(tries, wait - 5, stores=1, sales=1), NOW)
+        late = decide("load_retail", two(1, 1), resting(tries, wait + 5, stores=1, sales=1), NOW)
+        assert isinstance(early, Skip)
+        assert isinstance(late, Launch) and not late.without
+        assert late.why == f"another attempt at parsed.stores (failed {tries} times)"
+
+
+def test_what_waits_for_another_job_is_left_out_and_comes_when_nothing_holds_it_back() -> None:
+    waits = {OTHER: "parsed.x has failed 1 times in load_x"}
+    seen = replace(two(1, 2), waiting=waits, made_from={**MADE, "raw_retail.sales": frozenset({OTHER})})
+    held = JobHistory(last_load=replace(past(stores=1, sales=1), left=State("s", None, {OTHER: Held(0, NOW, None)})))
+    waiting = decide("build_marts", seen, held, NOW)
+    assert isinstance(waiting, Skip) and "parsed.sales waits: parsed.x has failed 1 times in load_x" in waiting.why
+    released = decide("build_marts", replace(two(1, 1), waiting={}), held, NOW)
+    assert isinstance(released, Launch) and released.why == "nothing holds back parsed.sales any more"
+
+
+def test_silence_of_tables_that_all_rest_is_not_confirmed() -> None:
+    seen = Seen({STORES: snapshot(1)}, made_from=MADE)
+    assert isinstance(decide("build_marts", seen, resting(stores=1), NOW, timedelta(minutes=1)), Skip)
+
+
+def test_a_run_leaves_what_failed_and_what_it_left_out() -> None:
+    """The tries of a table go on, and the run that loaded it last is remembered for the days that it completes."""
+    loaded = NOW - timedelta(days=1)
+    before = State("run1", loaded, {"a": Held(2, loaded, None), "b": Held(1, loaded, NOW), "c": Held(0, loaded, NOW)})
+    after_it = before.after("run2", {"b", "c", "d"}, {"b", "d"}, NOW)
+    assert after_it.tables == {"a": Held(2, loaded, None), "b": Held(2, NOW, NOW), "d": Held(1, NOW, loaded)}
+    assert unpack(pack(after_it)) == after_it and unpack("nonsense") == State()
+    assert loaded_since(before, {"a"}) == loaded and loaded_since(before, ()) is None

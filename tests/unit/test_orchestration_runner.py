@@ -10,7 +10,7 @@ from cli.run import _days
 from lakehouse.errors import LakehouseError
 from orchestration.dbt_resource import environment
 from orchestration.progress import only_progress
-from orchestration.runner import one_line
+from orchestration.runs.failures import one_line
 
 DBT = """dagster_dbt.errors.DagsterDbtCliRuntimeError: The dbt CLI process with command
 

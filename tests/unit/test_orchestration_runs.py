@@ -18,6 +18,7 @@ from orchestration.days import daily_partitions
 from orchestration.history import read_history
 from orchestration.raw import source_definitions
 from orchestration.resources import Lake, LakeSpark
+from orchestration.runs import held
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -87,7 +88,7 @@ def parsed() -> None:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     fresh = World()
     monkeypatch.setattr(f"{__name__}.WORLD", fresh)
-    monkeypatch.setattr(decide, "FIRST_WAIT", timedelta(0))
+    monkeypatch.setattr(held, "FIRST_WAIT", timedelta(0))
     return fresh
 
 
@@ -295,7 +296,7 @@ def test_a_run_of_chosen_steps_is_no_load_and_one_from_the_failed_step_on_is(
         | ({"dagster/is_resume_retry": "true"} if resumed else {}),
     )  # fmt: skip
     instance.add_run(run)
-    assert (read_history(instance, job.name, job).last_success is not None) == counts
+    assert (read_history(instance, job.name, job).last_load is not None) == counts
 
 
 @pytest.mark.parametrize("mark", [None, "another-host:1:12345", workers.worker()])

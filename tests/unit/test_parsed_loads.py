@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.dbt_macros import Refused
-from tests.unit.embedded_parsed import Parsed
+from tests.unit.embedded_parsed import Parsed, Raw
 
 PLACES = "select id, _op, _epoch, _commit_lsn, _seq, _loaded_at from parsed order by all"
 
@@ -148,3 +148,41 @@ def test_a_column_of_another_type_than_declared_stops_the_load_before_a_row_is_c
     with pytest.raises(Refused, match="column a is double in raw, and as text it would be varchar"):
         parsed.load(cut=20)
     assert parsed.current() == [(1, "1.5")]
+
+
+def test_a_raw_table_may_be_called_as_parsed_is_in_its_own_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared with itself, every new row was taken for one that is there."""
+    monkeypatch.setattr(Raw, "identifier", "known")
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 08:00", "22 09:00", a="x")
+    parsed.load(cut=10)
+    parsed.land("c", 2, 20, "20 08:01", "22 09:01", a="y")
+    parsed.load(cut=20)
+    assert parsed.current() == [(1, "x"), (2, "y")]
+
+
+def test_columns_may_bear_the_names_that_the_models_sql_had() -> None:
+    """TOASTed values through a key change and a truncate, in one load and over two."""
+    parsed = Parsed("position", "kind", "born", "life", "nth", "dead", "versions", "filled_1", "version_from_newest")
+    names = parsed.declared
+    row = dict.fromkeys(names, "long")
+    parsed.land("c", 1, 10, "20 08:00", "22 09:00", **row)
+    parsed.load(cut=10)
+    key = '{"id": "1"}'
+    left_out = list(names[:2])
+    parsed.land("d", 1, 20, "20 08:01", "22 09:01")
+    parsed.land("c", 2, 21, "20 08:01", "22 09:01", **row | dict.fromkeys(left_out), _unchanged=left_out, _old_key=key)
+    parsed.land("c", 3, 22, "20 08:01", "22 09:01", **row)
+    parsed.load(cut=22)
+    assert parsed.current() == [(2, *row.values()), (3, *row.values())]
+    parsed.land("t", None, 30, "20 08:02", "22 09:02")
+    parsed.land("c", 4, 40, "20 08:03", "22 09:02", **row)
+    parsed.load(cut=40)
+    assert parsed.current() == [(4, *row.values())]
+
+
+@pytest.mark.parametrize("name", ["_valid_from", "_DELETED", "_lh_position"])
+def test_a_name_that_parsed_gives_itself_is_refused_for_that_table_with_the_remedy(name: str) -> None:
+    parsed = Parsed(name)
+    with pytest.raises(Refused, match=rf"s\.t: column {name} bears a name .* declare meta\.raw\.alias, .*another_name"):
+        parsed.load(cut=10)

@@ -103,3 +103,32 @@ def test_a_transaction_of_which_only_descriptions_are_left_has_neither_begin_nor
     assert whole([*sent, stream_commit(TOP, 20)]) == [relation(1, TWO)]
     after = [begin(30), insert(1, ["2", "a"]), commit(30)]
     assert values(whole([*sent, stream_commit(TOP, 20), *after])) == [{"id": "2", "v": "a"}]
+
+
+def partitions(messages: list[bytes], piece: int) -> set[tuple[int, int]]:
+    decoder = Decoder(XID_REFERENCE)
+    for start in range(0, len(messages), piece):
+        decoder.feed(pa.array(messages[start : start + piece], pa.binary()))
+    return {(root, leaf.oid) for root, leaf in decoder.carried}
+
+
+def test_partitions_with_rows_are_known_by_their_description_behind_the_roots() -> None:
+    root, leaf, other = (relation(oid, TWO, name=name) for oid, name in ((1, "root"), (2, "leaf"), (3, "other")))
+    row = insert(1, ["1", "a"])
+    messages = [begin(10), root, leaf, row, other, insert(3, ["1", "b"]), commit(10)]
+    for piece in (1, 2, 3, len(messages)):
+        assert partitions(messages, piece) == {(1, 2)}
+        assert partitions([root, leaf, other, begin(10), row, insert(3, ["1", "b"]), commit(10)], piece) == set(), (
+            "what a live stream says again, as it was in force, tells nothing of this transaction"
+        )
+
+
+def test_descriptions_of_a_transaction_in_blocks_stay_within_it() -> None:
+    root, leaf = relation(1, TWO, name="root"), relation(2, TWO, name="leaf")
+    sent = [
+        *block(TOP, in_block(SUB, root), in_block(SUB, leaf), in_block(SUB, insert(1, ["1", "gone"]))),
+        *block(TOP, in_block(TOP, insert(1, ["2", "kept"]))),
+        stream_commit(TOP, 20),
+    ]
+    assert partitions(whole(sent, {SUB}), 1) == {(1, 2)}
+    assert [row["id"] for row in values(whole(sent, {SUB}))] == ["2"]

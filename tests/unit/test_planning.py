@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from ingestion.describe import ColumnFacts, Leaf, TableFacts, facts_from_json
+from ingestion.describe import ColumnFacts, Leaf, TableFacts, TableProblem, facts_from_json
 from ingestion.evolve import doubt
 from ingestion.lanes import Kept
 from ingestion.planning import Course, conclude, plan_course
+from ingestion.raw_tables import check_names
 from ingestion.state import Position, TableState
 from ingestion.survey import Outlook
 from lakehouse.declarations import RawTable
@@ -143,3 +144,11 @@ def test_facts_that_were_kept_by_an_earlier_version_are_read() -> None:
     for given in stored["columns"]:
         del given["prints"]
     assert facts_from_json(json.loads(json.dumps(stored))) == FACTS
+
+
+@pytest.mark.parametrize("name", ["$path", "$Partition", "$file_modified_time", "_OP"])
+def test_a_name_that_trino_or_the_log_has_itself_needs_an_alias(name: str) -> None:
+    """Trino cannot read a table with a column called as one that it hides there."""
+    with pytest.raises(TableProblem, match=r"declare meta\.raw\.alias"):
+        check_names(TABLE, replace(FACTS, columns=(*FACTS.columns, column(name, 2))))
+    check_names(TABLE, replace(FACTS, columns=(*FACTS.columns, replace(column(name, 2), lake="another_name"))))

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from lakehouse.declarations import declarations_from
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import MaintenancePolicy
 from lakehouse.project import project_maintenance
@@ -131,7 +132,7 @@ def test_right_policies_are_read(tmp_path: Path) -> None:
         ("min_input_files: 5}", "min_input_files: 1}", 8, "compact.min_input_files: Input should be greater than 1"),
         ("probe: {key: id}", "probe: {key: card}", 18, "probe.key: 'card' is no column of the table"),
         ("probe: {key: id}", "probe: {key: total}", 18, "probe.key: 'total' is no column of the table"),
-        ("probe: {key: id}", "probe: {kee: id}", 18, "probe.kee: Extra inputs"),
+        ("probe: {key: id}", "probe: {kee: id}", 18, "probe: unknown key `kee`: did you mean `key`"),
         ("probe: {key: id}", "opt_out: read by nobody", 16, "opt_out excludes every other part; take out compact"),
     ],
 )
@@ -194,7 +195,7 @@ def test_what_a_folder_gives_its_models_is_refused_in_dbt_project_yml(tmp_path: 
         ('"30 1 * * *"', '"nightly"', 7, "has 1 fields"),
         ("budget_minutes: 120", "budget_minutes: -5", 8, "greater than 0"),
         ('"01:00-05:00"', '"01:00-25:00"', 9, "is not HH:MM-HH:MM"),
-        ("budget_minutes", "budget_minute", 8, "Extra inputs"),
+        ("budget_minutes", "budget_minute", 8, "unknown key `budget_minute`: did you mean `budget_minutes`"),
         ("nightly:\n        cron", "every night:\n        cron", 6, "groups.every night.*should match pattern"),
     ],
 )
@@ -231,3 +232,12 @@ def test_cron_expressions_that_dagster_takes_are_taken(cron: str) -> None:
 def test_other_cron_expressions_are_refused(cron: str) -> None:
     with pytest.raises(ValueError, match="cron"):
         check_cron(cron)
+
+
+def test_a_relation_that_is_declared_twice_is_refused(tmp_path: Path) -> None:
+    again = "      - name: orders\n        config: {meta: {raw: {relation: 'public.\"sales\"'}}}\n"
+    nodes = manifest(tmp_path)["sources"]
+    (tmp_path / "models/shop.yml").write_text(SOURCES + again)
+    twin = {"name": "orders", "columns": {}, "config": {"meta": {"raw": {"relation": 'public."sales"'}}}}
+    with pytest.raises(LakehouseError, match=r"shop.yml:21: meta.raw.relation: .* is declared as another table"):
+        declarations_from({"sources": nodes | {"twin": {**nodes["sales"], **twin}}}, tmp_path)

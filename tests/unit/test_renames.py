@@ -221,7 +221,7 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     }
     lake = {tables["bad"].identifier: facts(1), tables["good"].identifier: facts(1, A)}
     icebergs = {table.identifier: ensure_raw_table(catalog, table, lake[table.identifier]) for table in tables.values()}
-    for name in ("meta_metadata", "register", "stream_url"):
+    for name in ("meta_metadata", "register", "stream_url", "started_at"):
         monkeypatch.setattr(load_changes, name, lambda *_: {})
     monkeypatch.setattr(load_changes, "ChangePlan", lambda **given: SimpleNamespace(**given))
     monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)

@@ -3,13 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import pytest
 import yaml
 
-from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.declarations import NAME, Declarations, declarations_from
 from lakehouse.errors import LakehouseError
 from scaffold import apply, diagram, models_of, plan
 from scaffold.propose import Found, proposal
+from scaffold.text import flow
 from scaffold.types import lake_type
 
 TABLES = """
@@ -175,6 +177,32 @@ def test_an_edited_file_is_never_overwritten_and_drift_is_seen(tmp_path: Path) -
     assert not (tmp_path / "models/vault/shop/sat_person_pii.sql").exists()
 
 
+def test_a_table_that_would_break_the_application_is_proposed_in_comments_with_the_reason(tmp_path: Path) -> None:
+    """It can be uncommented, and nothing of the rest refers to it."""
+    columns = (("id", "integer", ""), ("late_id", "integer", ""))
+    late = Found(1, "public", "late", "", columns[:1], ("id",), unfit="its primary key is DEFERRABLE; run ALTER …")
+    orders = Found(2, "public", "orders", "", columns, ("id",), foreign=((("late_id",), 1),))
+    text = proposal("shop", [late, orders], taken=set())
+    assert "# public.late is left out: its primary key is DEFERRABLE; run ALTER …" in text
+    assert [table.name for table in declared(tmp_path, text).source("shop").tables] == ["orders"]
+    start = text.index("      # - name: late")
+    end = text.index("      - name: orders")
+    uncommented = text[start:end].replace("      # ", "      ")
+    again = declared(tmp_path, text[:start] + uncommented + text[end:])
+    assert [table.name for table in again.source("shop").tables] == ["late", "orders"]
+    assert "tables: []" in proposal("shop", [late], taken=set())
+
+
+def test_tables_whose_names_meet_in_the_lake_are_proposed_under_names_of_their_own(tmp_path: Path) -> None:
+    """Of several schemas, and of one where capitals alone tell them apart."""
+    places = [("app", "order"), ("app", "Order"), ("app", "ORDER"), ("Front Desk", "order")]
+    tables = [Found(n, schema, name, "", (("id", "int", ""),), ("id",)) for n, (schema, name) in enumerate(places)]
+    found = {table.name: table for table in declared(tmp_path, proposal("shop", tables, taken=set())).tables}
+    assert {name: table.relation for name, table in found.items()} == {
+        "order": places[0], "app_order": places[1], "app_order_2": places[2], "front_desk_order": places[3],
+    }  # fmt: skip
+
+
 def test_a_database_becomes_a_proposal_that_holds(tmp_path: Path) -> None:
     """A reference to the own table, two to one table, a composite key, a column in two foreign keys, odd names."""
     people = Found(1, "public", "people", "People.", (("id", "bigint", ""), ("first_name", "text", "")), ("id",))
@@ -216,3 +244,54 @@ def test_a_diagram_has_every_table_of_the_vault(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_model_has_the_type_that_ingestion_gives(declared_type: str, expected: str) -> None:
     assert lake_type(declared_type) == expected
+
+
+def test_any_text_is_written_so_that_dbt_reads_it_as_it_is() -> None:
+    """dbt renders the values of its YAML as Jinja, and not the keys."""
+    odd = (
+        "{{ x }}",
+        "{% x %}",
+        "{# x #}",
+        "{{{",
+        "a\nb\t",
+        "\x7f\u2028",
+        'say "no"',
+        "it's\\",
+        " ",
+        "no",
+        "é🐎",
+        "{",
+        "- x",
+    )
+    for text in odd:
+        value = yaml.safe_load(f"a: {flow([text, {text: text}])}")["a"]
+        assert jinja2.Environment().from_string(value[0]).render() == text
+        assert [(key, jinja2.Environment().from_string(item).render()) for key, item in value[1].items()] == [
+            (text, text)
+        ]
+
+
+def test_names_that_the_lake_cannot_keep_get_aliases_that_differ() -> None:
+    """Two spellings of one plain name, a name that another column bears, one that a layer gives itself."""
+    names = ("id", "a b", "a-b", "a_b", "Load Date", "load_date", "日本", "🐎", "is_deleted")
+    table = Found(1, "public", "t", "", tuple((name, "text", "") for name in names), ("id",))
+    raw = yaml.safe_load(proposal("shop", [table], set()))["sources"][0]["tables"][0]["config"]["meta"]["raw"]
+    landed = [raw["alias"].get(name, name) for name in names]
+    assert len(set(landed)) == len(names) and all(NAME.fullmatch(name) for name in landed)
+    assert not {"load_date", "is_deleted"} & set(landed) and raw["alias"]["a b"] == "a_b_2"
+
+
+def test_a_time_of_day_is_one_in_the_view_also_under_an_alias_and_text_where_it_is_masked(tmp_path: Path) -> None:
+    text = """
+sources:
+  - name: shop
+    schema: raw_shop
+    tables:
+      - name: t
+        config: {meta: {raw: {relation: public.t, key: [id], alias: {Opens: opens}, mask: {closes: sha256}}}}
+        columns: [{name: id, data_type: int}, {name: Opens, data_type: time}, {name: closes, data_type: time}]
+"""
+    view = next(m for m in models_of(declared(tmp_path, text), "shop") if m.name == "current_shop__t")
+    assert {name: kind for name, kind, _ in view.columns if name in ("opens", "closes")} == {
+        "opens": "time(6)", "closes": "varchar",
+    }  # fmt: skip

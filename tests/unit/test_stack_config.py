@@ -12,11 +12,12 @@ import yaml
 from jinja2 import UndefinedError
 
 from lakehouse.errors import LakehouseError
+from lakehouse.private_files import write_private
 from lakehouse.settings import load_settings
 from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from stack.credentials import NAMES, ensure_credentials
 from stack.endpoints import dagster_yaml, endpoints, ensure_instance, to_toml, write_endpoints
-from stack.render import render, write_private
+from stack.render import render
 from stack.trino import trino_files
 
 PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}

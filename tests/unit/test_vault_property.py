@@ -14,9 +14,9 @@ ZERO = "0" * 32
 
 
 def test_any_split_order_and_redelivery_gives_the_timelines_of_the_source() -> None:
-    """24 histories of up to 105 keys: some 2,000 timelines of each table."""
+    """Eight histories of up to 105 keys: some 700 timelines of each table."""
     vault = Vault()
-    for seed in range(24):
+    for seed in range(8):
         check(vault, seed, keys=35, most=500)
 
 

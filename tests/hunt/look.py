@@ -1,0 +1,164 @@
+"""What ingestion does at a look: the product's own cycle, step by step, by peeks or on the live stream."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from typing import Any
+
+import psycopg
+
+from ingestion import lease as leases
+from ingestion import operate, source, state
+from ingestion.context import Writer
+from ingestion.cycle import catch_up, connections, waiting_tables
+from ingestion.follow import Live
+from ingestion.live import LiveStreamLost
+from ingestion.load_tables import load_tables
+from ingestion.points import Blocked
+from ingestion.tasks import _outcome
+from ingestion.writer import pack, unpack
+from lakehouse.catalog import open_catalog
+from lakehouse.errors import LakehouseError
+from tests.hunt.history import Look
+from tests.hunt.play import Stage
+
+MOST_LOADS = 6
+PLACES = (
+    "ingestion.load_changes:run_tasks", "ingestion.load_changes:unaltered", "ingestion.load_changes:publish",
+    "ingestion.load_tables:survey", "ingestion.load_tables:run_tasks", "ingestion.load_tables:publish",
+)  # fmt: skip
+WITH_TASKS = ("load_changes", "load_tables", "kept", "repair.source_side")
+LOCK_MILLISECONDS = "2000"
+
+
+def run_here(session: Any, work: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+    """`run_tasks` without Spark: the same work on the same packed items, a second less each time."""
+    outcomes = [unpack(pack(_outcome(work, pack(item)))) for item in items]
+    for outcome in outcomes:
+        if isinstance(outcome, LakehouseError):
+            raise outcome
+    return outcomes
+
+
+@contextmanager
+def tasks_here() -> Iterator[None]:
+    """Lets the tasks of ingestion run in this process."""
+    modules = [import_module(f"ingestion.{name}") for name in WITH_TASKS]
+    before = [module.run_tasks for module in modules]
+    for module in modules:
+        module.run_tasks = run_here  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for module, original in zip(modules, before, strict=True):
+            module.run_tasks = original  # type: ignore[attr-defined]
+
+
+@contextmanager
+def interrupted(act: Callable[[str], None]) -> Iterator[None]:
+    """Calls `act` before the first call of each of the places."""
+    with ExitStack() as ends:
+        for place in PLACES:
+            module_name, name = place.split(":")
+            module = import_module(module_name)
+            original, left = getattr(module, name), [place]
+
+            def wrapped(*args: Any, original: Any = original, left: list[str] = left, **named: Any) -> Any:
+                if left:
+                    act(left.pop())
+                return original(*args, **named)
+
+            setattr(module, name, wrapped)
+            ends.callback(setattr, module, name, original)
+        yield
+
+
+class Reader:
+    """The only writer of a stage's source while it is open, as a follower is.
+
+    `anew` reads tables in doubt anew as `--resnapshot` does, which costs a tenth of a repair.
+    """
+
+    def __init__(self, stage: Stage, spark: Any, *, live: bool, anew: bool) -> None:
+        self._stage, self._anew, self._ends = stage, anew, ExitStack()
+        world = stage.world
+        self._ends.callback(source.PINNED.update, lock_timeout=source.PINNED["lock_timeout"])
+        source.PINNED["lock_timeout"] = LOCK_MILLISECONDS  # a look that waits for a history's own lock waits in vain
+        if anew:  # a repair joins in Spark
+            self._ends.enter_context(tasks_here())
+        with state.connect_catalog(world.settings) as states:
+            state.ensure_state(states)
+            lease = leases.acquire(states, world.source.name, world.settings.ingestion.lease_seconds, "follow")
+        assert lease is not None
+        self._ends.enter_context(leases.kept_alive(world.settings, lease))
+        catalog = open_catalog(world.settings)
+        self._ends.callback(catalog.close)
+        self.writer = Writer(world.settings, catalog, spark, lease, world.source)
+        self._connection, self._states = self._ends.enter_context(connections(self.writer))
+        self._live = Live(self.writer) if live else None
+
+    def look(self, kind: Look, inside: Callable[[str], bool]) -> None:
+        """Raises whatever ingestion raises; `inside` may do something at a place, and says whether it did."""
+        done: list[bool] = []
+        with interrupted(lambda place: done.append(inside(place))):
+            self._look(kind)
+        if any(done):
+            self._look(kind)
+
+    def _look(self, kind: Look) -> None:
+        if kind == "full":
+            self._stage.end_transactions(only_locking=False)
+            self._full()
+            return
+        self._stage.end_transactions(only_locking=True)
+        try:
+            self._catch()
+        except (psycopg.errors.LockNotAvailable, Blocked):
+            self._stage.end_transactions(only_locking=False)
+            self._catch()
+
+    def _catch(self, until: int | None = None) -> None:
+        stream = self._live.stream if self._live else None
+        try:
+            catch_up(self.writer, self._connection, self._states, until, stream)
+        except LiveStreamLost:
+            assert self._live is not None
+            self._live.close()
+            catch_up(self.writer, self._connection, self._states, until)
+        if self._live:
+            self._live.open_if_near(self._connection, self._states)
+
+    def _full(self) -> None:
+        self._catch()
+        for _ in range(MOST_LOADS):
+            wanted = waiting_tables(self.writer, self._connection, self._states)
+            if not wanted:
+                return
+            for table in wanted if self._anew else ():
+                if self.positions()[table.name].state == "stale":
+                    operate.read_anew(self.writer.settings, table)
+
+            def reach(lsn: int) -> dict[str, dict[str, int]]:
+                self._catch(lsn)
+                return {}
+
+            load_tables(self.writer, self._connection, self._states, wanted, reach)
+            self._catch()
+        names = ", ".join(f"{table.name} ({self.positions()[table.name].reason})" for table in wanted)
+        raise LakehouseError(f"still to be loaded after {MOST_LOADS} loads without a change of the source: {names}")
+
+    def positions(self) -> dict[str, state.Position]:
+        """Where each table stands."""
+        return state.read_positions(self._states, self.writer.name)
+
+    def stream(self) -> state.Stream:
+        """How far the source was read."""
+        stream = state.read_stream(self._states, self.writer.name)
+        assert stream is not None
+        return stream
+
+    def close(self) -> None:
+        """Lets the source go."""
+        if self._live:
+            self._live.close()
+        self._ends.close()

@@ -1,0 +1,313 @@
+"""A table that fails in parsed or in the vault fails alone, in a run by hand and in those of the sensors."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.policies import RawPolicy
+from lakehouse.settings import Settings
+from tests.readers import BIN, Declared, Project, declared_as_is, project_of
+from tests.world import World, make_world
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(3000)]
+
+TABLES = ("good", "named", "valued", "unmatched", "unsound")
+DDL = "CREATE TABLE {0} (id int PRIMARY KEY, v numeric(20,2)); INSERT INTO {0} VALUES (1, 1), (2, 2)"
+Rows = list[tuple[Any, ...]]
+Load = Callable[["Shop"], tuple[bool, str]]
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A source with a hub, a satellite and a current view of each table, and three marts."""
+
+    project: Project
+    tables: tuple[str, ...]
+
+    @property
+    def world(self) -> World:
+        """The source's database."""
+        return self.project.world
+
+    @property
+    def name(self) -> str:
+        """The source."""
+        return self.project.name
+
+    @property
+    def models(self) -> Path:
+        """The project's models."""
+        return self.project.settings.dbt_project_dir / "models"
+
+    def call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """A command that sees the source and the project."""
+        prefix, settings = f"LAKEHOUSE_SOURCES__{self.name.upper()}__", self.project.settings
+        environment = {
+            **os.environ,
+            "LAKEHOUSE_PROJECT_DIR": str(settings.project_dir),
+            "DAGSTER_HOME": str(settings.dagster_home),
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+            f"{prefix}URL": settings.sources[self.name].url.get_secret_value(),
+            f"{prefix}OWNER_URL": self.world.owner_url,
+        }
+        return subprocess.run(
+            command, env=environment, cwd=settings.project_dir, capture_output=True, text=True, timeout=900
+        )
+
+    def follow(self) -> None:
+        """What a follower does: raw is up to date."""
+        done = self.call(str(BIN / "lakehouse"), "ingest", self.name, "--once")
+        assert done.returncode == 0, done.stderr
+
+    def tick(self, sensor: str, pause_seconds: float = 3600) -> dict[str, Any]:
+        """One tick of a sensor, with the run it asks for; what has failed rests for so long."""
+        done = self.call(sys.executable, "-m", "tests.sensor_driver", sensor, str(pause_seconds))
+        found = [line for line in done.stdout.splitlines() if line.startswith("OUTCOME ")]
+        assert found, done.stdout[-3000:] + done.stderr[-3000:]
+        return dict(json.loads(found[0].removeprefix("OUTCOME ")))
+
+    def declare(self, breaking: bool, digits: int = 4, without_models: str | None = None) -> None:
+        """Declares the tables and writes their models, right or so that they fail; of one table none.
+
+        `digits` is how many `valued` is declared to have, less than its column has.
+        """
+        declared = {}
+        for table in self.tables:
+            as_is = declared_as_is(self.world, table)
+            columns = dict(as_is.columns)
+            if table == "valued":
+                columns["v"] = f"numeric({digits},2)"
+            if not breaking:
+                columns.pop("_valid_from", None)
+            hub = f"{self.name}_{table}"
+            ignored = [name for name in columns if name == "_valid_from"]
+            vault = {"hub": hub, "satellites": {f"{hub}_details": ["v"]}, "ignored": ignored}
+            declared[table] = Declared(columns, as_is.raw, None if table == without_models else vault)
+        for wrapped in (self.parsed("unmatched"), self.hub("unsound")):
+            wrapped.unlink(missing_ok=True)
+        self.project.declare(declared)
+        for model in self.models.glob(f"*/{self.name}/*__{without_models}.*"):
+            model.unlink()
+        if breaking:
+            raw = f"{{{{ source('{self.name}', 'unmatched') }}}}"
+            _wrap(self.parsed("unmatched"), f"where id not in (select max(id) from {raw})")
+            _wrap(self.hub("unsound"), "cross join (values 1, 2)")
+
+    def parsed(self, table: str) -> Path:
+        """The model of a parsed table."""
+        return self.models / f"parsed/{self.name}/parsed_{self.name}__{table}.sql"
+
+    def hub(self, table: str) -> Path:
+        """The model of a hub."""
+        return self.models / f"vault/{self.name}/hub_{self.name}_{table}.sql"
+
+    def write_marts(self) -> None:
+        """One of a table that fails, one of a table that does not, and one of both."""
+        folder = self.models / "marts" / self.name
+        folder.mkdir(parents=True)
+        for mart, tables in (("good", ("good",)), ("valued", ("valued",)), ("both", ("good", "valued"))):
+            reads = [f"select id, v from {{{{ ref('current_{self.name}__{table}') }}}}" for table in tables]
+            (folder / f"mart_{self.name}_{mart}.sql").write_text(" union all ".join(reads) + "\n")
+
+    def add_rows(self, *tables: str) -> None:
+        """Two more rows for each."""
+        self.world.sql(
+            *(
+                f"INSERT INTO {table} SELECT top + n, n FROM (SELECT max(id) AS top FROM {table}) t,"
+                " generate_series(1, 2) AS n"
+                for table in tables
+            )
+        )
+
+    def break_all(self, digits: int) -> None:
+        """A name that parsed keeps, a value that does not fit, a row that parsed loses, a key that a hub has twice."""
+        self.add_rows(*self.tables)
+        self.world.sql(
+            "ALTER TABLE named ADD IF NOT EXISTS _valid_from text", f"UPDATE valued SET v = 1e{digits} WHERE id = 2"
+        )
+        self.declare(breaking=True, digits=digits)
+
+    def mend_all(self, digits: int) -> None:
+        """Everything as it should be; what wrong models have made is dropped."""
+        self.declare(breaking=False, digits=digits)
+        for made in (f"parsed.parsed_{self.name}__unmatched", f"vault.hub_{self.name}_unsound"):
+            self.project.rows(f"DROP TABLE IF EXISTS {made}")
+
+    def source(self, table: str) -> Rows:
+        """The oracle."""
+        return [(row[0], str(row[1])) for row in self.world.rows(f"SELECT id, v FROM {table} ORDER BY id")]
+
+    def lake(self, relation: str) -> Rows | None:
+        """Rows of a relation of the lake; None where it is not there."""
+        schema, name = relation.split(".")
+        there = f"SELECT 1 FROM information_schema.tables WHERE table_schema = '{schema}' AND table_name = '{name}'"
+        if not self.project.rows(there):
+            return None
+        return [(row[0], str(row[1])) for row in self.project.rows(f"SELECT id, v FROM {relation} ORDER BY id, v")]
+
+    def current(self, table: str) -> Rows | None:
+        """The current view of a table."""
+        return self.lake(f"parsed.current_{self.name}__{table}")
+
+    def mart(self, name: str) -> Rows | None:
+        """A mart."""
+        return self.lake(f"marts.mart_{self.name}_{name}")
+
+
+def _wrap(model: Path, rest: str) -> None:
+    model.write_text(f"select * from (\n{model.read_text()}\n) {rest}\n")
+
+
+def by_hand(shop: Shop) -> tuple[bool, str]:
+    """`lakehouse run load_… build_marts`."""
+    done = shop.call(str(BIN / "lakehouse"), "run", f"load_{shop.name}", "build_marts")
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+def by_sensors(shop: Shop) -> tuple[bool, str]:
+    """What the daemon does, of everything that is due."""
+    shop.follow()
+    load, marts = shop.tick(f"new_data_{shop.name}", 0), shop.tick("new_data_marts", 0)
+    return load["success"] and marts.get("success", True), json.dumps([load, marts], indent=1)
+
+
+@pytest.fixture
+def shop(settings: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
+    """A source of two tables, or of those that the test asks for."""
+    tables = getattr(request, "param", ("good", "valued"))
+    policies = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in tables}
+    ddl = ";".join(DDL.format(name) for name in tables)
+    with project_of(make_world(settings, ddl, policies), tmp_path) as project:
+        yield Shop(project, tables)
+
+
+def assert_all_loaded(shop: Shop, said: str) -> None:
+    for table in shop.tables:
+        assert shop.current(table) == shop.source(table), f"{table}: {said}"
+    assert shop.mart("good") == shop.source("good"), said
+    assert shop.mart("both") == sorted([*shop.source("good"), *shop.source("valued")]), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("load", [by_hand, by_sensors])
+@pytest.mark.parametrize("shop", [TABLES], indirect=True)
+def test_whatever_fails_of_a_table_the_others_and_their_marts_are_loaded(shop: Shop, load: Load) -> None:
+    """In the first load of a source and in a later one: a name, a value, a check of parsed, a check of a hub."""
+    shop.break_all(4)
+    shop.write_marts()
+    succeeded, said = load(shop)
+    assert not succeeded
+    for table in ("good", "unsound"):  # of the last one the hub alone has failed
+        assert shop.current(table) == shop.source(table), said
+    for table in ("named", "valued", "unmatched"):
+        assert shop.current(table) is None, said
+    assert shop.mart("good") == shop.source("good"), said
+    assert shop.mart("both") is None and shop.mart("valued") is None, said
+
+    shop.mend_all(8)
+    succeeded, said = load(shop)
+    assert succeeded, said
+    assert_all_loaded(shop, said)
+
+    before = {table: shop.source(table) for table in ("named", "valued")}
+    both = shop.mart("both")
+    shop.break_all(8)
+    succeeded, said = load(shop)
+    assert not succeeded
+    for table in ("good", "unsound"):
+        assert shop.current(table) == shop.source(table), said
+    for table, rows in before.items():
+        assert shop.current(table) == rows, said
+    assert shop.mart("good") == shop.source("good") and shop.mart("both") == both, said
+
+
+@pytest.mark.slow
+def test_while_a_table_rests_the_sensors_load_the_others_and_it_comes_in_its_turn(shop: Shop) -> None:
+    shop.declare(breaking=False)
+    shop.write_marts()
+    sensor = f"new_data_{shop.name}"
+    assert shop.tick(sensor)["success"] and shop.tick("new_data_marts", 0)["success"]
+    assert_all_loaded(shop, "")
+    both = shop.mart("both")
+
+    shop.add_rows("good")
+    shop.world.sql("UPDATE valued SET v = 1e4 WHERE id = 2")
+    shop.follow()
+    failed = shop.tick(sensor)
+    parsed = f"parsed.parsed_{shop.name}__valued"
+    assert not failed["success"] and parsed in failed["failed"], failed
+    assert f"parsed.current_{shop.name}__good" in failed["materialized"] and parsed not in failed["materialized"]
+    assert shop.current("good") == shop.source("good")
+    marts = shop.tick("new_data_marts", 0)
+    assert marts["success"] and marts["materialized"] == [f"marts.mart_{shop.name}_good"], marts
+    assert shop.mart("good") == shop.source("good") and shop.mart("both") == both
+
+    skipped = shop.tick(sensor)["skipped"]
+    assert f"{parsed} has failed 1 times, next attempt in" in skipped, skipped
+    shop.add_rows("good")
+    shop.follow()
+    loaded = shop.tick(sensor)
+    assert loaded["success"] and parsed not in loaded["selected"], loaded
+    assert shop.current("good") == shop.source("good")
+
+    shop.declare(breaking=False, digits=8)
+    mended = shop.tick(sensor, 0)
+    assert mended["success"] and mended["why"].startswith(f"another attempt at {parsed} (failed 1 times)"), mended
+    marts = shop.tick("new_data_marts", 0)
+    assert marts["success"], marts
+    assert_all_loaded(shop, "")
+
+
+def test_a_failed_value_keeps_no_other_table_of_a_sensors_run(shop: Shop) -> None:
+    shop.world.sql("UPDATE valued SET v = 1e4 WHERE id = 2")
+    shop.declare(breaking=False)
+    failed = shop.tick(f"new_data_{shop.name}")
+    parsed = f"parsed.parsed_{shop.name}__valued"
+    assert not failed["success"] and parsed in failed["failed"] and parsed in failed["error"], failed
+    for table in shop.tables:
+        assert shop.current(table) == (None if table == "valued" else shop.source(table)), failed
+    again = shop.tick(f"new_data_{shop.name}")
+    assert f"parsed.parsed_{shop.name}__valued has failed 1 times" in again["skipped"], again
+
+
+@pytest.mark.slow
+def test_a_backfill_derives_the_days_of_the_other_tables(shop: Shop) -> None:
+    """What is new is loaded before the days: a table that failed there ended the whole run."""
+    shop.world.sql("UPDATE valued SET v = 1e4 WHERE id = 2")
+    shop.declare(breaking=False)
+    today = datetime.now(UTC).date().isoformat()
+    done = shop.call(str(BIN / "lakehouse"), "run", f"load_{shop.name}", "--partition", today)
+    assert done.returncode != 0 and f"parsed.parsed_{shop.name}__valued" in done.stderr, done.stderr
+    assert f"parsed.current_{shop.name}__good" not in done.stderr
+    for table in shop.tables:
+        assert shop.current(table) == (None if table == "valued" else shop.source(table)), done.stdout
+
+
+def test_marts_of_tables_that_were_never_loaded_are_left_out(shop: Shop) -> None:
+    """In a project that had none of the samples' tables `build_marts` failed."""
+    shop.declare(breaking=False)
+    no_marts = shop.call(str(BIN / "lakehouse"), "run", "build_marts")
+    assert no_marts.returncode == 0 and "nothing to build: the project has no marts" in no_marts.stdout, no_marts
+    shop.write_marts()
+    done = shop.call(str(BIN / "lakehouse"), "run", "build_marts")
+    assert done.returncode == 0, done.stderr
+    assert f"parsed.parsed_{shop.name}__valued was never loaded" in done.stdout
+    assert shop.mart("valued") is None
+
+
+@pytest.mark.slow
+def test_a_load_says_which_table_no_model_reads(shop: Shop) -> None:
+    shop.declare(breaking=False, without_models="valued")
+    done = shop.call(str(BIN / "lakehouse"), "run", f"load_{shop.name}")
+    assert done.returncode == 0, done.stderr
+    told = f"check read_by_a_model of raw_{shop.name}.valued: WARN: no model reads {shop.name}.valued"
+    assert done.stdout.count(told) == 1, done.stdout
+    assert shop.current("good") == shop.source("good")

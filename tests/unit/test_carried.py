@@ -1,0 +1,79 @@
+"""Partitions whose rows come as another relation's: how the stream shows them, and what they make doubtful."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pgoutput_encode import begin, commit, insert, relation, truncate
+from test_planning import FACTS, looks, position, resumed
+
+from ingestion.describe import Leaf
+from ingestion.lanes import Kept
+from ingestion.partitions import carried_doubt, partitions_of
+from ingestion.pgoutput import Decoder, Relation
+from ingestion.pgoutput.carried import carried_partitions
+from ingestion.pgoutput.model import RelationColumn
+from ingestion.planning import conclude, plan_course
+from ingestion.rows import TableTarget
+
+ID, V = RelationColumn("id", 23, -1, True), RelationColumn("v", 23, -1, False)
+LEAF = Relation(2, "public", "leaf", "d", (ID, V))
+BY_V = Relation(2, "public", "leaf", "i", (replace(ID, is_key=False), replace(V, is_key=True)))
+COLUMNS = (("id", True),)
+TYPE = b"Y" + (99999).to_bytes(4, "big") + b"public\0mood\0"
+ROOT, PART = relation(1, COLUMNS, name="root"), relation(2, COLUMNS, name="leaf")
+
+
+def target(*, oid: int = 1, leaf: int | None = None, updates: bool = True) -> TableTarget:
+    facts = replace(FACTS, oid=oid, leaves=(Leaf(leaf, "public.leaf", 2, 0),) if leaf else ())
+    return TableTarget(
+        "shop", "orders", "", facts.columns, (facts,), frozenset(), {}, ("id",), "error", 0, 1, datetime.now(UTC),
+        updates=updates,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("messages", "found"),
+    [
+        ((ROOT, PART, insert(1, ["1"])), True),
+        ((TYPE, ROOT, TYPE, TYPE, PART, insert(1, ["1"])), True),
+        ((ROOT, PART, truncate(1, 2)), False),
+        ((ROOT, insert(1, ["1"]), PART, insert(2, ["1"])), False),
+    ],
+)
+def test_a_partition_is_described_between_its_root_and_its_first_row(messages: tuple[bytes, ...], found: bool) -> None:
+    stream = [begin(100), *messages, commit(100)]
+    for cut in range(len(stream)):
+        decoder = Decoder(1)
+        for piece in (stream[:cut], stream[cut:]):
+            decoder.feed(pa.array(piece, pa.binary()))
+        assert {(root, leaf.oid) for root, leaf in decoder.carried} == ({(1, 2)} if found else set())
+
+
+def test_what_is_described_ahead_of_a_transaction_is_nobodys_partition() -> None:
+    decoder = Decoder(1)
+    decoder.feed(pa.array([ROOT, PART, begin(100), insert(1, ["1"]), commit(100)], pa.binary()))
+    assert not decoder.carried
+    assert carried_partitions((), np.frombuffer(b"RR", np.uint8), [(0, LEAF), (1, BY_V)])[1] == (LEAF, BY_V)
+
+
+def test_rows_that_came_as_another_tables_are_a_doubt() -> None:
+    assert "those of another table" in str(carried_doubt(target(oid=2), {(1, LEAF)}))
+    assert "those of another table" in str(carried_doubt(target(oid=7, leaf=2), {(1, LEAF)}))
+    assert carried_doubt(target(leaf=2), {(1, LEAF)}) is None
+    assert carried_doubt(target(oid=7), {(1, LEAF)}) is None
+    assert partitions_of(target(), {(1, LEAF), (3, LEAF)}) == {2}
+
+
+def test_a_partition_whose_changes_do_not_tell_the_key_is_a_doubt() -> None:
+    assert "without the declared key" in str(carried_doubt(target(leaf=2), {(1, BY_V)}))
+    assert carried_doubt(target(leaf=2), {(1, replace(BY_V, replica_identity="f"))}) is None
+    assert carried_doubt(target(leaf=2, updates=False), {(1, BY_V)}) is None
+
+
+def test_a_doubt_of_a_parked_table_leads_to_a_repair_once_it_resumes() -> None:
+    parked = conclude(plan_course(position("streaming"), looks(problem="no SELECT right")), Kept(stale="carried"), 200)
+    assert (parked.position.state, parked.position.doubt) == ("parked", "carried")
+    assert resumed(parked).position.state == "stale"

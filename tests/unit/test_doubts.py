@@ -1,0 +1,134 @@
+"""What makes a table doubtful, by facts before and now and by what the stream tells; and what does not."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from test_planning import FACTS, column, looks, position, resumed
+
+from ingestion.columns.streamed import CannotTell, columns_of
+from ingestion.describe import Leaf, facts_from_json
+from ingestion.evolve import Truncates, doubt
+from ingestion.lanes import Kept
+from ingestion.pgoutput import Relation
+from ingestion.pgoutput.model import RelationColumn
+from ingestion.planning import conclude, plan_course
+
+OLDER = "edges", "attribute_rows"
+
+
+def test_descriptions_of_an_earlier_version_are_read_and_bring_no_doubt_of_what_they_did_not_know() -> None:
+    root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0, has_rows=False),))
+    stored = {name: value for name, value in root.to_json().items() if name not in OLDER}
+    kept = facts_from_json(json.loads(json.dumps(stored)))
+    assert kept == root
+    assert facts_from_json(json.loads(json.dumps({**stored, "attributes": "a digest of them"}))) == root
+    assert doubt(kept, replace(root, edges=((2, 700),), attribute_rows=((1, 1), (2, 2)))) is None
+    now = replace(root, edges=((2, 700),), attribute_rows=((1, 700), (2, 701)))
+    assert facts_from_json(json.loads(json.dumps(now.to_json()))) == now
+
+
+@pytest.mark.parametrize(
+    ("truncates", "now", "in_doubt"),
+    [
+        (Truncates(), {"filenode": 9}, True),
+        (Truncates(frozenset({800}), frozenset({800})), {"filenode": 9}, False),
+        (Truncates(frozenset({801})), {"filenode": 9}, True),
+        (Truncates(frozenset({800})), {"filenode": 9, "attribute_rows": ((1, 800),)}, True),
+        (Truncates(frozenset({800})), {"filenode": 9, "attribute_rows": ((1, 700), (2, 800))}, True),
+        (Truncates(frozenset({800})), {"filenode": 9, "member": 0}, True),
+    ],
+)
+def test_a_truncate_explains_a_new_file_only_where_nothing_else_was_altered(
+    truncates: Truncates, now: dict[str, Any], in_doubt: bool
+) -> None:
+    before = replace(FACTS, attribute_rows=((1, 700),), member=now.get("member", 77))
+    after = replace(before, changed_by=800, **now)
+    assert (doubt(before, after, truncates) is not None) == in_doubt
+    assert doubt(replace(before, attribute_rows=None), after, truncates) is not None, "an earlier version's"
+
+
+@pytest.mark.parametrize(
+    ("truncates", "leaf", "in_doubt"),
+    [
+        (Truncates(frozenset({800})), Leaf(2, "public.a", 9, 800, has_rows=False), False),
+        (Truncates(frozenset({800})), Leaf(2, "public.a", 9, 800, has_rows=True), True),
+        (Truncates(frozenset({800}), frozenset({800})), Leaf(2, "public.a", 9, 800, has_rows=False), True),
+        (Truncates(), Leaf(2, "public.a", 9, 800, has_rows=False), True),
+    ],
+)
+def test_a_truncate_of_the_root_explains_a_partition_that_stayed_empty(
+    truncates: Truncates, leaf: Leaf, in_doubt: bool
+) -> None:
+    before = replace(FACTS, relkind="p", filenode=None, leaves=(Leaf(2, "public.a", 2, 0),))
+    assert (doubt(before, replace(before, leaves=(leaf,)), truncates) is not None) == in_doubt
+
+
+def test_a_partition_that_was_attached_again_is_a_doubt() -> None:
+    before = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),), edges=((2, 700), (3, 700)))
+    assert doubt(before, replace(before, edges=((2, 700), (3, 700)))) is None
+    assert "public.a was detached" in str(doubt(before, replace(before, edges=((2, 900), (3, 700)))))
+    assert "detached for a while" in str(doubt(before, replace(before, edges=((2, 700), (3, 900)))))
+
+
+def test_columns_that_bore_each_others_names_are_known_by_their_order() -> None:
+    facts = replace(FACTS, columns=(column("id", 1), column("a", 2), column("b", 4)), hidden=((3, "secret"),))
+
+    def streamed(*names: str) -> Relation:
+        return Relation(FACTS.oid, "public", "t", "d", tuple(RelationColumn(name, 23, -1, False) for name in names))
+
+    excluded = frozenset({"secret"})
+    assert columns_of((facts,), streamed("id", "a", "secret", "b"), excluded) == facts.columns
+    assert columns_of((facts,), streamed("id", "a", "b"), excluded) == facts.columns
+    for names in (("id", "b", "secret", "a"), ("id", "secret", "a", "b"), ("a", "id", "secret", "b")):
+        with pytest.raises(CannotTell, match="each other's names"):
+            columns_of((facts,), streamed(*names), excluded)
+
+
+def test_rows_of_a_partition_that_nobody_has_seen_are_a_doubt_also_while_records_wait() -> None:
+    root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),))
+    passed = Kept(partitions=frozenset({2, 3}))
+    course = conclude(plan_course(position("streaming", root), looks(root)), passed, 200)
+    assert "a partition came" in str(course.position.reason)
+    known = conclude(plan_course(position("streaming", root), looks(root)), Kept(partitions=frozenset({2})), 200)
+    assert known.position.state == "streaming"
+    paused = conclude(plan_course(position("paused", root), looks(root)), passed, 200)
+    assert "a partition came" in str(resumed(paused).position.reason)
+
+
+def test_a_generated_column_that_is_published_all_the_same_does_not_land() -> None:
+    facts = replace(FACTS, columns=(column("id", 1),), hidden=((2, "doubled"),))
+    columns = tuple(RelationColumn(name, 23, -1, False) for name in ("id", "doubled"))
+    assert columns_of((facts,), Relation(FACTS.oid, "public", "t", "d", columns), frozenset()) == facts.columns
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "in_doubt"),
+    [
+        (((1, 700), (2, 700)), (1, 2), False),
+        (((1, 700), (2, 900)), (1, 2), False),
+        (((1, 700), (2, 700), (3, 900)), (1, 2, 3), False),
+        (((1, 700), (2, 900)), (1,), False),
+        (((1, 700), (2, 700), (3, 900)), (1, 2), True),
+        (((1, 700), (2, 900), (3, 900)), (1, 3), True),
+        (((1, 700), (2, 900), (3, 900)), (1, 2, 3), True),
+        (((1, 900), (2, 900)), (1,), True),
+    ],
+)
+def test_a_name_is_doubtful_where_columns_came_or_went_and_others_were_altered(
+    rows: tuple[tuple[int, int], ...], columns: tuple[int, ...], in_doubt: bool
+) -> None:
+    before = replace(FACTS, columns=(column("c1", 1), column("c2", 2)), attribute_rows=((1, 700), (2, 700)))
+    now = replace(before, columns=tuple(column(f"c{n}", n) for n in columns), attribute_rows=rows)
+    assert (doubt(before, now) is not None) == in_doubt
+
+
+@pytest.mark.parametrize("names", [("id", "b"), ("id", "a", "y")])
+def test_rows_of_columns_that_the_table_never_had_together_are_not_landed(names: tuple[str, ...]) -> None:
+    columns = {"id": column("id", 1), "a": column("a", 2), "b": column("b", 3)}
+    before = replace(FACTS, columns=tuple(columns.values()))
+    now = replace(before, columns=(columns["id"], columns["a"], column("x", 4), column("y", 5)))
+    relation = Relation(FACTS.oid, "public", "t", "d", tuple(RelationColumn(n, 23, -1, n == "id") for n in names))
+    with pytest.raises(CannotTell, match="bore another one's name"):
+        columns_of((before, now), relation, frozenset())

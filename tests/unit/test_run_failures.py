@@ -1,0 +1,266 @@
+"""What a person is told of a failed run, and which further jobs of the same command are skipped."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster._core.utils import make_new_run_id
+
+from orchestration import tags
+from orchestration.history import read_history
+from orchestration.part import Part, part_without, waiting_for_others
+from orchestration.runs.confirmed import confirmed
+from orchestration.runs.failures import dbt_failure, failed_tables, said
+from orchestration.runs.held import Held, State, pack
+from orchestration.runs.order import why_skipped
+
+MANIFEST: dict[str, Any] = {
+    "sources": {"source.l.raw_shop.sales": {"schema": "raw_shop", "name": "sales"}},
+    "nodes": {
+        "model.l.hub": {"schema": "vault", "alias": "hub_sale", "original_file_path": "models/vault/hub_sale.sql"},
+        "test.l.sound": {
+            "name": "raw_log_is_sound_shop_sales", "test_metadata": {"name": "raw_log_is_sound"},
+            "depends_on": {"nodes": ["source.l.raw_shop.sales"]},
+        },
+        "test.l.unique": {
+            "name": "unique_hub", "test_metadata": {"name": "unique"}, "attached_node": "model.l.hub",
+            "column_name": "hk_sale",
+        },
+    },
+}  # fmt: skip
+TRINO = (
+    "Database Error in model hub_sale (models/vault/hub_sale.sql)\n"
+    "  TrinoUserError(type=USER_ERROR, name=COLUMN_NOT_FOUND, message=\"line 3:8: Column 'x' cannot be resolved\","
+    " query_id=20261122_1_2_abc)\n  compiled code at target/run/hub_sale.sql"
+)
+
+
+def results(target: Path, *found: tuple[str, str, str | None, int | None]) -> None:
+    keys = ("unique_id", "status", "message", "failures")
+    target.mkdir(exist_ok=True)
+    (target / "run_results.json").write_text(json.dumps({"results": [dict(zip(keys, f, strict=True)) for f in found]}))
+
+
+def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
+    compiled = tmp_path / "compiled" / "unique_hub.sql"
+    compiled.parent.mkdir()
+    compiled.touch()
+    results(
+        tmp_path,
+        ("model.l.hub", "error", TRINO, None),
+        ("test.l.sound", "fail", "Got 1 result, configured to fail if != 0", 1),
+        ("test.l.unique", "fail", "Got 7 results, configured to fail if != 0", 7),
+        ("model.l.sat", "skipped", None, None),
+        ("model.l.ref", "success", "OK", None),
+    )
+    assert dbt_failure(tmp_path, MANIFEST, "") == "\n".join(
+        [
+            f"dbt: 3 failed, 1 skipped because of it; the whole of it is in {tmp_path}/dbt.log",
+            "  vault.hub_sale (dbt_project/models/vault/hub_sale.sql): line 3:8: Column 'x' cannot be resolved"
+            " (COLUMN_NOT_FOUND, query 20261122_1_2_abc)",
+            "  test raw_log_is_sound of raw_shop.sales found 1 row that should not be",
+            "  test unique of vault.hub_sale.hk_sale found 7 rows that should not be;"
+            f' look: lakehouse sql "$(cat {compiled})"',
+        ]
+    )
+
+
+def test_many_failures_are_counted_rather_than_listed(tmp_path: Path) -> None:
+    results(tmp_path, *((f"model.l.m{n}", "error", "no", None) for n in range(9)))
+    lines = dbt_failure(tmp_path, MANIFEST, "").splitlines()
+    assert len(lines) == 7 and lines[-1] == "  and 4 more"
+
+
+def test_a_dbt_that_came_to_no_results_is_told_in_its_own_words(tmp_path: Path) -> None:
+    told = dbt_failure(
+        tmp_path, MANIFEST, "The dbt CLI process\n\nCompilation Error in model a (a.sql)\n  no ref 'b'\n"
+    )
+    assert told.startswith("dbt failed: Compilation Error in model a (a.sql): no ref 'b'; the whole of it is in ")
+    assert said(None) == "no message" and said("Database Error in model a (a.sql)\n  gone\n") == "gone"
+
+
+def asset(key: list[str], *deps: list[str]) -> dg.AssetsDefinition:
+    @dg.asset(key=key, deps=list(deps))
+    def made() -> None: ...
+
+    return made
+
+
+@pytest.fixture(scope="module")
+def defs() -> dg.Definitions:
+    """Two loads that share a hub, marts of one and of both, and a job without tables."""
+
+    @dg.op
+    def tidy() -> None: ...
+
+    @dg.job
+    def compact() -> None:
+        tidy()
+
+    a, b = ["raw_a", "t"], ["raw_b", "t"]
+    assets = [
+        asset(a), asset(b), asset(["parsed", "a"], a), asset(["parsed", "b"], b),
+        asset(["vault", "hub"], ["parsed", "a"], ["parsed", "b"]),
+        asset(["marts", "of_a"], ["parsed", "a"]), asset(["marts", "of_marts"], ["marts", "of_a"]),
+    ]  # fmt: skip
+    loads = {name: dg.AssetSelection.assets(dg.AssetKey(raw)).downstream() for name, raw in (("a", a), ("b", b))}
+    marts = dg.AssetSelection.key_prefixes(["marts"])
+    jobs = [dg.define_asset_job(f"load_{name}", selection - marts) for name, selection in loads.items()]
+    jobs += [dg.define_asset_job(name, dg.AssetSelection.assets(["marts", name])) for name in ("of_a", "of_marts")]
+    return dg.Definitions(assets=assets, jobs=[*jobs, compact])
+
+
+@pytest.mark.parametrize(
+    ("job", "failed", "reason"),
+    [
+        ("of_a", ["load_a"], "it reads parsed.a and 1 more of load_a, which has not succeeded"),
+        ("of_a", ["load_b"], None),
+        ("of_marts", ["load_a"], "it reads parsed.a and 1 more of load_a, which has not succeeded"),
+        ("of_marts", ["load_b", "of_a"], "it reads marts.of_a of of_a, which has not succeeded"),
+        ("load_b", ["load_a"], None),
+        ("load_a", ["load_a"], None),
+        ("compact", ["load_a", "of_a"], None),
+        ("of_a", ["compact"], None),
+        ("of_a", [], None),
+    ],
+)
+def test_what_reads_the_tables_of_a_failed_job_is_skipped_and_all_else_goes_on(
+    defs: dg.Definitions, job: str, failed: list[str], reason: str | None
+) -> None:
+    jobs = {name: defs.resolve_job_def(name) for name in {job, *failed}}
+    graph = defs.resolve_asset_graph()
+    assert why_skipped(graph, jobs[job], [jobs[name] for name in failed]) == reason
+
+
+SHOP: dict[str, Any] = {
+    "sources": {"source.l.shop.sales": {}},
+    "nodes": {
+        "model.l.parsed": {
+            "schema": "parsed", "alias": "sales", "resource_type": "model",
+            "depends_on": {"nodes": ["source.l.shop.sales"]},
+        },
+        "model.l.hub": {"schema": "vault", "alias": "hub", "resource_type": "model", "depends_on": {"nodes": []}},
+        "test.l.raw": {
+            "schema": "x", "alias": "y", "resource_type": "test", "depends_on": {"nodes": ["source.l.shop.sales"]},
+        },
+        "test.l.hub": {
+            "schema": "x", "alias": "z", "resource_type": "test", "attached_node": "model.l.hub",
+            "depends_on": {"nodes": ["model.l.hub", "model.l.parsed"]},
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("failed", "tables"),
+    [
+        (["model.l.parsed"], {"parsed.sales"}),
+        (["test.l.hub"], {"vault.hub"}),
+        (["test.l.raw", "test.l.hub"], {"parsed.sales", "vault.hub"}),
+        (["operation.l.on_run_start", "model.l.parsed"], None),
+        ([], None),
+    ],
+)
+def test_what_failed_is_known_by_its_tables(tmp_path: Path, failed: list[str], tables: set[str] | None) -> None:
+    """A test stands for the table it is attached to, one of a source's for what is made from that."""
+    results(tmp_path, *((node, "error", "no", None) for node in failed), ("model.l.other", "success", "OK", None))
+    assert failed_tables(tmp_path, SHOP, ()) == tables
+
+
+def test_what_dbt_did_not_come_to_has_failed(tmp_path: Path) -> None:
+    """dbt was interrupted: it says nothing of the rest."""
+    results(tmp_path, ("model.l.parsed", "success", "OK", None))
+    assert failed_tables(tmp_path, SHOP, {"parsed.sales", "vault.hub"}) == {"vault.hub"}
+    (tmp_path / "run_results.json").unlink()
+    assert failed_tables(tmp_path, SHOP, {"parsed.sales", "vault.hub"}) is None
+
+
+def test_a_table_counts_as_materialized_once_its_checks_have_passed() -> None:
+    good, bad, unchecked, child = (dg.AssetKey([name]) for name in ("good", "bad", "unchecked", "child"))
+
+    def check(key: dg.AssetKey, name: str, passed: bool = True, warns: bool = False) -> dg.AssetCheckResult:
+        severity = dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR
+        return dg.AssetCheckResult(asset_key=key, check_name=name, passed=passed, severity=severity)
+
+    def output(key: dg.AssetKey) -> dg.Output[None]:
+        return dg.Output(None, output_name=key.path[0])
+
+    checks = [dg.AssetCheckKey(good, "a"), dg.AssetCheckKey(good, "b"), dg.AssetCheckKey(bad, "a")]
+    parents: dict[dg.AssetKey, set[dg.AssetKey]] = {good: set(), bad: set(), unchecked: set(), child: {good}}
+    events = [
+        output(good), output(unchecked), output(child), output(bad), check(good, "a", passed=False, warns=True),
+        check(bad, "a", passed=False), check(good, "b"),
+    ]  # fmt: skip
+    told = [
+        event.output_name if isinstance(event, dg.Output) else f"{event.asset_key.path[0]}'s {event.check_name}"
+        for event in confirmed(events, checks, parents, lambda event: dg.AssetKey(event.output_name))
+    ]
+    assert told == ["unchecked", "bad's a", "good", "good's a", "good's b", "child"], "no table before its parents"
+
+
+def test_where_dbt_fails_what_has_no_more_checks_to_come_is_materialized() -> None:
+    key = dg.AssetKey(["good"])
+
+    def events() -> Any:
+        yield dg.Output(None, output_name="good")
+        raise ValueError
+
+    came = []
+    with pytest.raises(ValueError):
+        for event in confirmed(events(), [dg.AssetCheckKey(key, "a")], {key: set()}, lambda event: key):
+            came.append(event)
+    assert len(came) == 1
+
+
+def ran(
+    instance: dg.DagsterInstance, job: dg.JobDefinition, held: dict[str, int], only: list[list[str]] | None = None
+) -> str:
+    """A run of the job that has ended, and which tables it left with how many failures."""
+    run_id = make_new_run_id()
+    state = State(run_id, None, {name: Held(tries, datetime.now(UTC), None) for name, tries in held.items()})
+    status = dg.DagsterRunStatus.FAILURE if held else dg.DagsterRunStatus.SUCCESS
+    selection = frozenset(map(dg.AssetKey, only)) if only else None
+    instance.add_run(
+        dg.DagsterRun(job.name, run_id, status=status, tags={tags.HELD: pack(state)}, asset_selection=selection)
+    )
+    return run_id
+
+
+def test_marts_wait_for_what_another_job_holds_back_and_loads_for_nothing(defs: dg.Definitions) -> None:
+    repository = defs.get_repository_def()
+    load_a, of_a, load_b = (repository.get_job(name) for name in ("load_a", "of_a", "load_b"))
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert waiting_for_others(instance, repository, of_a) == {}
+        ran(instance, load_a, {"vault.hub": 1})
+        assert waiting_for_others(instance, repository, of_a) == {}, "it does not read the hub"
+        ran(instance, load_a, {"parsed.a": 2})
+        why = "parsed.a has failed 2 times in load_a"
+        assert waiting_for_others(instance, repository, of_a) == {"marts.of_a": why}
+        assert waiting_for_others(instance, repository, load_b) == {}
+        ran(instance, load_a, {})
+        assert waiting_for_others(instance, repository, of_a) == {}
+
+
+def test_a_run_is_a_load_if_it_held_back_what_it_left_out(defs: dg.Definitions) -> None:
+    """Also of tables that are no part of the job any more: they are not waited for."""
+    job = defs.get_repository_def().get_job("load_a")
+    with dg.DagsterInstance.ephemeral() as instance:
+        without_hub = [["raw_a", "t"], ["parsed", "a"]]
+        ran(instance, job, {"vault.gone": 1}, without_hub)
+        assert read_history(instance, "load_a", job).last_load is None
+        held_back = ran(instance, job, {"vault.hub": 1, "vault.gone": 1}, without_hub)
+        load = read_history(instance, "load_a", job).last_load
+        assert load is not None and load.run_id == held_back and set(load.left.tables) == {"vault.hub"}
+        copied = {tags.HELD: pack(load.left)}
+        instance.add_run(dg.DagsterRun("load_a", make_new_run_id(), status=dg.DagsterRunStatus.FAILURE, tags=copied))
+        history = read_history(instance, "load_a", job)
+        assert history.last_load == load and len(history.failures) == 1, "a run that is repeated has loaded nothing yet"
+
+
+def test_a_part_of_a_job_has_the_checks_of_its_tables_alone(defs: dg.Definitions) -> None:
+    job = defs.get_repository_def().get_job("load_a")
+    assert part_without(job, ()) == Part()
+    assert part_without(job, {"vault.hub"}).assets == (dg.AssetKey(["parsed", "a"]), dg.AssetKey(["raw_a", "t"]))

@@ -1,0 +1,146 @@
+"""A home whose clusters another major version of Postgres has written: told before anything is started, and moved."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+from stack import moving
+from stack.accounts import Placement, place
+from stack.config import stack_settings
+from stack.control import up
+from stack.majors import OldCluster, finish_move, major_of, moved, old_clusters
+from stack.moving import move, move_clusters
+from tests.clusters import former_cluster, former_programs, one_port
+
+FORMER, PASSWORD = "16", "super-1a2b"
+LIFE = (
+    "CREATE ROLE app LOGIN PASSWORD 'app-1'",
+    "CREATE DATABASE shop OWNER app",
+    "ALTER DATABASE shop SET search_path = public",
+)
+SHOP = (
+    "CREATE TABLE orders (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, note text, body jsonb)",
+    "INSERT INTO orders (note, body) SELECT 'CREATE ROLE postgres;', '{\"n\": 1}' FROM generate_series(1, 500)",
+    "CREATE TYPE mood AS ENUM ('sad', 'glad')",
+    "CREATE TABLE parts (id int, state mood) PARTITION BY RANGE (id)",
+    "CREATE TABLE part PARTITION OF parts FOR VALUES FROM (0) TO (10)",
+    "INSERT INTO parts VALUES (1, 'glad')",
+    "CREATE PUBLICATION lakehouse FOR TABLE orders",
+    "SELECT lo_from_bytea(4711, 'large')",
+)
+
+
+@pytest.fixture
+def where(monkeypatch: pytest.MonkeyPatch) -> Iterator[Placement]:
+    """A home that whoever runs Postgres may enter, as pytest's own folders are not."""
+    with tempfile.TemporaryDirectory(prefix="lakehouse-test-") as folder:
+        home = Path(folder)
+        home.chmod(0o711)
+        monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(home / "system"))
+        monkeypatch.setenv("LAKEHOUSE_HOME", str(home))
+        monkeypatch.chdir(home)
+        yield place(home, home / "system")
+
+
+@pytest.fixture
+def old(where: Placement) -> OldCluster:
+    """What a release with Postgres 16 would have left."""
+    data = former_cluster(where, "catalog", PASSWORD)
+    credentials = where.data.parent / "run" / "credentials.json"
+    credentials.parent.mkdir()
+    credentials.write_text(json.dumps({"catalog_superuser": PASSWORD}))
+    with moving._serving(data, former_programs(where), port := one_port()):
+        for database, statements in (("postgres", LIFE), ("shop", SHOP)):
+            with moving._connect(port, PASSWORD, database) as connection:
+                for statement in statements:
+                    connection.execute(statement)
+        with moving._connect(port, PASSWORD, "shop") as connection:
+            connection.execute("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')")
+    [found] = old_clusters(where)
+    return found
+
+
+@contextmanager
+def serving(data: Path, where: Placement) -> Iterator[int]:
+    with moving._serving(data, where, port := one_port()):
+        yield port
+
+
+def asked(data: Path, where: Placement, query: str, database: str = "shop") -> list[tuple[Any, ...]]:
+    with serving(data, where) as port, moving._connect(port, PASSWORD, database) as connection:
+        return connection.execute(query).fetchall()
+
+
+def test_up_says_what_is_wrong_and_what_to_do_before_anything_is_started(
+    where: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Postgres ended with `database files are incompatible with server`, in its log."""
+    (where.data / "catalog").mkdir()
+    (where.data / "catalog" / "PG_VERSION").write_text("16\n")
+    started: list[str] = []
+    with pytest.raises(LakehouseError, match=r"catalog: its data is of Postgres 16.* brings Postgres 18") as told:
+        up(load_settings(), report=lambda server, what, seconds: started.append(server))
+    assert "`lakehouse upgrade`" in str(told.value) and "\n" not in str(told.value) and not started
+
+
+def test_a_cluster_is_moved_with_every_role_row_and_setting_and_the_old_one_is_kept(
+    where: Placement, old: OldCluster
+) -> None:
+    assert move_clusters(load_settings(), lambda step: None) == (old,)
+    assert (major_of(old.data), major_of(moving.aside(old)), old_clusters(where)) == (old.wanted, FORMER, ())
+    with serving(old.data, where) as port:
+        with moving._connect(port, PASSWORD, "shop") as shop:
+            facts = shop.execute(
+                "SELECT (SELECT count(*) FROM orders WHERE note = 'CREATE ROLE postgres;' AND body = '{\"n\": 1}'),"
+                " (SELECT state::text FROM parts), (SELECT pubname FROM pg_publication_tables),"
+                " current_setting('search_path'), current_setting('wal_level'), lo_get(4711)"
+            ).fetchone()
+            assert facts == (500, "glad", "lakehouse", "public", "logical", b"large")
+            [(next_id,)] = shop.execute("INSERT INTO orders (note) VALUES ('x') RETURNING id").fetchall()
+            assert next_id == 501
+            assert shop.execute("SELECT * FROM pg_replication_slots").fetchall() == [], "a slot does not go along"
+        psycopg.connect(f"postgresql://app:app-1@127.0.0.1:{port}/shop").close()
+
+
+def test_a_move_that_lost_a_row_leaves_everything_as_it_was(
+    where: Placement, old: OldCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever loses it: here the script is cut by one row on its way."""
+    whole = moving._without_superuser
+    cut = iter([True])
+
+    def lossy(script: Iterator[bytes]) -> Iterator[bytes]:
+        return (line for line in whole(script) if not (line.startswith(b"7\tCREATE ROLE") and next(cut, False)))
+
+    monkeypatch.setattr(moving, "_without_superuser", lossy)
+    with pytest.raises(LakehouseError, match=r"not everything arrived \(shop: public\.orders\).*as it was"):
+        move(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+    assert major_of(old.data) == FORMER and not moving.aside(old).exists()
+    monkeypatch.setattr(moving, "_without_superuser", whole)
+    move(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+    assert asked(old.data, where, "SELECT count(*) FROM orders") == [(500,)]
+
+
+def test_a_move_that_was_killed_between_its_renames_is_finished_by_the_next_start(tmp_path: Path) -> None:
+    """An empty cluster would have been made in the place."""
+    data = tmp_path / "catalog"
+    moved(data).mkdir()
+    (moved(data) / "PG_VERSION").write_text("18\n")
+    finish_move(data)
+    assert major_of(data) == "18" and not moved(data).exists()
+    moved(data).mkdir()
+    finish_move(data)
+    assert moved(data).exists(), "a cluster that is there is not replaced"
+
+
+def test_programs_that_nobody_has_are_named_with_the_package_that_has_them() -> None:
+    with pytest.raises(LakehouseError, match=r"Postgres 9.*install Debian's postgresql-9, then run this again"):
+        moving.programs_for("9")

@@ -1,0 +1,163 @@
+"""`lakehouse upgrade` without a stack: Dagster's storage, who is in the way, what is said."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from sqlalchemy import create_engine
+from typer.testing import CliRunner
+
+from backup.dump import dump_catalog, load_catalog
+from cli.dev import alone
+from cli.main import _root
+from cli.upgrade import upgrade
+from ingestion import lease as leases
+from lakehouse.errors import LakehouseError
+from lakehouse.migrations import ensure_state, known_steps, pending, stamp
+from lakehouse.settings import Settings, load_settings
+from orchestration.instance import migrate, outdated
+from stack.endpoints import with_driver, write_instance
+from tests.unit.throwaway_postgres import throwaway_postgres
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with throwaway_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def mine(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A catalog and a Dagster database of the test's own; somebody else's servers, as far as the home knows."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    with psycopg.connect(cluster, autocommit=True) as admin:
+        for database in ("lake", "dagster"):
+            admin.execute(f"DROP DATABASE IF EXISTS {database}")
+            admin.execute(f"CREATE DATABASE {database}")
+    url = cluster.rsplit("/", 1)[0]
+    monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", f"{url}/lake")
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", f"{url}/dagster")
+    with closing(SqlCatalog("lake", uri=f"{with_driver(url)}/lake", warehouse=f"file://{tmp_path}")):
+        return load_settings()
+
+
+def typed(*arguments: str) -> tuple[int, str]:
+    import typer
+
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command()(upgrade)
+    result = CliRunner().invoke(app, arguments)
+    if isinstance(result.exception, LakehouseError):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def dagster_tables(mine: Settings) -> list[tuple[str]]:
+    assert mine.dagster.storage_url is not None
+    with psycopg.connect(mine.dagster.storage_url.get_secret_value()) as connection:
+        return connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+
+
+def set_back(mine: Settings) -> None:
+    """Dagster's storage as a release before the last change of its schema left it."""
+    from dagster._core.storage.sql import run_alembic_downgrade
+    from dagster_postgres.run_storage import run_storage
+    from dagster_postgres.utils import pg_alembic_config
+
+    assert mine.dagster.storage_url is not None
+    engine = create_engine(with_driver(mine.dagster.storage_url.get_secret_value()))
+    with engine.connect() as connection, connection.begin():
+        run_alembic_downgrade(pg_alembic_config(run_storage.__file__), connection, "-1")
+    engine.dispose()
+
+
+def test_dagsters_storage_of_an_earlier_release_is_told_and_migrated(mine: Settings) -> None:
+    import dagster as dg
+
+    assert outdated(mine) is None, "there is no instance yet"
+    write_instance(mine)
+    assert outdated(mine) is None and dagster_tables(mine) == [], "looking makes no tables"
+    with dg.DagsterInstance.from_config(str(mine.dagster_home)) as instance:
+        assert instance.get_runs() == []
+    assert outdated(mine) is None
+    set_back(mine)
+    behind = outdated(mine)
+    assert behind is not None and "→" in behind
+    migrate(mine, lambda text: None)
+    assert outdated(mine) is None
+
+
+def test_it_says_what_it_would_do_does_it_and_then_has_nothing_to_do(mine: Settings) -> None:
+    status, output = typed("--check")
+    assert status == 1 and "state: step 1, release_0_1" in output
+    assert typed("--check") == (status, output), "looking changes nothing"
+    status, output = typed()
+    assert status == 0 and output.endswith("upgraded\n")
+    assert typed() == (0, "nothing to do\n") and typed("--check") == (0, "nothing to do\n")
+
+
+def test_it_refuses_in_one_line_while_somebody_is_at_work(mine: Settings) -> None:
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
+        ensure_state(states)
+        states.execute("DELETE FROM lakehouse.schema_version")
+        lease = leases.acquire(states, "shop", 30, "follow")
+        assert lease is not None
+        with pytest.raises(LakehouseError, match=r"^source 'shop': .* is at work: stop it, then run this again$"):
+            typed()
+        leases.release(states, lease)
+        with alone(mine), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: end it, then run"):
+            typed()
+        assert states.execute("SELECT * FROM lakehouse.schema_version").fetchall() == []
+    assert typed()[0] == 0
+
+
+def test_the_release_is_printed() -> None:
+    import re
+
+    import typer
+
+    app = typer.Typer(add_completion=False)
+    app.callback()(_root)
+    app.command("nothing")(lambda: None)
+    result = CliRunner().invoke(app, ["--version"])
+    assert result.exit_code == 0 and re.fullmatch(r"lakehouse \d+\.\d+\.\d+\n", result.output)
+
+
+def test_a_backup_of_a_newer_release_is_refused_before_anything_is_replaced(
+    mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from backup import run
+
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
+        ensure_state(states)
+        states.execute("INSERT INTO lakehouse.schema_version (version, name, release) VALUES (99, 'later', '9.9.0')")
+    dump_catalog(mine, tmp_path / run.DUMP)
+    about = {"made_at": "2027-01-01T00:00:00+00:00", "warehouse": mine.warehouse, "catalog_only": False, "unknown": 1}
+    (tmp_path / run.ABOUT).write_text(json.dumps(about))
+    monkeypatch.setattr(run, "load_catalog", lambda *given: pytest.fail("it was replaced"))
+    with pytest.raises(LakehouseError, match=r"holds state of version 99, made by release 9\.9\.0.*install 9\.9\.0"):
+        run.restore_backup(mine, tmp_path)
+
+
+def test_a_backup_of_an_earlier_release_replaces_the_state_and_is_brought_up(mine: Settings, tmp_path: Path) -> None:
+    """What it does not hold stayed beside what it holds: the later version's stamp above the earlier one's tables."""
+    with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
+        ensure_state(states)
+        states.execute("DROP TABLE lakehouse.schema_version, lakehouse.witnesses")
+        states.execute("INSERT INTO lakehouse.condemned VALUES ('raw_shop', 'orders', 'of the backup')")
+        dump_catalog(mine, tmp_path / "catalog.dump")
+        ensure_state(states)
+        states.execute("CREATE TABLE lakehouse.later (id int)")
+        states.execute("INSERT INTO lakehouse.schema_version (version, name, release) VALUES (2, 'later', '9.9.0')")
+        states.execute("DELETE FROM lakehouse.condemned")
+        load_catalog(mine, tmp_path / "catalog.dump")
+        assert stamp(states) == (0, "") and len(pending(states, known_steps())) == len(known_steps())
+        ensure_state(states)
+        tables = {name for (name,) in states.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'lakehouse'")}
+        assert "witnesses" in tables and "later" not in tables
+        assert states.execute("SELECT path FROM lakehouse.condemned").fetchall() == [("of the backup",)]
