@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev up down test test-all bench lint docs format lock clean
+.PHONY: help demo dev up down test test-all hunt bench lint docs format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,10 @@ test: $(READY) ## unit tests, then the tests that share one stack
 
 test-all: $(READY) ## the slow tests too
 	@$(BIN)/pytest -m ''
+
+hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|18 SEED=7 RESULTS=file
+	@$(BIN)/python -m tests.hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(VERSION),--version $(VERSION)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS)) $(if $(WITHOUT),--without '$(WITHOUT)')
 
 bench: $(READY) ## measure ingestion and loads on this machine
 	@$(BIN)/python -m benchmarks

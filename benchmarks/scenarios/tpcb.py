@@ -69,6 +69,7 @@ def _pgbench_tables(bench: Bench) -> Iterator[tuple[psycopg.Connection, Declarat
         try:
             if _pgbench(bench, "-i", "-s", str(SCALE), "-q").wait() != 0:
                 raise LakehouseError("pgbench -i failed")
+            connection.execute("ALTER TABLE pgbench_history REPLICA IDENTITY FULL")  # it has no key
             prepare(bench.settings, declarations.sources[0])
             yield connection, declarations
         finally:
