@@ -15,6 +15,7 @@ from ingestion import state
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import cluster, world_in
+from tests.marks import slow
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.test_parking import meta
 from tests.world import World
@@ -269,7 +270,7 @@ class Altered:
     positions: dict[str, state.Position]
 
 
-@pytest.fixture(scope="module", params=["18", pytest.param("15", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["18", slow("15")])
 def altered(request: pytest.FixtureRequest, settings: Settings, spark: Any) -> Iterator[Altered]:
     ddl = ";".join(case.ddl.format(t=name) for name, case in CASES.items())
     tables = {

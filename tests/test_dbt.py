@@ -32,6 +32,7 @@ def zoo(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
     zoo.clear()
 
 
+@pytest.mark.slow
 def test_parsed_is_the_log_completed_and_the_vault_follows_it(zoo: Zoo) -> None:
     """TOASTed columns through key changes, truncates, several versions of a key per load; a rerun does nothing. What
     was restored in place to the load before is whole again after the next run."""
@@ -87,6 +88,7 @@ def test_a_backfill_of_days_never_duplicates_and_brings_back_what_was_lost(zoo: 
     assert_vault_is_true(zoo, table.versions)
 
 
+@pytest.mark.slow
 def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     """Declared later than it landed, or renamed: what was loaded before had nulls. And updates name what they lack as
     it was called then."""

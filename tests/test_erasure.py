@@ -46,6 +46,7 @@ def snapshots_of(people: People, *tables: str) -> list[set[int]]:
     return [{snapshot.snapshot_id for snapshot in table.metadata.snapshots} for table in loaded]
 
 
+@pytest.mark.slow
 def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, spark: Any, tmp_path: Path) -> None:
     people = make_people(settings, tmp_path)
     people.world.ingest(spark)

@@ -266,6 +266,7 @@ def test_while_a_table_rests_the_sensors_load_the_others_and_it_comes_in_its_tur
     assert_all_loaded(shop, "")
 
 
+@pytest.mark.slow
 def test_a_failed_value_keeps_no_other_table_of_a_sensors_run(shop: Shop) -> None:
     shop.world.sql("UPDATE valued SET v = 1e4 WHERE id = 2")
     shop.declare(breaking=False)

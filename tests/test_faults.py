@@ -24,6 +24,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.trino import query
 from stack.control import running, up
+from tests.marks import slow
 from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill
@@ -138,6 +139,7 @@ def assert_survives(fault: Any, settings: Settings, spark: Any, step: str, serve
     assert_right(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "server"), BITES[:1] + BITES[2:4])
 def test_a_server_that_is_silent_for_a_while_at_a_step(settings: Settings, spark: Any, step: str, server: str) -> None:
     assert_survives(silence, settings, spark, step, server, SHORT)
@@ -160,7 +162,8 @@ def test_any_server_that_is_restarted_at_any_step(settings: Settings, spark: Any
     assert_survives(restart, settings, spark, step, server)
 
 
-@pytest.mark.parametrize("fault", [pytest.param(silence, marks=pytest.mark.slow), restart])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [slow(silence), restart])
 def test_the_follower_survives_every_server(settings: Settings, spark: Any, fault: Any) -> None:
     limits = {"lease_seconds": 3, "flush_interval_seconds": 0.5, "poll_seconds": 0.2}
     world = make_world(settings, ORDERS, TABLES, **limits)
@@ -179,10 +182,7 @@ def test_the_follower_survives_every_server(settings: Settings, spark: Any, faul
 
 TWICE = [
     ("ingestion.publish:_swap:after", "ingestion.publish:_swap:before"),
-    *(
-        pytest.param(step, step, marks=pytest.mark.slow)
-        for step in ("ingestion.load_changes:run_tasks:after", "ingestion.source:advance_slot:before")
-    ),
+    *(slow(step, step) for step in ("ingestion.load_changes:run_tasks:after", "ingestion.source:advance_slot:before")),
 ]
 
 
@@ -216,7 +216,7 @@ def test_killed_while_it_recovers_from_a_kill_in_a_snapshot(settings: Settings, 
 # writers that stall
 
 
-@pytest.mark.parametrize("how", ["a second process", pytest.param("a materialization", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["a second process", slow("a materialization")])
 def test_a_writer_that_stalls_and_wakes_up_without_its_lease_cannot_publish(
     settings: Settings, spark: Any, how: str
 ) -> None:

@@ -99,6 +99,7 @@ def test_lakehouse_up_is_the_remedy_where_the_embedded_stack_has_the_source(sett
         connect_source(embedded, "bank")
 
 
+@pytest.mark.slow
 def test_an_error_of_one_project_is_not_shown_in_another_on_the_same_home(settings: Settings, tmp_path: Path) -> None:
     """They shared dbt's partial parse: a broken macro of one failed the other, in files that it does not have."""
     projects = []

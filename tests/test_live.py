@@ -111,6 +111,7 @@ def test_an_alteration_without_a_change_is_followed_on_the_stream(
         until(lambda: sum(row.get("remark") == "n" for row in world.current("orders").values()) == 5)
 
 
+@pytest.mark.slow
 def test_a_lost_stream_costs_nothing_but_a_peek(source: Cluster, settings: Settings, spark: Any) -> None:
     with streaming(source, settings, spark) as world:
         for first in (21, 121, 221):
@@ -148,6 +149,7 @@ def test_metadata_stays_small_however_often_is_published(source: Cluster, settin
         assert all(2 <= len(table.metadata.snapshots) <= 11 for table in tables.values())
 
 
+@pytest.mark.slow
 def test_an_old_open_transaction_does_not_make_cycles_cost_more(
     source: Cluster, settings: Settings, spark: Any
 ) -> None:

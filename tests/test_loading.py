@@ -56,6 +56,7 @@ def states(world: World) -> dict[str, str]:
         return {n: p.state for n, p in states_of.read_positions(connection, world.source.name).items()}
 
 
+@pytest.mark.slow
 def test_a_killed_snapshot_reads_finished_ranges_no_more(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ORDERS, TABLES, snapshot_chunk_bytes=8192, lease_seconds=2)
     world.sql(f"INSERT INTO orders SELECT g, {WIDE}, g, {BIG} FROM generate_series(1, 600) g")

@@ -203,6 +203,7 @@ def test_what_a_run_did_is_the_last_action_of_the_status_and_the_rate_of_the_nex
     assert {s["expected_from"] for s in plan["steps"] if s["action"] == "compact"} == {"history of the table"}
 
 
+@pytest.mark.slow
 def test_a_failing_table_does_not_stop_the_others_and_is_shown_first(mine: Settings, namespace: str) -> None:
     run = act(mine, f"{namespace}.broken", f"{namespace}.busy")
     assert run.result.outcomes[0].table.name == "broken"

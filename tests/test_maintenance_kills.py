@@ -128,6 +128,7 @@ def test_killed_at_a_step_nothing_is_lost_and_the_next_run_finishes(
     assert not [path for path in left if not path.endswith(".metadata.json")], "the next runs finish what was begun"
 
 
+@pytest.mark.slow
 def test_expiry_right_after_a_compaction_forgets_no_position_and_no_cut(settings: Settings, spark: Any) -> None:
     """One known tool kept the ingest position in a snapshot, and lost it here."""
     world = make_world(settings, ORDERS, TABLES)

@@ -50,6 +50,7 @@ COMPACT = MaintenancePolicy.model_validate(
 )
 
 
+@pytest.mark.slow
 def test_compaction_racing_with_publishes_never_doubles_or_loses(settings: Settings, spark: Any) -> None:
     """Every publish and every compaction of the same table finishes, whichever of them commits first."""
     world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.1, poll_seconds=0.1)

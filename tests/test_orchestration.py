@@ -18,6 +18,7 @@ def assert_equal_to_the_source(o: Orchestrated) -> None:
         assert o.lake_rows(table) == o.source_rows(table), table.name
 
 
+@pytest.mark.slow
 def test_a_new_source_is_loaded_and_backfilled_by_yaml_and_models_alone(settings: Settings, tmp_path: Path) -> None:
     o = make_orchestrated(settings, tmp_path, SEED)
     first, second = o.tables
@@ -60,6 +61,7 @@ def test_a_backfill_of_another_day_passes_nothing_over(settings: Settings, tmp_p
     assert o.counts() == counts, "a backfill never duplicates"
 
 
+@pytest.mark.slow
 def test_mistakes_are_one_line(settings: Settings, tmp_path: Path) -> None:
     o = make_orchestrated(settings, tmp_path, SEED + 2)
     for arguments, message in (

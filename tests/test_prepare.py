@@ -20,6 +20,7 @@ from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
 from scaffold.propose import lake_name, propose
 from tests.clusters import OWNER, OWNER_PASSWORD, ROLE, ROLE_PASSWORD, Cluster, cluster
+from tests.marks import slow
 from tests.world import World, declared_source, statements
 
 WORKS = {
@@ -63,7 +64,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(home=tmp_path_factory.mktemp("home"))
 
 
-@pytest.fixture(scope="module", params=["15", pytest.param("16", marks=pytest.mark.slow), "18"])
+@pytest.fixture(scope="module", params=["15", slow("16"), "18"])
 def source(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param) as made:
         yield made

@@ -17,6 +17,7 @@ from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import ROLE, Cluster, cluster, world_in
 from tests.erasing import holds, traces
+from tests.marks import slow
 from tests.slots import following, until
 from tests.test_parking import do, meta
 from tests.world import World, make_world
@@ -159,7 +160,7 @@ def policy_of(name: str, policy: tuple[tuple[str, Any], ...]) -> RawPolicy:
     return RawPolicy.model_validate({"relation": f"public.{name}", "key": ("id",), **dict(policy)})
 
 
-@pytest.fixture(scope="module", params=["18", pytest.param("15", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["18", slow("15")])
 def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param) as made:
         yield made
@@ -221,6 +222,7 @@ def run(world: World, secret: str, *statements: str) -> None:
     world.sql(*(statement.format(t="people", s=secret) for statement in statements))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["paused", "renamed"])
 def test_a_withheld_value_is_not_spooled_under_another_name(settings: Settings, spark: Any, how: str) -> None:
     """While the user has paused the table, and while it is parked because the column bears another name."""
@@ -245,6 +247,7 @@ def test_a_withheld_value_is_not_spooled_under_another_name(settings: Settings, 
     assert traces(settings, secret) == []
 
 
+@pytest.mark.slow
 def test_what_is_spooled_beside_a_withheld_value_is_not_lost(settings: Settings, spark: Any) -> None:
     """The history of the other columns lands once the table resumes, as its columns can be told apart."""
     world, secret = apart(settings, TABLE)
@@ -278,6 +281,7 @@ def test_a_column_renamed_in_source_and_declaration_at_once_stays_withheld(
     }
 
 
+@pytest.mark.slow
 def test_a_withheld_value_under_another_name_is_not_staged_when_a_read_is_overtaken(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -242,6 +242,7 @@ def assert_balance_at_every_cut(world: World) -> None:
             assert sum(balances) == TOTAL, f"cut at {cut['cut_lsn']}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [int(os.environ["RANDOM_SEED"])] if "RANDOM_SEED" in os.environ else [1])
 def test_a_random_history_with_random_faults_is_the_source(
     settings: Settings, spark: Any, seed: int, record_property: Callable[[str, object], None]

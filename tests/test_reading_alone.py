@@ -10,6 +10,7 @@ import pytest
 
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
+from tests.marks import slow
 from tests.readers import BIN, Declared, Project, declared_as_is, project_of
 from tests.world import make_world
 
@@ -42,7 +43,7 @@ def build(project: Project) -> subprocess.CompletedProcess[str]:
     return project.dbt("build")
 
 
-@pytest.mark.parametrize("load", [build, pytest.param(run, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("load", [build, slow(run)])
 def test_a_table_that_fails_keeps_no_other_from_its_views_and_the_run_says_which(
     settings: Settings, spark: Any, tmp_path: Path, load: Callable[[Project], subprocess.CompletedProcess[str]]
 ) -> None:

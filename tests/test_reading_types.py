@@ -126,6 +126,7 @@ def oracle(kind: str) -> tuple[str, str]:
     return ORACLE["decimal" if shown.startswith("decimal") else shown]
 
 
+@pytest.mark.slow
 def test_every_type_as_value_and_as_key_under_every_kind_of_name_reads_as_the_source_has_it(
     settings: Settings, spark: Any, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def test_reconcile_names_what_differs_and_repairs_it(settings: Settings, spark: 
     assert_equal(world, "items")
 
 
+@pytest.mark.slow
 def test_reconcile_is_right_while_the_source_is_written_to(settings: Settings, spark: Any) -> None:
     """Compared at a point: what commits meanwhile is neither missing nor different."""
     world = make_world(settings, ITEMS, TABLES)
@@ -87,6 +88,7 @@ def test_reconcile_is_right_while_the_source_is_written_to(settings: Settings, s
     assert_order_is_unique(world, "items")
 
 
+@pytest.mark.slow
 def test_a_point_is_let_go_after_its_time_and_every_table_is_compared_once(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,6 +168,7 @@ DAYS = "CREATE TABLE days (day timestamptz, n int, v text, PRIMARY KEY (day, n))
 DAY_TABLES = {"days": RawPolicy(relation="public.days", key=("day", "n"))}
 
 
+@pytest.mark.slow
 def test_a_key_range_leaves_the_rest_alone(settings: Settings, spark: Any) -> None:
     world = make_world(settings, DAYS, DAY_TABLES)
     world.sql(

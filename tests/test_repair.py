@@ -51,6 +51,7 @@ def test_rows_lost_changed_and_invented_in_the_lake_are_repaired(settings: Setti
     assert_equal(world, "items")
 
 
+@pytest.mark.slow
 def test_toast_that_updates_left_out_is_followed_through_lives_and_key_changes(settings: Settings, spark: Any) -> None:
     """Chains of key changes, a swap, and a key used again: nothing is different, so nothing may be written."""
     world = make_world(settings, ITEMS + "; ALTER TABLE items ALTER big SET STORAGE EXTERNAL", TABLES)

@@ -15,6 +15,7 @@ from ingestion.source import lsn_text
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
 from tests.clusters import OWNER, Cluster, _free_port, cluster
+from tests.marks import slow
 from tests.slots import (
     assert_refused,
     assert_repaired,
@@ -30,7 +31,7 @@ from tests.slots import (
 )
 
 pytestmark = pytest.mark.stack
-EVERY_VERSION = [pytest.param(version, marks=pytest.mark.slow) for version in ("15", "16")] + ["18"]
+EVERY_VERSION = [slow(version) for version in ("15", "16")] + ["18"]
 
 
 def silence(made: Cluster, segments: int = 1) -> None:
@@ -81,6 +82,7 @@ def test_a_slot_made_again_behind_the_position_in_an_older_backup_is_found_out(
             assert (100,) not in world.current("orders")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", EVERY_VERSION)
 def test_ordinary_crashes_and_restarts_of_the_source_go_on(settings: Settings, spark: Any, version: str) -> None:
     """Each step is followed by a cycle that must neither refuse nor miss anything."""

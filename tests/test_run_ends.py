@@ -120,6 +120,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
+@pytest.mark.slow
 def test_a_load_says_whom_it_waits_for_without_a_busy_loop_and_ends_when_told(
     o: Orchestrated, instance: dg.DagsterInstance, sleeper: subprocess.Popen[bytes]
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_load_says_whom_it_waits_for_without_a_busy_loop_and_ends_when_told(
         instance.delete_run(holder.run_id)
 
 
+@pytest.mark.slow
 def test_a_load_takes_the_place_of_a_dead_run_and_ends_what_that_left_running(
     o: Orchestrated, instance: dg.DagsterInstance, sleeper: subprocess.Popen[bytes]
 ) -> None:

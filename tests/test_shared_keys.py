@@ -13,6 +13,7 @@ from ingestion.shared_keys import hold
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
+from tests.marks import slow
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.test_parking import meta
 from tests.world import World, make_world
@@ -72,7 +73,7 @@ def assert_right(world: World, *tables: str) -> None:
         assert position_of(world, table).state == "streaming"
 
 
-@pytest.fixture(scope="module", params=[pytest.param("15", marks=pytest.mark.slow), "16"])
+@pytest.fixture(scope="module", params=[slow("15"), "16"])
 def version(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param, client_connection_check_interval="1s") as made:
         yield made
@@ -171,6 +172,7 @@ def test_a_transaction_too_large_to_be_put_in_order_is_repaired(
     assert_right(world)
 
 
+@pytest.mark.slow
 def test_a_declared_key_of_several_rows_is_refused_by_name(settings: Settings, spark: Any) -> None:
     """At the snapshot, and when a transaction leaves them behind; the other table goes on."""
     world = make_world(settings, DDL + "; INSERT INTO bare VALUES (2, 'twice')", TABLES)

@@ -40,6 +40,7 @@ def source() -> Iterator[Cluster]:
         yield made
 
 
+@pytest.mark.slow
 def test_an_idle_database_beside_a_busy_one_does_not_pin_wal(source: Cluster, settings: Settings, spark: Any) -> None:
     """Nothing of this source changes; its slot still has to follow the cluster's WAL."""
     world = orders_in(source, settings, flush_interval_seconds=0.5, poll_seconds=0.2)
@@ -110,6 +111,7 @@ def test_a_slot_invalidated_by_max_slot_wal_keep_size_is_found_out_and_repaired(
     assert_repaired(world, spark)
 
 
+@pytest.mark.slow
 def test_a_slot_invalidated_by_idle_timeout_is_found_out_and_repaired(
     source: Cluster, settings: Settings, spark: Any
 ) -> None:
@@ -126,6 +128,7 @@ def test_a_slot_invalidated_by_idle_timeout_is_found_out_and_repaired(
     assert_repaired(world, spark)
 
 
+@pytest.mark.slow
 def test_another_cluster_behind_the_same_address_is_found_out(settings: Settings, spark: Any) -> None:
     with cluster() as first, cluster() as second:
         world = orders_in(first, settings)
@@ -161,6 +164,7 @@ def test_a_source_restored_from_an_older_copy_is_found_out(settings: Settings, s
         assert {(100,), (101,)}.isdisjoint(world.current("orders"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("afterwards", ["others wrote past the position", "the tables were left alone"])
 def test_a_restored_copy_that_has_written_past_the_position_is_found_out(
     settings: Settings, spark: Any, afterwards: str
@@ -187,6 +191,7 @@ def test_a_restored_copy_that_has_written_past_the_position_is_found_out(
         assert_repaired(world, spark)
 
 
+@pytest.mark.slow
 def test_a_source_that_crashed_with_a_slot_that_fell_back_goes_on(settings: Settings, spark: Any) -> None:
     """Postgres writes a slot's position at checkpoints: after a crash it is behind the lake, and nothing is wrong."""
     with ingested(settings, spark) as (live, world):
@@ -201,6 +206,7 @@ def test_a_source_that_crashed_with_a_slot_that_fell_back_goes_on(settings: Sett
         goes_on(world, spark, 200)
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_stopped_source_on_another_host_goes_on(settings: Settings, spark: Any) -> None:
     with ingested(settings, spark) as (live, world):
         world.sql("INSERT INTO orders VALUES (100, 'x', 1, NULL)")
@@ -210,6 +216,7 @@ def test_a_copy_of_the_stopped_source_on_another_host_goes_on(settings: Settings
         assert_equal(world, "orders")
 
 
+@pytest.mark.slow
 def test_a_promoted_standby_without_the_slot_is_found_out_and_repaired(settings: Settings, spark: Any) -> None:
     """A failover: a new timeline, and the slot stayed with the primary that died."""
     with ingested(settings, spark) as (primary, world):
@@ -229,6 +236,7 @@ def test_a_promoted_standby_without_the_slot_is_found_out_and_repaired(settings:
         assert_repaired(world, spark)
 
 
+@pytest.mark.slow
 def test_a_restored_base_backup_has_no_slot_and_is_found_out(settings: Settings, spark: Any) -> None:
     with ingested(settings, spark) as (live, world):
         backup = live.basebackup("backup").at(live.port)

@@ -17,6 +17,8 @@ import psutil
 import psycopg
 import pytest
 
+from tests.marks import slow
+
 pytestmark = pytest.mark.stack
 
 COMMAND = str(Path(sys.executable).with_name("lakehouse"))
@@ -123,7 +125,7 @@ def test_up_is_idempotent(home: Home) -> None:
     assert home.pids() == before
 
 
-@pytest.mark.parametrize("victim", [pytest.param(s, marks=pytest.mark.slow) if s == "trino" else s for s in SERVERS])
+@pytest.mark.parametrize("victim", [s if s == "s3" else slow(s) for s in SERVERS])
 def test_after_kill_9_only_the_missing_server_is_started(home: Home, victim: str) -> None:
     before = home.servers()
     os.kill(before[victim]["pid"], signal.SIGKILL)
@@ -134,6 +136,7 @@ def test_after_kill_9_only_the_missing_server_is_started(home: Home, victim: str
     assert after[victim]["port"] == before[victim]["port"]
 
 
+@pytest.mark.slow
 def test_two_ups_at_the_same_time_start_each_server_once(home: Home) -> None:
     os.kill(home.pids()["s3"], signal.SIGKILL)
     both = [home.start("up"), home.start("up")]
@@ -216,6 +219,7 @@ def test_a_taken_port_is_replaced_everywhere_and_a_fixed_one_refused(home: Home)
         test_trino_and_the_object_store_work_together(home)
 
 
+@pytest.mark.slow
 def test_a_stale_pid_file_does_not_hide_a_dead_server(home: Home) -> None:
     pid_file = home.path / "run" / "s3.json"
     record = json.loads(pid_file.read_text())
@@ -253,6 +257,7 @@ def test_an_interrupted_up_is_continued_by_the_next_one() -> None:
         home.remove()
 
 
+@pytest.mark.slow
 def test_down_leaves_no_process_and_the_data_stays(home: Home) -> None:
     database = home.environment()["sources"]["bank"]
     with psycopg.connect(database) as connection:

@@ -13,6 +13,7 @@ from ingestion import recover_source
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
+from tests.marks import slow
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
 from tests.test_kills import STEPS, fill
 from tests.world import World
@@ -32,7 +33,7 @@ ALL_TABLES = TABLES | {
 BIG = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 2000) i)"
 
 
-@pytest.fixture(scope="module", params=["15", "16", pytest.param("18", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["15", *(slow(v) for v in ("16", "18"))])
 def version(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param, client_connection_check_interval="1s") as made:
         assert made.admin("SHOW server_version")[0][0].startswith(request.param)

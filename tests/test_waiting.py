@@ -19,6 +19,7 @@ from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.urls import parse_url
 from tests.clusters import Cluster, cluster, world_in
+from tests.marks import slow
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.test_loading import following, states, wait_for
 from tests.world import World, make_world
@@ -28,7 +29,7 @@ DDL = "CREATE TABLE orders (id int PRIMARY KEY, v text); CREATE TABLE lines (id 
 TABLES = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("orders", "lines")}
 
 
-@pytest.fixture(scope="module", params=["15", pytest.param("18", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["15", slow("18")])
 def prepared(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster that allows prepared transactions, with a database beside the source's."""
     with cluster(request.param, max_prepared_transactions="5") as made:
@@ -231,6 +232,7 @@ def test_a_table_altered_between_the_point_and_its_lock_is_read_at_another_point
     assert_equal(world, "items")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "away", ["DROP TABLE lines", "ALTER TABLE lines RENAME TO rows", "REVOKE SELECT ON lines FROM {role}"]
 )

@@ -11,13 +11,14 @@ from maintenance.lake import list_objects
 from maintenance.outcome import TableName
 from maintenance.session import Session
 from tests.maintained import look_again, plant, policy, rows
+from tests.marks import slow
 
 pytestmark = pytest.mark.stack
 
 TEMPORARY_NOW = policy(clean_dbt_temporary={"older_than_hours": 0})
 
 
-@pytest.mark.parametrize("objects", [1100, pytest.param(2500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("objects", [10, *(slow(n) for n in (1100, 2500))])
 def test_temporary_relations_and_leftover_objects_of_a_model_go(session: Session, schema: str, objects: int) -> None:
     model = TableName(schema, "orders")
     session.trino(f"CREATE TABLE {schema}.orders__dbt_tmp AS SELECT 1 AS x")

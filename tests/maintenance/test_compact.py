@@ -77,6 +77,7 @@ def test_two_compactions_at_once_end_with_the_same_rows(session: Session, table:
     assert rows(session, table) == before
 
 
+@pytest.mark.slow
 def test_a_table_that_spark_refuses_to_read_is_compacted_in_the_partitions_that_need_it(
     session: Session, schema: str
 ) -> None:

@@ -38,6 +38,7 @@ from ingestion.writer import Written, writable_metadata
 from lakehouse.declarations import RawTable
 from lakehouse.policies import RawPolicy
 from tests.clusters import Cluster, cluster
+from tests.marks import slow
 from tests.world import Row, declared_source, position
 from tests.world import replay as replayed
 
@@ -67,7 +68,7 @@ TABLES = {
 
 
 TRANSACTIONS = int(os.environ.get("RANDOM_TRANSACTIONS", "40"))
-VERSIONS = [pytest.param("15", marks=pytest.mark.slow), pytest.param("16", marks=pytest.mark.slow), "18"]
+VERSIONS = [slow("15"), slow("16"), "18"]
 
 
 @pytest.fixture(scope="module", params=VERSIONS)

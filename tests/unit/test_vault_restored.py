@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import duckdb
 import pytest
 
+from tests.marks import slow
 from tests.unit.dbt_macros import macro
 from tests.unit.embedded_vault import Event, Vault, arrivals, history
 from tests.unit.test_vault_property import compare
@@ -27,7 +28,7 @@ def restore(vault: Vault, tables: list[str]) -> Callable[[], None]:
     return put_back
 
 
-@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 60), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(4), slow(range(4, 60))])
 def test_whatever_is_restored_the_next_load_ends_with_the_timelines_of_the_source(seeds: range) -> None:
     vault = Vault()
     for seed in seeds:
