@@ -4,6 +4,7 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TESTS := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
@@ -24,12 +25,11 @@ up: $(READY) ## start the stack alone
 down: $(READY) ## stop the stack; the data stays
 	@$(BIN)/lakehouse down
 
-test: $(READY) ## unit tests, then the tests that share one stack
-	@$(BIN)/pytest -m 'not stack and not slow'
-	@$(BIN)/pytest -m 'stack and not slow'
+test: $(READY) ## unit tests, then those that need a stack: two processes, each with a stack of its own
+	@$(TESTS) -m 'not slow'
 
 test-all: $(READY) ## the slow tests too
-	@$(BIN)/pytest -m ''
+	@$(TESTS) -m ''
 
 hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|18 SEED=7 RESULTS=file
 	@$(BIN)/python -m tests.hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(VERSION),--version $(VERSION)) \

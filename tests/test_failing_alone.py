@@ -292,6 +292,7 @@ def test_a_backfill_derives_the_days_of_the_other_tables(shop: Shop) -> None:
         assert shop.current(table) == (None if table == "valued" else shop.source(table)), done.stdout
 
 
+@pytest.mark.slow
 def test_marts_of_tables_that_were_never_loaded_are_left_out(shop: Shop) -> None:
     """In a project that had none of the samples' tables `build_marts` failed."""
     shop.declare(breaking=False)

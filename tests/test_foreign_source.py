@@ -54,6 +54,7 @@ def assert_refused(down: Orchestrated, *arguments: str, key: str = "URL") -> Non
     assert status == 1 and sum(line.startswith("error: ") for line in output.splitlines()) == 1, output
 
 
+@pytest.mark.slow
 def test_a_foreign_source_that_is_down_is_named_with_its_address_in_every_command(down: Orchestrated) -> None:
     assert_refused(down, "prepare", down.name)
     assert_refused(down, "ingest", down.name, "--once")

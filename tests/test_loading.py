@@ -119,6 +119,7 @@ def test_the_stream_of_other_tables_goes_on_while_one_is_loaded(
     assert_equal(world, "lines")
 
 
+@pytest.mark.slow
 def test_a_follower_goes_by_what_the_user_does_to_a_table(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.2)
     world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")

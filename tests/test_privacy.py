@@ -160,7 +160,7 @@ def policy_of(name: str, policy: tuple[tuple[str, Any], ...]) -> RawPolicy:
     return RawPolicy.model_validate({"relation": f"public.{name}", "key": ("id",), **dict(policy)})
 
 
-@pytest.fixture(scope="module", params=["18", slow("15")])
+@pytest.fixture(scope="module", params=[slow("18"), slow("15")])
 def server(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param) as made:
         yield made

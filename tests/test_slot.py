@@ -147,6 +147,7 @@ def test_another_cluster_behind_the_same_address_is_found_out(settings: Settings
         assert_repaired(world, spark)
 
 
+@pytest.mark.slow
 def test_a_source_restored_from_an_older_copy_is_found_out(settings: Settings, spark: Any) -> None:
     """Same system identifier, same timeline, the slot is in the copy: only the end of its WAL tells."""
     with ingested(settings, spark) as (live, world):

@@ -146,6 +146,7 @@ def test_two_ups_at_the_same_time_start_each_server_once(home: Home) -> None:
     assert len([line for line in home.processes() if "s3proxy" in line]) == 1
 
 
+@pytest.mark.slow
 def test_trino_and_the_object_store_work_together(home: Home) -> None:
     trino(home, "CREATE SCHEMA IF NOT EXISTS smoke")
     trino(home, "CREATE TABLE IF NOT EXISTS smoke.t AS SELECT 1 AS id, timestamp '2026-01-02 03:04:05.000006' AS at")

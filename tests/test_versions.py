@@ -146,6 +146,7 @@ def killed_at(made: Cluster, settings: Settings, spark: Any, fault: str) -> None
     assert_right(world)
 
 
+@pytest.mark.slow
 def test_killed_after_the_publish_on_this_version(version: Cluster, settings: Settings, spark: Any) -> None:
     killed_at(version, settings, spark, "ingestion.publish:_swap:after")
 
