@@ -299,7 +299,9 @@ def test_a_run_of_chosen_steps_is_no_load_and_one_from_the_failed_step_on_is(
     assert (read_history(instance, job.name, job).last_load is not None) == counts
 
 
-@pytest.mark.parametrize("mark", [None, "another-host:1:12345", workers.worker()])
+@pytest.mark.parametrize(
+    "mark", [None, "another-host:1:12345", workers.worker()], ids=["none", "of another host", "mine"]
+)
 def test_a_run_that_may_still_live_is_left_alone(
     defs: dg.Definitions, instance: dg.DagsterInstance, mark: str | None
 ) -> None:
