@@ -27,6 +27,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
 
 WAL_GONE = "has already been removed"
+# what Postgres says where its decoder's view of the catalog is wrong: bugs of the server, mostly mended in later minors
+UNDECODABLE = ("unexpected duplicate for tablespace", "could not map filenode", "could not map filenumber")
 LOCK_TIMEOUT = "due to lock timeout"
 
 
@@ -149,8 +151,21 @@ def _messages(plan: ChangePlan) -> Generator[pa.Array]:
         reason = _first_line(error)
         if LOCK_TIMEOUT in reason:
             raise _blocked(plan) from None
-        remedy = f"; nothing was written: `lakehouse ingest --recover {plan.source}`" if WAL_GONE in reason else ""
+        remedy = what_helps(reason, plan.source)
         raise LakehouseError(f"source {plan.source!r}: reading slot {plan.slot}: {reason}{remedy}") from None
+
+
+def what_helps(reason: str, source: str) -> str:
+    """What to do about an error of the server while it decodes, as the end of its sentence; empty where unknown."""
+    recover = f"`lakehouse ingest --recover {source}`"
+    if WAL_GONE in reason:
+        return f"; nothing was written: {recover}"
+    if any(text in reason for text in UNDECODABLE):
+        return (
+            "; nothing was written: the server cannot decode its own WAL. Update Postgres to its newest minor release; "
+            f"if the error stays, {recover} makes the slot anew and compares every table"
+        )
+    return ""
 
 
 def _blocked(plan: ChangePlan) -> Blocked:
