@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import psycopg
 
+from ingestion.changes import UNDECODABLE
 from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -93,6 +94,9 @@ def play(
                 try:
                     reader.look(look, inside)
                 except LakehouseError as error:
+                    if any(text in str(error) for text in UNDECODABLE):
+                        played.reasons["the server cannot decode its WAL"] += 1
+                        break
                     played.findings.append(Finding("crash", _culprit(stage, str(error)), number, str(error)))
                     break
                 except Exception as error:
