@@ -38,6 +38,7 @@ def prepare(
 
     A table whose UPDATE and DELETE would fail in the application once it is published is refused.
     """
+    from ingestion.setup import advice, may_copy_cluster
     from ingestion.setup import prepare as prepare_source
 
     if as_json and not check:
@@ -52,6 +53,8 @@ def prepare(
         say(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
             say(f"{statement};")
+        if may_copy_cluster(settings, name):
+            say("-- " + ": ".join(advice(settings, name)))
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:

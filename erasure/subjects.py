@@ -28,7 +28,7 @@ EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
     """`column=value` words as a key of the table; raises LakehouseError."""
-    given = {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
+    given = dict(_named(table.key, word) for word in words)
     if not table.key:
         raise LakehouseError(f"{table.source}.{table.name} has no key: a subject in it cannot be named")
     if set(given) != set(table.key):
@@ -40,6 +40,12 @@ def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
             "in meta.raw.personal"
         )
     return {name: given[name] for name in table.key}
+
+
+def _named(key: tuple[str, ...], word: str) -> tuple[str, str]:
+    """The column and its value; a column's name may have an `=` in it too."""
+    name = max((name for name in key if word.startswith(f"{name}=")), key=len, default="")
+    return name, word[len(name) + 1 :]
 
 
 def as_printed(
