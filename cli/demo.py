@@ -62,7 +62,7 @@ def demo() -> None:
 
 def _run(command: tuple[str, ...]) -> None:
     say()
-    say(f"$ lakehouse {shlex.join(command)}")
+    say(f"$ lakehouse {shlex.join(command)}", flush=True)
     program = Path(sys.executable).with_name("lakehouse")
     if subprocess.run([str(program), *command]).returncode:
         raise LakehouseError(f"`lakehouse {shlex.join(command)}` failed; the demo stops here and can be run again")

@@ -30,7 +30,7 @@ def dev(
     ensure_instance(settings)
     with alone(settings):
         _check_port(settings)
-        say(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)")
+        say(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
         environment = {
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),

@@ -65,16 +65,19 @@ def main() -> None:
     try:
         app()
     except LakehouseError as error:
-        for line in f"error: {error}".splitlines():
-            say(line, error=True)
+        _complain(f"error: {error}")
         sys.exit(1)
     except Exception as error:
         from lakehouse.outage import told
 
         outage = told(error)
-        for line in [f"error: {outage}"] if outage else "".join(traceback.format_exception(error)).splitlines():
-            say(line, error=True)
+        _complain(f"error: {outage}" if outage else "".join(traceback.format_exception(error)).rstrip())
         sys.exit(1)
+
+
+def _complain(text: str) -> None:
+    for line in text.split("\n"):
+        say(line, error=True)
 
 
 def _show_version(wanted: bool) -> None:

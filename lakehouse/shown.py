@@ -40,14 +40,14 @@ def _spelled(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
-def say(*words: object, error: bool = False) -> None:
+def say(*words: object, error: bool = False, flush: bool = False) -> None:
     """Prints one line, on stderr if it is no result."""
-    print(visible(" ".join(map(str, words))), file=sys.stderr if error else sys.stdout, flush=True)
+    print(visible(" ".join(map(str, words))), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
 def say_json(value: Any, indent: int | None = None) -> None:
     """Prints JSON in ASCII, on one line without `indent`; what JSON does not know as its text."""
-    print(json.dumps(value, default=str, indent=indent).replace("\x7f", "\\u007f"), flush=True)
+    print(json.dumps(value, default=str, indent=indent).replace("\x7f", "\\u007f"))
 
 
 def console(error: bool = False, width: int | None = None) -> Console:
@@ -72,12 +72,13 @@ def cell(value: object) -> Text:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]], kept_whole: Collection[str] = ()) -> Table:
-    """A table without lines; columns named in `kept_whole` do not wrap."""
+    """A table without lines; columns named in `kept_whole` do not wrap, the others fold where a terminal is narrow."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False)
     for heading in headings:
-        made.add_column(cell(heading), overflow="fold", no_wrap=heading in kept_whole)
+        whole = heading in kept_whole
+        made.add_column(cell(heading), overflow="ellipsis" if whole else "fold", no_wrap=whole)
     for row in rows:
         made.add_row(*map(cell, row))
     return made

@@ -10,6 +10,6 @@ if __name__ == "__main__":
     try:
         app()
     except LakehouseError as error:
-        for line in f"error: {error}".splitlines():
+        for line in f"error: {error}".split("\n"):
             say(line, error=True)
         sys.exit(1)

@@ -99,7 +99,7 @@ def test_a_traceback_is_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     from cli import main
 
     def broken() -> None:
-        raise ValueError("a value \x1b[2J\u202e")
+        raise ValueError("a value \x1b[2J\u202e\u2028error: forged")
 
     monkeypatch.setattr(
         main, "app", type("App", (), {"__call__": lambda self: broken(), "callback": main.app.callback})()
@@ -108,4 +108,4 @@ def test_a_traceback_is_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main.main()
     told = capsys.readouterr().err
-    assert "ValueError: a value \\x1b[2J\\u202e" in told and "Traceback" in told and not list(effects(told))
+    assert "ValueError: a value \\x1b[2J\\u202e\\u2028error: forged" in told and "Traceback" in told and not list(effects(told))
