@@ -108,4 +108,8 @@ def test_a_traceback_is_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     with pytest.raises(SystemExit):
         main.main()
     told = capsys.readouterr().err
-    assert "ValueError: a value \\x1b[2J\\u202e\\u2028error: forged" in told and "Traceback" in told and not list(effects(told))
+    assert (
+        "ValueError: a value \\x1b[2J\\u202e\\u2028error: forged" in told
+        and "Traceback" in told
+        and not list(effects(told))
+    )
