@@ -21,7 +21,7 @@ from ingestion.former_names import names_of
 from ingestion.types import convert
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
-from lakehouse.sql import ident, literal, relation
+from lakehouse.sql import beside_parameters, ident, relation
 
 EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
 
@@ -67,15 +67,17 @@ def as_printed(
 
 
 def _printed(connection: psycopg.Connection[Any], column: ColumnFacts, text: str) -> str:
-    printed = replace(column, name="value").printed
-    query = f"SELECT {printed} FROM (SELECT CAST({literal(text)} AS {column.declared_type}) AS value) AS given"
-    found = connection.execute(query.encode()).fetchone()
+    printed = beside_parameters(replace(column, name="value").printed)
+    kind = beside_parameters(column.declared_type)
+    found = connection.execute(
+        f"SELECT {printed} FROM (SELECT CAST(%s AS {kind}) AS value) AS given", (text,)
+    ).fetchone()
     assert found is not None
     if column.typmod >= 0:
         base = connection.execute("SELECT format_type(%s::oid, -1)", (column.type_oid,)).fetchone()
         assert base is not None
-        query = f"SELECT CAST({literal(text)} AS {column.declared_type}) = CAST({literal(text)} AS {base[0]})"
-        if connection.execute(query.encode()).fetchone() != (True,):
+        query = f"SELECT CAST(%s AS {kind}) = CAST(%s AS {base[0]})"
+        if connection.execute(query, (text, text)).fetchone() != (True,):
             raise ValueError(f"{column.name}={text} is no {column.declared_type}, which would hold {found[0]}")
     return str(found[0])
 
@@ -107,11 +109,11 @@ def held_by_source(
     personal = [c.name for c in facts.columns if c.lake not in kept and table.raw.mask.get(c.name) != "null"]
     says = " OR ".join(f"{ident(name)} IS NOT NULL" for name in personal)
     for key in keys:
-        same = " AND ".join(
-            f"{ident(name)} = CAST({literal(text)} AS {columns[name].declared_type})" for name, text in key.items()
-        )
-        query = f"SELECT 1 FROM {relation(*table.relation)} WHERE {same} AND ({says}) LIMIT 1"
-        if personal and connection.execute(query.encode()).fetchone():
+        parts = [(beside_parameters(ident(n)), beside_parameters(columns[n].declared_type)) for n in key]
+        same = " AND ".join(f"{name} = CAST(%s AS {kind})" for name, kind in parts)
+        rest = beside_parameters(f"FROM {relation(*table.relation)} WHERE ({says})")
+        query = f"SELECT 1 {rest} AND {same} LIMIT 1"
+        if personal and connection.execute(query, tuple(key.values())).fetchone():
             return (
                 f"source {table.source!r} still holds personal data of {table.name} {spelled(key)}, and would bring it "
                 f"back: delete the row there, or set {', '.join(personal)} to null, then run this again"

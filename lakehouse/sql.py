@@ -1,8 +1,7 @@
 """The only place that quotes identifiers and literals.
 
 Postgres, Trino and Spark differ in how a quoted name is spelled; nothing else in this project concatenates a
-name or a value into SQL text. A statement that holds one takes no parameters of psycopg's besides, which would read a
-`%` in it as a placeholder.
+name or a value into SQL text.
 """
 
 from lakehouse.shown import visible
@@ -32,6 +31,11 @@ def typed_ident(name: str) -> str:
 def typed_relation(schema: str, name: str) -> str:
     """The same of a schema-qualified relation."""
     return f"{typed_ident(schema)}.{typed_ident(name)}"
+
+
+def beside_parameters(sql: str) -> str:
+    """SQL that holds names, for a statement of psycopg's with parameters: it takes a `%` for a placeholder."""
+    return sql.replace("%", "%%")
 
 
 def columns(names: tuple[str, ...] | list[str]) -> str:
