@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.shown import busy, console, say, say_json
 
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the backup, on a disk that the lake is not on.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -31,12 +30,12 @@ def backup(
     """
     from backup.run import make_backup
 
-    with Console(stderr=True).status("backing up", spinner="line") as status:
-        made = make_backup(load_settings(), folder, catalog_only, status.update)
+    with busy(console(error=True), "backing up") as now:
+        made = make_backup(load_settings(), folder, catalog_only, now)
     if as_json:
-        print(json.dumps(asdict(made)))
+        say_json(asdict(made))
     else:
-        print(f"{made.tables} tables and views; {made.objects} objects copied, {made.bytes:,} bytes: {folder}")
+        say(f"{made.tables} tables and views; {made.objects} objects copied, {made.bytes:,} bytes: {folder}")
 
 
 def restore_backup(
@@ -57,17 +56,17 @@ def restore_backup(
         if not sys.stdin.isatty():
             raise LakehouseError("this replaces the catalog's database: add --yes")
         typer.confirm(f"Replace the catalog's database by that of {folder}?", abort=True)
-    with Console(stderr=True).status("restoring", spinner="line") as status:
-        done = restore(load_settings(), folder, warehouse, status.update)
+    with busy(console(error=True), "restoring") as now:
+        done = restore(load_settings(), folder, warehouse, now)
     forward = done.forward
     if as_json:
-        print(json.dumps({"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)}))
+        say_json({"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)})
     else:
-        print(f"backup of {done.made_at:%Y-%m-%d %H:%M:%S} UTC; {done.objects} objects written back")
-        print(f"{len(forward.tables)} tables rolled forward; going on by themselves: {_list(forward.going_on)}")
+        say(f"backup of {done.made_at:%Y-%m-%d %H:%M:%S} UTC; {done.objects} objects written back")
+        say(f"{len(forward.tables)} tables rolled forward; going on by themselves: {_list(forward.going_on)}")
         if forward.gone:
-            print(f"not whole in the warehouse, taken out of the catalog: {_list(forward.gone)}; build them again")
-        print("then: lakehouse erase --repeat, if anything was ever erased; lakehouse reconcile proves the rest")
+            say(f"not whole in the warehouse, taken out of the catalog: {_list(forward.gone)}; build them again")
+        say("then: lakehouse erase --repeat, if anything was ever erased; lakehouse reconcile proves the rest")
     if forward.to_recover:
         lines = [
             f"{source} ({reason}): lakehouse ingest --recover {source}" for source, reason in forward.to_recover.items()

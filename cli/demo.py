@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.shown import say
 
 REVENUE = (
     "SELECT s.store_name, count(*) AS transactions, sum(t.total_amount) AS revenue"
@@ -49,18 +50,19 @@ def demo() -> None:
         for command in commands:
             _run(command)
         seconds[stage] = time.monotonic() - begun
-    print("\nseconds per stage")
+    say()
+    say("seconds per stage")
     for stage, taken in seconds.items():
-        print(f"  {stage:<16} {taken:6.1f}")
-    print(f"  {'all':<16} {sum(seconds.values()):6.1f}")
+        say(f"  {stage:<16} {taken:6.1f}")
+    say(f"  {'all':<16} {sum(seconds.values()):6.1f}")
     home = load_settings().home
-    print(
-        f"\nThe stack of {home} is running. `make dev` opens the Dagster UI and follows the sources; `make down` stops."
-    )
+    say()
+    say(f"The stack of {home} is running. `make dev` opens the Dagster UI and follows the sources; `make down` stops.")
 
 
 def _run(command: tuple[str, ...]) -> None:
-    print(f"\n$ lakehouse {shlex.join(command)}", flush=True)
+    say()
+    say(f"$ lakehouse {shlex.join(command)}", flush=True)
     program = Path(sys.executable).with_name("lakehouse")
     if subprocess.run([str(program), *command]).returncode:
         raise LakehouseError(f"`lakehouse {shlex.join(command)}` failed; the demo stops here and can be run again")

@@ -13,6 +13,7 @@ import typer
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, config_file, load_settings
+from lakehouse.shown import say
 from stack.endpoints import ensure_instance
 
 
@@ -29,7 +30,7 @@ def dev(
     ensure_instance(settings)
     with alone(settings):
         _check_port(settings)
-        print(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
+        say(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
         environment = {
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
@@ -38,7 +39,7 @@ def dev(
             "PYTHONUNBUFFERED": "1",
         }
         keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
-        print("ended; the stack goes on running: `lakehouse down` stops it")
+        say("ended; the stack goes on running: `lakehouse down` stops it")
 
 
 def commands(settings: Settings, ingest: bool) -> list[Command]:

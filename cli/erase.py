@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.declarations import declarations_from
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from lakehouse.settings import load_settings
+from lakehouse.shown import busy, console, say, say_json
 
 if TYPE_CHECKING:
     from erasure.plan import Plan
@@ -52,9 +51,10 @@ def erase(
     if end:
         assert table is not None
         stone = run.end(settings, table, key or ())
-        print(
-            json.dumps(asdict(stone)) if as_json else f"{stone}: the erasure is forgotten; what it removed stays gone"
-        )
+        if as_json:
+            say_json(asdict(stone))
+        else:
+            say(f"{stone}: the erasure is forgotten; what it removed stays gone")
         return
     manifest = load_manifest(settings)
     declarations = declarations_from(manifest, settings.dbt_project_dir)
@@ -64,7 +64,11 @@ def erase(
             f"{stone}: asked {stone.asked_at} by {stone.asked_by}, proved {stone.done_at or 'not yet'}"
             for stone in stones
         ]
-        print(json.dumps([asdict(stone) for stone in stones]) if as_json else "\n".join(lines) or "nothing was erased")
+        if as_json:
+            say_json([asdict(stone) for stone in stones])
+        else:
+            for line in lines or ["nothing was erased"]:
+                say(line)
         return
     if dry_run:
         assert table is not None
@@ -72,15 +76,14 @@ def erase(
         return
     if not (yes or repeat):
         _ask(f"{table} {' '.join(key or ())}")
-    console = Console(stderr=True)
     problems: list[str] = []
-    with console.status("erasing", spinner="line") as status:
+    with busy(console(error=True), "erasing") as now:
         if repeat:
-            done, problems = run.repeat(settings, declarations, manifest, say=status.update)
+            done, problems = run.repeat(settings, declarations, manifest, say=now)
         else:
             assert table is not None
-            done = [run.erase(settings, declarations, manifest, table, key or (), say=status.update)]
-    print(json.dumps([erasure.as_dict() for erasure in done])) if as_json else _print(done)
+            done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
+    say_json([erasure.as_dict() for erasure in done]) if as_json else _print(done)
     if left := [finding for erasure in done for finding in erasure.left]:
         problems.insert(0, f"{len(left)} objects are left, first {left[0].path}: {left[0].why}")
     if problems:
@@ -97,26 +100,26 @@ def _print_preview(plan: Plan, look: Look, problem: str | None, as_json: bool) -
     whole = [str(part.place) for part in plan.derived if part.place.treatment == "rebuild"]
     if as_json:
         found = [asdict(finding) for finding in look.findings]
-        print(json.dumps({"findings": found, "rebuilt": whole, "in_the_way": problem}))
+        say_json({"findings": found, "rebuilt": whole, "in_the_way": problem})
         return
     for name in dict.fromkeys(finding.table for finding in look.findings):
         mine = [finding for finding in look.findings if finding.table == name]
-        print(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots go")
+        say(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots go")
     for name in whole:
-        print(f"{name:<40} is built anew, its old snapshots go")
+        say(f"{name:<40} is built anew, its old snapshots go")
     if not look.findings:
-        print("nothing personal is in the lake")
+        say("nothing personal is in the lake")
     if problem:
-        print(f"in the way: {problem}")
+        say(f"in the way: {problem}")
 
 
 def _print(erasures: Iterable[Erasure]) -> None:
     for erasure in erasures:
         for done in erasure.tables.values():
             what = "built anew" if done.rebuilt else f"{done.rewritten:,} files rewritten"
-            print(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
+            say(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
         if erasure.unreadable_records:
-            print(
+            say(
                 f"{erasure.unreadable_records:,} records that nobody can read stay: none holds a value of the subject's"
             )
         verdict = f"{len(erasure.left)} STILL HOLD IT" if erasure.left else "nothing left"
@@ -124,6 +127,6 @@ def _print(erasures: Iterable[Erasure]) -> None:
             f"{erasure.objects:,} objects, {erasure.bytes:,} bytes looked at for rows and {erasure.values:,} values"
         )
         common = f"{erasure.values_in_common:,} too short or not the subject's alone"
-        print(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
+        say(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
         for finding in erasure.left[:SHOWN]:
-            print(f"  {finding.table}: {finding.path}: {finding.why}")
+            say(f"  {finding.table}: {finding.path}: {finding.why}")

@@ -16,6 +16,8 @@ from typing import IO
 
 import psutil
 
+from lakehouse.shown import visible
+
 ANSI = re.compile(rb"\x1b\[[0-9;]*m")
 COLORS = ("36", "35", "33", "32")
 PATIENCE = 20.0
@@ -87,17 +89,17 @@ def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
 def _copy(child: _Child, output: IO[bytes]) -> None:
     with child.command.log.open("ab") as log:
         for line in output:
-            plain = ANSI.sub(b"", line)
-            log.write(plain)
+            plain = visible(ANSI.sub(b"", line).decode(errors="replace").rstrip())
+            log.write(f"{plain}\n".encode())
             log.flush()
-            _say(child, (line if sys.stdout.isatty() else plain).decode(errors="replace").rstrip())
+            _say(child, plain)
 
 
 def _say(child: _Child, text: str) -> None:
     name = f"{child.command.name:<9}"
     prefix = f"\033[{child.color}m{name}\033[0m" if sys.stdout.isatty() else name
     with suppress(BrokenPipeError):
-        print(f"{prefix} {text}", flush=True)
+        print(f"{prefix} {visible(text)}", flush=True)  # noqa: T201 (the prefix has a color)
 
 
 def _end(children: Sequence[_Child]) -> None:

@@ -1,6 +1,5 @@
 """`lakehouse prepare` and `lakehouse ingest`."""
 
-import json
 import logging
 import signal
 import sys
@@ -11,13 +10,13 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from cli.progress import shown
 from lakehouse.declarations import Declarations, load_declarations, source_and_table
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
+from lakehouse.shown import LineFormatter, console, say, say_json
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; all declared ones when left out")]
 Tables = list[str] | None
@@ -39,6 +38,7 @@ def prepare(
 
     A table whose UPDATE and DELETE would fail in the application once it is published is refused.
     """
+    from ingestion.setup import advice, may_copy_cluster
     from ingestion.setup import prepare as prepare_source
 
     if as_json and not check:
@@ -50,9 +50,11 @@ def prepare(
         return
     for name in _chosen(settings, declarations, sources):
         statements, done = prepare_source(settings, declarations.source(name))
-        print(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
+        say(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
-            print(f"{statement};")
+            say(f"{statement};")
+        if may_copy_cluster(settings, name):
+            say("-- " + ": ".join(advice(settings, name)))
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
@@ -60,12 +62,12 @@ def _check(settings: Settings, declarations: Declarations, names: list[str], as_
 
     found = [finding for name in names for finding in check_source(settings, declarations.source(name))]
     if as_json:
-        print(json.dumps([finding.as_dict() for finding in found]))
+        say_json([finding.as_dict() for finding in found])
     else:
         for finding in found:
-            print(f"{finding.weight:<11} {finding.line}")
+            say(f"{finding.weight:<11} {finding.line}")
         for name in [name for name in names if name not in {f.source for f in found if f.weight == "in the way"}]:
-            print(f"{name}: nothing is in the way")
+            say(f"{name}: nothing is in the way")
     if any(finding.weight == "in the way" for finding in found):
         raise typer.Exit(1)
 
@@ -124,7 +126,7 @@ def _erase_again(settings: Settings, declarations: Declarations, names: list[str
     problems: list[str] = []
     for name in names:
         if stones := remembered(settings, name):
-            print(f"{name}: erasing again {len(stones)} subjects", file=sys.stderr)
+            say(f"{name}: erasing again {len(stones)} subjects", error=True)
             done, not_done = repeat(settings, declarations, load_manifest(settings), name)
             if left := [finding for erasure in done for finding in erasure.left]:
                 problems.append(f"{len(left)} objects still hold erased subjects, first {left[0].path}: {left[0].why}")
@@ -161,16 +163,15 @@ def _one_by_one(tables: list[str], act: Callable[[str], None], state: str, what_
     for name in tables:
         act(name)
         if not as_json:
-            print(f"{name}: {state}; {what_now}")
+            say(f"{name}: {state}; {what_now}")
     if as_json:
-        print(json.dumps([{"table": name, "state": state} for name in tables]))
+        say_json([{"table": name, "state": state} for name in tables])
 
 
 def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
     reports: list[dict[str, Any]] = []
     failures: list[LakehouseError] = []
-    console = Console(stderr=True)
-    with shown(settings, console) as show:
+    with shown(settings, console(error=True)) as show:
         for name, tables in work.items():
             with show(name):
                 try:
@@ -178,7 +179,7 @@ def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any]
                 except LakehouseError as error:
                     failures.append(error)
     if as_json:
-        print(json.dumps(reports, default=str))
+        say_json(reports)
     else:
         for report in reports:
             _print_report(report)
@@ -191,18 +192,20 @@ def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any]
 def _print_report(report: dict[str, Any]) -> None:
     from ingestion.source import lsn_text
 
-    print(f"{report['source']}: cut {lsn_text(report['cut_lsn'])} at {report['cut_at']:%Y-%m-%d %H:%M:%S %Z}")
+    say(f"{report['source']}: cut {lsn_text(report['cut_lsn'])} at {report['cut_at']:%Y-%m-%d %H:%M:%S %Z}")
     for table in report["tables"]:
         new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
-        print(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
+        say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
     for aside in report["aside"]:
-        print(f"  {aside['name']:<24} {aside['state']}")
+        say(f"  {aside['name']:<24} {aside['state']}")
 
 
 def _follow(settings: Settings, declarations: Declarations, names: list[str]) -> None:
     from ingestion import follow_sources
 
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     for chatty in ("py4j", "pyiceberg"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     stop = threading.Event()

@@ -1,15 +1,17 @@
 """How far each source is in the lake, for `lakehouse status`: slot, lag in bytes and seconds, state of the tables."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.shown import table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from ingestion.progress import Progress
 
 
@@ -48,21 +50,19 @@ def _trouble(values: dict[str, Any]) -> str | None:
     return None
 
 
-def lag_table(lags: list[dict[str, Any]]) -> Table:
+def lag_table(lags: list[dict[str, Any]]) -> "Table":
     """The same for people; tables are named only when the stream does not reach them."""
-    shown = Table(box=None, pad_edge=False)
-    for heading in ("source", "writer", "WAL kept", "behind", "lag", "tables"):
-        shown.add_column(heading, overflow="fold")
-    for lag in lags:
-        if lag["trouble"]:
-            shown.add_row(lag["source"], lag["trouble"])
-            continue
-        writer = "follower" if lag["follower_alive"] else "running once" if lag["holder"] else "none"
-        if at := lag["progress"]:
-            writer += f": {at['phase']} {at['done'] / at['total']:.0%}, {at['rows_per_second']:,} rows/s"
-        sizes = [f"{lag[key]:,} B" for key in ("slot_lag_bytes", "behind_bytes")]
-        shown.add_row(lag["source"], writer, *sizes, f"{lag['lag_seconds']:,.0f} s", _tables(lag["tables"]))
-    return shown
+    return table(("source", "writer", "WAL kept", "behind", "lag", "tables"), map(_row, lags))
+
+
+def _row(lag: dict[str, Any]) -> Sequence[str]:
+    if lag["trouble"]:
+        return lag["source"], lag["trouble"]
+    writer = "follower" if lag["follower_alive"] else "running once" if lag["holder"] else "none"
+    if at := lag["progress"]:
+        writer += f": {at['phase']} {at['done'] / at['total']:.0%}, {at['rows_per_second']:,} rows/s"
+    sizes = [f"{lag[key]:,} B" for key in ("slot_lag_bytes", "behind_bytes")]
+    return lag["source"], writer, *sizes, f"{lag['lag_seconds']:,.0f} s", _tables(lag["tables"])
 
 
 def _tables(tables: list[dict[str, Any]]) -> str:

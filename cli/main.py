@@ -1,12 +1,15 @@
 """Entry point of the `lakehouse` command: mounts the groups and turns errors into one line."""
 
 import importlib
+import logging
 import sys
+import traceback
 from typing import Annotated, Any
 
 import typer
 
 from lakehouse.errors import LakehouseError
+from lakehouse.shown import LineFormatter, say
 
 app = typer.Typer(
     help="An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut.",
@@ -57,25 +60,31 @@ def main() -> None:
     for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
         _mount(name)
     app.callback()(_root)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LineFormatter())
     try:
         app()
     except LakehouseError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _complain(f"error: {error}")
         sys.exit(1)
     except Exception as error:
         from lakehouse.outage import told
 
-        if (outage := told(error)) is None:
-            raise
-        print(f"error: {outage}", file=sys.stderr)
+        outage = told(error)
+        _complain(f"error: {outage}" if outage else "".join(traceback.format_exception(error)).rstrip())
         sys.exit(1)
+
+
+def _complain(text: str) -> None:
+    for line in text.split("\n"):
+        say(line, error=True)
 
 
 def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"lakehouse {version('lakehouse')}")
+        say(f"lakehouse {version('lakehouse')}")
         raise typer.Exit
 
 

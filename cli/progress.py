@@ -3,23 +3,26 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING
 
 import psycopg
-from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 LOOK_SECONDS = 1.0
 Show = Callable[[str], AbstractContextManager[None]]
 
 
 @contextmanager
-def shown(settings: Settings, console: Console) -> Iterator[Show]:
+def shown(settings: Settings, console: "Console") -> Iterator[Show]:
     """Gives a function that shows one source while its `with` block runs; nothing where there is no terminal."""
-    pace_column = TextColumn("{task.fields[pace]}")
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), pace_column, TimeElapsedColumn())
+    said, paced = (TextColumn(f"{{task.{part}}}", markup=False) for part in ("description", "fields[pace]"))
+    columns = (SpinnerColumn(), said, BarColumn(), paced, TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
 
         @contextmanager

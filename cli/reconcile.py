@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from lakehouse.declarations import load_declarations
 from lakehouse.settings import load_settings
+from lakehouse.shown import busy, cell, console, say, say_json
 
 if TYPE_CHECKING:
     from ingestion.reconcile import TableComparison
@@ -46,21 +45,21 @@ def reconcile(
         raise typer.BadParameter("--keys wants one table named, as SOURCE.TABLE")
     settings = load_settings()
     declarations, chosen = load_declarations(settings), tables or ()
-    console = Console(stderr=True)
+    out = console(error=True)
     results: list[TableComparison] = []
-    with console.status("comparing", spinner="line") as status:
+    with busy(out, "comparing") as now:
         if views:
             found = reconcile_views(settings, declarations, chosen)
         else:
             found = reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
         total = sum(len(tables) for _, tables in select(declarations, chosen))
-        console.print(f"comparing {total} tables", highlight=False)
+        out.print(f"comparing {total} tables")
         for result in found:
             results.append(result)
-            console.print(_progress(result, len(results), total), highlight=False, soft_wrap=True)
-            status.update(f"comparing, {len(results)} of {total} tables done")
+            out.print(cell(_progress(result, len(results), total)), soft_wrap=True)
+            now(f"comparing, {len(results)} of {total} tables done")
     if as_json:
-        print(json.dumps([result.as_dict() for result in results]))
+        say_json([result.as_dict() for result in results])
     else:
         _print(results)
     if not all(result.equal for result in results):
@@ -85,12 +84,12 @@ def _key_range(keys: str | None) -> KeyRange | None:
 
 def _print(results: list[TableComparison]) -> None:
     headings = ("source rows", "lake rows", "missing", "extra", "differing", "columns", "seconds")
-    print(f"{'table':<30}" + "".join(f"{heading:>13}" for heading in headings))
+    say(f"{'table':<30}" + "".join(f"{heading:>13}" for heading in headings))
     for result in results:
         counts = (result.source_rows, result.lake_rows, result.missing, result.extra, result.differing)
         cells = [f"{count:,}" for count in (*counts, len(result.columns))] + [f"{result.seconds:.1f}"]
         verdict = "equal" if result.equal else "DIFFERENT"
-        print(f"{f'{result.source}.{result.table}':<30}" + "".join(f"{cell:>13}" for cell in cells), verdict)
+        say(f"{f'{result.source}.{result.table}':<30}" + "".join(f"{cell:>13}" for cell in cells), verdict)
     for result in results:
         _print_differences(result)
 
@@ -98,17 +97,17 @@ def _print(results: list[TableComparison]) -> None:
 def _print_differences(result: TableComparison) -> None:
     where = f"{result.source}.{result.table}"
     if result.aside:
-        print(f"{where}: not compared, it is {result.aside}")
+        say(f"{where}: not compared, it is {result.aside}")
     if result.absent_columns:
-        print(f"{where}: the lake has no column {', '.join(result.absent_columns)}")
+        say(f"{where}: the lake has no column {', '.join(result.absent_columns)}")
     if result.unrepresentable:
-        print(f"{where}: {result.unrepresentable:,} values replaced by the table's on_unrepresentable policy")
+        say(f"{where}: {result.unrepresentable:,} values replaced by the table's on_unrepresentable policy")
     for example in result.examples:
         key = ", ".join(f"{name}={value}" for name, value in example.key.items())
-        print(f"{where}: {_WORDS[example.kind]} ({key}){_columns(example.columns)}")
+        say(f"{where}: {_WORDS[example.kind]} ({key}){_columns(example.columns)}")
     if result.repaired:
         counts = ", ".join(f"{op} {count:,}" for op, count in sorted(result.repaired.items()))
-        print(f"{where}: repaired, as new raw events: {counts}")
+        say(f"{where}: repaired, as new raw events: {counts}")
 
 
 _WORDS = {"missing": "not in the lake", "extra": "only in the lake", "differs": "differs"}

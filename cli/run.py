@@ -1,6 +1,5 @@
 """`lakehouse run`: Dagster jobs in the foreground, one after another, recorded like any other run."""
 
-import json as jsonlib
 from dataclasses import asdict
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +8,7 @@ import typer
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.shown import say_json
 
 if TYPE_CHECKING:
     from orchestration.runner import Outcome
@@ -44,9 +44,9 @@ def run(
         ensure_instance(settings)
         outcomes = run_jobs(settings, jobs, DayRange(*days) if days else None, stop, to_stderr=json)
     if json:
-        print(jsonlib.dumps([asdict(outcome) for outcome in outcomes]))
+        say_json([asdict(outcome) for outcome in outcomes])
     if failed := [_problem(outcome) for outcome in outcomes if not outcome.success]:
-        raise LakehouseError("\n".join(failed))
+        raise LakehouseError(*"\n".join(failed).split("\n"))  # dbt's failures have a line each
 
 
 def _problem(outcome: "Outcome") -> str:

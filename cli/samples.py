@@ -1,6 +1,5 @@
 """`lakehouse samples`: creates the sample tables in the source databases."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
@@ -8,6 +7,7 @@ import typer
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.shown import say, say_json
 from samples.database import owner_url
 from samples.loading import SAMPLES, LoadReport, load
 
@@ -26,10 +26,10 @@ def load_samples(
     urls = {source: owner_url(settings, source) for source in wanted}
     reports = [load(url, source) for source, url in urls.items()]
     if as_json:
-        print(json.dumps([asdict(report) for report in reports]))
+        say_json([asdict(report) for report in reports])
         return
     for report in reports:
-        print(_line(report))
+        say(_line(report))
 
 
 def _line(report: LoadReport) -> str:

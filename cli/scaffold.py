@@ -8,6 +8,7 @@ import typer
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
+from lakehouse.shown import say
 
 if TYPE_CHECKING:
     from lakehouse.declarations import Declarations
@@ -37,7 +38,8 @@ def scaffold(
     declared, schemas = declared_alone(settings), schema or ["public"]
     if propose:
         for name in sources or ():
-            print(_proposal(settings, declared, name, schemas), end="")
+            for line in _proposal(settings, declared, name, schemas).splitlines():
+                say(line)
         return
     for name in sources or ():
         if name not in _names(declared):
@@ -56,7 +58,7 @@ def _scaffold(settings: Settings, declared: Declarations, source: str, check: bo
     changes = plan(project, source, models_of(declared, source))
     for change in changes:
         if change.kind != "same":
-            print(f"{change.kind:<8}{change.path.relative_to(project)}")
+            say(f"{change.kind:<8}{change.path.relative_to(project)}")
     if not check:
         apply(changes)
     return sum(change.kind in ("new", "changed", "gone") for change in changes)
@@ -69,7 +71,7 @@ def _propose_file(settings: Settings, declared: Declarations, source: str, schem
     if file.exists():
         raise LakehouseError(f"{file}: declares no table of source {source!r}: add one, or remove the file")
     file.write_text(_proposal(settings, declared, source, schemas))
-    print(f"proposed models/sources/{file.name}: read it and name things as people do")
+    say(f"proposed models/sources/{file.name}: read it and name things as people do")
 
 
 def _proposal(settings: Settings, declared: Declarations, source: str, schemas: list[str]) -> str:

@@ -1,16 +1,17 @@
 """`lakehouse show`: what is where, from the catalog's metadata; no data file is read."""
 
-import json as jsonlib
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from lakehouse.catalog import newest_data_snapshot, open_catalog
 from lakehouse.settings import Settings, load_settings
+from lakehouse.shown import console, say_json, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 LAYERS = ("raw", "parsed", "vault", "marts", "meta")
 
@@ -43,11 +44,11 @@ def show(json: Annotated[bool, typer.Option("--json", help="for machines")] = Fa
     tables, cuts = lake_tables(settings), newest_cuts(settings)
     if json:
         shown = {"tables": [asdict(t) for t in tables], "cuts": [asdict(c) for c in cuts]}
-        print(jsonlib.dumps(shown, default=str, indent=2))
+        say_json(shown, indent=2)
         return
-    console = Console(highlight=False)
-    console.print(_tables(tables))
-    console.print(_cuts(cuts))
+    out = console()
+    out.print(_tables(tables))
+    out.print(_cuts(cuts))
 
 
 def lake_tables(settings: Settings) -> list[LakeTable]:
@@ -85,22 +86,21 @@ def newest_cuts(settings: Settings) -> list[LakeCut]:
     return [LakeCut(s, epoch, lsn_text(lsn), at, (now - at).total_seconds()) for s, epoch, lsn, at in rows]
 
 
-def _tables(tables: list[LakeTable]) -> Table:
-    shown = Table(box=None, pad_edge=False)
-    for heading in ("layer", "table"):
-        shown.add_column(heading, overflow="fold")
-    shown.add_column("rows", justify="right")
-    shown.add_column("data changed at (UTC)")
-    for t in tables:
-        changed = f"{t.changed_at:%Y-%m-%d %H:%M:%S}" if t.changed_at else "never"
-        shown.add_row(t.layer, f"{t.namespace}.{t.name}", f"{t.rows:,}", changed)
-    return shown
+def _tables(tables: list[LakeTable]) -> "Table":
+    rows = [
+        (
+            t.layer, f"{t.namespace}.{t.name}", f"{t.rows:,}",
+            f"{t.changed_at:%Y-%m-%d %H:%M:%S}" if t.changed_at else "never",
+        )
+        for t in tables
+    ]  # fmt: skip
+    made = table(("layer", "table", "rows", "data changed at (UTC)"), rows)
+    made.columns[2].justify = "right"
+    return made
 
 
-def _cuts(cuts: list[LakeCut]) -> Table:
-    shown = Table(box=None, pad_edge=False)
-    for heading in ("source", "epoch", "cut LSN", "cut at (UTC)", "age"):
-        shown.add_column(heading)
-    for c in cuts:
-        shown.add_row(c.source, str(c.epoch), c.cut_lsn, f"{c.cut_at:%Y-%m-%d %H:%M:%S}", f"{c.age_seconds:.0f} s")
-    return shown
+def _cuts(cuts: list[LakeCut]) -> "Table":
+    return table(
+        ("source", "epoch", "cut LSN", "cut at (UTC)", "age"),
+        [(c.source, c.epoch, c.cut_lsn, f"{c.cut_at:%Y-%m-%d %H:%M:%S}", f"{c.age_seconds:.0f} s") for c in cuts],
+    )

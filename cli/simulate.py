@@ -1,6 +1,5 @@
 """`lakehouse simulate`: changes the sample databases the way an application would."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,10 +7,10 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.settings import load_settings
+from lakehouse.shown import console, say, say_json
 from samples.bank import workload as bank_workload
 from samples.database import owner_url
 from samples.payroll import workload as payroll_workload
@@ -100,7 +99,7 @@ def payroll(
 
 def _skipped(source: str, url: str, if_untouched: bool) -> bool:
     if if_untouched and not untouched(url, source):
-        print(f"{source}: changed before, left as it is")
+        say(f"{source}: changed before, left as it is")
         return True
     return False
 
@@ -131,18 +130,18 @@ def _restore(handlers: Mapping[signal.Signals, object]) -> None:
 
 @contextmanager
 def _progress_bar(total: int | None) -> Iterator[Callable[[simulator.Progress], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    out = console(error=True)
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
         task = bar.add_task("sales", total=total)
         yield lambda progress: bar.update(task, completed=progress.transactions)
 
 
 def _print_summary(source: str, summary: Mapping[str, object], as_json: bool) -> None:
     if as_json:
-        print(json.dumps(summary))
+        say_json(summary)
     else:
-        print(f"{source}: " + ", ".join(_phrase(*entry) for entry in summary.items() if entry[1] is not False))
+        say(f"{source}: " + ", ".join(_phrase(*entry) for entry in summary.items() if entry[1] is not False))
 
 
 def _phrase(name: str, value: object) -> str:

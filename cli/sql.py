@@ -1,15 +1,13 @@
 """`lakehouse sql`: one query on the lake, through Trino."""
 
-import json as jsonlib
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 from trino.exceptions import TrinoQueryError
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
+from lakehouse.shown import console, say, say_json, table
 from lakehouse.time_travel import refuse_ignored
 from lakehouse.trino import answering, connect
 from lakehouse.trino import query as ask
@@ -35,14 +33,14 @@ def sql(
     names = [column[0] for column in cursor.description or []]
     if json:
         for row in rows:
-            print(jsonlib.dumps(dict(zip(names, row, strict=True)), default=str))
+            say_json(dict(zip(names, row, strict=True)))
         return
-    table = Table(box=None, pad_edge=False)
-    for name in names:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row))
-    Console(highlight=False).print(table)
+    if len(rows) == len(names) == 1 and isinstance(rows[0][0], str):  # as of EXPLAIN and SHOW CREATE
+        say(names[0])
+        for line in rows[0][0].split("\n"):
+            say(line)
+        return
+    console().print(table(names, [["" if value is None else value for value in row] for row in rows]))
 
 
 def _answer(settings: Settings, query: str) -> list[list[Any]]:

@@ -1,18 +1,19 @@
 """`lakehouse up|down|status|env`: the servers of this machine."""
 
-import json
 import shlex
 import sys
 import time
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
-from rich.table import Table
 
 from lakehouse.settings import Settings, load_settings
+from lakehouse.shown import console, say, say_json, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Json = Annotated[bool, typer.Option("--json", help="For machines.")]
 
@@ -22,14 +23,14 @@ def up() -> None:
     from stack.control import up as stack_up
 
     settings, begun = load_settings(), time.monotonic()
-    console = Console(highlight=False)
-    download = _DownloadBar(console)
+    out = console()
+    download = _DownloadBar(out)
     try:
-        stack_up(settings, report=lambda *what: _tell(console, *what), progress=download)
+        stack_up(settings, report=lambda *what: _tell(out, *what), progress=download)
     finally:
         download.close()
     settings = load_settings()
-    console.print(f"stack is up after {time.monotonic() - begun:.1f} s; home {settings.home}", soft_wrap=True)
+    out.print(f"stack is up after {time.monotonic() - begun:.1f} s; home {settings.home}", soft_wrap=True)
 
 
 def down() -> None:
@@ -37,7 +38,7 @@ def down() -> None:
     from stack.control import down as stack_down
 
     stopped = stack_down(load_settings())
-    print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+    say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
 
 def status(as_json: Json = False) -> None:
@@ -49,21 +50,22 @@ def status(as_json: Json = False) -> None:
     servers, lags = inspect(settings), source_lags(settings)
     if as_json:
         shown = {"servers": [{**asdict(s), "log": str(s.log)} for s in servers], "sources": lags}
-        print(json.dumps(shown, indent=2))
+        say_json(shown, indent=2)
     else:
-        table = Table(box=None, pad_edge=False)
-        for heading in ("server", "state", "pid", "port", "up for", "log"):
-            table.add_column(heading, overflow="fold")
-        for s in servers:
-            state = "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down"
-            table.add_row(s.name, state, _text(s.pid), _text(s.port), _duration(s.uptime_seconds), str(s.log))
-        console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+        rows = [
+            (
+                s.name, "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down", _text(s.pid),
+                _text(s.port), _duration(s.uptime_seconds), s.log,
+            )
+            for s in servers
+        ]  # fmt: skip
+        out = console(width=None if sys.stdout.isatty() else 200)
         if servers:
-            console.print(table)
+            out.print(table(("server", "state", "pid", "port", "up for", "log"), rows))
         if servers and lags:
-            console.print()
+            out.print()
         if lags:
-            console.print(lag_table(lags))
+            out.print(lag_table(lags))
     if not all(s.healthy for s in servers):
         raise typer.Exit(1)
 
@@ -72,14 +74,18 @@ def env(as_json: Json = False) -> None:
     """Print how to reach everything; `eval "$(lakehouse env)"` sets it in a shell."""
     values = environment(load_settings())
     if as_json:
-        print(json.dumps(values, indent=2))
+        say_json(values, indent=2)
         return
     for name, value in values.items():
         if isinstance(value, dict):
             for key, url in value.items():
-                print(f"export {name.upper()}_{key.upper()}={shlex.quote(str(url))}")
+                _export(f"{name}_{key}", url)
         else:
-            print(f"export {name.upper()}={shlex.quote(str(value))}")
+            _export(name, value)
+
+
+def _export(name: str, value: object) -> None:
+    print(f"export {name.upper()}={shlex.quote(str(value))}")  # noqa: T201 (a shell takes it to the letter)
 
 
 def environment(settings: Settings) -> dict[str, Any]:
@@ -105,7 +111,7 @@ def environment(settings: Settings) -> dict[str, Any]:
 class _DownloadBar:
     """Shows the download: a bar on a terminal, one line per stage elsewhere."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: "Console") -> None:
         self.console = console
         self.bar: Progress | None = None
         self.task: TaskID | None = None
@@ -117,7 +123,7 @@ class _DownloadBar:
                 self.console.print(f"{stage} ({total >> 20} MB)" if total and not done else stage)
         elif self.bar is None:
             self.bar = Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 DownloadColumn(),
                 TransferSpeedColumn(),
@@ -135,7 +141,7 @@ class _DownloadBar:
             self.bar.stop()
 
 
-def _tell(console: Console, server: str, what: str, seconds: float) -> None:
+def _tell(console: "Console", server: str, what: str, seconds: float) -> None:
     if what != "starting" or console.is_terminal:
         console.print(f"  {server:<8} {what} {'' if what == 'starting' else f'({seconds:.1f} s)'}".rstrip())
 

@@ -11,6 +11,7 @@ import typer
 from lakehouse.database import connect_catalog
 from lakehouse.retry import Unreachable
 from lakehouse.settings import Settings, load_settings
+from lakehouse.shown import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,13 +41,13 @@ def upgrade(
     settings = load_settings()
     planned = _clusters_planned(settings) + _rest_planned(settings)
     for line in planned or ["nothing to do"]:
-        print(line)
+        say(line)
     if check and planned:
         raise typer.Exit(1)
     if check or not planned:
         return
     _upgrade(settings)
-    print("upgraded")
+    say("upgraded")
 
 
 def _upgrade(settings: Settings) -> None:
@@ -56,7 +57,7 @@ def _upgrade(settings: Settings) -> None:
 
     with alone(settings):
         _refuse_writers(settings)
-        moved = move_clusters(settings, print) if _is_embedded(settings) else ()
+        moved = move_clusters(settings, say) if _is_embedded(settings) else ()
         if not _answers(settings):
             up()
         settings = load_settings(home=settings.home)
@@ -64,7 +65,7 @@ def _upgrade(settings: Settings) -> None:
             if part.planned(settings):
                 part.do(settings)
     if lost := _sources_of(settings, moved):
-        print(f"then: lakehouse ingest --recover {' '.join(lost)}")
+        say(f"then: lakehouse ingest --recover {' '.join(lost)}")
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
@@ -128,7 +129,7 @@ def _dagster_planned(settings: Settings) -> list[str]:
 def _migrate_dagster(settings: Settings) -> None:
     from orchestration.instance import migrate
 
-    migrate(settings, print)
+    migrate(settings, say)
 
 
 PARTS = (

@@ -21,14 +21,14 @@ from ingestion.former_names import names_of
 from ingestion.types import convert
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
-from lakehouse.sql import ident, relation
+from lakehouse.sql import beside_parameters, ident, relation
 
 EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
 
 
 def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
     """`column=value` words as a key of the table; raises LakehouseError."""
-    given = {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
+    given = dict(_named(table.key, word) for word in words)
     if not table.key:
         raise LakehouseError(f"{table.source}.{table.name} has no key: a subject in it cannot be named")
     if set(given) != set(table.key):
@@ -40,6 +40,12 @@ def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
             "in meta.raw.personal"
         )
     return {name: given[name] for name in table.key}
+
+
+def _named(key: tuple[str, ...], word: str) -> tuple[str, str]:
+    """The column and its value; a column's name may have an `=` in it too."""
+    name = max((name for name in key if word.startswith(f"{name}=")), key=len, default="")
+    return name, word[len(name) + 1 :]
 
 
 def as_printed(
@@ -61,14 +67,16 @@ def as_printed(
 
 
 def _printed(connection: psycopg.Connection[Any], column: ColumnFacts, text: str) -> str:
-    printed = replace(column, name="value").printed
-    query = f"SELECT {printed} FROM (SELECT CAST(%s AS {column.declared_type}) AS value) AS given"
-    found = connection.execute(query, (text,)).fetchone()
+    printed = beside_parameters(replace(column, name="value").printed)
+    kind = beside_parameters(column.declared_type)
+    found = connection.execute(
+        f"SELECT {printed} FROM (SELECT CAST(%s AS {kind}) AS value) AS given", (text,)
+    ).fetchone()
     assert found is not None
     if column.typmod >= 0:
         base = connection.execute("SELECT format_type(%s::oid, -1)", (column.type_oid,)).fetchone()
         assert base is not None
-        query = f"SELECT CAST(%s AS {column.declared_type}) = CAST(%s AS {base[0]})"
+        query = f"SELECT CAST(%s AS {kind}) = CAST(%s AS {base[0]})"
         if connection.execute(query, (text, text)).fetchone() != (True,):
             raise ValueError(f"{column.name}={text} is no {column.declared_type}, which would hold {found[0]}")
     return str(found[0])
@@ -101,8 +109,10 @@ def held_by_source(
     personal = [c.name for c in facts.columns if c.lake not in kept and table.raw.mask.get(c.name) != "null"]
     says = " OR ".join(f"{ident(name)} IS NOT NULL" for name in personal)
     for key in keys:
-        same = " AND ".join(f"{ident(name)} = CAST(%s AS {columns[name].declared_type})" for name in key)
-        query = f"SELECT 1 FROM {relation(*table.relation)} WHERE {same} AND ({says}) LIMIT 1"
+        parts = [(beside_parameters(ident(n)), beside_parameters(columns[n].declared_type)) for n in key]
+        same = " AND ".join(f"{name} = CAST(%s AS {kind})" for name, kind in parts)
+        rest = beside_parameters(f"FROM {relation(*table.relation)} WHERE ({says})")
+        query = f"SELECT 1 {rest} AND {same} LIMIT 1"
         if personal and connection.execute(query, tuple(key.values())).fetchone():
             return (
                 f"source {table.source!r} still holds personal data of {table.name} {spelled(key)}, and would bring it "

@@ -38,6 +38,7 @@ PINNED = {
     "xmloption": "content",
     "row_security": "off",
     "search_path": "pg_catalog",
+    "standard_conforming_strings": "on",
     "statement_timeout": "0",
     "lock_timeout": "60000",
     "idle_in_transaction_session_timeout": "0",

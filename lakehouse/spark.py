@@ -97,6 +97,8 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
         "spark.log.level": "ERROR",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parser.escapedStringLiterals": "false",  # as lakehouse/sql.py quotes
+        "spark.sql.variable.substitute": "false",  # it takes `${env:…}` in a quoted name or value for a variable
         "spark.scheduler.mode": "FAIR",
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.enabled": "true",

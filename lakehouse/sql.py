@@ -4,6 +4,8 @@ Postgres, Trino and Spark differ in how a quoted name is spelled; nothing else i
 name or a value into SQL text.
 """
 
+from lakehouse.shown import visible
+
 
 def ident(name: str) -> str:
     """A quoted identifier for Postgres and Trino (SQL standard: double quotes, doubled inside)."""
@@ -13,6 +15,27 @@ def ident(name: str) -> str:
 def relation(schema: str, name: str) -> str:
     """A quoted, schema-qualified relation for Postgres and Trino."""
     return f"{ident(schema)}.{ident(name)}"
+
+
+def typed_ident(name: str) -> str:
+    """A quoted identifier for Postgres that survives being shown, copied and pasted: what would not is escaped."""
+    if visible(name) == name:
+        return ident(name)
+    spelled = (
+        c if visible(c) == c else f"\\{ord(c):04x}" if ord(c) < 0x10000 else f"\\+{ord(c):06x}"
+        for c in name.replace("\\", "\\\\").replace('"', '""')
+    )
+    return f'U&"{"".join(spelled)}"'
+
+
+def typed_relation(schema: str, name: str) -> str:
+    """The same of a schema-qualified relation."""
+    return f"{typed_ident(schema)}.{typed_ident(name)}"
+
+
+def beside_parameters(sql: str) -> str:
+    """SQL that holds names, for a statement of psycopg's with parameters: it takes a `%` for a placeholder."""
+    return sql.replace("%", "%%")
 
 
 def columns(names: tuple[str, ...] | list[str]) -> str:
@@ -31,10 +54,10 @@ def spark_relation(*parts: str) -> str:
 
 
 def literal(value: str) -> str:
-    """A string literal for Trino, and for Postgres with `standard_conforming_strings = on` (its default)."""
+    """A string literal for Trino, and for Postgres with `standard_conforming_strings = on` (pinned for sources)."""
     return "'" + value.replace("'", "''") + "'"
 
 
 def spark_literal(value: str) -> str:
-    """A string literal for Spark SQL, where a backslash escapes (`spark.sql.parser.escapedStringLiterals=false`)."""
+    """A string literal for Spark SQL as `lakehouse.spark` sets it up: a backslash escapes, `${…}` means nothing."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -3,11 +3,13 @@
 import sys
 
 from lakehouse.errors import LakehouseError
+from lakehouse.shown import say
 from maintenance.command import app
 
 if __name__ == "__main__":
     try:
         app()
     except LakehouseError as error:
-        print(f"error: {error}", file=sys.stderr)
+        for line in f"error: {error}".split("\n"):
+            say(line, error=True)
         sys.exit(1)

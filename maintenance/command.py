@@ -3,20 +3,18 @@
 Without a subcommand it plans and acts; each action can also be run by its name, over all tables that declare it.
 """
 
-import json
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from lakehouse.project import project_maintenance
 from lakehouse.settings import load_settings
+from lakehouse.shown import console, say, say_json
 from maintenance import restore_command
 from maintenance.maintain import maintain as plan_and_act
 from maintenance.run import ACTIONS, Report, run
@@ -61,7 +59,7 @@ def maintain(
     with closing(Session(load_settings(), dry_run)) as session, _progress() as report, _interrupts_told():
         done = plan_and_act(session, table or (), group, budget_minutes, report)
     if as_json:
-        print(json.dumps(done.as_dict()))
+        say_json(done.as_dict())
     else:
         print_plan(done.plan, dry_run)
         if not dry_run or done.result.failed:
@@ -74,7 +72,7 @@ def status(table: Tables = None, group: Group = None, as_json: Json = False) -> 
     """Show how each table is: files, deletes, snapshots, metadata, orphans, the last action and the gain to be had."""
     with closing(Session(load_settings(), dry_run=True)) as session:
         seen = survey(session, table or (), group)
-    print(json.dumps(seen.as_dict())) if as_json else print_status(seen)
+    say_json(seen.as_dict()) if as_json else print_status(seen)
 
 
 def _by_name(*actions: str) -> Callable[..., None]:
@@ -88,7 +86,7 @@ def _by_name(*actions: str) -> Callable[..., None]:
         settings = load_settings()
         with closing(Session(settings, dry_run)) as session, _progress() as report, _interrupts_told():
             result = run(session, actions, table or (), group, report)
-        print(json.dumps(result.as_dict())) if as_json else print_outcomes(result)
+        say_json(result.as_dict()) if as_json else print_outcomes(result)
         declared = project_maintenance(settings.dbt_project_dir).max_failed_share
         result.check(declared if max_failed_share is None else max_failed_share)
 
@@ -114,7 +112,7 @@ def _interrupts_told() -> Iterator[None]:
     """Says on Ctrl-C why the command does not end at once."""
 
     def tell(number: int, frame: FrameType | None) -> None:
-        print("interrupted: what is at work ends first, and is written down; nothing else is begun", file=sys.stderr)
+        say("interrupted: what is at work ends first, and is written down; nothing else is begun", error=True)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, tell)
@@ -126,8 +124,8 @@ def _interrupts_told() -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Report]:
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    out = console(error=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
         task = bar.add_task("maintenance", total=None)
         yield lambda outcome: bar.update(task, advance=1, description=f"{outcome.action} {outcome.table}")

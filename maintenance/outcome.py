@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from lakehouse.errors import LakehouseError
+from lakehouse.shown import visible
 
 Status = Literal["failed", "done", "planned", "skipped"]
 ERROR_LENGTH = 400
@@ -69,7 +70,7 @@ def one_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[1].startswith(": "):  # Py4J puts Java's own message on the second line
         lines[0] = lines[1].removeprefix(": ")
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:ERROR_LENGTH]
+    return visible(f"{type(error).__name__}: {lines[0] if lines else 'no message'}")[:ERROR_LENGTH]
 
 
 def plainly(error: Exception) -> str:

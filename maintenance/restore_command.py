@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
+from lakehouse.shown import console, say, say_json, table
 from maintenance.exclusion import Held, exclusive
 from maintenance.outcome import TableName
 from maintenance.pins import Pin, pin_cut, pin_table
@@ -47,9 +46,9 @@ def restore(
         except Held as held:
             raise LakehouseError(f"{name}: {held}; run it again later") from None
     if as_json:
-        print(json.dumps(done.as_dict()))
+        say_json(done.as_dict())
     else:
-        print(f"{done.table}: {done.rows:,} rows, as of {done.committed_at:%Y-%m-%d %H:%M:%S} UTC, the commit before")
+        say(f"{done.table}: {done.rows:,} rows, as of {done.committed_at:%Y-%m-%d %H:%M:%S} UTC, the commit before")
 
 
 def pin(
@@ -124,13 +123,17 @@ def _session() -> Iterator[Session]:
 
 def _show(found: Sequence[Pin], as_json: bool) -> None:
     if as_json:
-        print(json.dumps([pin.as_dict() for pin in found]))
+        say_json([pin.as_dict() for pin in found])
         return
-    table = Table(box=None, pad_edge=False)
-    for heading in ("consumer", "table", "snapshot", "committed (UTC)", "until (UTC)"):
-        table.add_column(heading, no_wrap=True)
-    for pin in found:
-        until = f"{pin.until.astimezone(UTC):%Y-%m-%d %H:%M}" if pin.until else "for ever"
-        committed = f"{pin.committed_at:%Y-%m-%d %H:%M:%S}"
-        table.add_row(pin.consumer, str(pin.table), str(pin.snapshot_id), committed, until)
-    Console(width=None if Console().is_terminal else 160).print(table) if found else print("nothing is pinned")
+    if not found:
+        say("nothing is pinned")
+        return
+    rows = [
+        (
+            pin.consumer, pin.table, pin.snapshot_id, f"{pin.committed_at:%Y-%m-%d %H:%M:%S}",
+            f"{pin.until.astimezone(UTC):%Y-%m-%d %H:%M}" if pin.until else "for ever",
+        )
+        for pin in found
+    ]  # fmt: skip
+    headings = ("consumer", "table", "snapshot", "committed (UTC)", "until (UTC)")
+    console(width=None if sys.stdout.isatty() else 160).print(table(headings, rows, kept_whole=headings))

@@ -1,10 +1,9 @@
 """Plans, outcomes and the state of tables, as text for people."""
 
+import sys
 from collections.abc import Iterable, Sequence
 
-from rich.console import Console
-from rich.table import Table
-
+from lakehouse.shown import console, say, table
 from maintenance.outcome import Figures, Outcome
 from maintenance.plan import NOT_THERE, Passed, Plan
 from maintenance.result import Result
@@ -32,9 +31,9 @@ def print_plan(plan: Plan, dry_run: bool) -> None:
         _passed(plan.put_off)
     if dry_run:
         _passed(plan.skipped)
-    print(f"{len(plan.steps)} steps planned, {len(plan.put_off)} put off, {len(plan.skipped)} tables need nothing")
+    say(f"{len(plan.steps)} steps planned, {len(plan.put_off)} put off, {len(plan.skipped)} tables need nothing")
     if plan.put_off:
-        print("--budget-minutes goes before declared budgets and windows")
+        say("--budget-minutes goes before declared budgets and windows")
 
 
 def print_outcomes(result: Result) -> None:
@@ -50,13 +49,13 @@ def print_outcomes(result: Result) -> None:
     if rows:
         _print(("table", "action", "what", *FIGURES, "probes", "seconds"), rows)
     for outcome in result.failed[:FEW]:
-        print(f"{outcome.action} of {outcome.table} failed: {outcome.error}")
+        say(f"{outcome.action} of {outcome.table} failed: {outcome.error}")
     skipped = [outcome for outcome in result.outcomes if outcome.status == "skipped"]
     if len(skipped) <= FEW:
         for outcome in skipped:
-            print(f"{outcome.action} of {outcome.table} skipped: {outcome.reason}")
+            say(f"{outcome.action} of {outcome.table} skipped: {outcome.reason}")
     counts = ", ".join(f"{count} {status}" for status, count in result.as_dict()["counts"].items())
-    print(counts if max(len(skipped), len(result.failed)) <= FEW else f"{counts} (--json says why)")
+    say(counts if max(len(skipped), len(result.failed)) <= FEW else f"{counts} (--json says why)")
 
 
 def print_status(seen: Survey) -> None:
@@ -83,7 +82,7 @@ def print_status(seen: Survey) -> None:
     if rows:
         _print((*headings, "last action", "estimated gain"), rows)
     if absent:
-        print(f"{absent} declared tables are not in the lake yet")
+        say(f"{absent} declared tables are not in the lake yet")
 
 
 def size(number: int) -> str:
@@ -96,19 +95,12 @@ def size(number: int) -> str:
 
 def _passed(items: Iterable[Passed]) -> None:
     for item in items:
-        print(f"{item.table}{f' {item.action}' if item.action else ''}: {item.reason}")
+        say(f"{item.table}{f' {item.action}' if item.action else ''}: {item.reason}")
 
 
 def _print(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=WIDTH_IN_A_FILE)
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading not in LONG)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    out = console(width=None if sys.stdout.isatty() else WIDTH_IN_A_FILE)
+    out.print(table(headings, rows, kept_whole=set(headings).difference(LONG)))
 
 
 def _probes(outcome: Outcome) -> str:

@@ -13,6 +13,7 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 from orchestration import tags
 from orchestration.days import DayRange, daily_partitions, to_derive_again
 from orchestration.dbt_resource import Dbt, clean_up, environment, run_environment
+from orchestration.markdown import plain
 from orchestration.resources import Lake, TableKey
 from orchestration.runs.confirmed import confirmed
 from orchestration.runs.failures import dbt_failure, failed_tables, table_name
@@ -50,7 +51,9 @@ def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:
 def other_sources(manifest: Manifest) -> list[dg.AssetSpec]:
     """Tables that dbt reads and nobody materializes here (`meta`): they have a page, for maintenance to report on."""
     nodes = [node for node in manifest["sources"].values() if not is_raw(node)]
-    return [dg.AssetSpec(node_key(node), description=node["description"], group_name=layer(node)) for node in nodes]
+    return [
+        dg.AssetSpec(node_key(node), description=plain(node["description"]), group_name=layer(node)) for node in nodes
+    ]
 
 
 def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefinition:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import dagster as dg
 
+from lakehouse.shown import visible
+
 Say = Callable[[str], None]
 
 
@@ -72,4 +74,4 @@ def only_progress(log: Path, to_stderr: bool) -> Iterator[Say]:
 
 
 def _write(descriptor: int, text: str) -> None:
-    os.write(descriptor, f"{text}\n".encode())
+    os.write(descriptor, f"{visible(text)}\n".encode())

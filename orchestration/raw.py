@@ -16,6 +16,7 @@ from orchestration import tags
 from orchestration.erasing import erasing_definitions
 from orchestration.lag import lag_definitions
 from orchestration.loads import load_definitions, loads_of
+from orchestration.markdown import plain
 from orchestration.reconciling import reconciling_definitions
 from orchestration.resources import Lake
 
@@ -62,7 +63,7 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
     """The asset of one raw table."""
     return dg.AssetSpec(
         key=dg.AssetKey(table.asset_key),
-        description=table.description or None,
+        description=plain(table.description) or None,
         group_name="raw",
         tags={"source": table.source},
         metadata={

@@ -5,6 +5,7 @@ from typing import Any
 
 import dagster as dg
 
+from orchestration.markdown import plain
 from orchestration.resources import Lake
 
 KEY = dg.AssetKey(["meta", "table_health"])
@@ -91,7 +92,7 @@ def _markdown(lines: list[Line]) -> str:
         figures = (_text(name, (line["health"] or {}).get(name)) for name in COLUMNS.values())
         due = summary(line).removesuffix(line["reason"].partition("healthy")[2])  # the figures stand beside it
         rows.append([line["table"], due, *figures])
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
 
 
 def _text(name: str, value: float | None) -> str:

@@ -6,6 +6,8 @@ from typing import Any
 import dagster as dg
 from dagster_dbt import DagsterDbtTranslator, DagsterDbtTranslatorSettings
 
+from orchestration.markdown import plain
+
 Node = Mapping[str, Any]
 MARTS = "marts"
 BUILT_WITH_MARTS = "marts"  # dbt's tag: the marts, and points in time, bridges and rules of the vault, each built whole
@@ -20,6 +22,12 @@ class LakeTranslator(DagsterDbtTranslator):
     def get_asset_key(self, dbt_resource_props: Node) -> dg.AssetKey:
         """[schema, table]: what a Trino user types is what Dagster shows."""
         return node_key(dbt_resource_props)
+
+    def get_description(self, dbt_resource_props: Node) -> str:
+        """What the model says it is, and its SQL, neither of which can be more than text."""
+        said = plain(dbt_resource_props.get("description", ""))
+        code = dbt_resource_props.get("raw_code", "").replace("`" * 3, "'" * 3)  # would end the block of code
+        return super().get_description({**dbt_resource_props, "description": said, "raw_code": code})
 
     def get_group_name(self, dbt_resource_props: Node) -> str | None:
         """The layer."""

@@ -15,6 +15,7 @@ from ingestion.setup import unpublishable
 from lakehouse.declarations import NAME
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.shown import visible
 from lakehouse.sql import ident
 from lakehouse.unreachable import unreachable_source
 from scaffold.columns import EVENT
@@ -127,7 +128,7 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
 
 def _commented(table: Found, lines: Iterable[str]) -> Iterator[str]:
     """A declaration to be uncommented, two characters a line, once its reason is gone."""
-    yield f"      # {table.schema}.{table.name} is left out: {table.unfit}"
+    yield visible(f"      # {table.schema}.{table.name} is left out: {table.unfit}")
     for line in lines:
         yield f"      # {line[6:]}"
 
@@ -144,7 +145,7 @@ def _names(tables: Sequence[Found]) -> dict[int, str]:
 
 def _table(table: Found, name: str, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> Iterator[str]:
     relation = f"{_part(table.schema)}.{_part(table.name)}"
-    yield f"      - name: {name}"
+    yield f"      - name: {scalar(name)}"
     yield f"        description: {scalar(table.comment or f'Table {table.name}.')}"
     yield "        config:"
     yield "          meta:"
@@ -182,15 +183,15 @@ def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]])
     personal = [c for c in rest if _PERSONAL.search(c.lower())]
     details = [c for c in rest if c not in personal]
     yield "            vault:"
-    yield f"              hub: {hub}"
+    yield f"              hub: {scalar(hub)}"
     if references:
         yield "              references:"
         for role, (columns, target) in references.items():
-            of = f", hub: {target}" if target != role else ""
-            yield f"                {role}: {{columns: {flow(columns)}{of}}}"
+            reference = {"columns": columns, **({"hub": target} if target != role else {})}
+            yield f"                {scalar(role)}: {flow(reference)}"
         yield "              links:"
         for role in references:
-            yield f"                {hub}_{role}: {{to: [{role}]}}"
+            yield f"                {hub}_{role}: {flow({'to': [role]})}"
     if rest:
         yield "              satellites:"
     if details:

@@ -29,7 +29,7 @@ class Model:
         return {f"{place}.sql": self.sql, f"{place}.yml": self._yaml()}
 
     def _yaml(self) -> str:
-        lines = ["models:", f"  - name: {self.name}", f"    description: {scalar(self.description)}"]
+        lines = ["models:", f"  - name: {scalar(self.name)}", f"    description: {scalar(self.description)}"]
         if self.tests:
             lines.append("    data_tests:")
         for name, arguments in self.tests:
@@ -55,8 +55,8 @@ def flow(value: Any) -> str:
 
 
 def _unrendered(text: str) -> str:
-    """What dbt renders to the text: it takes values for Jinja, but not the keys of a mapping."""
-    return re.sub(r"\{(?=[{%#])", "{{ '{' }}", text)
+    """What dbt renders to the text: it takes values for Jinja, which alters line breaks; not the keys of a mapping."""
+    return f"{{{{ {jinja(text)} }}}}" if re.search(r"\{[{%#]|[#}%]\}|\r|\n\Z", text) else text
 
 
 def _quoted(text: str) -> str:
@@ -87,16 +87,17 @@ def call(macro: str, *positional: Any, **arguments: Any) -> str:
 
 def _block(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{\n" + "".join(f"    '{key}': {jinja(item)},\n" for key, item in value.items()) + "  }"
+        return "{\n" + "".join(f"    {jinja(str(key))}: {jinja(item)},\n" for key, item in value.items()) + "  }"
     return jinja(value)
 
 
 def jinja(value: Any) -> str:
-    """A Jinja literal."""
+    """A Jinja literal. What is not printable is escaped: Jinja and dbt take every line break of a file for a `\\n`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"'{key}': {jinja(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{jinja(str(key))}: {jinja(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "[" + ", ".join(map(jinja, value)) + "]"
-    return "'" + str(value).replace("\\", "\\\\").replace("'", "\\'") + "'"
+    text = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return "'" + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text) + "'"

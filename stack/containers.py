@@ -13,6 +13,8 @@ from stack.render import render
 from stack.trino import trino_files
 
 ETC = Path("/config/trino")
+HBA = "/config/sources/pg_hba.conf"
+IMAGES_HBA = "/var/lib/postgresql/18/docker/pg_hba.conf"  # in the data folder of the image of Postgres 18
 
 
 def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATABASES) -> dict[str, str]:
@@ -27,7 +29,10 @@ def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATA
         data_dir=Path("/data/trino"),
     )
     return {
-        "sources/postgresql.conf": render("postgresql.conf.j2", cluster="sources", listen="*", port=5432, sockets=True),
+        "sources/postgresql.conf": render(
+            "postgresql.conf.j2", cluster="sources", listen="*", port=5432, sockets=True, hba=HBA
+        ),
+        "sources/pg_hba.conf": render("pg_hba.conf.j2", others=IMAGES_HBA),
         "sources/roles.sql": render("sources.sql.j2", databases=databases),
         "catalog/postgresql.conf": render("postgresql.conf.j2", cluster="catalog", listen="*", port=5432, sockets=True),
         "catalog/roles.sql": render("catalog.sql.j2"),

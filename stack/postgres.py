@@ -21,6 +21,7 @@ from stack.render import render
 from stack.servers import Server
 
 CONFIG_FILE = "lakehouse.conf"
+HBA_FILE = "lakehouse_hba.conf"  # of the sources: it goes before the cluster's own pg_hba.conf
 
 
 def postgres_server(
@@ -28,7 +29,14 @@ def postgres_server(
 ) -> Server:
     """A cluster; `sql` makes its roles and databases and finds their `passwords` in its environment."""
     data = place.data / name
-    config = render("postgresql.conf.j2", cluster=name, listen=LOOPBACK, port=port, sockets=False)
+    hba = data / HBA_FILE
+    files = {
+        CONFIG_FILE: render(
+            "postgresql.conf.j2", cluster=name, listen=LOOPBACK, port=port, sockets=False, hba=str(hba)
+        ),
+    }
+    if name == "sources":
+        files[HBA_FILE] = render("pg_hba.conf.j2", others=str(data / "pg_hba.conf"))
     launch = Launch(
         argv=(str(place.programs / "postgres"), "-D", str(data)),
         cwd=Path("/"),
@@ -36,14 +44,14 @@ def postgres_server(
         env={},
         stop_signal=signal.SIGINT,  # fast shutdown: ends sessions, keeps the data
         account=place.account,
-        config=config,
+        config="".join(files.values()),
     )
     return Server(
         name=name,
         port=port,
         launch=launch,
         trouble=lambda: _trouble(port, superuser),
-        prepare=lambda: _prepare(data, place, superuser, config),
+        prepare=lambda: _prepare(data, place, superuser, files),
         follow_up=lambda: run_sql(place.programs, port, superuser, sql, passwords),
         works_in=data,
         program="postgres",
@@ -71,13 +79,14 @@ def _trouble(port: int, password: str) -> str | None:
     return None
 
 
-def _prepare(data: Path, place: Placement, superuser: str, config: str) -> None:
+def _prepare(data: Path, place: Placement, superuser: str, files: Mapping[str, str]) -> None:
     finish_move(data)
     if not (data / "PG_VERSION").exists():
         initialize(data, place, superuser)
     forget_dead(data)
-    (data / CONFIG_FILE).write_text(config)
-    hand_over(data / CONFIG_FILE, place.account)
+    for name, text in files.items():
+        (data / name).write_text(text)
+        hand_over(data / name, place.account)
 
 
 def forget_dead(data: Path) -> None:

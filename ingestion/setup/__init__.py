@@ -6,7 +6,11 @@ refuses its every UPDATE and DELETE, so such a table is not published.
 
 from ingestion.setup.check import check_source, unpublishable
 from ingestion.setup.findings import Finding
+from ingestion.setup.physical import advice, may_copy_cluster
 from ingestion.setup.prepare import Unfit, prepare
 from ingestion.setup.statements import Existing, existing, setup_statements
 
-__all__ = ["Existing", "Finding", "Unfit", "check_source", "existing", "prepare", "setup_statements", "unpublishable"]
+__all__ = [
+    "Existing", "Finding", "Unfit", "advice", "check_source", "existing", "may_copy_cluster", "prepare",
+    "setup_statements", "unpublishable",
+]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 
 from ingestion.setup.findings import Finding, Weight
+from ingestion.setup.physical import advice, may_copy_cluster
 from ingestion.setup.prepare import application_findings
 from ingestion.setup.relations import Member, Published, Stored, read_members, read_publication, read_stored
 from ingestion.setup.server import server_findings
@@ -35,6 +36,8 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
                 *application_findings(connection, source, settings.source(source.name).publication),
                 *_of_owner(settings, source),
             ]
+        if may_copy_cluster(settings, source.name):
+            found.append(Finding(source.name, None, "rights", "warning", *advice(settings, source.name)))
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         found = [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]

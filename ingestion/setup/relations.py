@@ -8,7 +8,7 @@ import psycopg
 from psycopg.rows import class_row
 
 from lakehouse.declarations import RawTable
-from lakehouse.sql import relation
+from lakehouse.sql import typed_relation
 
 # Which index identifies a row is decided as Postgres does at each UPDATE (RelationGetReplicaIndex).
 _STORED = """
@@ -89,8 +89,8 @@ class Stored:
 
     @property
     def quoted(self) -> str:
-        """Its name in SQL."""
-        return relation(self.schema or "", self.name or "")
+        """Its name in SQL, for an owner to paste."""
+        return typed_relation(self.schema or "", self.name or "")
 
 
 @dataclass(frozen=True)

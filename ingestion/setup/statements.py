@@ -6,7 +6,8 @@ from ingestion.setup.identities import publishes
 from ingestion.source import connect_source
 from lakehouse.declarations import Source
 from lakehouse.settings import Settings
-from lakehouse.sql import ident, relation
+from lakehouse.sql import typed_ident as ident
+from lakehouse.sql import typed_relation as relation
 
 Relation = tuple[str, str]
 
@@ -44,8 +45,9 @@ def existing(settings: Settings, source: Source) -> Existing:
             "SELECT n.nspname, c.relname FROM pg_class root JOIN pg_namespace rn ON rn.oid = root.relnamespace"
             " CROSS JOIN LATERAL pg_partition_tree(root.oid) t JOIN pg_class c ON c.oid = t.relid"
             " JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " WHERE root.relkind = 'p' AND t.isleaf AND rn.nspname || '.' || root.relname = ANY(%s) ORDER BY 1, 2",
-            ([".".join(table.relation) for table in source.tables],),
+            " JOIN unnest(%s::text[], %s::text[]) AS w(schema, name) ON w.schema = rn.nspname AND w.name = root.relname"
+            " WHERE root.relkind = 'p' AND t.isleaf ORDER BY 1, 2",
+            tuple(map(list, zip(*(table.relation for table in source.tables), strict=True))),
         ).fetchall()
         partitions = tuple((schema, name) for schema, name in leaves)
         if connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)).fetchone() is None:

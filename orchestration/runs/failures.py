@@ -10,6 +10,8 @@ import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster_shared.error import SerializableErrorInfo
 
+from lakehouse.shown import visible
+
 SHOWN = 5
 LONGEST = 500
 OURS = re.compile(r"^(lakehouse|ingestion|maintenance|erasure|backup)\.[\w.]+: ")
@@ -39,7 +41,7 @@ def one_line(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     named = next((i for i, line in enumerate(lines) if re.match(r"\w+ Error in |Failure in test ", line)), None)
     found = lines[:1] if named is None else lines[named : named + 2]
-    return ": ".join(found)[:LONGEST] or "no message"
+    return visible(": ".join(found))[:LONGEST] or "no message"
 
 
 def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str:
@@ -149,4 +151,4 @@ def said(message: str | None) -> str:
     named = lines[1:] if len(lines) > 1 and re.match(r"\w+ Error in |Failure in ", lines[0]) else lines
     text = " ".join(line for line in named if not line.startswith("compiled code at "))
     trino = re.match(r"Trino\w+\(type=\w+, name=(\w+), message=\"(.*)\", query_id=(\w+)\)", text)
-    return (f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else text)[:LONGEST] or "no message"
+    return visible(f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else text)[:LONGEST] or "no message"

@@ -171,3 +171,8 @@ def test_a_subject_is_named_by_the_declared_key() -> None:
     assert parse_key(table(personal=("name",)), ["id=a=b"]) == {"id": "a=b"}
     with pytest.raises(LakehouseError, match="declares no personal data"):
         parse_key(table(), ["id=1"])
+    odd = table(personal=("name",))
+    odd = odd.model_copy(update={"raw": odd.raw.model_copy(update={"key": ("a", "a=b", "c")})})
+    assert parse_key(odd, ["a=b=1", "a=2", "c="]) == {"a": "2", "a=b": "1", "c": ""}
+    with pytest.raises(LakehouseError, match="name the subject by its key"):
+        parse_key(odd, ["a=b=1", "a=2", "c"])

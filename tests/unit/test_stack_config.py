@@ -41,7 +41,7 @@ def test_a_missing_value_is_an_error_rather_than_an_empty_string():
 
 
 def test_only_the_source_cluster_writes_logical_wal():
-    common = {"listen": "127.0.0.1", "port": 1, "sockets": False}
+    common = {"listen": "127.0.0.1", "port": 1, "sockets": False, "hba": "/data/hba"}
     assert "wal_level = 'logical'" in render("postgresql.conf.j2", cluster="sources", **common)
     assert "wal_level" not in render("postgresql.conf.j2", cluster="catalog", **common)
 

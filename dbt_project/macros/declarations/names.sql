@@ -13,6 +13,10 @@
   '{{ text | replace("'", "''") }}'
 {%- endmacro %}
 
+{% macro sql_texts(texts) %}
+  {%- for text in texts %}{{ sql_text(text) }}{{ ", " if not loop.last }}{% endfor -%}
+{% endmacro %}
+
 {#- Names as the vault's SQL spells them: quoted where they are no plain name, or a word that Trino reserves. -#}
 {% macro spelled(names) %}
   {%- set reserved = "

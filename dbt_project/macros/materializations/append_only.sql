@@ -10,14 +10,15 @@
 
   The columns are those of a `-- columns [{"name": …, "type": …}]` line, else those of the model's YAML when all carry a
   data_type; then new ones are added and types widened. A model with neither keeps the columns of its first query.
-  Where an insert reads the table itself, it is there already.
+  Where an insert reads the table itself, it is there already. Such lines count at the head of the SQL alone: further down one
+  may stand within a name or a text.
 -#}
 {% materialization append_only, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
   {%- set anew = not fresh and sql.strip().startswith("-- anew") -%}
-  {%- set remembered = modules.re.findall("(?m)^-- remember (\\S+) = (.*)$", sql) -%}
+  {%- set remembered = modules.re.findall("(?m)^-- remember (\\S+) = (.*)$", head_lines(sql)) -%}
 
   {%- set columns = stated_columns(sql) -%}
 
@@ -44,9 +45,14 @@
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
 
+{#- The comment lines at the head of a model's SQL. -#}
+{% macro head_lines(sql) %}
+  {{ return(modules.re.match("(\\s*--[^\\n]*)*", sql).group(0)) }}
+{% endmacro %}
+
 {#- Name, type and description of each column, where they are stated. -#}
 {% macro stated_columns(sql) %}
-  {%- set stated = modules.re.findall("(?m)^-- columns (.*)$", sql) -%}
+  {%- set stated = modules.re.findall("(?m)^-- columns (.*)$", head_lines(sql)) -%}
   {%- set typed = model.columns.values() | selectattr("data_type") | list -%}
   {%- set from_yaml = typed if typed | length == model.columns | length else [] -%}
   {%- set found = fromjson(stated[0]) if stated else from_yaml -%}
@@ -85,13 +91,15 @@
 {#- Old metadata files leave the log as new ones come; orphan removal deletes them, once no backup of the catalog names one. -#}
 {% macro table_properties(more=[]) %}
   {%- set properties = [("write.metadata.delete-after-commit.enabled", "false"), ("write.metadata.previous-versions-max", "20")] + more -%}
-  map(array['{{ properties | map(attribute=0) | join("', '") }}'], array['{{ properties | map(attribute=1) | join("', '") }}'])
+  {{ map_of(properties) }}
 {%- endmacro %}
 
 {% macro set_properties(relation, properties) %}
-  alter table {{ relation }} set properties extra_properties = map(
-    array['{{ properties | map(attribute=0) | join("', '") }}'], array['{{ properties | map(attribute=1) | join("', '") }}']
-  )
+  alter table {{ relation }} set properties extra_properties = {{ map_of(properties) }}
+{%- endmacro %}
+
+{% macro map_of(pairs) -%}
+  map(array[{{ sql_texts(pairs | map(attribute=0)) }}], array[{{ sql_texts(pairs | map(attribute=1)) }}])
 {%- endmacro %}
 
 {% macro insert_columns(relation, columns, query) %}
@@ -150,5 +158,5 @@
 {% endmacro %}
 
 {% macro comment_clause(text) %}
-  {%- if text %}comment '{{ text | trim | replace("'", "''") }}'{% endif -%}
+  {%- if text %}comment {{ sql_text(text | trim) }}{% endif -%}
 {% endmacro %}

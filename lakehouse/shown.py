@@ -1,0 +1,96 @@
+"""The only way to a terminal, a log and a pipe: text of a source never does more there than being read.
+
+A name, a comment or a value may hold line breaks that forge a line, sequences that command a terminal, signs that turn
+the direction of text, and what rich takes for markup. So nothing else in this project prints.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+# Controls, formats (which turn text around or hide it), lone surrogates, line and paragraph separators.
+ACTIVE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+JOINERS = "\u200c\u200d"  # of letters and emoji; they do nothing else
+
+
+def visible(text: str) -> str:
+    """The text on one line, with all that would do something spelled out: `\\n`, `\\x1b`, `\\u202e`."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_spelled, text))
+
+
+def lines(text: str) -> str:
+    """The same of each line of a text that has several by right."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
+def _spelled(character: str) -> str:
+    if unicodedata.category(character) not in ACTIVE or character in JOINERS:
+        return character
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def say(*words: object, error: bool = False, flush: bool = False) -> None:
+    """Prints one line, on stderr if it is no result."""
+    print(visible(" ".join(map(str, words))), file=sys.stderr if error else sys.stdout, flush=flush)
+
+
+def say_json(value: Any, indent: int | None = None) -> None:
+    """Prints JSON in ASCII, on one line without `indent`; what JSON does not know as its text."""
+    print(json.dumps(value, default=str, indent=indent).replace("\x7f", "\\u007f"))
+
+
+def console(error: bool = False, width: int | None = None) -> Console:
+    """A console for tables and progress; strings are never markup on it."""
+    from rich.console import Console
+
+    return Console(stderr=error, width=width, markup=False, emoji=False, highlight=False)
+
+
+@contextmanager
+def busy(on: Console, what: str) -> Iterator[Callable[[str], None]]:
+    """Says on a terminal what is at work, while it is; gives a function that says what it is by now."""
+    with on.status(cell(what), spinner="line") as status:
+        yield lambda now: status.update(cell(now))
+
+
+def cell(value: object) -> Text:
+    """A cell of a table, or what a progress bar says."""
+    from rich.text import Text
+
+    return Text(visible(str(value)))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]], kept_whole: Collection[str] = ()) -> Table:
+    """A table without lines; columns named in `kept_whole` do not wrap, the others fold where a terminal is narrow."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False)
+    for heading in headings:
+        whole = heading in kept_whole
+        made.add_column(cell(heading), overflow="ellipsis" if whole else "fold", no_wrap=whole)
+    for row in rows:
+        made.add_row(*map(cell, row))
+    return made
+
+
+class LineFormatter(logging.Formatter):
+    """A record is one line; only a traceback adds others, which are indented: none looks like a record."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The record's own line."""
+        return visible(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:
+        """The traceback."""
+        return "  " + lines(super().formatException(ei)).replace("\n", "\n  ")

@@ -1,0 +1,59 @@
+"""Models whose names and texts try to be more: the SQL that dbt's macros make of them, and what Dagster shows."""
+
+import json
+
+from markdown_it import MarkdownIt
+
+from lakehouse.shown import visible
+from orchestration.markdown import plain
+from orchestration.translator import LakeTranslator
+from tests.hostile import names
+from tests.unit.dbt_macros import macro
+from tests.unit.embedded_parsed import Parsed
+
+ODD = names(11, 400)
+FORGED = ["a\n-- remember write.format.default = orc", 'b\n-- columns [{"name": "x", "type": "integer"}]', "c\n-- anew"]
+
+
+def test_only_the_head_of_a_models_sql_speaks_to_the_materialization() -> None:
+    """A line break in a name began a `-- remember` line, whose text went unquoted into ALTER TABLE."""
+    head = '\n-- anew\n-- columns [{"name": "a", "type": "varchar"}]\n\n-- remember lakehouse.x = 1|2'
+    for name in FORGED:
+        assert macro("head_lines")(f'{head}\nselect "{name}" from t').strip() == head.strip()
+    assert macro("head_lines")("select 1\n-- anew") == ""
+
+
+def test_a_property_of_any_text_is_text() -> None:
+    pairs = [(name, value) for name, value in zip(ODD, reversed(ODD), strict=True)]
+    read = Parsed("v").rows(f"select cast({macro('map_of')(pairs).replace('array[', '[')} as json)")
+    assert json.loads(read[0][0]) == dict(pairs)
+
+
+def test_quoted_names_and_texts_are_themselves() -> None:
+    db = Parsed("v").db
+    for name, value in zip(ODD, reversed(ODD), strict=True):
+        found = db.execute(f"select {macro('sql_text')(value)} as {macro('quoted')(name)}")
+        assert found.fetchall() == [(value,)] and found.description[0][0] == name.replace("İ", "İ".lower())
+        assert found.description[0][0] == macro("quoted")(name)[1:-1].replace('""', '"')
+
+
+def test_a_comment_of_a_database_is_shown_by_dagster_as_it_is() -> None:
+    """Its UI reads descriptions as Markdown: an image in one is fetched by whoever looks at the page."""
+    markdown = MarkdownIt("gfm-like", {"linkify": False, "html": True})
+    for text in ODD:
+        blocks = markdown.parse(plain(text))
+        assert [block.type for block in blocks] in (["paragraph_open", "inline", "paragraph_close"], [])
+        parts = [part for block in blocks for part in block.children or ()]
+        assert {part.type for part in parts} <= {"text", "text_special"}, text
+        assert "".join(part.content for part in parts) == " ".join(map(visible, text.split()))
+
+
+def test_the_sql_of_a_model_stays_in_its_block_of_code() -> None:
+    node = {
+        "description": "![x](http://x)",
+        "raw_code": "select '\n```\n![x](http://x)'",
+        "name": "m",
+        "resource_type": "model",
+    }
+    shown = LakeTranslator().get_description(node)
+    assert shown.startswith("!\\[x\\](http://x)") and shown.count("```") == 2

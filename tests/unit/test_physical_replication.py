@@ -1,0 +1,118 @@
+"""Who steals the run-time role's password must not copy the whole cluster with it, and ingestion goes on."""
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from pydantic import SecretStr
+
+from ingestion.setup import advice, may_copy_cluster
+from lakehouse.settings import Settings, SourceSettings
+from stack.accounts import Placement, hand_over, packaged_programs, place
+from stack.containers import HBA, IMAGES_HBA, container_files
+from stack.ports import is_free
+from stack.postgres import postgres_server
+from stack.process import start, stop
+from stack.render import render
+from stack.servers import Server
+from tests.clusters import ROLE, ROLE_PASSWORD, cluster
+
+pytestmark = pytest.mark.stack
+PASSWORD = "stolen-4d1f"
+
+
+@pytest.fixture
+def embedded() -> Iterator[tuple[Server, Placement]]:
+    """The source cluster as `lakehouse up` makes it, in a folder whose name has quotes and a space."""
+    with tempfile.TemporaryDirectory(prefix="lakehouse-test-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder) / 'it\'s a "home"'
+        for path in (Path(folder), home):
+            path.mkdir(exist_ok=True)
+            path.chmod(0o711)
+        where = place(home, home / "system")
+        hand_over(where.data, where.account)
+        port = next(port for port in range(56_000, 65_000) if is_free(port))
+        passwords = {"LAKEHOUSE_APP_PASSWORD": "app-1", "LAKEHOUSE_INGEST_PASSWORD": PASSWORD}
+        roles = render("sources.sql.j2", databases=("shop",))
+        server = postgres_server("sources", port, where, home / "sources.log", "super-1", roles, passwords)
+        server.prepare()
+        process = start(server.launch, port, home / "pid")
+        try:
+            deadline = time.monotonic() + 60
+            while server.trouble() is not None:
+                assert time.monotonic() < deadline, server.launch.log.read_text()
+                time.sleep(0.1)
+            server.follow_up()
+            yield server, where
+        finally:
+            stop([process], server.launch.stop_signal, 20)
+
+
+def basebackup(url: str, to: Path) -> subprocess.CompletedProcess[str]:
+    """What a thief would run."""
+    program = packaged_programs() / "pg_basebackup"
+    command = [str(program), "-d", url, "-D", str(to), "-X", "none", "-c", "fast", "--no-sync"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def follows(url: str) -> bool:
+    """Whether the role may still read a database's changes."""
+    with psycopg.connect(f"{url}?replication=database", autocommit=True) as connection:
+        result = connection.pgconn.exec_(b"CREATE_REPLICATION_SLOT follows TEMPORARY LOGICAL pgoutput")
+        return result.ntuples == 1
+
+
+def of_source(url: str) -> Settings:
+    return Settings(sources={"shop": SourceSettings(url=SecretStr(url))})
+
+
+def test_the_embedded_sources_refuse_a_copy_of_the_cluster(embedded: tuple[Server, Placement], tmp_path: Path) -> None:
+    server, _ = embedded
+    url = f"postgresql://lakehouse_ingest:{PASSWORD}@127.0.0.1:{server.port}/shop"
+    stolen = basebackup(url, tmp_path / "stolen")
+    assert stolen.returncode == 1 and "pg_hba.conf rejects replication connection" in stolen.stderr
+    assert follows(url) and not may_copy_cluster(of_source(url), "shop")
+
+    with psycopg.connect(
+        host="127.0.0.1", port=server.port, user="postgres", password="super-1", dbname="postgres", autocommit=True
+    ) as admin:
+        assert admin.execute("SELECT count(*) FROM pg_hba_file_rules WHERE error IS NOT NULL").fetchone() == (0,)
+        own = Path(str(admin.execute("SELECT current_setting('hba_file')").fetchone()[0]))  # type: ignore[index]
+        own.write_text(f'include "{str(own.with_name("pg_hba.conf")).replace(chr(34), chr(34) * 2)}"\n')
+        admin.execute("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 30
+        while not may_copy_cluster(of_source(url), "shop"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    stolen = basebackup(url, tmp_path / "copied")
+    assert stolen.returncode == 0, "without our lines it works: the password and REPLICATION are all it takes"
+    assert (tmp_path / "copied" / "global" / "pg_control").exists()
+
+
+def test_what_prepare_advises_refuses_it_elsewhere_and_keeps_ingestion_going(tmp_path: Path) -> None:
+    with cluster() as made:
+        url = made.url("postgres", ROLE, ROLE_PASSWORD)
+        settings = of_source(url)
+        assert may_copy_cluster(settings, "shop") and basebackup(url, tmp_path / "copied").returncode == 0
+        says, remedy = advice(settings, "shop")
+        assert says == f'role "{ROLE}" may copy the whole cluster (pg_basebackup)'
+        line, hba = remedy.split("`")[1], made.data / "pg_hba.conf"
+        hba.write_text(f"{line}\n{hba.read_text()}")
+        made.admin("SELECT pg_reload_conf()")
+        deadline = time.monotonic() + 30
+        while may_copy_cluster(settings, "shop"):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        assert basebackup(url, tmp_path / "again").returncode == 1 and follows(url)
+
+
+def test_the_containers_have_the_same_lines_before_those_of_the_image() -> None:
+    files = container_files(2048)
+    assert f"hba_file = '{HBA}'" in files["sources/postgresql.conf"] and HBA == "/config/sources/pg_hba.conf"
+    lines = [line.split() for line in files["sources/pg_hba.conf"].splitlines() if not line.startswith("#")]
+    assert [line[-1] for line in lines] == ["reject", "reject", f'"{IMAGES_HBA}"']
+    assert "hba_file" not in files["catalog/postgresql.conf"]
