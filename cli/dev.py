@@ -13,7 +13,7 @@ import typer
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, config_file, load_settings
-from stack.endpoints import ensure_instance
+from stack.instance import ensure_instance
 
 
 def dev(
