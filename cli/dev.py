@@ -13,6 +13,7 @@ import typer
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, config_file, load_settings
+from orchestration.web.login import login_url
 from stack.instance import ensure_instance
 
 
@@ -29,7 +30,7 @@ def dev(
     ensure_instance(settings)
     with alone(settings):
         _check_port(settings)
-        print(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
+        print(f"Dagster UI: {login_url(settings)}  (logs a browser in; Ctrl-C ends)", flush=True)
         environment = {
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
@@ -47,7 +48,9 @@ def commands(settings: Settings, ingest: bool) -> list[Command]:
     workspace = ["--workspace", str(settings.project_dir / "workspace.yaml")]
     web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
     children = [
-        Command("webserver", [str(bin_dir / "dagster-webserver"), *workspace, *web], logs / "dagster-webserver.log"),
+        Command(
+            "webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web], logs / "dagster-webserver.log"
+        ),
         Command("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace], logs / "dagster-daemon.log"),
     ]
     if ingest:

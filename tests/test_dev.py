@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from lakehouse.settings import Settings
+from orchestration.web.login import ui_secret
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -52,9 +53,8 @@ class Dev:
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """What the UI sends."""
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/graphql", body, {"Content-Type": "application/json"}
-        )
+        shown = {"Authorization": f"Bearer {ui_secret(self.o.settings)}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/graphql", body, shown)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())["data"]  # type: ignore[no-any-return]
 
