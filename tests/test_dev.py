@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -81,18 +82,24 @@ def wait_for(condition: Callable[[], bool], seconds: float = 900) -> None:
 
 @pytest.fixture
 def dev(settings: Settings, tmp_path: Path) -> Iterator[Dev]:
-    o = make_orchestrated(settings, tmp_path, 20260505)
+    with running_dev(make_orchestrated(settings, tmp_path, 20260505), tmp_path / "dev.log") as running:
+        yield running
+
+
+@contextmanager
+def running_dev(o: Orchestrated, output: Path) -> Iterator[Dev]:
+    """`lakehouse dev` without the stack, once its UI answers; ended as by Ctrl-C."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**o.environment, "LAKEHOUSE_DAGSTER__PORT": str(port)}
-    with (tmp_path / "dev.log").open("wb") as log:
+    with output.open("wb") as log:
         process = subprocess.Popen(
             [str(BIN / "lakehouse"), "dev", "--no-stack"],
-            stdout=log, stderr=log, env=environment, cwd=tmp_path, start_new_session=True,
+            stdout=log, stderr=log, env=environment, cwd=output.parent, start_new_session=True,
         )  # fmt: skip
     try:
-        with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+        with dg.DagsterInstance.from_config(str(o.settings.dagster_home)) as instance:
             running = Dev(o, port, process, instance)
             wait_for(running.answers)
             yield running
