@@ -12,6 +12,7 @@ import typer
 
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
+from lakehouse.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
 from orchestration.web.login import login_url
 from stack.instance import ensure_instance
@@ -38,7 +39,8 @@ def dev(
             **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
             "PYTHONUNBUFFERED": "1",
         }
-        keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
+        with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
+            keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
         print("ended; the stack goes on running: `lakehouse down` stops it")
 
 

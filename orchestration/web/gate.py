@@ -44,7 +44,7 @@ class Gate:
         origin = asked.headers.get("origin")
         if origin is not None and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
             return _refused(HTTPStatus.FORBIDDEN, "Pages of other sites may not ask.")
-        if asked.url.path == login.PATH and asked.scope["type"] == "http":
+        if asked.scope["type"] == "http" and asked.scope["path"] == login.PATH:
             return self._logged_in(asked)
         by_program = login.shows_secret(self.secret, asked.headers.get("authorization", ""))
         if not by_program and not self._has_session(asked):

@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
@@ -23,6 +25,14 @@ from tests.unit.throwaway_postgres import throwaway_postgres
 
 LOCATIONS = "{ repositoriesOrError { ... on RepositoryConnection { nodes { location { name } } } } }"
 PASSWORD = "of-dagsters-database"
+
+
+def after(process: psutil.Process, option: str) -> list[str]:
+    """The value of an option in a command."""
+    with suppress(psutil.Error):
+        command = process.cmdline()
+        return [value for name, value in pairwise(command) if name == option]
+    return []
 
 
 @pytest.mark.slow
@@ -64,6 +74,8 @@ def test_no_argument_of_any_process_shows_the_password_of_dagsters_database(
                 wait_for((tmp_path / "proof").exists, 120)
                 family = psutil.Process(dev.pid).children(recursive=True)
                 seen = {word for process in family for word in words(process)}
+                sockets = [Path(each) for process in family for each in after(process, "--socket")]
+                assert sockets and all(socket.stat().st_mode & 0o077 == 0 for socket in sockets), "they run any code"
             finally:
                 dev.send_signal(signal.SIGINT)
                 assert dev.wait(60) == 0
