@@ -120,6 +120,7 @@ def failing_commands(o: Orchestrated) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_after_a_whole_run_no_secret_can_be_read_anywhere(settings: Settings, tmp_path: Path) -> None:
     o = make_orchestrated(settings, tmp_path, SEED)
     secrets = secrets_of(settings)
