@@ -237,6 +237,14 @@ def test_a_name_that_leads_here_from_outside_is_refused(server: Server, host: st
         assert server.ask("GET", "/", {**who, "Host": host}).status == 403
 
 
+def test_a_link_on_another_site_is_asked_for_again_by_our_own_page_and_only_once(server: Server) -> None:
+    """The browser keeps the cookie from it (SameSite=Strict); what our page asks for next comes with it."""
+    clicked = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert 'http-equiv="refresh"' in server.ask("GET", "/runs", clicked).reply  # type: ignore[attr-defined]
+    for sent in ({**clicked, "Sec-Fetch-Site": "same-origin"}, {**clicked, "Sec-Fetch-Mode": "no-cors"}):
+        assert "refresh" not in server.ask("GET", "/runs", sent).reply  # type: ignore[attr-defined]
+
+
 def test_a_wrong_link_logs_nobody_in(server: Server) -> None:
     for path in ("/login", "/login?token=", "/login?token=wrong", f"/login?token={SECRET[:-1]}"):
         answer = server.ask("GET", path)
