@@ -12,9 +12,15 @@ import typer
 
 from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
+from lakehouse.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
+<<<<<<< HEAD
 from lakehouse.shown import say
 from stack.endpoints import ensure_instance
+=======
+from orchestration.web.login import login_url
+from stack.instance import ensure_instance
+>>>>>>> web
 
 
 def dev(
@@ -30,7 +36,11 @@ def dev(
     ensure_instance(settings)
     with alone(settings):
         _check_port(settings)
+<<<<<<< HEAD
         say(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
+=======
+        print(f"Dagster UI: {login_url(settings)}  (logs a browser in; Ctrl-C ends)", flush=True)
+>>>>>>> web
         environment = {
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
@@ -38,8 +48,14 @@ def dev(
             **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
             "PYTHONUNBUFFERED": "1",
         }
+<<<<<<< HEAD
         keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
         say("ended; the stack goes on running: `lakehouse down` stops it")
+=======
+        with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
+            keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
+        print("ended; the stack goes on running: `lakehouse down` stops it")
+>>>>>>> web
 
 
 def commands(settings: Settings, ingest: bool) -> list[Command]:
@@ -48,7 +64,9 @@ def commands(settings: Settings, ingest: bool) -> list[Command]:
     workspace = ["--workspace", str(settings.project_dir / "workspace.yaml")]
     web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
     children = [
-        Command("webserver", [str(bin_dir / "dagster-webserver"), *workspace, *web], logs / "dagster-webserver.log"),
+        Command(
+            "webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web], logs / "dagster-webserver.log"
+        ),
         Command("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace], logs / "dagster-daemon.log"),
     ]
     if ingest:

@@ -38,7 +38,7 @@ def run(
     with interruptible() as stop:
         from orchestration.days import DayRange
         from orchestration.runner import run_jobs
-        from stack.endpoints import ensure_instance
+        from stack.instance import ensure_instance
 
         settings = load_settings()
         ensure_instance(settings)

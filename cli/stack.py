@@ -90,6 +90,8 @@ def _export(name: str, value: object) -> None:
 
 def environment(settings: Settings) -> dict[str, Any]:
     """Addresses and credentials by name, of what is set; raises LakehouseError where there is no catalog yet."""
+    from orchestration.web.login import login_url
+
     keys = {"s3_access_key": settings.s3.access_key, "s3_secret_key": settings.s3.secret_key}
     owners = {name: source.owner_url or source.url for name, source in settings.sources.items()}
     values = {
@@ -103,6 +105,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         **{name: key.get_secret_value() for name, key in keys.items() if key is not None},
         "warehouse": settings.warehouse,
         "dagster_url": f"http://{settings.dagster.host}:{settings.dagster.port}",
+        "dagster_login": login_url(settings),
         "dagster_home": str(settings.dagster_home),
     }
     return {name: value for name, value in values.items() if value is not None}

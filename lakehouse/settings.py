@@ -121,6 +121,10 @@ class DagsterSettings(Section):
     host: str = "127.0.0.1"
     port: Port = 3000
     storage_url: SecretStr | None = Field(None, description="libpq URL of Dagster's own database")
+    ui_secret: SecretStr | None = Field(
+        None, min_length=32, description="logs in to the UI; made by itself in the home when unset"
+    )
+    allowed_hosts: tuple[str, ...] = Field((), description="names by which browsers call the UI, beside this machine's")
     first_day: date = Field(date(2026, 1, 1), description="first day that can be backfilled")
 
 

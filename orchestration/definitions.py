@@ -19,7 +19,7 @@ from orchestration.maintenance_jobs import action_definitions
 from orchestration.marts import marts_definitions
 from orchestration.policies import policies
 from orchestration.raw import source_definitions
-from orchestration.resources import Lake, LakeSpark
+from orchestration.resources import IN_MEMORY, Lake, LakeSpark, fixed
 from orchestration.runs.pools import pool_executor
 from orchestration.table_health import health_definitions
 from orchestration.translator import stored_keys
@@ -41,7 +41,12 @@ def definitions(settings: Settings) -> dg.Definitions:
         maintain_definitions(manifest, settings.dbt_project_dir, pages),
         action_definitions(manifest, settings.dbt_project_dir, pages),
         dg.Definitions(
-            resources={"lake": Lake(), "spark": LakeSpark(), "dbt": dbt_resource(settings)},
+            resources={
+                "lake": Lake(),
+                "spark": fixed(LakeSpark),
+                "dbt": fixed(lambda: dbt_resource(settings)),
+                "io_manager": IN_MEMORY,
+            },
             executor=pool_executor,
         ),
     ).map_asset_specs(func=policies(manifest, settings.dbt_project_dir))

@@ -20,17 +20,16 @@ from orchestration.history import UNFINISHED
 from orchestration.maintainer import Maintainer
 from orchestration.maintenance_jobs import POOL
 from orchestration.observing import judge, reporter
-from orchestration.resources import Lake, LakeSpark
+from orchestration.resources import IN_MEMORY, Lake, LakeSpark
+from orchestration.scope import ScopedConfig, scoped
 from orchestration.workers import fail_orphaned_runs
 
 JOB, PLAN, MEMORY = "maintain", "plan_maintenance", "memory"
 
 
-class PlanConfig(dg.Config):
+class PlanConfig(ScopedConfig):
     """Which tables, and for how long."""
 
-    group: str | None = Field(None, description="schedule group whose tables are maintained; all when left out")
-    tables: list[str] = Field([], description="names (namespace.table) of the tables to maintain; all when left out")
     budget_minutes: float | None = Field(
         None, ge=0, description="time for the run, instead of the groups' declared budgets and windows"
     )
@@ -38,26 +37,28 @@ class PlanConfig(dg.Config):
 
 def maintain_definitions(manifest: dict[str, Any], project_dir: Path, keys: Collection[dg.AssetKey]) -> dg.Definitions:
     """The job, and a schedule for each group that is in use; `keys` are the tables that have a page."""
-    job = maintain_job(keys)
-    groups, used = project_maintenance(project_dir).groups, schedule_groups(maintained_tables(manifest, project_dir))
+    groups, tables = project_maintenance(project_dir).groups, maintained_tables(manifest, project_dir)
+    job = maintain_job(keys, scoped(PlanConfig, groups, [str(table.name) for table in tables]))
     return dg.Definitions(
         jobs=[job],
-        schedules=[_schedule(job, group, groups[group]) for group in used],
-        resources={"maintainer": Maintainer(), MEMORY: dg.mem_io_manager},
+        schedules=[_schedule(job, group, groups[group]) for group in schedule_groups(tables)],
+        resources={"maintainer": Maintainer(), MEMORY: IN_MEMORY},
     )
 
 
-def maintain_job(keys: Collection[dg.AssetKey]) -> dg.JobDefinition:
+def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -> dg.JobDefinition:
     """Plan, a step for each table, the verdict. What goes from step to step stays in the process's memory."""
 
     @dg.op(
         name=PLAN,
+        config_schema=config_type.to_fields_dict(),
         out=dg.DynamicOut(str, io_manager_key=MEMORY),
         description="Measures the tables and ranks what they need; what is put off or left alone is in its log.",
     )
     def plan(
-        context: dg.OpExecutionContext, config: PlanConfig, lake: Lake, spark: LakeSpark, maintainer: Maintainer
+        context: dg.OpExecutionContext, lake: Lake, spark: LakeSpark, maintainer: Maintainer
     ) -> Iterator[dg.DynamicOutput[str]]:
+        config = config_type(**context.op_config)
         prepared = maintainer.prepare(lake.settings(), spark, config.tables, config.group, config.budget_minutes)
         for step in prepared.plan.steps:
             context.log.info(
@@ -71,6 +72,7 @@ def maintain_job(keys: Collection[dg.AssetKey]) -> dg.JobDefinition:
     @dg.op(
         name="maintain_table",
         pool=POOL,
+        config_schema={},
         out=dg.Out(list, io_manager_key=MEMORY),
         description="Takes the planned steps of one table; a failure is told and counted, and the other tables go on.",
     )
@@ -79,6 +81,7 @@ def maintain_job(keys: Collection[dg.AssetKey]) -> dg.JobDefinition:
 
     @dg.op(
         name="conclude",
+        config_schema={},
         out=dg.Out(dg.Nothing),
         description="Writes meta.maintenance; fails the run when too large a share of the tables failed.",
     )

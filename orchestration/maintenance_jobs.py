@@ -16,6 +16,7 @@ from lakehouse.project import project_maintenance
 from maintenance.declared import maintained_tables, schedule_groups
 from orchestration.observing import judge, reporter
 from orchestration.resources import Lake, LakeSpark
+from orchestration.scope import ScopedConfig, scoped
 
 POOL = "maintenance"
 PARTS = {
@@ -30,11 +31,9 @@ PARTS = {
 MINUTES_APART = 2
 
 
-class ActionConfig(dg.Config):
-    """Which tables; without both, all that declare the action."""
+class ActionConfig(ScopedConfig):
+    """Which tables, and when too many of them have failed."""
 
-    group: str | None = Field(None, description="schedule group whose tables are maintained")
-    tables: list[str] = Field([], description="names (namespace.table) of the tables to maintain")
     max_failed_share: float | None = Field(
         None, ge=0, le=1, description="the run fails above this share of failed tables; declared in vars.maintenance"
     )
@@ -43,7 +42,8 @@ class ActionConfig(dg.Config):
 def action_definitions(manifest: dict[str, Any], project_dir: Path, keys: Collection[dg.AssetKey]) -> dg.Definitions:
     """Five jobs, and their schedules for the groups that are in use; `keys` are the tables that have a page."""
     tables, groups = maintained_tables(manifest, project_dir), project_maintenance(project_dir).groups
-    jobs = {action: _job(action, keys) for action in PARTS}
+    config = scoped(ActionConfig, groups, [str(table.name) for table in tables])
+    jobs = {action: _job(action, keys, config) for action in PARTS}
     schedules = [
         _schedule(jobs[action], action, group, groups[group].cron)
         for action in PARTS
@@ -76,9 +76,10 @@ def _schedule(job: dg.JobDefinition, action: str, group: str, cron: str) -> dg.S
     )
 
 
-def _job(action: str, keys: Collection[dg.AssetKey]) -> dg.JobDefinition:
-    @dg.op(name=_op_name(action), pool=POOL, out=dg.Out(dg.Nothing))
-    def maintain(context: dg.OpExecutionContext, config: ActionConfig, lake: Lake, spark: LakeSpark) -> None:
+def _job(action: str, keys: Collection[dg.AssetKey], config_type: type[ActionConfig]) -> dg.JobDefinition:
+    @dg.op(name=_op_name(action), pool=POOL, out=dg.Out(dg.Nothing), config_schema=config_type.to_fields_dict())
+    def maintain(context: dg.OpExecutionContext, lake: Lake, spark: LakeSpark) -> None:
+        config = config_type(**context.op_config)
         result = lake.maintain(action, config.tables, config.group, spark, reporter(context, keys))
         declared = lake.max_failed_share()
         judge(result, declared if config.max_failed_share is None else config.max_failed_share)

@@ -29,6 +29,14 @@ if TYPE_CHECKING:
 
 TableKey = tuple[str, str]
 
+IN_MEMORY = dg.IOManagerDefinition(lambda _: dg.InMemoryIOManager(), config_schema={})
+"""What goes from step to step stays in the process; Dagster's default would write pickles where a run says."""
+
+
+def fixed(make: Callable[[], Any]) -> dg.ResourceDefinition:
+    """A resource that no run can configure: made anew for each, with what our code gives it."""
+    return dg.ResourceDefinition(lambda _: make(), config_schema={})
+
 
 class LakeSpark(LazyPySparkResource):
     """dagster-pyspark's lazy session, made by lakehouse.spark.

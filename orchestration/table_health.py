@@ -31,6 +31,7 @@ def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
         key=KEY,
         group_name="meta",
         kinds={"iceberg"},
+        config_schema={},
         description="Files, deletes, snapshots, manifests, metadata and orphans of every maintained table.",
     )
     def table_health(context: dg.AssetExecutionContext, lake: Lake) -> dg.MaterializeResult:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lakehouse.settings import Settings
 from stack.config import SAMPLE_DATABASES
-from stack.endpoints import dagster_yaml
+from stack.instance import dagster_yaml
 from stack.render import render
 from stack.trino import trino_files
 

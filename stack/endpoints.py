@@ -1,19 +1,17 @@
-"""Writes what the rest of the system needs to find the embedded stack: endpoints.toml and dagster.yaml."""
+"""Writes what the rest of the system needs to find the embedded stack: endpoints.toml, and Dagster's instance file."""
 
 import json
-import re
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from lakehouse.errors import LakehouseError
 from lakehouse.private_files import write_private
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
 from stack.config import SAMPLE_DATABASES
+from stack.instance import write_instance
 from stack.ports import LOOPBACK
-from stack.render import render
 
 FIRST_DAY_MARGIN = timedelta(days=6)
 
@@ -63,39 +61,12 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def write_endpoints(settings: Settings, ports: Mapping[str, int], credentials: Mapping[str, str]) -> None:
-    """Writes `endpoints.toml` and `dagster/dagster.yaml` to the home, both private: they hold passwords."""
+    """Writes `endpoints.toml` and `dagster/dagster.yaml` to the home, both private."""
     values = endpoints(ports, credentials)
     values["dagster"]["first_day"] = _first_day(settings.home / ENDPOINTS_FILE)
     header = "# Written by `lakehouse up`; environment variables and lakehouse.toml take precedence.\n"
     write_private(settings.home / ENDPOINTS_FILE, header + to_toml(values))
     write_instance(load_settings(home=settings.home))  # the user's own settings win over what was just written
-
-
-def write_instance(settings: Settings) -> None:
-    """Writes Dagster's instance file, private, for the database that the settings name; raises LakehouseError."""
-    if settings.dagster.storage_url is None:
-        raise LakehouseError("Dagster's database is not set: run `lakehouse up`, or set LAKEHOUSE_DAGSTER__STORAGE_URL")
-    url = with_driver(settings.dagster.storage_url.get_secret_value())
-    instance = dagster_yaml(json.dumps(url), settings.home / "logs" / "dagster")
-    write_private(settings.dagster_home / "dagster.yaml", instance)
-
-
-def ensure_instance(settings: Settings) -> None:
-    """Writes it where there is none yet, as where no embedded stack has been started."""
-    if not (settings.dagster_home / "dagster.yaml").exists():
-        write_instance(settings)
-
-
-def with_driver(url: str) -> str:
-    """The URL for dagster-postgres, which is written for psycopg2; SQLAlchemy 2.1 takes psycopg 3 unless told.
-
-    Raises LakehouseError, without the text: it may hold a password.
-    """
-    if (scheme := re.match("postgres(ql)?://", url)) is None:
-        raise LakehouseError(
-            "LAKEHOUSE_DAGSTER__STORAGE_URL is not of the form postgresql://user:password@host/database"
-        )
-    return "postgresql+psycopg2://" + url[scheme.end() :]
 
 
 def _first_day(path: Path) -> str:
@@ -106,8 +77,3 @@ def _first_day(path: Path) -> str:
         if kept:
             return str(kept)
     return (datetime.now(UTC).date() - FIRST_DAY_MARGIN).isoformat()
-
-
-def dagster_yaml(storage_url: str, compute_logs: Path) -> str:
-    """Dagster's instance file; `storage_url` is YAML: a quoted literal, or {env: NAME}."""
-    return render("dagster.yaml.j2", storage_url=storage_url, compute_logs=compute_logs, max_concurrent_runs=2)

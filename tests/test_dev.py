@@ -8,6 +8,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from lakehouse.settings import Settings
+from orchestration.web.login import ui_secret
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -52,9 +54,8 @@ class Dev:
     def graphql(self, query: str, **variables: Any) -> dict[str, Any]:
         """What the UI sends."""
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}/graphql", body, {"Content-Type": "application/json"}
-        )
+        shown = {"Authorization": f"Bearer {ui_secret(self.o.settings)}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/graphql", body, shown)
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())["data"]  # type: ignore[no-any-return]
 
@@ -81,18 +82,24 @@ def wait_for(condition: Callable[[], bool], seconds: float = 900) -> None:
 
 @pytest.fixture
 def dev(settings: Settings, tmp_path: Path) -> Iterator[Dev]:
-    o = make_orchestrated(settings, tmp_path, 20260505)
+    with running_dev(make_orchestrated(settings, tmp_path, 20260505), tmp_path / "dev.log") as running:
+        yield running
+
+
+@contextmanager
+def running_dev(o: Orchestrated, output: Path) -> Iterator[Dev]:
+    """`lakehouse dev` without the stack, once its UI answers; ended as by Ctrl-C."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**o.environment, "LAKEHOUSE_DAGSTER__PORT": str(port)}
-    with (tmp_path / "dev.log").open("wb") as log:
+    with output.open("wb") as log:
         process = subprocess.Popen(
             [str(BIN / "lakehouse"), "dev", "--no-stack"],
-            stdout=log, stderr=log, env=environment, cwd=tmp_path, start_new_session=True,
+            stdout=log, stderr=log, env=environment, cwd=output.parent, start_new_session=True,
         )  # fmt: skip
     try:
-        with dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance:
+        with dg.DagsterInstance.from_config(str(o.settings.dagster_home)) as instance:
             running = Dev(o, port, process, instance)
             wait_for(running.answers)
             yield running

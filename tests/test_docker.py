@@ -18,18 +18,23 @@ import pytest
 import yaml
 
 from lakehouse.settings import load_settings
+from orchestration.web.login import ui_secret
 from stack.containers import write_container_files
 from tests.test_stack import Home
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = ROOT / "docker" / "docker-compose.yml"
+OIDC = ROOT / "docker" / "oidc.yml"
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+PROXY: dict[str, Any] = yaml.safe_load(OIDC.read_text())["services"]["oauth2-proxy"]
+EVERY = {**SERVICES, "oauth2-proxy": PROXY}
 ONE_SHOT = {"config", "sources-roles", "catalog-roles", "minio-bucket"}
+UI_SECRET = "LAKEHOUSE_DAGSTER__UI_SECRET"
 REFERENCE = re.compile(r"\$\{(\w+)(:\?[^}]+|:-[^}]*)?\}")
 
 
-def variables(operator: str) -> set[str]:
-    return {name for name, default in REFERENCE.findall(COMPOSE.read_text()) if default.startswith(operator)}
+def variables(operator: str, file: Path = COMPOSE) -> set[str]:
+    return {name for name, default in REFERENCE.findall(file.read_text()) if default.startswith(operator)}
 
 
 def examples() -> dict[str, str]:
@@ -37,9 +42,9 @@ def examples() -> dict[str, str]:
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
 
 
-@pytest.mark.parametrize("name", SERVICES)
+@pytest.mark.parametrize("name", EVERY)
 def test_every_image_is_pinned(name: str) -> None:
-    image, tag = SERVICES[name]["image"].rsplit(":", 1)
+    image, tag = EVERY[name]["image"].rsplit(":", 1)
     assert image and re.search(r"\d", tag) and tag != "latest"
 
 
@@ -48,10 +53,10 @@ def test_the_base_image_is_pinned_to_a_patch_version() -> None:
     assert bases and all(re.search(r":\d+\.\d+\.\d+", base) for base in bases)
 
 
-@pytest.mark.parametrize("name", sorted(set(SERVICES) - ONE_SHOT))
+@pytest.mark.parametrize("name", sorted(set(EVERY) - ONE_SHOT))
 def test_every_server_has_a_health_check_and_comes_back_by_itself(name: str) -> None:
-    assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
-    assert SERVICES[name]["restart"] == "unless-stopped"
+    assert EVERY[name]["healthcheck"]["test"][0] == "CMD"
+    assert EVERY[name]["restart"] == "unless-stopped"
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -68,7 +73,7 @@ def test_volumes_are_declared(name: str) -> None:
 
 
 def test_nothing_secret_stands_in_the_file() -> None:
-    for name, service in SERVICES.items():
+    for name, service in EVERY.items():
         for variable, value in service.get("environment", {}).items():
             if re.search("PASSWORD|SECRET|ACCESS_KEY|ROOT_USER", variable):
                 assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), f"{name}: {variable}"
@@ -82,17 +87,52 @@ def test_the_example_names_every_required_variable_and_gives_no_value() -> None:
 
 
 def test_only_loopback_is_published_unless_asked_for() -> None:
-    for service in SERVICES.values():
-        assert all(port.startswith("${BIND_ADDRESS:-127.0.0.1}:") for port in service.get("ports", ()))
+    for service in EVERY.values():
+        assert all(port.startswith(("${BIND_ADDRESS:-127.0.0.1}:", "127.0.0.1:")) for port in service.get("ports", ()))
+
+
+def test_others_reach_the_ui_by_the_companys_login_and_over_tls_only() -> None:
+    """Without TLS the login would pass the network in the clear, so that port is of this machine whatever is set."""
+    assert SERVICES["dagster-webserver"]["ports"] == ["127.0.0.1:3000:3000"]
+    set_in_proxy = PROXY["environment"]
+    assert PROXY["ports"] == ["${BIND_ADDRESS:-127.0.0.1}:443:4443"]
+    assert set_in_proxy["OAUTH2_PROXY_HTTPS_ADDRESS"].endswith(":4443")
+    assert {"OAUTH2_PROXY_TLS_CERT_FILE", "OAUTH2_PROXY_TLS_KEY_FILE"} <= set(set_in_proxy)
+    assert set_in_proxy["OAUTH2_PROXY_UPSTREAMS"] == "http://dagster-webserver:3000"
+    secrets = {name: value for name, value in set_in_proxy.items() if "UI_SECRET" in value}
+    assert list(secrets) == ["OAUTH2_PROXY_BASIC_AUTH_PASSWORD"]
+    assert secrets["OAUTH2_PROXY_BASIC_AUTH_PASSWORD"] == SERVICES["dagster-webserver"]["environment"][UI_SECRET]
+
+
+def test_the_example_names_what_the_companys_login_needs() -> None:
+    text = (ROOT / "docker" / ".env.example").read_text()
+    assert {name for name in variables(":?", OIDC) if f"#{name}=" in text} == variables(":?", OIDC) - {"UI_SECRET"}
+
+
+def test_the_name_of_the_ui_is_a_setting_that_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    added = yaml.safe_load(OIDC.read_text())["services"]["dagster-webserver"]["environment"]
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
+    monkeypatch.setenv(UI_SECRET, "s" * 32)
+    for name, value in added.items():
+        monkeypatch.setenv(name, REFERENCE.sub("lake.example.com", value))
+    settings = load_settings()
+    assert settings.dagster.allowed_hosts == ("lake.example.com",)
+    assert ui_secret(settings) == "s" * 32
+
+
+def test_a_key_for_tls_gets_into_no_image_and_no_commit() -> None:
+    assert "docker/certs" in (ROOT / ".dockerignore").read_text().splitlines()
+    assert "certs/" in (ROOT / "docker" / ".gitignore").read_text().splitlines()
 
 
 def test_the_engine_accepts_the_file(tmp_path: Path) -> None:
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
         pytest.skip("no docker with compose on this machine")
-    (tmp_path / "env").write_text("".join(f"{name}=x\n" for name in examples()))
-    command = [docker, "compose", "--file", str(COMPOSE), "--env-file", str(tmp_path / "env"), "config", "--quiet"]
-    subprocess.run(command, check=True)
+    (tmp_path / "env").write_text("".join(f"{name}=x\n" for name in {*examples(), *variables(":?", OIDC)}))
+    for files in (["--file", str(COMPOSE)], ["--file", str(COMPOSE), "--file", str(OIDC)]):
+        command = [docker, "compose", *files, "--env-file", str(tmp_path / "env"), "config", "--quiet"]
+        subprocess.run(command, check=True)
 
 
 @pytest.fixture
@@ -218,10 +258,13 @@ def test_ingestion_follows_every_source(stack_home: Home) -> None:
 def test_dagsters_three_services_work_together(stack_home: Home) -> None:
     ports = {"4000": free_port(), "3000": free_port()}
     with ExitStack() as running:
+        secret = {UI_SECRET: "s" * 32, "LAKEHOUSE_DAGSTER__PORT": str(ports["3000"])}
         for name in ("dagster-code", "dagster-webserver", "dagster-daemon"):
-            until(running.enter_context(service(stack_home, name, ports)))
-        address = f"http://127.0.0.1:{ports['3000']}/graphql?query=%7BrepositoriesOrError%7B__typename%20...on%20RepositoryConnection%7Bnodes%7Blocation%7Bname%7D%7D%7D%7D%7D"
-        with urllib.request.urlopen(address) as answer:
+            until(running.enter_context(service(stack_home, name, ports, **secret)))
+        query = b'{"query": "{repositoriesOrError{... on RepositoryConnection{nodes{location{name}}}}}"}'
+        shown = {"Authorization": "Bearer " + "s" * 32, "Content-Type": "application/json"}
+        request = urllib.request.Request(f"http://127.0.0.1:{ports['3000']}/graphql", query, shown)
+        with urllib.request.urlopen(request) as answer:
             assert b'"name":"lakehouse"' in answer.read().replace(b" ", b"")
 
 

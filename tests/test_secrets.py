@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import dagster as dg
 import psutil
 import psycopg
 import pytest
@@ -14,8 +15,10 @@ from lakehouse.catalog import open_catalog
 from lakehouse.settings import Settings
 from lakehouse.sql import ident
 from lakehouse.urls import parse_url
+from orchestration.web.login import ui_secret
 from stack.pathnames import credentials_file
 from tests.orchestrated import Orchestrated, make_orchestrated
+from tests.test_dev import running_dev, wait_for
 
 pytestmark = pytest.mark.stack
 
@@ -26,7 +29,7 @@ FOOTER_BYTES = 65536
 def secrets_of(settings: Settings) -> dict[str, str]:
     """Every password and key of the home, but for the name of the S3 user, which is no secret."""
     known: dict[str, str] = json.loads(credentials_file(settings).read_text())
-    return {name: value for name, value in known.items() if name != "s3_access_key"}
+    return {name: value for name, value in known.items() if name != "s3_access_key"} | {"ui": ui_secret(settings)}
 
 
 def found_in(text: str, secrets: dict[str, str]) -> list[str]:
@@ -53,6 +56,13 @@ def watched_processes(secrets: dict[str, str]) -> Iterator[dict[str, str]]:
     finally:
         stop.set()
         thread.join()
+
+
+def words(process: psutil.Process) -> list[str]:
+    """The words of a command, programs by their names."""
+    with suppress(psutil.Error):
+        return [Path(word).name for word in process.cmdline()]
+    return []
 
 
 def database_text(url: str) -> Iterator[tuple[str, str]]:
@@ -110,6 +120,7 @@ def failing_commands(o: Orchestrated) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_after_a_whole_run_no_secret_can_be_read_anywhere(settings: Settings, tmp_path: Path) -> None:
     o = make_orchestrated(settings, tmp_path, SEED)
     secrets = secrets_of(settings)
@@ -117,9 +128,16 @@ def test_after_a_whole_run_no_secret_can_be_read_anywhere(settings: Settings, tm
         said = o.command("lakehouse", "run", f"load_{o.name}")
         said += o.command("lakehouse", "ingest", "--once", "--json", o.name)
         said += o.command("lakehouse", "status", "--json") + o.command("lakehouse", "show")
+        with running_dev(o, tmp_path / "dev.log") as dev:
+            o.world.sql(o.tables[0].insert(501, 600))
+            wait_for(lambda: len(dev.runs(dg.DagsterRunStatus.SUCCESS)) > 1)  # by a run worker, with dbt and Spark
+            family = psutil.Process(dev.process.pid).children(recursive=True)
+            seen = {word for process in family for word in words(process)}
         said += failing_commands(o)
+    assert seen >= {"orchestration.web", "dagster-daemon", "--follow", "--instance-ref", "java"}
     assert shown == {}, "ps shows it"
     assert found_in(said, secrets) == []
+    assert found_in((tmp_path / "dev.log").read_text(), secrets) == ["ui"], "the link that logs in, and nothing else"
     catalog = parse_url(settings.catalog_dsn())
     dagster = f"postgresql://dagster:{secrets['dagster']}@{catalog.host}:{catalog.port}/dagster"
     places = [*database_text(dagster), *database_text(settings.catalog_dsn())]
@@ -139,5 +157,6 @@ def test_files_that_hold_a_secret_are_read_by_their_owner_only(settings: Setting
         if path.is_file() and clusters.isdisjoint(path.parents) and found_in(path.read_text("latin-1"), secrets):
             holding.add(str(path.relative_to(settings.home)))
             assert private(path), path
-    assert holding == {"endpoints.toml", "run/credentials.json", "run/s3proxy.properties", "dagster/dagster.yaml"}
+    kept = {"endpoints.toml", "run/credentials.json", "run/s3proxy.properties", "dagster/pgpass", "dagster/ui_secret"}
+    assert holding == kept
     assert all(private(settings.home / folder) for folder in ("logs", "run", "dagster"))

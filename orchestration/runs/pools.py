@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.executor_definition import IN_PROC_CONFIG
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent
 from dagster._core.execution.api import ExecuteRunWithPlanIterable
@@ -19,7 +18,7 @@ from dagster._core.execution.context_creation_job import PlanExecutionContextMan
 from dagster._core.execution.plan.execute_plan import inner_plan_execution_iterator
 from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
 from dagster._core.execution.plan.plan import ExecutionPlan
-from dagster._core.execution.retries import RetryMode
+from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._core.executor.base import Executor
 from dagster._core.executor.init import InitExecutorContext
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
@@ -141,9 +140,9 @@ def _steps(job_context: PlanExecutionContext, execution_plan: ExecutionPlan) -> 
         yield from inner_plan_execution_iterator(job_context, execution_plan, queue)
 
 
-@dg.executor(name="in_process", config_schema=IN_PROC_CONFIG)
+@dg.executor(name="in_process", config_schema={"retries": get_retries_config()})
 def pool_executor(context: InitExecutorContext) -> PoolExecutor:
-    """Takes the same configuration as `in_process`."""
+    """Of the configuration of `in_process` it takes what it heeds."""
     made = dg.in_process_executor.executor_creation_fn
     assert made is not None
     return PoolExecutor(made(context).retries)

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
@@ -29,21 +28,6 @@ import orchestration.definitions
 heavy = {"pyiceberg", "trino", "adbc_driver_postgresql", "pyarrow", "pandas", "sqlalchemy.engine.create"}
 print(",".join(sorted(heavy & sys.modules.keys())))
 """
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("home")
-
-
-@pytest.fixture(scope="module")
-def defs(home: Path) -> Iterator[dg.Definitions]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LAKEHOUSE_HOME", str(home))
-        from lakehouse.settings import load_settings
-        from orchestration.definitions import definitions
-
-        yield definitions(load_settings())
 
 
 def table(name: str, load: LoadPolicy | None = None, freshness: int | None = None) -> RawTable:

@@ -17,9 +17,10 @@ from maintenance.plan import Passed, Plan, Step
 from maintenance.result import sorted_result
 from maintenance.session import Session
 from orchestration import tags, workers
-from orchestration.maintain_job import PLAN, maintain_definitions, maintain_job
+from orchestration.maintain_job import PLAN, PlanConfig, maintain_definitions, maintain_job
 from orchestration.maintainer import Maintainer
 from orchestration.resources import Lake, LakeSpark
+from orchestration.scope import scoped
 from orchestration.table_health import KEY, health_definitions
 
 POLICY = MaintenancePolicy(schedule_group="nightly")
@@ -74,7 +75,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 def launch(instance: dg.DagsterInstance, **invented: Any) -> dg.ExecuteInProcessResult:
     defs = dg.Definitions(
-        jobs=[maintain_job(PAGES)],
+        jobs=[maintain_job(PAGES, scoped(PlanConfig, [], []))],
         resources={
             "lake": Lake(), "spark": LakeSpark(), "maintainer": InventedMaintainer(**invented),
             "memory": dg.mem_io_manager,

@@ -6,9 +6,12 @@ import stat
 import tomllib
 from datetime import date
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 import yaml
+from dagster._core.instance.ref import InstanceRef
+from dagster._serdes import serialize_value
 from jinja2 import UndefinedError
 
 from lakehouse.errors import LakehouseError
@@ -16,7 +19,8 @@ from lakehouse.private_files import write_private
 from lakehouse.settings import load_settings
 from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from stack.credentials import NAMES, ensure_credentials
-from stack.endpoints import dagster_yaml, endpoints, ensure_instance, to_toml, write_endpoints
+from stack.endpoints import endpoints, to_toml, write_endpoints
+from stack.instance import dagster_yaml, ensure_instance, password_file
 from stack.render import render
 from stack.trino import trino_files
 
@@ -115,7 +119,7 @@ def test_the_first_day_of_backfills_is_kept_when_the_stack_starts_again(own):
 def test_dagster_is_told_the_driver_it_is_written_for(own):
     write_endpoints(own, PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
-    assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster:")
+    assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster@")
 
 
 def test_dagsters_database_may_be_the_users_own(own, monkeypatch):
@@ -123,7 +127,59 @@ def test_dagsters_database_may_be_the_users_own(own, monkeypatch):
     ensure_instance(load_settings())
     write_endpoints(own, PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
-    assert instance["storage"]["postgres"]["postgres_url"] == "postgresql+psycopg2://me:secret@db.example/runs"
+    url = instance["storage"]["postgres"]["postgres_url"]
+    assert url == f"postgresql+psycopg2://me@db.example/runs?passfile={own.dagster_home}/pgpass"
+    assert password_file(own).read_text() == "*:*:*:*:secret\n" and mode(password_file(own)) == 0o600
+
+
+def test_the_password_of_dagsters_database_is_in_no_argument(own, monkeypatch):
+    """Dagster starts its processes with `--instance-ref`, which has the URL of dagster.yaml in it: `ps` showed it."""
+    url = "postgresql://me:p%3Ass%5Cw%C3%A9rd@db.example:6000/runs?sslmode=require&password=other"
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", url)
+    ensure_instance(load_settings())
+    reference = serialize_value(InstanceRef.from_dir(str(own.dagster_home)))
+    assert "me@db.example:6000/runs?sslmode=require&passfile=" in reference
+    assert not [secret for secret in ("p%3A", "p:ss", "other") if secret in reference]
+    assert password_file(own).read_text() == "*:*:*:*:other\n", "libpq takes the last one"
+
+
+@pytest.mark.parametrize("password", ["secret", "p:ss\\w", "sécret"])
+def test_the_file_of_an_earlier_release_is_mended_and_otherwise_left_as_it_is(own, password):
+    url = f"postgresql+psycopg2://dagster:{quote(password, safe='é')}@127.0.0.1:1/dagster"
+    before = dagster_yaml(json.dumps(url), Path("/logs")).replace("max_concurrent_runs: 2", "max_concurrent_runs: 9")
+    write_private(own.dagster_home / "dagster.yaml", before)
+    ensure_instance(own)
+    instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
+    here = f"postgresql+psycopg2://dagster@127.0.0.1:1/dagster?passfile={own.dagster_home}/pgpass"
+    assert instance["storage"]["postgres"]["postgres_url"] == here
+    assert instance["concurrency"]["runs"]["max_concurrent_runs"] == 9
+    assert password_file(own).read_text() == "*:*:*:*:" + re.sub(r"([:\\])", r"\\\1", password) + "\n"
+    assert mode(own.dagster_home / "dagster.yaml") == 0o600
+
+
+def test_an_instance_file_without_a_password_is_not_touched(own, monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "of-somebody")
+    for text in ("", "storage: {postgres: {postgres_url: {env: URL}}}", "run_launcher: {module: x, class: Y}\n"):
+        write_private(own.dagster_home / "dagster.yaml", text)
+        ensure_instance(own)
+        assert (own.dagster_home / "dagster.yaml").read_text() == text and not password_file(own).exists()
+
+
+def test_another_password_that_libpq_would_take_is_named(own, monkeypatch):
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgres://me:secret@db.example/runs")
+    monkeypatch.setenv("PGPASSWORD", "of-somebody")
+    with pytest.raises(LakehouseError, match="PGPASSWORD is set"):
+        ensure_instance(load_settings())
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:p4ss/w0rd@h:1/d", "mysql://me:p4ssw0rd@h/d", "host=h password=p4ssw0rd"]
+)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(own, monkeypatch, url):
+    monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", url)
+    with pytest.raises(LakehouseError, match="is not of the form") as caught:
+        ensure_instance(load_settings())
+    assert "p4ss" not in str(caught.value) and not password_file(own).exists()
 
 
 def test_dagsters_database_is_asked_for_where_nothing_names_it(own):

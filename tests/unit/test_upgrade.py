@@ -20,7 +20,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, pending, stamp
 from lakehouse.settings import Settings, load_settings
 from orchestration.instance import migrate, outdated
-from stack.endpoints import with_driver, write_instance
+from stack.instance import with_driver, write_instance
 from tests.unit.throwaway_postgres import throwaway_postgres
 
 

@@ -1,0 +1,39 @@
+"""Which tables a maintenance run is for, as closed choices.
+
+A text of a run's config may be `{env: NAME}`, and an error that quotes it would show what the variable holds.
+"""
+
+from collections.abc import Collection
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import dagster as dg
+from pydantic import ConfigDict, Field, create_model
+
+
+class ScopedConfig(dg.Config):
+    """One group, or some tables; without both, all that are maintained."""
+
+    model_config = ConfigDict(use_enum_values=True)
+
+    group: str | None = Field(None, description="schedule group whose tables are maintained")
+    tables: list[str] = Field([], description="names (namespace.table) of the tables to maintain")
+
+
+Scoped = TypeVar("Scoped", bound=ScopedConfig)
+
+
+def scoped(config: type[Scoped], groups: Collection[str], tables: Collection[str]) -> type[Scoped]:
+    """The config with nothing to choose from but these groups and tables."""
+    group, table = _choice("ScheduleGroup", groups), _choice("MaintainedTable", tables)
+    return create_model(
+        config.__name__,
+        __base__=config,
+        __doc__=config.__doc__,
+        group=(group | None, config.model_fields["group"]),
+        tables=(list[table], config.model_fields["tables"]),  # type: ignore[valid-type]
+    )
+
+
+def _choice(name: str, values: Collection[str]) -> Any:
+    return StrEnum(name, {value: value for value in values})

@@ -1,0 +1,48 @@
+"""`python -m orchestration.web`: what `dagster-webserver` does, behind the gate."""
+
+import argparse
+import os
+from contextlib import suppress
+
+import dagster as dg
+import uvicorn
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster._utils.interrupts import setup_interrupt_handlers
+from dagster._utils.log import configure_loggers
+from dagster_webserver.app import create_app_from_workspace_process_context
+
+from lakehouse.settings import Settings, load_settings
+from orchestration.web.gate import Gate
+from orchestration.web.login import allowed_hosts, ui_secret
+
+STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW = 15_000, 3_600, 20  # as `dagster-webserver` has them
+POLL_MILLISECONDS = 2_000
+
+
+def main() -> None:
+    """Serves until it is told to end."""
+    settings = load_settings()
+    parser = argparse.ArgumentParser(prog="python -m orchestration.web", description=__doc__)
+    parser.add_argument("--workspace", default=str(settings.project_dir / "workspace.yaml"))
+    parser.add_argument("--host", default=settings.dagster.host)
+    parser.add_argument("--port", type=int, default=settings.dagster.port)
+    asked = parser.parse_args()
+    serve(settings, asked.workspace, asked.host, asked.port)
+
+
+def serve(settings: Settings, workspace: str, host: str, port: int) -> None:
+    """The UI of a workspace at this address."""
+    os.environ.setdefault("DAGSTER_HOME", str(settings.dagster_home))
+    configure_loggers()
+    setup_interrupt_handlers()
+    with suppress(KeyboardInterrupt), dg.DagsterInstance.get() as instance:
+        instance.optimize_for_webserver(STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW)
+        with WorkspaceProcessContext(instance, WorkspaceFileTarget([workspace]), version=dg.__version__) as context:
+            app = create_app_from_workspace_process_context(context, live_data_poll_rate=POLL_MILLISECONDS)
+            gate = Gate(app, ui_secret(settings), allowed_hosts(settings))
+            uvicorn.run(gate, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Who may use the UI: whoever knows the home's secret. A browser shows it once, by a link, and gets a session."""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from pathlib import Path
+
+from lakehouse.private_files import private_dir, write_private
+from lakehouse.settings import Settings
+
+PATH = "/login"
+ANY_ADDRESS = {"0.0.0.0", "::"}
+SESSION_SECONDS = 30 * 24 * 3600
+
+
+def ui_secret(settings: Settings) -> str:
+    """The secret that the settings name, or the home's, which is made when it is first asked for."""
+    if settings.dagster.ui_secret is not None:
+        return settings.dagster.ui_secret.get_secret_value()
+    path = secret_file(settings)
+    if not path.exists():
+        private_dir(path.parent)
+        write_private(path, secrets.token_urlsafe(32))
+    return path.read_text().strip()
+
+
+def secret_file(settings: Settings) -> Path:
+    """Without it all sessions end, and the next start makes another one."""
+    return settings.dagster_home / "ui_secret"
+
+
+def login_url(settings: Settings) -> str:
+    """The link that logs a browser of this machine in."""
+    host = "127.0.0.1" if settings.dagster.host in ANY_ADDRESS else settings.dagster.host
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.dagster.port}{PATH}?token={ui_secret(settings)}"
+
+
+def cookie_name(secret: str) -> str:
+    """A browser sends a host's cookies to all its ports: each home has a name of its own."""
+    return f"lakehouse_{hashlib.sha256(secret.encode()).hexdigest()[:8]}"
+
+
+def new_session(secret: str, now: float) -> str:
+    """What the cookie holds: until when, signed. It does not tell the secret."""
+    ends = str(int(now) + SESSION_SECONDS)
+    return f"{ends}.{_signature(secret, ends)}"
+
+
+def is_session(secret: str, value: str, now: float) -> bool:
+    """Whether this is a session of the secret that has not ended."""
+    ends, _, signature = value.partition(".")
+    return is_same(signature, _signature(secret, ends)) and ends.isascii() and ends.isdigit() and now < int(ends)
+
+
+def shows_secret(secret: str, authorization: str) -> bool:
+    """Whether a program shows it: `Bearer SECRET`, or as the password of any user, as a proxy does."""
+    kind, _, value = authorization.partition(" ")
+    if kind.lower() == "bearer":
+        return is_same(value.strip(), secret)
+    if kind.lower() == "basic":
+        return is_same(_password(value), secret)
+    return False
+
+
+def is_same(given: str, secret: str) -> bool:
+    """Compares in a time that does not tell how much of it was right."""
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    """The names by which the server may be called: a foreign one may lead to this machine too (DNS rebinding)."""
+    named = {settings.dagster.host, *settings.dagster.allowed_hosts} - ANY_ADDRESS
+    return frozenset({"localhost", "127.0.0.1", "::1", *map(str.lower, named)})
+
+
+def host_name(header: str) -> str | None:
+    """The name in a Host header, without port and brackets; None where it is none."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+))(?::\d+)?", header, re.ASCII)
+    return (found[1] or found[2]).lower() if found else None
+
+
+def _signature(secret: str, ends: str) -> str:
+    return hmac.new(secret.encode(), f"session until {ends}".encode(), hashlib.sha256).hexdigest()
+
+
+def _password(value: str) -> str:
+    try:
+        return base64.b64decode(value, validate=True).decode().rpartition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
