@@ -188,13 +188,23 @@ def name_of(connection: psycopg.Connection[Any], oid: int) -> tuple[str, str] | 
 
 
 def check_columns(table: RawTable, facts: TableFacts) -> None:
-    """Raises TableProblem when a declared column does not arrive; `facts` know the columns' names in the lake."""
+    """Raises TableProblem when a declared column does not arrive; `facts` know the columns' names in the lake.
+
+    One that is to be left out has to be there too: misspelt, or made again under another name, it would land.
+    """
+    where = f"source {table.source!r}, table {table.name!r}"
     arriving = {column.lake for column in facts.columns}
     declared = {column.name for column in table.columns} - set(table.raw.exclude)
     if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
         raise TableProblem(
-            f"source {table.source!r}, table {table.name!r}: declared column {', '.join(missing)} does not exist in "
+            f"{where}: declared column {', '.join(missing)} does not exist in "
             f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
+        )
+    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
+    if unknown := sorted(set(table.raw.exclude) - existing):
+        raise TableProblem(
+            f"{where}: meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
+            f"has {', '.join(sorted(existing))}: correct it"
         )
 
 

@@ -13,6 +13,7 @@ from lakehouse.catalog import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
+from lakehouse.urls import parse_url
 from tests.world import World, make_world, position, superuser
 
 pytestmark = pytest.mark.stack
@@ -25,6 +26,12 @@ TABLES = {
     "orders": RawPolicy(relation="public.orders", key=("id",)),
     "lines": RawPolicy(relation="public.lines", key=("order_id", "line")),
 }
+HOSTILE = (
+    "search_path = public, pg_catalog", "DateStyle = 'SQL, DMY'", "IntervalStyle = sql_standard",
+    "TimeZone = 'Asia/Kolkata'", "bytea_output = escape", "extra_float_digits = -3", "client_encoding = LATIN1",
+    "quote_all_identifiers = on", "standard_conforming_strings = off", "transform_null_equals = on",
+    "default_transaction_deferrable = on", "default_transaction_isolation = serializable", "statement_timeout = 1",
+)  # fmt: skip
 
 
 def assert_equal(world: World, table: str) -> None:
@@ -255,6 +262,27 @@ def test_excluded_columns_never_land_and_masked_ones_only_as_hashes(settings: Se
     rows = world.raw("people")
     assert all("secret" not in row for row in rows)
     assert {row["email"] for row in rows} == {"3f79bb7b435b05321651daefd374cdc681dc06faa65e374e38337b88ca046dea"}
+
+
+def test_a_misspelt_column_to_leave_out_lands_nothing(settings: Settings, spark: Any) -> None:
+    ddl = "CREATE TABLE people (id int PRIMARY KEY, secret text); INSERT INTO people VALUES (1, 'private')"
+    world = make_world(settings, ddl, {"people": RawPolicy(relation="public.people", key=("id",), exclude=("Secret",))})
+    report = world.ingest(spark)
+    assert "meta.raw.exclude names Secret, which does not exist" in report.aside[0].reason
+    assert world.raw("people") == []
+
+
+def test_settings_of_the_runtime_role_change_nothing(settings: Settings, spark: Any) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    url = parse_url(world.settings.source(world.source.name).url.get_secret_value())
+    with superuser(settings) as admin:
+        for setting in HOSTILE:
+            admin.execute(f'ALTER ROLE {url.user} IN DATABASE "{url.database}" SET {setting}')
+    world.sql("INSERT INTO orders SELECT i, 'x', 1.5, NULL FROM generate_series(1, 5) i")
+    world.ingest(spark)
+    world.sql("UPDATE orders SET amount = 2.5 WHERE id < 3", "DELETE FROM orders WHERE id = 5")
+    world.ingest(spark)
+    assert_equal(world, "orders")
 
 
 def test_a_second_writer_waits_for_the_first_and_both_see_everything(settings: Settings, spark: Any) -> None:

@@ -213,6 +213,16 @@ def test_check_names_everything_at_once_and_changes_nothing(settings: Settings) 
         assert {"public.fine", "public.keyless"} <= yet
 
 
+def test_a_column_that_is_declared_and_not_there_is_in_the_way(source: Cluster, settings: Settings) -> None:
+    """Above all one that is to be left out: misspelt, it would land."""
+    world = unprepared(source, settings, {"people": "CREATE TABLE people (id int PRIMARY KEY, secret text)"})
+    assert in_the_way(world.declaring("t_0", key=("id",), exclude=("secret",))) == {}
+    misspelt = world.declaring("t_0", key=("id",), exclude=("Secret",))
+    (finding,) = [f for f in check_source(misspelt.settings, misspelt.source) if f.weight == "in the way"]
+    assert finding.says == "public.people has no column Secret"
+    assert finding.remedy == "correct its declaration: it has id, secret"
+
+
 def test_a_source_that_is_not_there_is_a_finding(settings: Settings) -> None:
     nowhere = {"shop": SourceSettings(url=SecretStr("postgresql://x:y@127.0.0.1:1/x"))}
     declared = declared_source("shop", {"x": RawPolicy(relation="public.x")})

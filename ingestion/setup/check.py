@@ -118,6 +118,10 @@ def _unfit(source: Source, table: RawTable, stored: list[Stored], samples: str |
             logged = f"run ALTER TABLE {item.quoted} SET LOGGED as its owner"
             remedy = logged if item.persistence == "u" else "remove its declaration"
             yield finding("unlogged", "in the way", says, remedy)
+    named = {*(column.name for column in table.columns), *table.key, *table.raw.exclude}
+    if unknown := sorted(named - set(stored[0].columns)):
+        says = f"{table.raw.relation} has no column {', '.join(unknown)}"
+        yield finding("columns", "in the way", says, f"correct its declaration: it has {', '.join(stored[0].columns)}")
     if stored[0].has_children:
         says = f"{table.raw.relation} has tables that inherit from it, whose rows are not its own"
         yield finding("relation", "in the way", says, "declare each of them, or make it a partitioned table")

@@ -25,7 +25,9 @@ SELECT w.name AS table, c.oid IS NOT NULL AS exists, c.relkind::text AS root_kin
   ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = l.oid AND a.attnum > 0 AND NOT a.attisdropped
     AND a.attgenerated <> '' ORDER BY a.attnum) AS generated,
   ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = l.oid AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attgenerated = 's' ORDER BY a.attnum) AS stored
+    AND a.attgenerated = 's' ORDER BY a.attnum) AS stored,
+  ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    ORDER BY a.attnum) AS columns
 FROM unnest(%s::text[], %s::text[], %s::text[]) AS w(name, schema, relation)
 LEFT JOIN pg_namespace n ON n.nspname = w.schema
 LEFT JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.relation
@@ -63,7 +65,8 @@ class Stored:
     """A relation that stores rows of a declared table: itself, or a partition. `schema` is None where there is none.
 
     `identified_by` are the columns of its replica identity, `usable` tells whether the index of it serves; `has_key`
-    and `root_has_key` whether it, and the table it is a partition of, have a primary key that would.
+    and `root_has_key` whether it, and the table it is a partition of, have a primary key that would. `columns` are
+    those of the declared table.
     """
 
     table: str
@@ -86,6 +89,7 @@ class Stored:
     identified_by: list[str]
     generated: list[str]
     stored: list[str]
+    columns: list[str]
 
     @property
     def quoted(self) -> str:

@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 from random import Random
 
 import pytest
-from test_planning import FACTS, column
+from test_planning import FACTS, TABLE, column
 
 from ingestion.columns.places import possible_numbers
 from ingestion.columns.streamed import CannotTell
-from ingestion.describe import TableFacts
+from ingestion.describe import TableFacts, TableProblem, check_columns
 from ingestion.pgoutput import Relation
 from ingestion.pgoutput.model import RelationColumn
 from ingestion.rows import TableTarget
-from ingestion.withheld import form_of, withheld_in
+from ingestion.withheld import check_still_withheld, form_of, withheld_in
 
 NAMES = ["id", "a", "b", "c", "secret", "x"]
 
@@ -161,3 +161,35 @@ def test_descriptions_of_earlier_versions_do_not_put_ordinary_rows_in_doubt() ->
         assert lands(target(*looks), streamed("id", "a", "secret", "b")) == ["id", "a", "b"]
     with pytest.raises(CannotTell):
         form_of(target(older, LENT), streamed("id", "a", "b"))
+
+
+@pytest.mark.parametrize("written", ["Secret", "secert"])
+def test_a_column_to_leave_out_that_the_table_does_not_have_is_refused_by_name(written: str) -> None:
+    """A misspelt one would land in clear."""
+    raw = TABLE.raw.model_copy(update={"exclude": ("secret",)})
+    check_columns(TABLE.model_copy(update={"raw": raw}), BEFORE)
+    misspelt = TABLE.model_copy(update={"raw": raw.model_copy(update={"exclude": ("secret", written)})})
+    with pytest.raises(TableProblem, match=rf"meta.raw.exclude names {written}, .* has a, b, id, secret: correct it"):
+        check_columns(misspelt, BEFORE)
+
+
+@pytest.mark.parametrize(
+    ("was", "takes", "is_weaker"),
+    [
+        ("secret", "mail", True), ("phone", "mail", True), ("mail", "id", True),
+        ("secret", "phone", False), ("mail", "phone", False), ("phone", "phone", False),
+    ],
+)  # fmt: skip
+def test_a_column_that_takes_the_name_of_another_withheld_one_is_hidden_no_less(
+    was: str, takes: str, is_weaker: bool
+) -> None:
+    """A digest of what was to be left out can be guessed."""
+    raw = TABLE.raw.model_copy(update={"exclude": ("secret",), "mask": {"mail": "sha256", "phone": "null"}})
+    table = TABLE.model_copy(update={"raw": raw})
+    before = look((1, "id", 7), (2, was, 7))
+    now = look((1, "id", 7), (2, takes, 8))
+    if is_weaker:
+        with pytest.raises(TableProblem, match=rf"column {was} is called {takes} now, and was left out or masked"):
+            check_still_withheld(table, before, now)
+    else:
+        check_still_withheld(table, before, now)
