@@ -14,13 +14,9 @@ from cli.foreground import Command, keep_running
 from lakehouse.errors import LakehouseError
 from lakehouse.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
-<<<<<<< HEAD
 from lakehouse.shown import say
-from stack.endpoints import ensure_instance
-=======
 from orchestration.web.login import login_url
 from stack.instance import ensure_instance
->>>>>>> web
 
 
 def dev(
@@ -36,11 +32,7 @@ def dev(
     ensure_instance(settings)
     with alone(settings):
         _check_port(settings)
-<<<<<<< HEAD
-        say(f"Dagster UI: http://{settings.dagster.host}:{settings.dagster.port}  (Ctrl-C ends)", flush=True)
-=======
-        print(f"Dagster UI: {login_url(settings)}  (logs a browser in; Ctrl-C ends)", flush=True)
->>>>>>> web
+        say(f"Dagster UI: {login_url(settings)}  (logs a browser in; Ctrl-C ends)", flush=True)
         environment = {
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
@@ -48,14 +40,9 @@ def dev(
             **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
             "PYTHONUNBUFFERED": "1",
         }
-<<<<<<< HEAD
-        keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
-        say("ended; the stack goes on running: `lakehouse down` stops it")
-=======
         with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
             keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
-        print("ended; the stack goes on running: `lakehouse down` stops it")
->>>>>>> web
+        say("ended; the stack goes on running: `lakehouse down` stops it")
 
 
 def commands(settings: Settings, ingest: bool) -> list[Command]:
