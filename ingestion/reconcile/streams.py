@@ -81,7 +81,7 @@ def pair_columns(
     cursor = lake.cursor()
     cursor.execute(f"SELECT * FROM {view_of(table)} LIMIT 0")
     cursor.fetchall()
-    types = {column.name: column.type_code for column in cursor.description}
+    types = {column.name.lower(): column.type_code for column in cursor.description}  # a view keeps capitals
     pairs, absent = [], []
     for column in describe(source, table, publication).columns:
         name = table.raw.alias.get(column.name, column.name).lower()
