@@ -28,13 +28,15 @@ from lakehouse.urls import parse_url
 
 # Values arrive as text, so everything that changes how Postgres prints a value is pinned; all but lc_monetary, which
 # decides what a value of money is: an integer in the smallest unit of its currency. The role's is one for every
-# connection. `row_security = off` turns a policy that would silently filter rows into an error.
+# connection. `row_security = off` turns a policy that would silently filter rows into an error; ADBC knows types by
+# the names of their functions, and none that is quoted.
 PINNED = {
     "DateStyle": "ISO,YMD",
     "TimeZone": "UTC",
     "bytea_output": "hex",
     "IntervalStyle": "postgres",
     "extra_float_digits": "1",
+    "quote_all_identifiers": "off",
     "xmloption": "content",
     "row_security": "off",
     "search_path": "pg_catalog",
