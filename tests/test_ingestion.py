@@ -265,10 +265,11 @@ def test_excluded_columns_never_land_and_masked_ones_only_as_hashes(settings: Se
 
 
 def test_a_misspelt_column_to_leave_out_lands_nothing(settings: Settings, spark: Any) -> None:
-    ddl = "CREATE TABLE people (id int PRIMARY KEY, secret text); INSERT INTO people VALUES (1, 'private')"
-    world = make_world(settings, ddl, {"people": RawPolicy(relation="public.people", key=("id",), exclude=("Secret",))})
-    report = world.ingest(spark)
-    assert "meta.raw.exclude names Secret, which does not exist" in report.aside[0].reason
+    ddl = ORDERS + "; CREATE TABLE people (id int PRIMARY KEY, secret text); INSERT INTO people VALUES (1, 'private')"
+    misspelt = RawPolicy(relation="public.people", key=("id",), exclude=("Secret",))
+    world = make_world(settings, ddl, {"people": misspelt, "orders": TABLES["orders"]})
+    (aside,) = world.ingest(spark).aside
+    assert aside.name == "people" and "meta.raw.exclude names Secret, which does not exist" in aside.reason
     assert world.raw("people") == []
 
 
