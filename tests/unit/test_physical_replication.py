@@ -30,10 +30,10 @@ def embedded() -> Iterator[tuple[Server, Placement]]:
     """The source cluster as `lakehouse up` makes it, in a folder whose name has quotes and a space."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-test-", ignore_cleanup_errors=True) as folder:
         home = Path(folder) / 'it\'s a "home"'
-        for path in (Path(folder), home):
+        for path in (Path(folder), home, Path(folder) / "system"):
             path.mkdir(exist_ok=True)
             path.chmod(0o711)
-        where = place(home, home / "system")
+        where = place(home, Path(folder) / "system")
         hand_over(where.data, where.account)
         port = next(port for port in range(56_000, 65_000) if is_free(port))
         passwords = {"LAKEHOUSE_APP_PASSWORD": "app-1", "LAKEHOUSE_INGEST_PASSWORD": PASSWORD}
