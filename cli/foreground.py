@@ -89,10 +89,10 @@ def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
 def _copy(child: _Child, output: IO[bytes]) -> None:
     with child.command.log.open("ab") as log:
         for line in output:
-            plain = visible(ANSI.sub(b"", line).decode(errors="replace").rstrip())
-            log.write(f"{plain}\n".encode())
+            text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
+            log.write(f"{visible(text)}\n".encode())
             log.flush()
-            _say(child, plain)
+            _say(child, text)
 
 
 def _say(child: _Child, text: str) -> None:

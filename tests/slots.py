@@ -43,6 +43,13 @@ def slot_lsn(made: Cluster, world: World, column: str) -> int:
     return lsn_number(made.admin(query)[0][0])
 
 
+def stream_of(world: World) -> state.Stream:
+    with state.connect_catalog(world.settings) as states:
+        stream = state.read_stream(states, world.source.name)
+    assert stream is not None
+    return stream
+
+
 def written(world: World) -> list[Any]:
     """Everything that a cycle may have changed in the lake."""
     with state.connect_catalog(world.settings) as states:
@@ -82,6 +89,7 @@ def following(world: World) -> Iterator[None]:
     finally:
         stop.set()
         thread.join(timeout=60)
+        assert not thread.is_alive()
 
 
 def until(fact: Any, seconds: float = 60) -> None:

@@ -163,7 +163,7 @@ def test_any_server_that_is_restarted_at_any_step(settings: Settings, spark: Any
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", [slow(silence), restart])
+@pytest.mark.parametrize("fault", [silence, restart])
 def test_the_follower_survives_every_server(settings: Settings, spark: Any, fault: Any) -> None:
     limits = {"lease_seconds": 3, "flush_interval_seconds": 0.5, "poll_seconds": 0.2}
     world = make_world(settings, ORDERS, TABLES, **limits)

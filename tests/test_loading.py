@@ -2,48 +2,24 @@
 
 import signal
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import psutil
 import pytest
 
-from ingestion import follow_sources, pause
+from ingestion import pause
 from ingestion import state as states_of
 from ingestion.operate import resume
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
+from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.stack
 BIG = "(SELECT string_agg(md5(i::text || g::text), '') FROM generate_series(1, 100) i)"
 WIDE = "(SELECT string_agg(md5(i::text || g::text), '') FROM generate_series(1, 15) i)"
-
-
-@contextmanager
-def following(world: World) -> Iterator[None]:
-    """The follower, in a thread of this process."""
-    stop = threading.Event()
-    thread = threading.Thread(
-        target=follow_sources, args=(world.settings, world.declarations, [world.source.name], stop)
-    )
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(timeout=60)
-        assert not thread.is_alive()
-
-
-def wait_for(what: Any, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.2)
 
 
 def named_in_newest_cut(world: World) -> set[str]:
@@ -109,12 +85,12 @@ def test_the_stream_of_other_tables_goes_on_while_one_is_loaded(
 
     monkeypatch.setattr(load_tables, "run_tasks", slow)
     with following(world):
-        wait_for(lambda: states(world).get("orders") == "loading")
+        until(lambda: states(world).get("orders") == "loading")
         world.sql("INSERT INTO lines VALUES (1, 1, 1)", "UPDATE orders SET note = 'while loading' WHERE id < 10")
-        wait_for(lambda: len(world.raw("lines")) == 1)
+        until(lambda: len(world.raw("lines")) == 1)
         assert named_in_newest_cut(world) == {"lines"}
         hold.set()
-        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+        until(lambda: named_in_newest_cut(world) == {"lines", "orders"})
     assert_equal(world, "orders")
     assert_equal(world, "lines")
 
@@ -124,16 +100,16 @@ def test_a_follower_goes_by_what_the_user_does_to_a_table(settings: Settings, sp
     world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.2)
     world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
     with following(world):
-        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+        until(lambda: named_in_newest_cut(world) == {"lines", "orders"})
         pause(world.settings, world.source.table("orders"))
         world.sql("INSERT INTO orders VALUES (2, 'b', 2, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")
-        wait_for(lambda: named_in_newest_cut(world) == {"lines"})
+        until(lambda: named_in_newest_cut(world) == {"lines"})
         assert len(world.raw("orders")) == 1
         resume(world.settings, world.source.table("orders"))
-        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+        until(lambda: named_in_newest_cut(world) == {"lines", "orders"})
         world.sql("ALTER TABLE orders ADD rank int DEFAULT 3", "INSERT INTO orders VALUES (3, 'c', 3, NULL)")
-        wait_for(lambda: states(world)["orders"] == "streaming" and len(world.raw("orders")) >= 5)
-        wait_for(lambda: named_in_newest_cut(world) == {"lines", "orders"})
+        until(lambda: states(world)["orders"] == "streaming" and len(world.raw("orders")) >= 5)
+        until(lambda: named_in_newest_cut(world) == {"lines", "orders"})
     assert_equal(world, "orders")
     assert_equal(world, "lines")
     assert_order_is_unique(world, "orders")

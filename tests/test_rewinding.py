@@ -25,6 +25,7 @@ from tests.slots import (
     orders_in,
     slot_lsn,
     slot_of,
+    stream_of,
     until,
     wal_end,
     written,
@@ -125,12 +126,11 @@ def test_a_lake_of_the_version_that_did_not_sign_goes_on_and_signs(settings: Set
     with ingested(settings, spark) as (live, world):
         silence(live)
         world.ingest(spark)
+        stream = stream_of(world)
         with (
             state.connect_catalog(world.settings) as states,
             src.connect_source(world.settings, world.source.name) as c,
         ):
-            stream = state.read_stream(states, world.source.name)
-            assert stream is not None
             c.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot_of(world), lsn_text(stream.lsn)))
             assert slot_lsn(live, world, "confirmed_flush_lsn") == stream.lsn
             states.execute("DELETE FROM lakehouse.slots WHERE source = %s", (world.source.name,))
@@ -203,12 +203,8 @@ def test_a_read_that_another_server_answers_lands_nothing(
         monkeypatch.setattr(src, "source_url", flipped)
         with pytest.raises(LakehouseError, match="another server answered than the one that was checked"):
             world.ingest(spark)
-        with (
-            state.connect_catalog(world.settings) as states,
-            src.connect_source(world.settings, world.source.name) as c,
-        ):
-            stream = state.read_stream(states, world.source.name)
-            assert stream is not None
+        stream = stream_of(world)
+        with src.connect_source(world.settings, world.source.name) as c:
             url = flipped(world.settings.source(world.source.name), statement_timeout="0")
             with pytest.raises(LakehouseError, match="another server answered"):
                 LiveStream(url, slot_of(world), "lakehouse", stream.lsn, 1 << 20, started_at(c))

@@ -20,8 +20,9 @@ from lakehouse.settings import Settings
 from lakehouse.urls import parse_url
 from tests.clusters import Cluster, cluster, world_in
 from tests.marks import slow
+from tests.slots import following, until
 from tests.test_ingestion import assert_equal, assert_order_is_unique
-from tests.test_loading import following, states, wait_for
+from tests.test_loading import states
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.stack
@@ -109,7 +110,7 @@ def test_who_waits_for_a_lock_is_named_with_whom_it_waits_for(settings: Settings
     with open_transaction(world.owner_url, "SELECT FROM lines") as careless:
         altering = threading.Thread(target=world.sql, args=("ALTER TABLE lines ADD COLUMN w int DEFAULT 7",))
         altering.start()
-        wait_for(lambda: world.rows("SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"))
+        until(lambda: world.rows("SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"))
         with pytest.raises(Blocked) as refused:
             impatient(world, 2).ingest(spark)
         assert f"process {careless.info.backend_pid} (database {world.source.name}, user" in str(refused.value)
@@ -154,7 +155,7 @@ def test_while_a_load_waits_the_application_may_alter_and_lock_its_tables(settin
     with open_transaction(world.owner_url, WRITES):
         loading = threading.Thread(target=load)
         loading.start()
-        wait_for(lambda: slots_under_way(world))
+        until(lambda: slots_under_way(world))
         for statement in ("TRUNCATE lines", "ALTER TABLE lines ADD COLUMN extra int DEFAULT 7", "VACUUM FULL lines"):
             world.sql("SET lock_timeout = '1s'", statement)
         world.sql("INSERT INTO lines VALUES (2, 'b')")
@@ -181,11 +182,11 @@ def test_the_follower_streams_while_a_new_table_waits(
     with following(world):
         with open_transaction(world.owner_url, WRITES) as careless:
             said = f"held up by process {careless.info.backend_pid}"
-            wait_for(lambda: any(said in record.getMessage() for record in caplog.records), 20)
+            until(lambda: any(said in record.getMessage() for record in caplog.records), 20)
             world.sql("INSERT INTO orders VALUES (7, 'b')")
-            wait_for(lambda: (7,) in world.current("orders"), 20)
+            until(lambda: (7,) in world.current("orders"), 20)
             assert states(world)["lines"] != "streaming"
-        wait_for(lambda: states(world).get("lines") == "streaming", 30)
+        until(lambda: states(world).get("lines") == "streaming", 30)
     assert not [record for record in caplog.records if record.exc_info]
     assert_equal(world, "lines")
 
@@ -194,7 +195,7 @@ def test_a_follower_that_waits_for_a_transaction_ends_when_it_is_told_to(setting
     world = make_world(settings, DDL, TABLES)
     with open_transaction(world.owner_url, WRITES):
         with following(world):
-            wait_for(lambda: waits_for_a_slot(world), 20)
+            until(lambda: waits_for_a_slot(world), 20)
             stopped_at = time.monotonic()
         assert time.monotonic() - stopped_at < 10
     with state.connect_catalog(settings) as catalog:
