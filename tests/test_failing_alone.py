@@ -193,7 +193,8 @@ def assert_all_loaded(shop: Shop, said: str) -> None:
     for table in shop.tables:
         assert shop.current(table) == shop.source(table), f"{table}: {said}"
     assert shop.mart("good") == shop.source("good"), said
-    assert shop.mart("both") == sorted([*shop.source("good"), *shop.source("valued")]), said
+    both = shop.mart("both")
+    assert both is not None and sorted(both) == sorted([*shop.source("good"), *shop.source("valued")]), said
 
 
 @pytest.mark.slow
