@@ -4,7 +4,6 @@ Ingestion, maintenance and orchestration read only these models. What is wrong i
 the file and line it stands on.
 """
 
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from lakehouse.errors import LakehouseError
 from lakehouse.lines import line_in_source, mistakes_in, refuse
 from lakehouse.manifest import load_manifest
-from lakehouse.policies import LagPolicy, LoadPolicy, MaintenancePolicy, Owner, Policy, RawPolicy
+from lakehouse.policies import NAME, LagPolicy, LoadPolicy, MaintenancePolicy, Owner, Policy, RawPolicy
 from lakehouse.settings import Settings
-from lakehouse.vault import Problem, VaultPolicy, problems_among, problems_of
+from lakehouse.vault import VaultPolicy
+from lakehouse.vault_problems import Problem, problems_among, problems_of
 
 METADATA_COLUMNS = (
     "_op", "_epoch", "_commit_lsn", "_seq", "_xid", "_committed_at", "_ingested_at", "_unchanged", "_old_key",
 )  # fmt: skip
 """What ingestion adds to the source's columns, in this order."""
-NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Declared(BaseModel):

@@ -26,6 +26,19 @@ class Policy(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What tables and columns of the lake are called."""
+
+
+def _check_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"name {name!r} must match {NAME.pattern}")
+    return name
+
+
+LakeName = Annotated[str, AfterValidator(_check_name)]
+
+
 def check_owner(text: str) -> str:
     """The owner as it is; raises ValueError where Dagster would refuse it, and with it everything that is declared."""
     if not re.fullmatch(r"team:.+|[A-Za-z0-9_%+-][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}", text):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lakehouse.declarations import RawTable
 from lakehouse.vault import HubPolicy, VaultPolicy
+from lakehouse.vault_names import business_key, in_lake
 from scaffold.types import lake_type
 
 
@@ -34,13 +35,11 @@ class Entity:
     @property
     def business_key(self) -> tuple[str, ...]:
         """The key's columns as the hub names them."""
-        if len(self.key) > 1:
-            return self.key
-        return (self.hub.column or (f"{self.hub.name}_id" if self.key == ("id",) else self.key[0]),)
+        return business_key(self.table.raw, self.vault)
 
     def in_lake(self, columns: Iterable[str]) -> tuple[str, ...]:
         """These columns under their names in the lake."""
-        return tuple(self.table.raw.alias.get(column, column) for column in columns)
+        return in_lake(self.table.raw, columns)
 
     def columns(self) -> Iterator[tuple[str, str, str]]:
         """Name, type and description of each landed column."""

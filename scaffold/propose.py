@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 
 from ingestion.setup import unpublishable
-from lakehouse.declarations import NAME
 from lakehouse.errors import LakehouseError
+from lakehouse.policies import NAME
 from lakehouse.settings import Settings
 from lakehouse.shown import visible
 from lakehouse.sql import ident
 from lakehouse.unreachable import unreachable_source
-from scaffold.columns import EVENT
+from lakehouse.vault_names import EVENT, VALIDITY
 from scaffold.text import flow, scalar
 
 _TABLES = """
@@ -53,7 +53,8 @@ WHERE k.conrelid = %s AND k.contype = 'f' AND k.conparentid = 0 ORDER BY k.conna
 _PERSONAL = re.compile(
     r"(^|_)(first_?name|last_?name|full_?name|surname|e?mail|phone|mobile|address|street|birth\w*|ssn|iban)"
 )
-_KEPT = {"is_deleted", *(name for name, _, _ in EVENT)}
+_HASH = re.compile(r"h[kd]_")
+_KEPT = {"is_deleted", *EVENT, *VALIDITY}
 
 
 @dataclass(frozen=True)
@@ -136,10 +137,10 @@ def _commented(table: Found, lines: Iterable[str]) -> Iterator[str]:
 def _names(tables: Sequence[Found]) -> dict[int, str]:
     """Each table's name in the lake: its own as far as that is free, else with its schema, else with a number."""
     names: dict[int, str] = {}
+    taken: set[str] = set()
     for table in tables:
-        plain, longer = lake_name(table.name), lake_name(f"{table.schema}_{table.name}")
-        wanted = itertools.chain([plain, longer], (f"{longer}_{number}" for number in itertools.count(2)))
-        names[table.oid] = next(name for name in wanted if name not in names.values())
+        plain = lake_name(table.name)
+        names[table.oid] = _free(lake_name(f"{table.schema}_{table.name}") if plain in taken else plain, taken)
     return names
 
 
@@ -167,11 +168,16 @@ def _aliases(columns: Sequence[str]) -> dict[str, str]:
     taken = {name for name in columns if NAME.fullmatch(name)} | _KEPT
     found: dict[str, str] = {}
     for column in columns:
-        if not NAME.fullmatch(column) or column in _KEPT:
+        if not NAME.fullmatch(column) or column in _KEPT or _HASH.match(column):
             plain = lake_name(column)
-            names = itertools.chain([plain], (f"{plain}_{number}" for number in itertools.count(2)))
-            found[column] = next(name for name in names if name not in taken)
-            taken.add(found[column])
+            found[column] = _free(f"t_{plain}" if _HASH.match(plain) else plain, taken)
+    return found
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """The name, with a number where it is taken; it is taken from now on."""
+    found = next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2))) if n not in taken)
+    taken.add(found)
     return found
 
 
@@ -183,21 +189,30 @@ def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]])
     personal = [c for c in rest if _PERSONAL.search(c.lower())]
     details = [c for c in rest if c not in personal]
     yield "            vault:"
-    yield f"              hub: {scalar(hub)}"
+    yield f"              hub: {_hub(table, hub)}"
     if references:
         yield "              references:"
         for role, (columns, target) in references.items():
             reference = {"columns": columns, **({"hub": target} if target != role else {})}
             yield f"                {scalar(role)}: {flow(reference)}"
         yield "              links:"
+        taken = {hub, *references}
         for role in references:
-            yield f"                {hub}_{role}: {flow({'to': [role]})}"
+            yield f"                {_free(f'{hub}_{role}', taken)}: {flow({'to': [role]})}"
     if rest:
         yield "              satellites:"
     if details:
         yield f"                {hub}_details: {flow(details)}"
     if personal:
         yield f"                {hub}_pii: {{columns: {flow(personal)}, personal: true}}"
+
+
+def _hub(table: Found, hub: str) -> str:
+    """A key that is called `id` is `<hub>_id` in the hub, unless a column of the table is called so."""
+    alias = _aliases([column for column, _, _ in table.columns])
+    in_lake = [alias.get(column, column) for column, _, _ in table.columns]
+    is_met = [alias.get(column, column) for column in table.key] == ["id"] and f"{hub}_id" in in_lake
+    return flow({"name": hub, "column": "id"}) if is_met else scalar(hub)
 
 
 def _references(

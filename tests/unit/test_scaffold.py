@@ -7,8 +7,9 @@ import jinja2
 import pytest
 import yaml
 
-from lakehouse.declarations import NAME, Declarations, declarations_from
+from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.errors import LakehouseError
+from lakehouse.policies import NAME
 from scaffold import apply, diagram, models_of, plan
 from scaffold.propose import Found, proposal
 from scaffold.text import flow

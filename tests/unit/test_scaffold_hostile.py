@@ -9,9 +9,9 @@ import jinja2
 import pytest
 import yaml
 
-from lakehouse.declarations import NAME, Declarations, declarations_from
+from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.manifest import load_manifest
-from lakehouse.policies import split_relation
+from lakehouse.policies import NAME, split_relation
 from lakehouse.settings import Settings, load_settings
 from lakehouse.shown import visible
 from lakehouse.sql import typed_relation
