@@ -87,11 +87,13 @@ def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     for path, columns in places.items():
         if unknown := sorted(set(columns) - landed):
             yield path, f"V6: {', '.join(unknown)} is not among the columns that land"
-    counts = Counter(column for columns in places.values() for column in columns)
+    referring = {column for reference in vault.references.values() for column in reference.columns}
+    others = (columns for path, columns in places.items() if path[1] != "references")
+    counts = Counter([*referring, *(column for columns in others for column in columns)])
     if twice := sorted(column for column, count in counts.items() if count > 1):
         yield (
             ("vault",),
-            f"V3: {', '.join(twice)} is in two places: a column is a reference, in one satellite or ignored",
+            f"V3: {', '.join(twice)} is in two places: a column is in references, in one satellite or ignored",
         )
     if nowhere := sorted(landed - set(counts) - set(table.raw.key)):
         yield ("vault",), f"V4: {', '.join(nowhere)} is nowhere: put it into a satellite, a reference or `ignored`"
@@ -128,7 +130,12 @@ def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem
             owner, other = owners.setdefault(made.name, (table, made))
             if other is not made:
                 yield table, (made.path, f"V7: {made.name} would be {made.what} and {other.what} of table {owner.name}")
+    keys = {vault.hub.name: table.raw.key for table, vault in modelled if vault.hub}
     for table, vault in modelled:
-        for role in vault.references:
-            if f"hub_{vault.hub_of(role)}" not in owners:
-                yield table, (("vault", "references", role), f"V5: no table declares a hub {vault.hub_of(role)!r}")
+        for role, reference in vault.references.items():
+            hub, at = vault.hub_of(role), ("vault", "references", role)
+            if hub not in keys:
+                yield table, (at, f"V5: no table declares a hub {hub!r}")
+            elif len(keys[hub]) != len(reference.columns):
+                needed, given = ", ".join(keys[hub]), ", ".join(reference.columns) or "none"
+                yield table, (at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}")

@@ -70,8 +70,8 @@ def _thing(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
         yield _mentions(entity, everything)
 
 
-def hashed(key: Sequence[str], entity: Entity) -> Any:
-    """The hash of a hub's key, by the hub's own rules."""
+def hashed(key: Sequence[Any], entity: Entity) -> Any:
+    """The hash of a hub's key, by the hub's own rules; a list within the key refers to nothing where a part is NULL."""
     code = [f"!{entity.hub.collision_code}"] if entity.hub.collision_code else []
     rules = {name: rule for name, rule in (("normalize", entity.hub.normalize), ("blank", entity.hub.blank)) if rule}
     rules = {name: rule for name, rule in rules.items() if rule != "keep"}
@@ -90,7 +90,8 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
         columns.append((f"hk_{vault.hub.name}", HASH, f"Hash key of the {spoken(vault.hub.name)}."))
     for role, reference in vault.references.items():
         target = owner_of(vault.hub_of(role), everything)
-        hashes[f"hk_{role}"] = hashed(entity.in_lake(reference.columns), target)
+        columns_of = entity.in_lake(reference.columns)
+        hashes[f"hk_{role}"] = hashed(columns_of if len(columns_of) == 1 else [columns_of], target)
         columns.append((f"hk_{role}", HASH, f"Hash key of the {spoken(role)}."))
     for name, link in vault.links.items():
         keys = [f"hk_{entity.hub.name}", *(f"hk_{role}" for role in link.to)]

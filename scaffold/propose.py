@@ -218,18 +218,19 @@ def _hub(table: Found, hub: str) -> str:
 def _references(
     table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]
 ) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Role → its columns and its hub. A column serves one reference; only what names a primary key is one."""
+    """Role → its columns and its hub; only what names a primary key is one. It is called as the hub or, where that is
+    taken, as the column that is its own among the foreign keys."""
     found: dict[str, tuple[tuple[str, ...], str]] = {}
-    used: set[str] = set()
-    for columns, other in table.foreign:
-        if other not in hubs or len(columns) != len(keys[other]) or used & set(columns):
-            continue
+    foreign = dict.fromkeys(table.foreign)
+    fit = [(columns, other) for columns, other in foreign if other in hubs and len(columns) == len(keys[other])]
+    for columns, other in fit:
         role = hubs[other]
         if role in found or role == hubs[table.oid]:
-            role = lake_name(re.sub(r"_?(id|no|code|key)$", "", columns[0].lower()) or columns[0])
-        if role not in found and role != hubs[table.oid]:
-            found[role] = (columns, hubs[other])
-            used |= set(columns)
+            shared = {column for more, _ in fit if more != columns for column in more}
+            own = next((column for column in columns if column not in shared), columns[0])
+            role = lake_name(re.sub(r"_?(id|no|code|key)$", "", own.lower()) or own)
+        role = _free(role, {*found, hubs[table.oid]})
+        found[role] = (columns, hubs[other])
     return found
 
 

@@ -27,9 +27,17 @@
   lower(to_hex({{ var("vault_hash") }}(to_utf8({{ text }}))))
 {%- endmacro %}
 
-{#- A value as text, one way only; `column` is a dict of name and Trino type. -#}
+{#-
+  A value as text, one way only; `column` is a dict of name and Trino type. Where it is `part_of` a reference of several
+  columns, it is NULL as soon as one of them is: in SQL such a row refers to nothing (MATCH SIMPLE).
+-#}
 {% macro canonical_text(column) -%}
   {%- set value = quoted(column.name) -%}
+  {%- if column.part_of is defined -%}
+    {%- set given = [] -%}
+    {%- for name in column.part_of -%}{%- do given.append(quoted(name) ~ " is not null") -%}{%- endfor -%}
+    {%- set value = "case when " ~ given | join(" and ") ~ " then " ~ value ~ " end" -%}
+  {%- endif -%}
   {%- if column.type == "varchar" -%}
     {{ value }}
   {%- elif column.type.startswith("decimal") -%}

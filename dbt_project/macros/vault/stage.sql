@@ -3,8 +3,10 @@
 
   hashed_columns: name → list of columns (a key, positional), or
     {columns: […], normalize: upper_trim, blank: unknown} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs
-    left out). '!text' among the columns of a key is a constant: a business key collision code. {keys: [hk_a, hk_b]} is
-    the key of a link of such keys: as its parts are by their rules, so that one combination of them is one link.
+    left out). '!text' among the columns of a key is a constant: a business key collision code. A list among them is a
+    reference of several columns: where one is NULL it refers to nothing, and all of them count as NULL.
+    {keys: [hk_a, hk_b]} is the key of a link of such keys: as its parts are by their rules, so that one combination of
+    them is one link.
   derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
     an SQL expression that is taken as text, or '!text' for a constant.
 -#}
@@ -77,14 +79,16 @@
     {%- endif -%}
     {%- do keys.append(hashed_column(key, hashed_columns[key], columns)) -%}
   {%- endfor -%}
-  {%- for column in spec.get("columns", []) -%}
-    {%- if column.startswith("!") -%}
-      {%- do inputs.append({"constant": column[1:]}) -%}
-    {%- elif column not in columns -%}
-      {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " hashes " ~ column ~ ", which the stage does not have") }}
-    {%- else -%}
-      {%- do inputs.append(columns[column]) -%}
-    {%- endif -%}
+  {%- for part in spec.get("columns", []) -%}
+    {%- for column in as_list(part) -%}
+      {%- if column.startswith("!") -%}
+        {%- do inputs.append({"constant": column[1:]}) -%}
+      {%- elif column not in columns -%}
+        {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " hashes " ~ column ~ ", which the stage does not have") }}
+      {%- else -%}
+        {%- do inputs.append(columns[column] if part is string else dict(columns[column], part_of=part)) -%}
+      {%- endif -%}
+    {%- endfor -%}
   {%- endfor -%}
   {%- if keys -%}
     {{ hash_of(keys | join(" || '|' || ")) }}
