@@ -54,7 +54,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),
     "timeline not collapsed": ("timeline", "is distinct from state_before", "is not null or state_before is null"),
     "timeline that runs backwards": (
-        "timeline", "max(applied_date) over (partition by {{ keys | join(\", \") }} order by {{ src_seq }})",
+        "timeline", "max(applied_date) over (partition by {{ clock | join(\", \") }} order by {{ src_seq }})",
         "applied_date"),
 }  # fmt: skip
 SEEDS = 40

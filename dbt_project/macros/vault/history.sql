@@ -1,6 +1,7 @@
 {#-
   A dimension with history: the timelines of several satellites of a hub laid over one another, one row per stretch of time
-  in which none of them changed. `satellites`: name → its columns. Stretches in which the key was deleted are left out.
+  in which none of them changed. `satellites`: name → its columns, NULL where that one knows nothing of the key or says that
+  it is deleted. Stretches in which none of them has the key are left out.
 -#}
 {% macro history(source_model, src_pk, src_nk, satellites) -%}
   with moments as (
@@ -29,8 +30,9 @@
   from {{ ref(source_model) }} as hub
   join stretches on stretches.{{ src_pk }} = hub.{{ src_pk }}
   {%- for satellite in satellites %}
-  join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
+  left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
     on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and not {{ satellite }}.is_deleted
     and {{ valid_at(satellite, "stretches.valid_from") }}
   {%- endfor %}
+  where {% for satellite in satellites %}{{ "or " if not loop.first }}{{ satellite }}.{{ src_pk }} is not null {% endfor %}
 {%- endmacro %}

@@ -2,7 +2,8 @@
   Point-in-time table: for each key of a hub and each moment of a control snapshot, which row of each satellite was valid.
   A satellite row is named by `<satellite>_hk` and `<satellite>_seq` (its key and source_seq: load dates are shared by all rows
   of a load, and the order of commits is what counts). Where a satellite knew nothing yet, both name its ghost record, so that
-  a query joins by equality. A key is there from the first moment any of the satellites knows it.
+  a query joins by equality. A key is there while any of the satellites says that it exists. A multi-active satellite has
+  several rows of a key at a moment and is refused.
 
   Built whole, because a late event changes moments that are past: after it the answer is the one the source gave then.
 -#}
@@ -10,6 +11,9 @@
   {%- if not has_ghosts("sat") -%}
     {{ exceptions.raise_compiler_error(model.name ~ ": a PIT points at ghost records: put sat into vars.vault_ghost_records") }}
   {%- endif -%}
+  {%- for satellite in satellites if is_multi_active(satellite) -%}
+    {{ exceptions.raise_compiler_error(model.name ~ ": " ~ satellite ~ " has several rows of a key at a time, and a PIT names one: leave it out and join its _v1 view by valid_from and valid_to") }}
+  {%- endfor -%}
   select
     hub.{{ src_pk }},
     snapshots.{{ src_snapshot }},
@@ -23,13 +27,22 @@
   left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
     on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and {{ valid_at(satellite, "snapshots." ~ src_snapshot) }}
   {%- endfor %}
-  where coalesce({% for satellite in satellites %}{{ satellite }}.{{ src_pk }}, {% endfor %}null) is not null
+  where {% for satellite in satellites %}{{ "or " if not loop.first }}not {{ satellite }}.is_deleted {% endfor %}
 {%- endmacro %}
+
+{#- Whether a satellite's model is made by `ma_sat`. -#}
+{% macro is_multi_active(satellite) %}
+  {%- set found = namespace(it=false) -%}
+  {%- for node in (graph.nodes.values() if execute else []) if node.name == satellite and node.resource_type == "model" -%}
+    {%- set found.it = modules.re.search("\\bma_sat *[(]", node.raw_code) is not none -%}
+  {%- endfor -%}
+  {{ return(found.it) }}
+{% endmacro %}
 
 {#-
   Bridge: for each key of a hub and each moment, the keys it was linked with, along a walk of steps
   {link: …, effectivity: …, src_pk: key of the link, from: key already reached, to: [keys the link leads to]}. A key is there
-  while every link of the walk is active.
+  while any link of the walk is active; a step that leads nowhere, and those after it, are the zero key.
 -#}
 {% macro bridge(source_model, src_pk, walk, snapshots="control_snap", src_snapshot="sdts") -%}
   {%- set reached = {src_pk: "hub"} -%}
@@ -43,21 +56,24 @@
   select
     hub.{{ src_pk }},
     snapshots.{{ src_snapshot }}
-    {%- for step in walk %},
-    {{ step.link }}.{{ step.src_pk }}
-    {%- for key in step.to %},
-    {{ step.link }}.{{ key }}
+    {%- for step in walk %}
+    {%- for key in [step.src_pk] + step.to %},
+    coalesce({{ step.link }}.{{ key }}, {{ zero_key() }}) as {{ key }}
     {%- endfor %}
     {%- endfor %}
   from {{ ref(source_model) }} as hub
   cross join {{ active_snapshots(snapshots, src_snapshot) }} as snapshots
   {%- for step in walk %}
-  join {{ ref(step.link) }} as {{ step.link }} on {{ step.link }}.{{ step["from"] }} = {{ reached_by(step["from"], began) }}
-  join {{ ref(step.effectivity) }} as {{ step.effectivity }}
-    on {{ step.effectivity }}.{{ step.src_pk }} = {{ step.link }}.{{ step.src_pk }}
-    and {{ step.effectivity }}.is_active and {{ valid_at(step.effectivity, "snapshots." ~ src_snapshot) }}
+  left join (
+    select link.*, effectivity.valid_from, effectivity.valid_to
+    from {{ ref(step.link) }} as link
+    join {{ ref(step.effectivity) }} as effectivity on effectivity.{{ step.src_pk }} = link.{{ step.src_pk }} and effectivity.is_active
+  ) as {{ step.link }}
+    on {{ step.link }}.{{ step["from"] }} = {{ reached_by(step["from"], began) }}
+    and {{ valid_at(step.link, "snapshots." ~ src_snapshot) }}
   {%- for key in step.to -%}{%- do began.update({key: step.link}) -%}{%- endfor -%}
   {%- endfor %}
+  where {% for step in walk %}{{ "or " if not loop.first }}{{ step.link }}.{{ step.src_pk }} is not null {% endfor %}
 {%- endmacro %}
 
 {% macro reached_by(key, began) -%}

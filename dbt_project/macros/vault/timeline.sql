@@ -3,12 +3,14 @@
   arrivals leave such rows behind), the rest is valid from its commit time until the next one's, exactly one row per key is
   current, and that one may be a delete. Commit times can run backwards by a moment against the order of commits; then
   the later one counts, so that no interval ends before it begins. Ghost records have no timeline. A multi-active satellite or
-  a reference table gives the list of its key columns as `src_pk`.
+  a reference table gives the list of its key columns as `src_pk`. Effectivity gives its driving key as `src_payload`, and
+  all links of one share its clock: of two, the one that ended does not reach past the one that began.
 -#}
 {% macro timeline(source_model, src_pk, src_hashdiff, src_payload=[], src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {%- set satellite = ref(source_model) -%}
   {%- set state = [src_hashdiff, "is_deleted"] if src_hashdiff != "is_active" else ["is_active"] -%}
   {%- set keys = spelled(src_pk) -%}
+  {%- set clock = spelled(src_payload) if src_hashdiff == "is_active" else keys -%}
   {%- set columns = keys + spelled(src_payload) + state + [src_ldts, "applied_date", src_seq, src_source] %}
   select
     {%- for column in columns %}
@@ -18,7 +20,7 @@
     lead(valid_from) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as valid_to,
     lead({{ src_seq }}) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) is null as is_current
   from (
-    select *, max(applied_date) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as valid_from
+    select *, max(applied_date) over (partition by {{ clock | join(", ") }} order by {{ src_seq }}) as valid_from
     from (
       select *, lag({{ src_hashdiff }}) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as state_before
       from {{ satellite }}
