@@ -11,13 +11,13 @@ MODELS = ("model", "snapshot")
 
 
 def unread_tables(manifest: Mapping[str, Any], declared: Declarations, project_dir: Path) -> dict[tuple[str, str], str]:
-    """What to tell of each table, by source and name, that ends in raw.
+    """What to tell of each table, by source and name, that ends in raw; one without a key is declared to.
 
     Raises LakehouseError, with file and line, for one that is declared or modelled to go further.
     """
     nodes = {(node["source_name"], node["name"]): node for node in manifest["sources"].values()}
     read = {parent for model in _models(manifest) for parent in model["depends_on"]["nodes"]}
-    found = [t for t in declared.tables if nodes[t.source, t.name]["unique_id"] not in read]
+    found = [t for t in declared.tables if nodes[t.source, t.name]["unique_id"] not in read and t.key]
     wrong = (_mistake(table, manifest, nodes[table.source, table.name], project_dir) for table in found)
     refuse([mistake for mistake in wrong if mistake])
     return {(table.source, table.name): _told(table) for table in found}
@@ -30,7 +30,7 @@ def _mistake(table: RawTable, manifest: Mapping[str, Any], node: dict[str, Any],
         if model["name"] == name:
             file = f"{project_dir.name}/{model['original_file_path']}:1"
             return f"{file}: {name} does not read source({table.source!r}, {table.name!r}): no load would bring it"
-    if table.vault is not None:
+    if table.vault is not None and table.vault.is_modelled:
         where = line_in_source(project_dir, node, ("vault",))
         return (
             f"{where}: meta.vault: no model reads {table.source}.{table.name}, so nothing of it comes into the vault: "
@@ -40,7 +40,7 @@ def _mistake(table: RawTable, manifest: Mapping[str, Any], node: dict[str, Any],
 
 
 def _told(table: RawTable) -> str:
-    why = f"`lakehouse scaffold {table.source}` writes its models" if table.key else "it has no key, which parsed needs"
+    why = f"`lakehouse scaffold {table.source}` writes its models"
     return f"no model reads {table.source}.{table.name}, so it ends in raw ({why})"
 
 

@@ -56,6 +56,14 @@ class EventPolicy(Policy):
     description: str = ""
 
 
+class JunctionPolicy(Policy):
+    """Rows whose key is what they link: a link of the references, with satellites of its own."""
+
+    name: LakeName
+    to: tuple[str, ...] = Field(description="names of references; their columns are part of the table's key")
+    description: str = ""
+
+
 class VaultPolicy(Policy):
     """The whole of `config.meta.vault`. Short forms: a hub by its name, a reference by its column, a link by its
     references, a satellite by its columns."""
@@ -66,6 +74,8 @@ class VaultPolicy(Policy):
         None, description="reference to the thing that has several rows here at a time: its satellites are multi-active"
     )
     event: EventPolicy | None = None
+    link: JunctionPolicy | None = None
+    none: str | None = Field(None, min_length=1, description="why the table has no place in the vault")
     references: dict[LakeName, ReferencePolicy] = Field(default_factory=dict)
     links: dict[LakeName, LinkPolicy] = Field(default_factory=dict)
     satellites: dict[LakeName, SatellitePolicy] = Field(default_factory=dict)
@@ -92,7 +102,7 @@ class VaultPolicy(Policy):
     @property
     def forms(self) -> tuple[str, ...]:
         """What the table is: one of these, when the declaration is right."""
-        forms = ("hub", "reference_table", "children_of", "event")
+        forms = ("hub", "reference_table", "children_of", "event", "link")
         return tuple(form for form in forms if getattr(self, form) is not None)
 
     def hub_of(self, role: str) -> str:

@@ -69,6 +69,9 @@ def stage_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     if vault.event is not None:
         event = vault.event.name
         yield Named(f"hk_{event}", f"the key of event {event!r}", ("vault", "event"), "rename the event")
+    if vault.link is not None:
+        link = vault.link.name
+        yield Named(f"hk_{link}", f"the key of link {link!r}", ("vault", "link"), "rename the link")
     for name in vault.satellites:
         what = f"the fingerprint of satellite {name!r}"
         yield Named(f"hd_{name}", what, ("vault", "satellites", name), "rename the satellite")
@@ -107,11 +110,11 @@ def relations(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     if vault.hub is not None:
         yield from _hub_relations(vault, vault.hub.name)
     for name, link in vault.links.items():
-        yield from _made("link", name, "link", ("vault", "links", name), timeline=False)
-        if link.effectivity:
-            yield from _made("eff_sat", name, "the effectivity of link", ("vault", "links", name))
+        yield from _link_relations(name, ("vault", "links", name), link.effectivity)
     if vault.event is not None:
         yield from _made("nh_link", vault.event.name, "event", ("vault", "event"), timeline=False)
+    if vault.link is not None:
+        yield from _link_relations(vault.link.name, ("vault", "link"), effectivity=vault.track_deletes)
     kind = "ref" if vault.reference_table else "ma_sat" if vault.children_of else "sat"
     for name in vault.satellites:
         yield from _made(kind, name, "satellite", ("vault", "satellites", name))
@@ -124,6 +127,12 @@ def _hub_relations(vault: VaultPolicy, hub: str) -> Iterator[Named]:
         yield from _made("sts", hub, "the status satellite of hub", at)
     if vault.track_mentions:
         yield from _made("rts", hub, "the mentions of hub", at, timeline=False)
+
+
+def _link_relations(link: str, at: tuple[str, ...], effectivity: bool) -> Iterator[Named]:
+    yield from _made("link", link, "link", at, timeline=False)
+    if effectivity:
+        yield from _made("eff_sat", link, "the effectivity of link", at)
 
 
 def _made(kind: str, name: str, what: str, path: tuple[str, ...], timeline: bool = True) -> Iterator[Named]:

@@ -1,8 +1,8 @@
 """Mistakes in what a table means in the vault, each with a code.
 
 V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown reference, V6 unknown column,
-V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, V10 a table that is
-two things.
+V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, or a link that is not
+in its table's key, V10 a table that is two things, V11 a table of which nothing is made.
 """
 
 from collections import Counter
@@ -18,6 +18,7 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
     """Mistakes within one table's declaration, each with the path of the key below `meta` that is wrong."""
     vault = table.vault
     yield from _personal_problems(table, vault)
+    yield from _nothing_made(table, vault)
     if vault is None or not vault.is_modelled:
         return
     if not table.raw.key:
@@ -33,6 +34,29 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
     yield from _name_problems(table, vault)
 
 
+def _nothing_made(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
+    """A table that lands and is never seen again, without a word about it."""
+    if vault is None:
+        if not table.raw.key:
+            yield (
+                ("raw",),
+                (
+                    "V11: without a key the table stays in raw, and nothing of it is parsed: declare meta.raw.key,"
+                    " or say why with `vault: {none: …}`"
+                ),
+            )
+    elif vault.none is not None and (vault.is_modelled or vault.satellites or vault.links or vault.references):
+        yield ("vault", "none"), "V11: `none` says that the table has no place in the vault, and the rest gives it one"
+    elif vault.none is None and not vault.is_modelled:
+        yield (
+            ("vault",),
+            (
+                "V11: nothing is made of this: say what the table is (hub, link, event, children_of or"
+                " reference_table), or why it has no place in the vault with `none`"
+            ),
+        )
+
+
 def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     if len(vault.forms) > 1:
         yield ("vault", vault.forms[1]), f"V10: a table is one thing, not {' and '.join(vault.forms)}"
@@ -46,6 +70,28 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
             yield at, "V2: an event is a link, it needs at least one reference in `to`"
         if vault.satellites:
             yield ("vault", "satellites"), "V10: an event never changes: what it says stands in `event.columns`"
+    if vault.link is not None:
+        at = ("vault", "link")
+        if unknown := [role for role in vault.link.to if role not in vault.references]:
+            yield at, f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have"
+        elif len(vault.link.to) < 2:
+            yield at, "V2: a link has two references at least in `to`"
+        else:
+            linked = {column for role in vault.link.to for column in vault.references[role].columns}
+            if missing := sorted(linked - set(table.raw.key)):
+                yield (
+                    at,
+                    (
+                        f"V9: {', '.join(missing)} is not in the table's key, so a row may be linked with others later:"
+                        " give the table a hub, and declare the link under `links`"
+                    ),
+                )
+        for name, satellite in vault.satellites.items():
+            if satellite.personal:
+                yield (
+                    ("vault", "satellites", name),
+                    "V8: personal data of a link could not be erased: give the table a hub of its own",
+                )
     if vault.children_of is not None:
         at, parent = ("vault", "children_of"), vault.references.get(vault.children_of)
         if parent is None:

@@ -38,6 +38,15 @@ def _lines_without_hub(entity: Entity) -> Iterator[str]:
         for role in vault.event.to:
             label = "" if vault.hub_of(role) == role else role
             yield f'hub_{vault.hub_of(role)} |o--o{{ nh_link_{vault.event.name} : "{label}"'
+    if vault.link:
+        for role in vault.link.to:
+            label = "" if vault.hub_of(role) == role else role
+            yield f'hub_{vault.hub_of(role)} |o--o{{ link_{vault.link.name} : "{label}"'
+        if vault.track_deletes:
+            yield f'link_{vault.link.name} ||--o{{ eff_sat_{vault.link.name} : "from, to"'
+        for name in vault.satellites:
+            yield f'link_{vault.link.name} ||--o{{ sat_{name} : ""'
+        return
     for name in vault.satellites:
         yield (
             f'hub_{vault.hub_of(vault.children_of)} ||--o{{ ma_sat_{name} : ""' if vault.children_of else f"ref_{name}"

@@ -1,12 +1,12 @@
 """Links of a table: in one combination at a time, with effectivity; and events that never change."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from lakehouse.vault import EventPolicy
+from lakehouse.vault import EventPolicy, JunctionPolicy
 from scaffold.columns import EVENT, HASH
 from scaffold.entities import Entity, article, spoken
-from scaffold.satellites import timeline_model
+from scaffold.satellites import satellite_models, timeline_model
 from scaffold.text import Column, Model, call
 
 
@@ -35,17 +35,61 @@ def link_models(entity: Entity, name: str, roles: Sequence[str], text: str, effe
     )  # fmt: skip
     if effectivity:
         driving: Column = (own[0], HASH, f"{own[2]} The driving key: it has one link at a time.")
-        active: Column = ("is_active", "boolean", "Whether the link begins here, or ends.")
-        yield Model(
-            f"vault/{entity.table.source}", f"eff_sat_{name}",
-            call("eff_sat", src_pk=pk, src_dfk=own[0], source_model=entity.stage),
-            f"{says} When it began and ended.", (combination, driving, active, *EVENT),
-            (("sat_is_sound", {"src_pk": pk, "parent": f"link_{name}"}),),
-        )  # fmt: skip
-        yield timeline_model(
-            entity, f"eff_sat_{name}", pk, "is_active", [own[0]], (combination, driving, active), "is_active",
-            ("one_active_link", {"src_dfk": own[0]}),
-        )  # fmt: skip
+        yield from _effectivity_models(entity, name, says, (combination, driving))
+
+
+def _effectivity_models(entity: Entity, name: str, says: str, keys: Sequence[Column]) -> Iterator[Model]:
+    """When a link was active: its key, and the driving key where that is another one."""
+    active: Column = ("is_active", "boolean", "Whether the link begins here, or ends.")
+    pk, driving = keys[0][0], [key[0] for key in keys[1:]]
+    yield Model(
+        f"vault/{entity.table.source}", f"eff_sat_{name}",
+        call("eff_sat", src_pk=pk, src_dfk=keys[-1][0], source_model=entity.stage),
+        f"{says} When it began and ended.", (*keys, active, *EVENT),
+        (("sat_is_sound", {"src_pk": pk, "parent": f"link_{name}"}),),
+    )  # fmt: skip
+    yield timeline_model(
+        entity, f"eff_sat_{name}", pk, "is_active", driving, (*keys, active), "is_active",
+        *[("one_active_link", {"src_dfk": key}) for key in driving],
+    )  # fmt: skip
+
+
+def junction_key(entity: Entity, link: JunctionPolicy, hashes: Mapping[str, Any]) -> Any:
+    """What the link's key hashes: its references, by the rules of their hubs, and what else is in the table's key."""
+    keys, rest = [hashes[f"hk_{role}"] for role in link.to], dependent_key(entity, link)
+    if any(isinstance(key, dict) for key in keys):
+        return {"keys": [f"hk_{role}" for role in link.to], "columns": rest}
+    return [*(column for key in keys for column in key), *rest]
+
+
+def dependent_key(entity: Entity, link: JunctionPolicy) -> list[str]:
+    """Columns of the table's key that are in none of the link's references: they tell rows of one combination apart."""
+    linked = {c for role in link.to for c in entity.in_lake(entity.vault.references[role].columns)}
+    return [column for column in entity.key if column not in linked]
+
+
+def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
+    """The link that a table without a hub is, when it was active, and the link's satellites."""
+    vault, pk, described = entity.vault, f"hk_{link.name}", {column[0]: column for column in entity.columns()}
+    own: Column = (pk, HASH, f"Hash key of the {spoken(link.name)}.")
+    keys = [
+        (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {vault.references[role].note}".strip())
+        for role in link.to
+    ]
+    rest = dependent_key(entity, link)
+    test = {"src_pk": pk, "hubs": hubs_of(entity, link.to)} | ({"dependent": rest} if rest else {})
+    says = link.description or entity.table.description
+    yield Model(
+        f"vault/{entity.table.source}", f"link_{link.name}",
+        call("link", src_pk=pk, src_fk=[*(key[0] for key in keys), *rest], source_model=entity.stage, is_key=True),
+        f"{says} Every combination ever seen.", (own, *keys, *(described[column] for column in rest), *EVENT),
+        (("link_is_sound", test),),
+    )  # fmt: skip
+    if vault.track_deletes:
+        yield from _effectivity_models(entity, link.name, says, (own,))
+    for name, satellite in vault.satellites.items():
+        text, columns = satellite.description or says, entity.in_lake(satellite.columns)
+        yield from satellite_models(entity, f"link_{link.name}", f"sat_{name}", f"hd_{name}", columns, text)
 
 
 def hubs_of(entity: Entity, roles: Sequence[str]) -> dict[str, Any]:

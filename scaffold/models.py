@@ -7,7 +7,7 @@ from lakehouse.declarations import Declarations, RawTable
 from lakehouse.vault import VaultPolicy
 from scaffold.columns import DELETED, EVENT, HASH, PARSED, STATUS
 from scaffold.entities import Entity, article, entities, owner_of, spoken
-from scaffold.links import event_model, link_models, together
+from scaffold.links import event_model, junction_key, junction_models, link_models, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
 from scaffold.types import reader_type
@@ -51,6 +51,8 @@ def _vault(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
         yield from reference_table_models(entity)
     elif entity.vault.event:
         yield event_model(entity, entity.vault.event)
+    elif entity.vault.link:
+        yield from junction_models(entity, entity.vault.link)
     elif entity.vault.children_of:
         yield from child_models(entity, entity.vault.children_of)
     else:
@@ -63,7 +65,8 @@ def _thing(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
         yield from link_models(entity, name, link.to, link.description, link.effectivity)
     for name, satellite in entity.vault.satellites.items():
         text = satellite.description or f"What {article(entity.hub.name)} is."
-        yield from satellite_models(entity, f"sat_{name}", f"hd_{name}", entity.in_lake(satellite.columns), text)
+        columns = entity.in_lake(satellite.columns)
+        yield from satellite_models(entity, f"hub_{entity.hub.name}", f"sat_{name}", f"hd_{name}", columns, text)
     if entity.vault.track_deletes:
         yield from status_models(entity)
     if entity.vault.track_mentions:
@@ -101,6 +104,10 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
     if vault.event:
         hashes[f"hk_{vault.event.name}"] = list(entity.key)
         columns.append((f"hk_{vault.event.name}", HASH, f"Hash key of the {spoken(vault.event.name)}."))
+    if vault.link:
+        name = f"hk_{vault.link.name}"
+        hashes[name] = junction_key(entity, vault.link, hashes)
+        columns.append((name, HASH, f"Hash key of the {spoken(vault.link.name)}."))
     for name, satellite in vault.satellites.items():
         hashes[f"hd_{name}"] = {"is_hashdiff": True, "columns": list(entity.in_lake(satellite.columns))}
         table = "ref" if vault.reference_table else "ma_sat" if vault.children_of else "sat"

@@ -119,11 +119,13 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
         "    tables:",
     ]
     fit = {t.oid: hubs[t.oid] for t in tables if t.oid in hubs and not t.unfit}
+    junctions = _junctions(tables, fit, keys)
     if all(table.unfit for table in tables):
         lines[-1] += " []  # without the [] once one of them is uncommented"
     for table in tables:
         name = names[table.oid]
-        lines += _commented(table, _table(table, name, hubs, keys)) if table.unfit else _table(table, name, fit, keys)
+        proposed = _table(table, name, hubs if table.unfit else fit, keys, junctions)
+        lines += _commented(table, proposed) if table.unfit else proposed
     return "\n".join(lines) + "\n"
 
 
@@ -144,7 +146,9 @@ def _names(tables: Sequence[Found]) -> dict[int, str]:
     return names
 
 
-def _table(table: Found, name: str, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> Iterator[str]:
+def _table(
+    table: Found, name: str, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int]
+) -> Iterator[str]:
     relation = f"{_part(table.schema)}.{_part(table.name)}"
     yield f"      - name: {scalar(name)}"
     yield f"        description: {scalar(table.comment or f'Table {table.name}.')}"
@@ -154,7 +158,9 @@ def _table(table: Found, name: str, hubs: dict[int, str], keys: dict[int, tuple[
     alias = _aliases([column for column, _, _ in table.columns])
     yield f"            raw: {{relation: {scalar(relation)}{key}{f', alias: {flow(alias)}' if alias else ''}}}"
     if table.key:
-        yield from _vault(table, hubs, keys)
+        yield from _vault(table, hubs, keys, junctions)
+    else:
+        yield "            vault: {none: it has no key}"
     yield "        data_tests:"
     yield "          - raw_log_is_sound"
     yield "        columns:"
@@ -181,30 +187,50 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> Iterator[str]:
-    hub = hubs[table.oid]
-    references = _references(table, hubs, keys)
+def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int]) -> Iterator[str]:
+    name, references = hubs[table.oid], _references(table, hubs, keys)
     referring = {column for columns, _ in references.values() for column in columns}
     rest = [c for c, _, _ in table.columns if c not in referring and c not in table.key]
-    personal = [c for c in rest if _PERSONAL.search(c.lower())]
+    personal = _personal(rest)
     details = [c for c in rest if c not in personal]
+    is_junction = table.oid in junctions
     yield "            vault:"
-    yield f"              hub: {_hub(table, hub)}"
+    link = flow({"name": name, "to": list(references)})
+    yield f"              link: {link}" if is_junction else f"              hub: {_hub(table, name)}"
     if references:
         yield "              references:"
-        for role, (columns, target) in references.items():
-            reference = {"columns": columns, **({"hub": target} if target != role else {})}
-            yield f"                {scalar(role)}: {flow(reference)}"
+    for role, (columns, target) in references.items():
+        reference = {"columns": columns, **({"hub": target} if target != role else {})}
+        yield f"                {scalar(role)}: {flow(reference)}"
+    if references and not is_junction:
         yield "              links:"
-        taken = {hub, *references}
+        taken = {name, *references}
         for role in references:
-            yield f"                {_free(f'{hub}_{role}', taken)}: {flow({'to': [role]})}"
+            yield f"                {_free(f'{name}_{role}', taken)}: {flow({'to': [role]})}"
     if rest:
         yield "              satellites:"
     if details:
-        yield f"                {hub}_details: {flow(details)}"
+        yield f"                {name}_details: {flow(details)}"
     if personal:
-        yield f"                {hub}_pii: {{columns: {flow(personal)}, personal: true}}"
+        yield f"                {name}_pii: {{columns: {flow(personal)}, personal: true}}"
+
+
+def _personal(columns: Iterable[str]) -> list[str]:
+    return [column for column in columns if _PERSONAL.search(column.lower())]
+
+
+def _junctions(tables: Sequence[Found], hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> set[int]:
+    """Tables that only link others: their key is made of foreign keys, they have no others, and nobody names them."""
+    named = {other for table in tables for _, other in table.foreign}
+    found = set()
+    for table in tables:
+        if table.oid not in hubs or table.oid in named or _personal(column for column, _, _ in table.columns):
+            continue
+        references = _references(table, hubs, keys)
+        linked = {column for columns, _ in references.values() for column in columns}
+        if len(references) > 1 and linked == set(table.key):
+            found.add(table.oid)
+    return found
 
 
 def _hub(table: Found, hub: str) -> str:

@@ -8,18 +8,21 @@ from scaffold.entities import Entity, article, spoken
 from scaffold.text import Column, Model, call
 
 
-def satellite_models(entity: Entity, name: str, diff: str, columns: Sequence[str], text: str) -> Iterator[Model]:
-    """A satellite of the table's hub, and its view."""
-    hub, pk = entity.hub.name, f"hk_{entity.hub.name}"
+def satellite_models(
+    entity: Entity, parent: str, name: str, diff: str, columns: Sequence[str], text: str
+) -> Iterator[Model]:
+    """A satellite of the table's hub or link, and its view."""
+    of = parent.partition("_")[2]
+    pk = f"hk_{of}"
     described = {column[0]: column for column in entity.columns()}
     payload = [described[column] for column in columns]
     fingerprint: Column = (diff, HASH, f"Fingerprint of what {name} says.")
-    own: Column = (pk, HASH, f"Hash key of the {spoken(hub)}.")
+    own: Column = (pk, HASH, f"Hash key of the {spoken(of)}.")
     yield Model(
         f"vault/{entity.table.source}", name,
         call("sat", src_pk=pk, src_hashdiff=diff, src_payload=list(columns), source_model=entity.stage),
         f"{text} One row per change, deletes included.", (own, fingerprint, *payload, DELETED, *EVENT),
-        (("sat_is_sound", {"src_pk": pk, "parent": f"hub_{hub}"}),),
+        (("sat_is_sound", {"src_pk": pk, "parent": parent}),),
     )  # fmt: skip
     yield timeline_model(entity, name, pk, diff, columns, (own, *payload, fingerprint, DELETED), diff)
 

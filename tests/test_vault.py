@@ -45,6 +45,13 @@ sources:
           event: {name: visit, to: [patient], columns: [fee]}, references: {patient: animal_id}}}}
         columns: [{name: id, data_type: integer}, {name: animal_id, data_type: integer},
           {name: fee, data_type: integer}]
+      - name: friends
+        description: Which animals like one another.
+        config: {meta: {raw: {relation: public.friends, key: [one_id, other_id]}, vault: {
+          link: {name: friendship, to: [one, other]}, satellites: {friendship_details: [since]},
+          references: {one: {columns: [one_id], hub: patient}, other: {columns: [other_id], hub: patient}}}}}
+        columns: [{name: one_id, data_type: integer}, {name: other_id, data_type: integer},
+          {name: since, data_type: integer}]
 """
 
 
@@ -132,12 +139,13 @@ def clinic(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
 
 
 @pytest.mark.slow
-def test_children_events_and_mentions_are_as_the_declaration_says(clinic: Zoo) -> None:
-    """Vaccinations of an animal each have a timeline; a visit is there once; every load's mentions are kept."""
+def test_children_events_links_and_mentions_are_as_the_declaration_says(clinic: Zoo) -> None:
+    """Vaccinations of an animal and friendships each have a timeline; a visit is there once; every mention is kept."""
     rng = random.Random(5)
     doses: dict[Any, list[tuple[Any, ...]]] = {}
     visits: dict[int, tuple[Any, ...]] = {}
     mentions: set[tuple[Any, ...]] = set()
+    friends: dict[Any, list[tuple[Any, ...]]] = {}
     lsn = 0
     for load in range(2):
         moment = START + timedelta(days=load)
@@ -156,6 +164,17 @@ def test_children_events_and_mentions_are_as_the_declaration_says(clinic: Zoo) -
             visits[number] = (number, rng.randint(1, 6), rng.choice([5, None]), "c", False, lsn, moment)
             events.append(visits[number])
         mentions |= {(visit[1], moment, "clinic.public.visits") for visit in events}
+        pairs = []
+        for _ in range(30):
+            lsn += 1
+            pair = (rng.randint(1, 3), rng.randint(1, 3))
+            gone = pair in friends and not friends[pair][-1][1] and rng.random() < 0.4
+            since = None if gone else rng.choice([2020, 2021])
+            pairs.append([*pair, since, "d" if gone else "u", gone, lsn, moment])
+            if pair not in friends or friends[pair][-1][1:] != (gone, since):
+                friends.setdefault(pair, []).append((position(lsn), gone, since))
+            mentions |= {(animal, moment, "clinic.public.friends") for animal in pair}
+        insert(clinic, "friends", pairs, moment)
         insert(clinic, "vaccinations", children, moment)
         insert(clinic, "visits", events, moment)
         clinic.dbt("build" if load == 1 else "run", without="parsed")
@@ -171,6 +190,23 @@ def test_children_events_and_mentions_are_as_the_declaration_says(clinic: Zoo) -
     )
     wanted = [[visit[0], visit[1], visit[2], position(visit[5]), visit[6]] for visit in visits.values()]
     assert in_order(rows) == in_order(wanted)
+    ends = f"join vault.link_friendship as link using (hk_friendship) {hub} link.hk_one"
+    ends += " join vault.hub_patient as other on other.hk_patient = link.hk_other"
+    rows = clinic.rows(
+        "select hub.patient_id, other.patient_id, v.source_seq, v.is_deleted, v.since"
+        f" from vault.sat_friendship_details_v1 as v {ends}"
+    )
+    assert in_order(rows) == in_order([*pair, *row] for pair, timeline in friends.items() for row in timeline)
+    rows = clinic.rows(
+        "select hub.patient_id, other.patient_id, v.source_seq, v.is_active"
+        f" from vault.eff_sat_friendship_v1 as v {ends}"
+    )
+    assert in_order(rows) == in_order(
+        [*pair, seq, not gone]
+        for pair, timeline in friends.items()
+        for n, (seq, gone, _) in enumerate(timeline)
+        if n == 0 or gone != timeline[n - 1][1]
+    )
     rows = clinic.rows(
         f"select hub.patient_id, rts.load_date, rts.record_source from vault.rts_patient as rts {hub} rts.hk_patient"
     )

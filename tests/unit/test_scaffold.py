@@ -113,6 +113,15 @@ def declared(place: Path, text: str = TABLES) -> Declarations:
         ("columns: [paid]}", "columns: []}\n              satellites: {paid: [paid]}", "V10", "satellites"),
         ("columns: [paid]}", "columns: [paid, nope]}", "V6", "event"),
         ("event: {name: payment", "event: {name: order", "V7", "event"),
+        ("key: [code]}\n            vault: {reference_table: currency, satellites: {currency: [label]}}",
+         "key: []}", "V11", "raw: {relation: public.currencies"),
+        ("reference_table: currency, ", "", "V11", "vault: {satellites"),
+        ("reference_table: currency, ", "none: codes, ", "V11", "vault: {none"),
+        ("children_of: owner", "link: {name: call, to: [owner]}", "V2", "link"),
+        ("children_of: owner", "link: {name: call, to: [owner, seller]}", "V5", "link"),
+        ("columns: [paid]}", "columns: [paid]}\n              link: {name: x, to: [order]}", "V10", "link"),
+        ("event: {name: payment, to: [order, payer], columns: [paid]}", "link: {name: pay, to: [order, payer]}\n"
+         "              ignored: [paid]", "V9", "link"),
     ],
 )  # fmt: skip
 def test_a_mistake_has_a_code_and_the_line_it_stands_on(
@@ -225,7 +234,7 @@ def test_a_database_becomes_a_proposal_that_holds(tmp_path: Path) -> None:
         "people": "people", "payer": "people", "previous": "order"}  # fmt: skip
     assert set(vault.links) == {"order_people", "order_payer", "order_previous"}
     assert tables["people"].vault and tables["people"].vault.satellites["people_pii"].personal
-    assert tables["notes"].vault is None, "no key, no vault"
+    assert tables["notes"].vault and tables["notes"].vault.none == "it has no key"
     assert tables["order_lines"].relation == ("public", "OrderLines")
     assert models_of(found, "shop")
 

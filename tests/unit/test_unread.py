@@ -24,10 +24,10 @@ YAML = """sources:
 ORDERS = "source.lakehouse.shop.orders"
 
 
-def told(project: Path, *models: dict[str, Any], vault: bool = False, key: tuple[str, ...] = ("id",)) -> dict[Any, str]:
-    hub = {"vault": {"hub": "order"}} if vault else {}
-    (project / "models").mkdir()
-    (project / "models/shop.yml").write_text(YAML.replace("VAULT", "vault: {hub: order}" if vault else ""))
+def told(project: Path, *models: dict[str, Any], vault: Any = None, key: tuple[str, ...] = ("id",)) -> dict[Any, str]:
+    hub = {"vault": vault} if vault else {}
+    (project / "models").mkdir(parents=True)
+    (project / "models/shop.yml").write_text(YAML.replace("VAULT", f"vault: {vault}" if vault else ""))
     node = {
         "unique_id": ORDERS, "source_name": "shop", "name": "orders", "schema": "raw_shop", "description": "",
         "config": {"meta": {"raw": {"relation": "public.orders", "key": list(key)}, **hub}},
@@ -45,7 +45,7 @@ def model(name: str, *reads: str) -> dict[str, Any]:
 
 
 def test_a_table_that_a_model_reads_is_not_mentioned(tmp_path: Path) -> None:
-    assert told(tmp_path, model("of_mine", ORDERS), vault=True) == {}
+    assert told(tmp_path, model("of_mine", ORDERS), vault={"hub": "order"}) == {}
 
 
 def test_a_table_that_no_model_reads_is_told_with_the_command_that_changes_it(tmp_path: Path) -> None:
@@ -53,8 +53,10 @@ def test_a_table_that_no_model_reads_is_told_with_the_command_that_changes_it(tm
     assert told(tmp_path, model("of_another")) == {("shop", "orders"): only_raw}
 
 
-def test_a_table_without_a_key_is_told_that_parsed_needs_one(tmp_path: Path) -> None:
-    assert "it has no key" in told(tmp_path, key=())["shop", "orders"]
+def test_a_table_without_a_key_has_to_be_declared_to_end_in_raw(tmp_path: Path) -> None:
+    assert told(tmp_path, vault={"none": "a log without a key"}, key=()) == {}
+    with pytest.raises(LakehouseError, match=r"shop.yml:8: V11: without a key the table stays in raw"):
+        told(tmp_path / "other", key=())
 
 
 def test_a_model_that_has_lost_its_source_is_refused_with_its_file(tmp_path: Path) -> None:
@@ -69,5 +71,5 @@ def test_a_model_that_has_lost_its_source_is_refused_with_its_file(tmp_path: Pat
 
 def test_a_vault_that_no_model_fills_is_refused_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(LakehouseError) as caught:
-        told(tmp_path, vault=True)
+        told(tmp_path, vault={"hub": "order"})
     assert str(caught.value).startswith(f"{tmp_path.name}/models/shop.yml:9: meta.vault: no model reads shop.orders")

@@ -37,20 +37,20 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "unknown keys in hubs": ("is_known", "({{ zero_key() }}, {{ error_key() }})", "('')"),
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),
     "hash without escaping": ("escaped_text", 'column.type == "varchar" else', "false else"),
-    "hash with NULL as the empty text": ("hash_key", "'\\\\N'", "''"),
+    "hash with NULL as the empty text": ("key_part", "'\\N'", "''"),
     "hashdiff of a delete as of a row of nulls": ("hash_diff", "when {{ deleted }} then", "when false then"),
     "a key twice in one batch": ("first_sight", "where nth = 1", ""),
     "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),
-    "links from deletes": ("first_sight", '"not is_deleted" if kind == "link" else is_known(input.src_pk)', '"true"'),
+    "links from deletes": ("first_sight", 'is_known(input.src_pk) if of_deletes else "not is_deleted"', '"true"'),
     "effectivity again in a replay": (
-        "eff_sat", " and not coalesce(contains(links_stored, {{ src_pk }}), false)", ""),
+        "eff_sat", " and not coalesce(contains(links_stored, link), false)", ""),
     "effectivity never ends": ("eff_sat", "(values (true), (false))", "(values (true))"),
     "effectivity without the state that is stored": (
-        "eff_sat", "max({{ src_pk }}) filter (where is_active and not is_new)", "null"),
+        "eff_sat", "max(link) filter (where is_active and not is_new)", "null"),
     "effectivity that a delete does not end": (
         "eff_sat", "not is_deleted as is_active", "true as is_active"),
     "effectivity by link instead of driving key": (
-        "eff_sat", "lag(link_now) over (partition by {{ src_dfk }}", "lag(link_now) over (partition by link_now"),
+        "eff_sat", "lag(link_now) over (partition by driving", "lag(link_now) over (partition by link_now"),
     "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),
     "timeline not collapsed": ("timeline", "is distinct from state_before", "is not null or state_before is null"),
     "timeline that runs backwards": (

@@ -99,3 +99,84 @@ def test_a_foreign_key_that_shares_a_column_is_proposed(tmp_path: Path) -> None:
     assert vault is not None
     found = {role: (reference.columns, vault.hub_of(role)) for role, reference in vault.references.items()}
     assert found == {"agent": (foreign[0][0], "agent"), "assignee": (foreign[1][0], "agent")}
+
+
+CASTING = """
+sources:
+  - name: films
+    schema: raw_films
+    tables:
+      - name: film
+        config: {meta: {raw: {relation: public.film, key: [id]}, vault: {hub: film}}}
+        columns: [{name: id, data_type: int}]
+      - name: actor
+        config: {meta: {raw: {relation: public.actor, key: [id]}, vault: {hub: {name: actor, blank: unknown}}}}
+        columns: [{name: id, data_type: int}]
+      - name: film_actor
+        config: {meta: {raw: {relation: public.film_actor, key: [film_id, actor_id, take]}, vault: {
+          link: {name: casting, to: [film, actor]}, references: {film: film_id, actor: actor_id},
+          satellites: {casting_details: [role]}}}}
+        columns: [{name: film_id, data_type: int}, {name: actor_id, data_type: int}, {name: take, data_type: int},
+          {name: role, data_type: text}]
+"""
+
+
+def test_a_junction_table_is_a_link_with_a_satellite_and_effectivity_of_its_own(tmp_path: Path) -> None:
+    """By the rules of the hubs it names; what else is in its key tells rows of one pair apart."""
+    sql = {model.name: " ".join(model.sql.split()) for model in models_of(declared(tmp_path, CASTING), "films")}
+    assert "'hk_casting': {'keys': ['hk_film', 'hk_actor'], 'columns': ['take']}" in sql["stg_films__film_actor"]
+    assert "src_fk=['hk_film', 'hk_actor', 'take']" in sql["link_casting"] and "is_key=true" in sql["link_casting"]
+    assert "src_pk='hk_casting', src_dfk='hk_casting'" in sql["eff_sat_casting"]
+    assert "src_pk='hk_casting', src_hashdiff='hd_casting_details'" in sql["sat_casting_details"]
+    assert {"sat_casting_details_v1", "eff_sat_casting_v1"} <= set(sql)
+    plain = declared(tmp_path, CASTING.replace("{name: actor, blank: unknown}", "actor"))
+    stage = next(model.sql for model in models_of(plain, "films") if model.name == "stg_films__film_actor")
+    assert "'hk_casting': ['film_id', 'actor_id', 'take']" in stage
+
+
+def test_a_link_that_is_its_tables_key_begins_and_ends_with_its_row() -> None:
+    """Again when the row comes back; a delete names the link, so one that was never seen alive is there too."""
+    vault = Vault()
+    vault.stage |= {"hk_pair": ["id", "line"]}
+    vault.make_stage()
+    vault.models = {
+        "link_pair": ("link", {"src_pk": "hk_pair", "src_fk": ["hk_thing", "line"], "is_key": True}),
+        "eff_sat_pair": ("eff_sat", {"src_pk": "hk_pair", "src_dfk": "hk_pair"}),
+        "sat_pair": ("sat", {"src_pk": "hk_pair", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]}),
+    }
+    states = [(1, False, "p"), (2, False, "p"), (1, True, None), (1, False, "q"), (3, True, None)]
+    for load in (states[:3], states[3:], states):
+        events = [
+            {"id": 7, "line": line, "owner": None, "a": a, "b": None, "gone": gone, "lsn": 100 + states.index(state),
+             "seq": 1, "at": START + timedelta(hours=states.index(state))}
+            for state in load for line, gone, a in [state]
+        ]  # fmt: skip
+        vault.load(events, START + timedelta(days=len(load)))
+    effectivity = vault._render(
+        "timeline", "v", source_model="eff_sat_pair", src_pk="hk_pair", src_hashdiff="is_active"
+    )
+    found = vault.rows(
+        f"select line, is_active, hour(valid_from) from ({effectivity}) join link_pair using (hk_pair) order by all"
+    )
+    assert found == [(1, False, 2), (1, True, 0), (1, True, 3), (2, True, 1)]
+    assert vault.rows("select line from link_pair order by 1") == [(1,), (2,), (3,)]
+    assert vault.rows("select count(*) from sat_pair where record_source <> 'ghost'") == [(5,)]
+    assert not vault.rows(
+        "select 1 from sat_pair where record_source <> 'ghost' and hk_pair not in (from link_pair select hk_pair)"
+    )
+
+
+def test_a_table_of_foreign_keys_alone_is_proposed_as_a_link(tmp_path: Path) -> None:
+    """Unless something refers to it, or it holds personal data, which a link cannot forget."""
+    columns = (("id", "int", ""),)
+    film, actor = (Found(n, "public", name, "", columns, ("id",)) for n, name in ((1, "films"), (2, "actors")))
+    pair = (("film_id", "int", ""), ("actor_id", "int", ""))
+    foreign = ((("film_id",), 1), (("actor_id",), 2))
+    casting = Found(3, "public", "film_actor", "", (*pair, ("role", "text", "")), ("film_id", "actor_id"), foreign)
+    contact = Found(4, "public", "contact", "", (*pair, ("email", "text", "")), ("film_id", "actor_id"), foreign)
+    scene = Found(5, "public", "scene", "", pair, ("film_id", "actor_id"), foreign)
+    cut = Found(6, "public", "cut", "", (*columns, *pair), ("id",), ((("film_id", "actor_id"), 5),))
+    found = declared(tmp_path, proposal("films", [film, actor, casting, contact, scene, cut], set())).source("films")
+    forms = {table.name: table.vault.forms for table in found.tables if table.vault}
+    assert forms == {**dict.fromkeys(("films", "actors", "contact", "scene", "cut"), ("hub",)), "film_actor": ("link",)}
+    assert found.table("cut").vault.references["scene"].columns == ("film_id", "actor_id")  # type: ignore[union-attr]

@@ -1,7 +1,8 @@
 {#-
   Effectivity satellite of a link, driven by changes and not by full loads: a driving key (the receipt) has one link at a
   time, and an event that gives it another one ends the one before. Such an event is two rows with its own source_seq: the
-  link that ends (`is_active` false) and the link that begins. A delete only ends.
+  link that ends (`is_active` false) and the link that begins. A delete only ends. A link that is the key of its table drives
+  itself (`src_dfk` is `src_pk`): it begins with its row and ends with it.
 
   Late events are handled as in `sat`; what a replay finds stored already is left out at the end. The stored rows are read
   once: an event's own are gathered beside it, so that the same scan serves the comparison and the leaving out.
@@ -19,7 +20,7 @@
     {{ batch_of(stage, windows, source_model, [src_dfk], is_known(src_dfk)) }}
   ),
   statements as (
-    select {{ src_dfk }}, {{ src_pk }}, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
+    select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
     from batch
     union all
     select {{ src_dfk }}, {{ src_pk }}, is_active, null, null, {{ src_seq }}, null, false
@@ -27,33 +28,33 @@
     where {{ among([src_dfk], "batch") }}
   ),
   timeline as (
-    select *, lag(link_now) over (partition by {{ src_dfk }} order by {{ src_seq }}) as link_before
+    select *, lag(link_now) over (partition by driving order by {{ src_seq }}) as link_before
     from (
       select
-        {{ src_dfk }},
+        driving,
         {{ src_seq }},
-        coalesce(max({{ src_pk }}) filter (where is_active and is_new), max({{ src_pk }}) filter (where is_active and not is_new)) as link_now,
-        array_agg({{ src_pk }}) filter (where not is_new) as links_stored,
+        coalesce(max(link) filter (where is_active and is_new), max(link) filter (where is_active and not is_new)) as link_now,
+        array_agg(link) filter (where not is_new) as links_stored,
         {%- for column in event if column != src_seq %}
         min({{ column }}) as {{ column }},
         {%- endfor %}
         bool_or(is_new) as is_new
       from statements
-      group by {{ src_dfk }}, {{ src_seq }}
+      group by driving, {{ src_seq }}
     )
   ),
   changes as (
-    select case when sides.is_active then link_now else link_before end as {{ src_pk }}, timeline.*, sides.is_active
+    select case when sides.is_active then link_now else link_before end as link, timeline.*, sides.is_active
     from timeline
     cross join (values (true), (false)) as sides (is_active)
     where is_new and link_now is distinct from link_before
   )
-  select {{ src_pk }}, {{ src_dfk }}, is_active, {{ event | join(", ") }}
+  select link as {{ src_pk }}, {{ "driving as " ~ src_dfk ~ "," if src_dfk != src_pk }} is_active, {{ event | join(", ") }}
   from changes
-  where {{ src_pk }} is not null and not coalesce(contains(links_stored, {{ src_pk }}), false)
+  where link is not null and not coalesce(contains(links_stored, link), false)
   {%- if ghost_is_due(windows) %}
   union all
-  {{ ghost_row([src_pk, src_dfk, "is_active"] + event, {src_pk: zero_key(), src_dfk: zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
+  {{ ghost_row([src_pk, src_dfk, "is_active"] | unique | list + event, {src_pk: zero_key(), src_dfk: zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
   {%- endif %}
   {%- endif -%}
 {%- endmacro %}

@@ -72,7 +72,7 @@
     {%- if column.constant is defined -%}
       {%- do parts.append("'" ~ column.constant | replace("\\", "\\\\") | replace("|", "\\|") | replace("'", "''") ~ "'") -%}
     {%- else -%}
-      {%- do parts.append("coalesce(" ~ escaped_text(column, normalize) ~ ", '\\N')") -%}
+      {%- do parts.append(key_part(column, normalize)) -%}
       {%- do texts.append(canonical_text(column)) -%}
       {%- do given.append("nullif(trim(" ~ canonical_text(column) ~ "), '')") -%}
     {%- endif -%}
@@ -87,6 +87,10 @@
       {%- endif %}
       else {{ hash_of(parts | join(" || '|' || ")) }}
     end
+{%- endmacro %}
+
+{% macro key_part(column, normalize=none) -%}
+  coalesce({{ escaped_text(column, normalize) }}, '\N')
 {%- endmacro %}
 
 {% macro nothing_of(texts) -%}

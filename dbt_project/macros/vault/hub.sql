@@ -4,15 +4,15 @@
   {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters.
 -#}
 {% macro hub(src_pk, src_nk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub") }}
+  {{ first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub", of_deletes=true) }}
 {%- endmacro %}
 
 {#-
-  Link: every combination of keys once. A delete knows only its own key, so links come from live rows. A NULL
-  reference is the zero key: the combination is kept, and says so.
+  Link: every combination of keys once. A delete knows only its own key, so links come from live rows, unless the
+  combination is the key of its table (`is_key`). A NULL reference is the zero key: the combination is kept, and says so.
 -#}
-{% macro link(src_pk, src_fk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, "link") }}
+{% macro link(src_pk, src_fk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", is_key=false) -%}
+  {{ first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, "link", of_deletes=is_key) }}
 {%- endmacro %}
 
 {#-
@@ -28,7 +28,7 @@
   narrowed to the batch's keys before the two are compared: measured on 5 million rows, 10,000 new keys take 0.6 s of
   CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table.
 -#}
-{% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind) -%}
+{% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false) -%}
   {%- set columns = spelled(columns) -%}
   {%- set inputs = inputs_of(source_model, src_pk, columns) -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
@@ -44,7 +44,7 @@
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(windows, input.name) }} and {{ "not is_deleted" if kind == "link" else is_known(input.src_pk) }}
+    where {{ rows_to_load(windows, input.name) }} and {{ is_known(input.src_pk) if of_deletes else "not is_deleted" }}
     {%- endfor %}
   ),
   batch as (

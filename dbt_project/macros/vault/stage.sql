@@ -5,8 +5,8 @@
     {columns: […], normalize: upper_trim, blank: unknown} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs
     left out). '!text' among the columns of a key is a constant: a business key collision code. A list among them is a
     reference of several columns: where one is NULL it refers to nothing, and all of them count as NULL.
-    {keys: [hk_a, hk_b]} is the key of a link of such keys: as its parts are by their rules, so that one combination of
-    them is one link.
+    {keys: [hk_a, hk_b], columns: […]} is the key of a link of such keys and columns: as its parts are by their rules, so
+    that one combination of them is one link.
   derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
     an SQL expression that is taken as text, or '!text' for a constant.
 -#}
@@ -91,6 +91,7 @@
     {%- endfor -%}
   {%- endfor -%}
   {%- if keys -%}
+    {%- for input in inputs -%}{%- do keys.append(key_part(input)) -%}{%- endfor -%}
     {{ hash_of(keys | join(" || '|' || ")) }}
   {%- elif spec.get("is_hashdiff") -%}
     {{ hash_diff(inputs) }}

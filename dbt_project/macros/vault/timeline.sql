@@ -10,7 +10,7 @@
   {%- set satellite = ref(source_model) -%}
   {%- set state = [src_hashdiff, "is_deleted"] if src_hashdiff != "is_active" else ["is_active"] -%}
   {%- set keys = spelled(src_pk) -%}
-  {%- set clock = spelled(src_payload) if src_hashdiff == "is_active" else keys -%}
+  {%- set clock = spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys -%}
   {%- set columns = keys + spelled(src_payload) + state + [src_ldts, "applied_date", src_seq, src_source] %}
   select
     {%- for column in columns %}
