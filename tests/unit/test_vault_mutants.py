@@ -53,6 +53,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "eff_sat", "lag(link_now) over (partition by driving", "lag(link_now) over (partition by link_now"),
     "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),
     "timeline not collapsed": ("timeline", "is distinct from state_before", "is not null or state_before is null"),
+    "effectivity by a clock of each link": (
+        "timeline", 'spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys', "keys"),
     "timeline that runs backwards": (
         "timeline", "max(applied_date) over (partition by {{ clock | join(\", \") }} order by {{ src_seq }})",
         "applied_date"),

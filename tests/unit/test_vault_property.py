@@ -11,6 +11,12 @@ from tests.unit.embedded_vault import Event, Vault, arrivals, history, position
 
 Timeline = dict[Any, list[tuple[Any, ...]]]
 ZERO = "0" * 32
+TWO_AT_ONCE = """
+select * from eff_sat_row_owner_v1 as one join eff_sat_row_owner_v1 as other using (hk_row)
+where one.is_active and other.is_active and one.source_seq < other.source_seq
+  and other.valid_from < coalesce(one.valid_to, timestamptz '2100-01-01')
+  and other.valid_from < coalesce(other.valid_to, timestamptz '2100-01-01')
+"""
 
 
 def test_any_split_order_and_redelivery_gives_the_timelines_of_the_source() -> None:
@@ -57,6 +63,7 @@ def compare(vault: Vault, arrived: list[tuple[Event, datetime]]) -> None:
     assert ids(vault, "select id, rts.load_date from rts_thing as rts join hub_thing using (hk_thing)") == sorted(
         {(event["id"], moment) for event, moment in arrived}, key=str
     )
+    assert not vault.rows(TWO_AT_ONCE), "two links of one driving key are active at once"
     details = collapsed(events, lambda e: (e["gone"], e["a"], e["b"]))
     for name in ("sat_row", "ma_sat_thing", "ref_row"):
         assert timeline(vault, name, "is_deleted, a, b") == details, name
