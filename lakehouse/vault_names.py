@@ -13,7 +13,7 @@ from lakehouse.policies import RawPolicy
 from lakehouse.vault import VaultPolicy
 
 EVENT = ("load_date", "applied_date", "source_seq", "record_source")
-VALIDITY = ("valid_from", "valid_to", "is_current")
+VALIDITY = ("source_seq_to", "valid_from", "valid_to", "is_current")
 _ALIAS = "give the column another name in the lake with meta.raw.alias"
 
 

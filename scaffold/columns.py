@@ -10,6 +10,7 @@ EVENT: tuple[Column, ...] = (
     ("record_source", "varchar", "Where it comes from: source.schema.table."),
 )
 VALIDITY: tuple[Column, ...] = (
+    ("source_seq_to", "varchar", "Position of the change that took over; null if none has."),
     ("valid_from", MOMENT, "First moment it was so."),
     ("valid_to", MOMENT, "When the next row took over; null if none has."),
     ("is_current", "boolean", "Whether it is the newest row of its key."),

@@ -64,8 +64,8 @@ OWNED = {"id": "int", "owner_id": "int"}
         *(
             ({"id": "int", name: "text"}, {"hub": "account", "satellites": {"details": [name]}}, f"{name!r} twice",
              {"raw": {name: "other"}})
-            for name in ("is_deleted", "load_date", "applied_date", "source_seq", "record_source", "valid_from",
-                         "valid_to", "is_current", "hk_account", "hd_details", "hd_status")
+            for name in ("is_deleted", "load_date", "applied_date", "source_seq", "source_seq_to", "record_source",
+                         "valid_from", "valid_to", "is_current", "hk_account", "hd_details", "hd_status")
         ),
         ({"id": "int", "load_date": "text"}, {"hub": "account", "ignored": ["load_date"]}, "'load_date' twice",
          {"raw": {"load_date": "loaded_on"}}),

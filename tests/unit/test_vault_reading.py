@@ -1,5 +1,7 @@
 """What readers take from the vault: history, points in time, bridges and effectivity lose no key and no moment."""
 
+import random
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -7,6 +9,7 @@ import duckdb
 import pytest
 
 from tests.unit.dbt_macros import Refused, macro_texts, macros
+from tests.unit.embedded_vault import START, Vault, history
 
 ZERO = "0" * 32
 DAYS = "select timestamptz '2026-03-01' + n * interval '1 day' as sdts, true as is_active from range(0, 10) t (n)"
@@ -128,3 +131,19 @@ def test_two_links_of_a_driving_key_are_never_active_at_once_though_commit_times
         source_model="eff", src_pk="hk_link", src_hashdiff="is_active", src_payload=["hk_driving"],
     )  # fmt: skip
     assert [row[:3] for row in found if row[3]] == [("l1", 1, 6), ("l2", 6, 6), ("l3", 6, None)]
+
+
+def test_a_timeline_after_any_commit_is_the_source_after_it() -> None:
+    """Whatever the clock says; commits of which several rows of a key came too."""
+    vault = Vault()
+    for seed in range(3):
+        vault.clear()
+        events = history(random.Random(seed), keys=6, most=120)
+        vault.load(events, START + timedelta(days=40))
+        vault.make_timelines()
+        for commit in {event["lsn"] for event in events}:
+            newest = {(e["id"], e["line"]): e for e in events if e["lsn"] <= commit}
+            held = vault.context["valid_after"]("v", 1, commit)
+            rows = vault.rows(f"select id, line, a, b from ref_row_v1 as v where not is_deleted and {held}")
+            wanted = [(*key, e["a"], e["b"]) for key, e in newest.items() if not e["gone"]]
+            assert sorted(rows, key=str) == sorted(wanted, key=str), (seed, commit)

@@ -11,21 +11,29 @@
   {%- set state = [src_hashdiff, "is_deleted"] if src_hashdiff != "is_active" else ["is_active"] -%}
   {%- set keys = spelled(src_pk) -%}
   {%- set clock = spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys -%}
+  {%- set in_order = "(partition by " ~ keys | join(", ") ~ " order by " ~ src_seq ~ ")" -%}
   {%- set columns = keys + spelled(src_payload) + state + [src_ldts, "applied_date", src_seq, src_source] %}
   select
     {%- for column in columns %}
     {{ column }},
     {%- endfor %}
+    lead({{ src_seq }}) over {{ in_order }} as source_seq_to,
     valid_from,
-    lead(valid_from) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as valid_to,
-    lead({{ src_seq }}) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) is null as is_current
+    lead(valid_from) over {{ in_order }} as valid_to,
+    lead({{ src_seq }}) over {{ in_order }} is null as is_current
   from (
     select *, max(applied_date) over (partition by {{ clock | join(", ") }} order by {{ src_seq }}) as valid_from
     from (
-      select *, lag({{ src_hashdiff }}) over (partition by {{ keys | join(", ") }} order by {{ src_seq }}) as state_before
+      select *, lag({{ src_hashdiff }}) over {{ in_order }} as state_before
       from {{ satellite }}
       where {{ src_seq }} <> {{ ghost_position() }}
     )
     where {{ src_hashdiff }} is distinct from state_before
   )
+{%- endmacro %}
+
+{#- Whether a row of a `_v1` view held right after a commit: incarnation of the source and commit LSN, as numbers. -#}
+{% macro valid_after(view, epoch, commit_lsn) -%}
+  {%- set position = "'%010d.%019d.~'" | format(epoch, commit_lsn) -%}
+  {{ view }}.source_seq < {{ position }} and ({{ view }}.source_seq_to > {{ position }} or {{ view }}.source_seq_to is null)
 {%- endmacro %}
