@@ -241,3 +241,20 @@ def test_only_what_trino_would_misread_is_quoted_in_the_vault() -> None:
     """Plain names stay as they are, so that no view or mart that is there changes."""
     spelled = macro("spelled")(["store_id", "order", "end", "Upper", 'a"b', "1st", "no\n", "_x"])
     assert spelled == ["store_id", '"order"', '"end"', '"Upper"', '"a""b"', '"1st"', '"no\n"', "_x"]
+
+
+def test_a_view_knows_the_types_of_all_that_it_reads() -> None:
+    """Trino keeps a view's types: one over a table that was widened has to be made again, though its text is the same."""
+
+    def types(kind: str) -> dict[str, Any]:
+        nodes = {
+            "parsed": {"columns": {"v": SimpleNamespace(data_type=kind)}, "depends_on": {"nodes": ["raw"]}},
+            "stage": {"columns": {}, "depends_on": {"nodes": ["parsed"]}},
+        }
+        sources = {"raw": {"columns": {"v": SimpleNamespace(data_type="numeric")}}}
+        graph = SimpleNamespace(nodes=nodes, sources=sources)
+        found: dict[str, Any] = macro("types_below", graph=graph)({"depends_on": {"nodes": ["stage"]}}, {})
+        return found
+
+    assert types("decimal(4,2)") == {"stage": {}, "parsed": {"v": "decimal(4,2)"}, "raw": {"v": "numeric"}}
+    assert types("decimal(4,2)") != types("decimal(8,2)")

@@ -32,7 +32,7 @@ class Readers:
             macro_texts(),
             ref=lambda name: name,
             last_snapshot=lambda *_: "timestamptz '2026-04-01'",
-            graph=SimpleNamespace(nodes=nodes),
+            graph={"nodes": nodes},
         )
 
     def of(self, macro: str, columns: str, **arguments: Any) -> list[tuple[Any, ...]]:

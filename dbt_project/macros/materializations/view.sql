@@ -2,13 +2,14 @@
   A view that is left alone while its definition is the same. dbt's own replaces every view in every run, and each
   replacement leaves another metadata file in the object store; with sensors that is tens of thousands a day. The
   checksum of the definition stands at the end of the view's comment, whose second line says what Trino does not: that it
-  ignores a question about the past.
+  ignores a question about the past. Types of what it reads are part of the definition, because Trino keeps a view's types
+  and refuses one below which a column was widened.
 -#}
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
   {%- set comment = view_comment() -%}
-  {%- set marker = "[definition " ~ local_md5(sql ~ comment ~ tojson(column_descriptions())) ~ "]" -%}
+  {%- set marker = "[definition " ~ local_md5(sql ~ comment ~ tojson(column_descriptions()) ~ tojson(types_below(model, {}))) ~ "]" -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in view_text(existing) -%}
@@ -32,6 +33,18 @@
   {%- set lines = (model.description | trim).splitlines() -%}
   {%- set note = "A view: Trino ignores FOR TIMESTAMP AS OF and FOR VERSION AS OF on it. How to query the past: docs/past.md." -%}
   {{ return((lines[:1] + [note] + lines[1:]) | join("\n")) }}
+{% endmacro %}
+
+{#- The declared types of all that a model reads, directly or through others, by model. -#}
+{% macro types_below(node, found) %}
+  {%- for id in node.get("depends_on", {}).get("nodes", []) if id not in found -%}
+    {%- set below = graph.nodes.get(id) or graph.sources.get(id) or {} -%}
+    {%- set types = {} -%}
+    {%- for name, column in below.get("columns", {}).items() -%}{%- do types.update({name: column.data_type}) -%}{%- endfor -%}
+    {%- do found.update({id: types}) -%}
+    {%- do types_below(below, found) -%}
+  {%- endfor -%}
+  {{ return(found) }}
 {% endmacro %}
 
 {% macro column_descriptions() %}

@@ -33,7 +33,7 @@
 {#- Whether a satellite's model is made by `ma_sat`. -#}
 {% macro is_multi_active(satellite) %}
   {%- set found = namespace(it=false) -%}
-  {%- for node in (graph.nodes.values() if execute else []) if node.name == satellite and node.resource_type == "model" -%}
+  {%- for node in graph.get("nodes", {}).values() if node.name == satellite and node.resource_type == "model" -%}
     {%- set found.it = modules.re.search("\\bma_sat *[(]", node.raw_code) is not none -%}
   {%- endfor -%}
   {{ return(found.it) }}
