@@ -11,6 +11,7 @@ from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import source_type
 from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.points import Point
+from ingestion.points.together import PAGE_BYTES
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.types import NeedsText, arrives_typed
 from ingestion.writer import TableWriter, Written, write_odd
@@ -18,7 +19,6 @@ from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
 from lakehouse.sql import ident, literal, relation
 
-PAGE_BYTES = 8192
 CHUNK_SEQ = 1 << 32
 
 
