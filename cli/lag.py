@@ -5,6 +5,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.declarations import load_declarations
+from lakehouse.embedded import is_sample
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.shown import table
@@ -16,8 +18,27 @@ if TYPE_CHECKING:
 
 
 def source_lags(settings: Settings) -> list[dict[str, Any]]:
-    """One entry per source with a connection; `trouble` says why nothing is known of one."""
-    return [_lag(settings, name) for name in sorted(settings.sources)]
+    """One entry per source with a connection; `trouble` says why nothing is known of one.
+
+    The embedded stack serves the samples to every project: one that this project does not use is left out.
+    """
+    lags = [_lag(settings, name) for name in sorted(settings.sources)]
+    unused = {lag["source"] for lag in lags if _may_be_unused(settings, lag)} - _declared(settings, lags)
+    return [lag for lag in lags if lag["source"] not in unused]
+
+
+def _may_be_unused(settings: Settings, lag: dict[str, Any]) -> bool:
+    return lag.get("position_lsn") is None and is_sample(settings, lag["source"])
+
+
+def _declared(settings: Settings, lags: list[dict[str, Any]]) -> set[str]:
+    """What the project declares; all of them where nothing can be told, and dbt is not asked without need."""
+    if any(_may_be_unused(settings, lag) for lag in lags):
+        try:
+            return {source.name for source in load_declarations(settings).sources}
+        except LakehouseError:
+            pass
+    return {lag["source"] for lag in lags}
 
 
 def _lag(settings: Settings, name: str) -> dict[str, Any]:

@@ -53,11 +53,13 @@ def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
     """
     with connections(writer) as (connection, states):
         outcome = catch_up(writer, connection, states, until)
-        rows = outcome.rows
-        for _ in range(MAX_REPLANS):
+        rows, fewest, passes = outcome.rows, len(writer.source.tables) + 1, 0
+        while passes < MAX_REPLANS:
             wanted = waiting_tables(writer, connection, states)
             if not wanted:
                 return CycleOutcome(rows, outcome.lsn)
+            passes = 0 if len(wanted) < fewest else passes + 1
+            fewest = min(fewest, len(wanted))
 
             def reach(lsn: int) -> RowCounts:
                 return catch_up(writer, connection, states, lsn).rows

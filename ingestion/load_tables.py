@@ -1,8 +1,10 @@
 """Brings tables to the source's state at a consistent point: new ones by a snapshot, doubtful ones by a repair.
 
-While this goes on the tables' records land from the point on, outside of the cuts; other tables do not wait.
+While this goes on the tables' records land from the point on, outside of the cuts; other tables do not wait. A point
+and the locks it comes with are held for a few tables: the next ones have another.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -30,6 +32,7 @@ from ingestion.context import (
 from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import steps
 from ingestion.points import NotThere, Point, consistent_point
+from ingestion.points.together import HELD_SECONDS, first_together, heap_bytes
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import ensure_raw_table, follow_source
 from ingestion.repair import stage_repair
@@ -37,6 +40,7 @@ from ingestion.shared_keys.enforced import check_key_is_one
 from ingestion.snapshot import (
     Chunk,
     ChunkPlan,
+    page_ranges,
     plan_chunks,
     read_chunk,
     select_sql,
@@ -85,23 +89,36 @@ def to_load(writer: Writer, positions: dict[str, state.Position], outlooks: dict
 def load_tables(
     writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
 ) -> RowCounts:
-    """Loads the wanted tables at one point; returns the rows added by table and operation.
+    """Loads the next of the wanted tables at one point; returns the rows added by table and operation.
+
+    Those are as many as are read at once, or one that is larger; who wants the others asks again.
 
     `reach(lsn)` returns when the stream has been read up to there, before any row of the point lands: what the lake has
     is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
     its own is set aside with the reason; the others go on.
     """
+    together = _next(writer, connection, states, wanted)
     try:
-        with consistent_point(writer.settings, writer.name, wanted, writer.waits) as point:
-            return _load_at(point, writer, connection, states, wanted, reach)
+        with consistent_point(writer.settings, writer.name, together, writer.waits) as point:
+            return _load_at(point, writer, connection, states, together, reach)
     except NotThere:  # the next look at the catalog says so of that table, and the others go on
         return {}
+
+
+def _next(writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable]) -> list[RawTable]:
+    """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
+    before = {name: position.point for name, position in state.read_positions(states, writer.name).items()}
+    heaps, chunk_bytes = heap_bytes(connection, wanted), writer.limits.snapshot_chunk_bytes
+    ranges = {name: max(1, sum(len(page_ranges(s, chunk_bytes)) for s in sizes)) for name, sizes in heaps.items()}
+    in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
+    return first_together(in_turn, ranges, WAVE_CHUNKS)
 
 
 def _load_at(
     point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
 ) -> RowCounts:
     rows: RowCounts = {}
+    held_until = time.monotonic() + HELD_SECONDS
     try:
         loading = _register(writer, connection, states, wanted, point)
     except _PointPassed:
@@ -114,6 +131,8 @@ def _load_at(
     for item in (item for item in loading if item.ranges is None):
         found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
         rows = add_counts(rows, found)
+        if time.monotonic() > held_until:  # the others are in doubt as before: the next point is for them
+            break
     return rows
 
 

@@ -1,7 +1,7 @@
 """Raw tables: the source's columns with faithful types, then the metadata columns, partitioned by commit day."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from hashlib import md5
 
@@ -145,10 +145,16 @@ def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeC
 
 def check_names(table: RawTable, facts: TableFacts) -> None:
     """Raises TableProblem when two columns would bear one name in Trino."""
+    for problem in colliding_names(table, facts):
+        raise problem
+
+
+def colliding_names(table: RawTable, facts: TableFacts) -> Iterator[TableProblem]:
+    """One for each column that would bear the name of an earlier one in Trino."""
     taken = {*(name for name, _, _ in METADATA), *HIDDEN_IN_TRINO}
     for name in (column.lake for column in facts.columns):
         if name.lower() in taken:
-            raise TableProblem(
+            yield TableProblem(
                 f"source {table.source!r}, table {table.name!r}: column {name!r} collides (names are compared in lower "
                 f"case, metadata columns included): declare meta.raw.alias: {{{name}: another_name}}"
             )

@@ -11,6 +11,7 @@ from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import source_type
 from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.points import Point
+from ingestion.points.together import PAGE_BYTES
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.types import NeedsText, arrives_typed
 from ingestion.writer import TableWriter, Written, write_odd
@@ -18,7 +19,6 @@ from lakehouse.errors import LakehouseError
 from lakehouse.file_io import file_io
 from lakehouse.sql import ident, literal, relation
 
-PAGE_BYTES = 8192
 CHUNK_SEQ = 1 << 32
 
 
@@ -135,9 +135,9 @@ def _read_chunk(plan: ChunkPlan, select: str) -> Written:
                 writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
                 row += batch.num_rows
     except (adbc.Error, OSError) as error:
-        reason = str(error).strip().splitlines()[0][:300]
+        reason = reason_of(error)
         if "invalid byte sequence" in reason or is_of_the_table(error):
-            raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: snapshot: {reason}") from None
+            raise refused(plan.source, plan.target.name, f"snapshot: {reason}", error) from None
         raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
     except BadRow as error:
         raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None
@@ -148,6 +148,20 @@ def _read_chunk(plan: ChunkPlan, select: str) -> Written:
 def is_of_the_table(error: Exception) -> bool:
     """Whether Postgres refuses this table alone: its data (SQLSTATE class 22), a right or a policy (42)."""
     return (getattr(error, "sqlstate", None) or "")[:2] in ("22", "42")
+
+
+def reason_of(error: Exception) -> str:
+    """Postgres' own words, without what the driver puts before them."""
+    first = str(error).strip().splitlines()[0]
+    return first.rpartition("ERROR:")[2].strip()[:300]
+
+
+def refused(source: str, table: str, what: str, error: Exception) -> TableProblem:
+    """What to tell of it; a right that the role lacks, or a policy, may have come while the table was read."""
+    if getattr(error, "sqlstate", None) == "42501":
+        check, resume = f"`lakehouse prepare {source} --check`", f"`lakehouse ingest --resume {source}.{table}`"
+        what = f"{what}: {check} says what the role needs; then {resume}"
+    return TableProblem(f"source {source!r}, table {table!r}: {what}")
 
 
 def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

@@ -73,10 +73,7 @@ def look(
     if described is None:
         return Outlook(table, fingerprint, problem=_where_it_went(connection, table, before) or str(problem))
     try:
-        if before is not None:
-            check_still_withheld(table, before, described)
-        elif position and position.former:
-            check_still_withheld(table, _as_declared(table, position.former), described)
+        check_withheld(table, position, described)
         facts = name_columns(table, before, described)
         check_names(table, facts)
         check_columns(table, facts)
@@ -86,6 +83,14 @@ def look(
         renamed = _where_it_went(connection, table, before) if described.relation != table.relation else None
         return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
+
+
+def check_withheld(table: RawTable, position: state.Position | None, described: TableFacts) -> None:
+    """Raises TableProblem where a column would show more than it did when the table was last looked at."""
+    if position and position.versions:
+        check_still_withheld(table, position.facts, described)
+    elif position and position.former:
+        check_still_withheld(table, _as_declared(table, position.former), described)
 
 
 def _as_declared(table: RawTable, former: TableFacts) -> TableFacts:

@@ -4,12 +4,14 @@ dbt's manifest has no lines, so they are looked up in the YAML when there is som
 keys below `config.meta`, such as `("maintenance", "compact", "sort_by")`.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from lakehouse.errors import LakehouseError
 from lakehouse.spelling import keys_at, unknown, without_kinds
@@ -40,9 +42,22 @@ def mistakes_in(
             text = f"{'.'.join((root, *path[:-1]))}: {unknown(key, keys_at(model, problem['loc'][:-1]))}"
         else:
             path = (*below, *(str(part) for part in problem["loc"]))
-            text = f"{'.'.join((root, *path))}: {problem['msg'].removeprefix('Value error, ')}"
+            text = f"{'.'.join((root, *path))}: {_in_words(problem, path[-1] if path else root)}"
         found.append((path, text))
     return found
+
+
+def _in_words(problem: ErrorDetails, key: str) -> str:
+    """What is wrong with a value, and what to write where it is of another kind."""
+    given, kind = problem["input"], problem["type"]
+    if kind in ("tuple_type", "list_type"):
+        one = given if isinstance(given, str) and re.fullmatch(r"\w+", given) else "…"
+        return f"a list is wanted, not {given!r}: write `{key}: [{one}]`"
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return f"keys with values are wanted, not {given!r}: write `{key}: {{name: value}}`"
+    if kind == "string_type":
+        return f"a text is wanted, not {given!r}: put it into quotes"
+    return problem["msg"].removeprefix("Value error, ")
 
 
 def line_in_source(project_dir: Path, node: dict[str, Any], path: Keys) -> str:

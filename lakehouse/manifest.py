@@ -16,6 +16,7 @@ from typing import Any
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.yaml_files import check_yaml
 
 _PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages")
 
@@ -71,6 +72,7 @@ def _parse(settings: Settings, target_dir: Path) -> Path:
     project = settings.dbt_project_dir
     if not (project / "dbt_project.yml").exists():
         raise LakehouseError(f"{project}: no dbt_project.yml; set LAKEHOUSE_PROJECT_DIR to the checkout that holds it")
+    check_yaml(project)
     _dbt(settings, target_dir, "parse", "the dbt project does not parse")
     return target_dir / "manifest.json"
 

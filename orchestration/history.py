@@ -75,10 +75,10 @@ def _last_load(
 ) -> tuple[dg.RunRecord | None, Sequence[dg.RunRecord]]:
     """The last run that came so far that it is known which tables it loaded, and the failures after it."""
     succeeded = _runs(instance, job, [dg.DagsterRunStatus.SUCCESS])
-    success = next((record for record in succeeded if _is_load(record.dagster_run, whole)), None)
+    success = next((record for record in succeeded if is_load(record.dagster_run, whole)), None)
     failures = _runs(instance, job, FAILED, success)
     for number, record in enumerate(failures):
-        if left_by(record.dagster_run) is not None and _is_load(record.dagster_run, whole):
+        if left_by(record.dagster_run) is not None and is_load(record.dagster_run, whole):
             return record, failures[:number]
     return success, failures
 
@@ -97,7 +97,7 @@ def _runs(
     return instance.get_run_records(filters=filters, limit=RECENT)
 
 
-def _is_load(run: dg.DagsterRun, whole: dg.JobDefinition | None) -> bool:
+def is_load(run: dg.DagsterRun, whole: dg.JobDefinition | None) -> bool:
     """Whether it was of all tables but those it held back.
 
     A repetition from the failed step on counts; one of chosen steps names all assets too, and does not.

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 
 from cli.ingest import _check
 from ingestion.setup import Unfit, check_source, prepare
-from lakehouse.declarations import Declarations
+from lakehouse.declarations import Column, Declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
@@ -221,6 +221,44 @@ def test_a_column_that_is_declared_and_not_there_is_in_the_way(source: Cluster, 
     (finding,) = [f for f in check_source(misspelt.settings, misspelt.source) if f.weight == "in the way"]
     assert finding.says == "public.people has no column Secret"
     assert finding.remedy == "correct its declaration: it has id, secret"
+
+
+def test_every_mistake_about_columns_is_named_at_once(source: Cluster, settings: Settings) -> None:
+    ddl = {
+        "other": "CREATE TABLE other (id int PRIMARY KEY, code text NOT NULL)",
+        "root": "CREATE TABLE root (id int, code text) PARTITION BY RANGE (id);"
+        "CREATE TABLE root_1 PARTITION OF root FOR VALUES FROM (0) TO (9); ALTER TABLE root_1 REPLICA IDENTITY FULL",
+        "leaf": "CREATE TABLE leaf (id int, code text NOT NULL, PRIMARY KEY (id, code)) PARTITION BY RANGE (id);"
+        "CREATE TABLE leaf_1 PARTITION OF leaf FOR VALUES FROM (0) TO (9); CREATE UNIQUE INDEX codes ON leaf_1 (code);"
+        "ALTER TABLE leaf_1 REPLICA IDENTITY USING INDEX codes",
+        "twice": 'CREATE TABLE twice (id int PRIMARY KEY, "ID" int, code text, "_op" text)',
+        "typed": "CREATE SCHEMA app; CREATE TYPE app.mood AS ENUM ('a'); CREATE DOMAIN mail AS text;"
+        "CREATE TABLE typed (id int PRIMARY KEY, a bigint, b app.mood, c mail, d int[], e numeric(9,2), f text)",
+    }
+    world = unprepared(source, settings, ddl)
+    for number, key in enumerate((("code",), ("id",), ("id", "code"))):
+        world = world.declaring(f"t_{number}", key=key)
+    world = world.declaring("t_3", key=("id",), alias={"code": "Id"}).declaring("t_4", key=("id",))
+    types = ("int", "bigintt", "mood", "mail", "int[]", "numeric(9,2)", "not a type!")
+    columns = [
+        Column(name=name, data_type=kind, description="") for name, kind in zip(("id", *"abcdef"), types, strict=True)
+    ]
+    tables = [t.model_copy(update={"columns": tuple(columns)}) if t.name == "t_4" else t for t in world.source.tables]
+    declared = world.source.model_copy(update={"tables": tuple(tables)})
+    found = check_source(world.settings, declared)
+    lines = {f.line.partition(".")[2] for f in found if f.weight == "in the way" and f.about != "replica identity"}
+    lower, outside = "collides (names are compared in lower case, metadata columns included)", "replica identity"
+    remedy = "declare that key, or set REPLICA IDENTITY FULL"
+    assert lines == {
+        f"t_0: declared key (code) is not within the {outside} (id): {remedy}",
+        f"t_1: declared key (id) is not within the {outside} (none): {remedy}",
+        f't_2: partition "public"."leaf_1": declared key (id, code) is not within the {outside} (code): {remedy}',
+        *(f"t_3: column {c!r} {lower}: declare meta.raw.alias: {{{c}: another_name}}" for c in ("ID", "Id", "_op")),
+        "t_4: column a is declared as 'bigintt', a type that Postgres does not have: declare data_type: bigint, which "
+        "it has in public.typed",
+        "t_4: column f is declared as 'not a type!', a type that Postgres does not have: declare data_type: text, "
+        "which it has in public.typed",
+    }
 
 
 def test_a_source_that_is_not_there_is_a_finding(settings: Settings) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from ingestion import cycle, pause, replay, resnapshot, resume, state
+from ingestion.setup import check_source
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import ROLE, Cluster, cluster, world_in
@@ -273,7 +274,10 @@ def test_a_column_renamed_in_source_and_declaration_at_once_stays_withheld(
         world, secret, "INSERT INTO {t} VALUES (3, 'a3', '{s}', 'b3')", "ALTER TABLE {t} RENAME secret TO hidden",
         "INSERT INTO {t} VALUES (4, 'a4', '{s}', 'b4')",
     )  # fmt: skip
+    (told,) = [f for f in check_source(world.settings, world.source) if f.about == "withheld columns"]
+    assert told.says.startswith("column secret is called hidden now") and told.remedy.startswith("name hidden in meta.")
     world = world.declaring("people", **declared("hidden"))
+    assert not [f for f in check_source(world.settings, world.source) if f.weight == "in the way"]
     assert not world.ingest(spark).aside
     assert traces(settings, secret) == []
     assert {k[0]: (row["a"], row["b"]) for k, row in world.current("people").items()} == {

@@ -121,6 +121,16 @@ def test_a_column_that_the_lake_does_not_have_is_a_difference(bench: Bench) -> N
     assert result.absent_columns == ("later",) and not result.equal
 
 
+def test_a_column_with_capitals_is_found_in_its_view(bench: Bench) -> None:
+    """Trino's answer about a view has its columns as they were spelled, about a table in lower case."""
+    _owner(bench, f'ALTER TABLE {bench.relation} ADD COLUMN "Later On" integer DEFAULT 1')
+    view = bench.lake_table.replace("parsed.", "parsed.current_payroll__")
+    query(bench.settings, f'CREATE OR REPLACE VIEW {view} AS SELECT *, 1 AS "Later On" FROM {bench.lake_table}')
+    result = bench.compare()
+    assert result.absent_columns == () and result.equal
+    assert "Later On" in result.columns
+
+
 def test_a_view_that_is_not_built_is_one_line_with_the_remedy(bench: Bench) -> None:
     (source,) = bench.declarations.sources
     other = source.tables[0].model_copy(update={"name": "not_built"})

@@ -16,7 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
-from ingestion import resnapshot, resume
+from ingestion import recover_source, resnapshot, resume
+from ingestion.repair import stage
 from ingestion.source import source_url
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
@@ -25,6 +26,7 @@ from lakehouse.trino import query
 from lakehouse.urls import parse_url
 from stack.accounts import hand_over
 from tests.clusters import ROLE, ROLE_PASSWORD, Cluster, cluster, world_in
+from tests.repairing import spoil
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
 from tests.world import World, make_world, superuser
 
@@ -205,6 +207,47 @@ def test_a_table_that_the_source_refuses_to_show_does_not_hold_up_the_repair_of_
     world.sql("ALTER TABLE orders ENABLE ROW LEVEL SECURITY", POLICY, "ALTER TABLE lines ADD price int DEFAULT 7")
     report = resnapshot(world.settings, world.declarations, world.source.name, ["orders"], spark)
     assert [aside.name for aside in report.aside] == ["orders"]
+    assert_equal(world, "orders")
+    assert_equal(world, "lines")
+
+
+def test_row_level_security_that_comes_to_hold_during_a_repair_parks_its_table_with_the_way_out(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make_world(settings, ORDERS, TABLES)
+    role = parse_url(world.settings.source(world.source.name).url.get_secret_value()).user
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")
+    world.sql("ALTER TABLE orders ENABLE ROW LEVEL SECURITY", POLICY)
+    original = stage.compare
+
+    def bypass(how: str) -> None:
+        with superuser(settings) as admin:
+            admin.execute(f"ALTER ROLE {role} {how}")
+
+    def lose_the_right(*arguments: Any) -> Any:
+        found = original(*arguments)
+        bypass("NOBYPASSRLS")
+        return found
+
+    bypass("BYPASSRLS")
+    try:
+        world.ingest(spark)
+        spoil(world, "orders", lambda rows: [row | {"note": "invented"} for row in rows])
+        monkeypatch.setattr(stage, "compare", lose_the_right)
+        report = recover_source(world.settings, world.declarations, world.source.name, spark)
+    finally:
+        bypass("NOBYPASSRLS")
+    (aside,) = report.aside
+    name = world.source.name
+    assert (aside.name, aside.state) == ("orders", "parked")
+    assert aside.reason == (
+        f"source {name!r}, table 'orders': a comparison: query would be affected by row-level security policy for "
+        f'table "orders": `lakehouse prepare {name} --check` says what the role needs; then `lakehouse ingest '
+        f"--resume {name}.orders`"
+    )
+    monkeypatch.undo()
+    world.sql("ALTER TABLE orders DISABLE ROW LEVEL SECURITY")
+    assert not resume(world.settings, world.declarations, name, ["orders"], spark).aside
     assert_equal(world, "orders")
     assert_equal(world, "lines")
 

@@ -19,6 +19,7 @@ from ingestion.context import Writer, appends_of, begin_cycle, register
 from ingestion.cycle import MAX_REPLANS, connections, run_cycle
 from ingestion.load_changes import load_changes
 from ingestion.points import Point, consistent_point
+from ingestion.points.together import HELD_SECONDS, heap_bytes
 from ingestion.publish import Cut, Outdated, Publication, publish
 from ingestion.reconcile.compare import TableComparison
 from ingestion.reconcile.differences import ComparedColumn, add, examine
@@ -39,15 +40,8 @@ from lakehouse.spark import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HELD_SECONDS = 60.0  # a point older than that is let go before the next tables are begun
 TABLES_AT_A_POINT = 64
 TABLES_TOGETHER = 16
-_HEAP_BYTES = """
-SELECT w.schema, w.name, coalesce(
-  (SELECT sum(pg_relation_size(t.relid)) FROM pg_partition_tree(c.oid) t), pg_relation_size(c.oid))::bigint
-FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
-JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
-"""
 BOUNDED = (DateType, TimestampType, TimestamptzType, DecimalType)
 
 
@@ -93,12 +87,8 @@ def at_one_point(tables: Sequence[RawTable], sizes: Mapping[str, int], large: in
 
 
 def _sizes(writer: Writer, tables: Sequence[RawTable]) -> dict[str, int]:
-    """Bytes of the tables' heaps, partitions included."""
-    schemas, names = zip(*(table.relation for table in tables), strict=True)
     with connections(writer) as (connection, _):
-        rows = connection.execute(_HEAP_BYTES, (list(schemas), list(names))).fetchall()
-    found = {(schema, name): size for schema, name, size in rows}
-    return {table.name: found.get(table.relation, 0) for table in tables}
+        return {name: sum(sizes) for name, sizes in heap_bytes(connection, tables).items()}
 
 
 def _check_keys(tables: list[RawTable]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from pyiceberg.table import Table
 
 from ingestion.context import Connection, Writer
-from ingestion.describe import TableFacts
+from ingestion.describe import TableFacts, TableProblem
 from ingestion.repair.key_range import Bounds, KeyRange, bounds
 from ingestion.repair.lake_side import LakeSide, Log, lake_digests, lake_sides
 from ingestion.repair.small_side import is_small, small_digests
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 MAX_LISTED = 512
+_TOLD = re.compile(r"^(?:lakehouse|ingestion)\.[\w.]*?(\w+): (source .+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -167,13 +169,14 @@ def _plan(writer: Writer, connection: Connection, wanted: Wanted, point: Point, 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """A task's LakehouseError comes back as itself rather than inside a page of Spark's."""
+    """A task's error for people comes back as itself rather than inside a page of Spark's."""
     from pyspark.errors import PythonException
 
     try:
         yield
     except PythonException as error:
-        found = str(error).rpartition("lakehouse.errors.LakehouseError: ")
-        if not found[1]:
+        told = _TOLD.findall(str(error))
+        if not told:
             raise
-        raise LakehouseError(found[2].splitlines()[0]) from None
+        kind, text = told[-1]
+        raise (TableProblem if kind == TableProblem.__name__ else LakehouseError)(text) from None

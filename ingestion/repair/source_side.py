@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ingestion.describe import TableProblem
 from ingestion.repair.spelling import SpelledColumn, source_cell
-from ingestion.snapshot import Chunk, is_of_the_table
+from ingestion.snapshot import Chunk, is_of_the_table, reason_of, refused
 from ingestion.tasks import run_tasks, run_threads
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import literal
@@ -143,7 +142,7 @@ def _batches(read: SourceRead) -> Iterator[pa.RecordBatch]:
                 cursor.execute(statement)
                 yield from cursor.fetch_record_batch()
     except adbc.Error as error:
-        reason = str(error).strip().splitlines()[0][:300]
+        reason = reason_of(error)
         if is_of_the_table(error):
-            raise TableProblem(f"source {read.source!r}, table {read.table!r}: a comparison: {reason}") from None
+            raise refused(read.source, read.table, f"a comparison: {reason}", error) from None
         raise LakehouseError(f"source {read.source!r}: reading it for a comparison: {reason}") from None

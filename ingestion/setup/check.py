@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 
+from ingestion.setup.columns import column_findings, known_positions
 from ingestion.setup.findings import Finding, Weight
 from ingestion.setup.physical import advice, may_copy_cluster
 from ingestion.setup.prepare import application_findings
@@ -66,9 +67,11 @@ def _of_publication(connection: Connection, settings: Settings, source: Source) 
     else:
         partitioned = any(item.root_kind == "p" for item in stored)
         yield from _options(source, name, published, partitioned)
-    samples = fill_sample(settings, connection, source.name)
+    samples, positions = fill_sample(settings, connection, source.name), known_positions(settings, source.name)
     for table in source.tables:
         mine = [item for item in stored if item.table == table.name]
+        if mine[0].root_kind in ("r", "p"):
+            yield from column_findings(connection, table, mine, name, positions)
         if unfit := list(_unfit(source, table, mine, samples)):
             yield from unfit
             continue

@@ -31,6 +31,11 @@ def type_name(declared: str) -> str:
     return _ALIASES.get(bare, bare)
 
 
+def is_known(declared: str) -> bool:
+    """Whether the table of types has it, by any name."""
+    return type_name(declared) in _RULES
+
+
 def declared_type(declared: str) -> IcebergType:
     """`numeric(10,2)` → decimal(10, 2); what has no rule is a string."""
     rule, digits = _RULES.get(type_name(declared)), _digits(declared)

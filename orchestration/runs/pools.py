@@ -24,6 +24,7 @@ from dagster._core.executor.init import InitExecutorContext
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
+from orchestration.runs.ordinary import with_days
 from orchestration.workers import TAG, fail_orphaned_runs, free_pools, is_alive
 
 WAITING = "waiting for pool"
@@ -122,12 +123,13 @@ class PoolExecutor(Executor):
 
     def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
         """Runs the plan; what it yields is in the run's log."""
+        run = with_days(plan_context.instance, plan_context.dagster_run, plan_context.job)
         manager = PlanExecutionContextManager(
             job=plan_context.job,
             retry_mode=plan_context.retry_mode,
             execution_plan=execution_plan,
             run_config=plan_context.run_config,
-            dagster_run=plan_context.dagster_run,
+            dagster_run=run,
             instance=plan_context.instance,
             raise_on_error=plan_context.raise_on_error,
             output_capture=plan_context.output_capture,

@@ -98,6 +98,27 @@ def test_a_misspelt_key_of_a_declaration_has_its_line_and_the_right_one(
     assert "\n" not in str(refused.value) and "Extra inputs" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "line", "told"),
+    [
+        ("key: [id]", "key: id", 10, "meta.raw.key: a list is wanted, not 'id': write `key: [id]`"),
+        ("key: [id]", "exclude: a b", 10, "meta.raw.exclude: a list is wanted, not 'a b': write `exclude: […]`"),
+        ("key: [id]", "key: [1]", 10, "meta.raw.key.0: a text is wanted, not 1: put it into quotes"),
+        (
+            "key: [id]", "mask: email", 10,
+            "meta.raw.mask: keys with values are wanted, not 'email': write `mask: {name: value}`",
+        ),
+    ],
+)  # fmt: skip
+def test_a_value_of_another_kind_is_told_with_what_to_write(
+    tmp_path: Path, old: str, new: str, line: int, told: str
+) -> None:
+    project = tmp_path / "dbt_project"
+    with pytest.raises(LakehouseError) as refused:
+        declarations_from(manifest(project, DECLARED.replace(old, new)), project)
+    assert str(refused.value).startswith(f"dbt_project/models/shop.yml:{line}: {told}")
+
+
 def test_a_models_misspelt_key_is_refused_and_keys_of_other_tools_pass(tmp_path: Path) -> None:
     """It was passed over: the model had no freshness, and nobody said so."""
     model: dict[str, Any] = {

@@ -1,0 +1,43 @@
+"""Which tables share a consistent point. While it is held, DDL on them waits, and VACUUM removes no newer dead rows of
+the database; so it is held for a bounded time, or for one table that takes longer.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+
+from lakehouse.declarations import RawTable
+
+HELD_SECONDS = 60.0  # a point older than that is let go before the next tables are begun
+# Asking for the size of a relation waits for whoever alters it, so what was last known has to do for that.
+_HEAPS = """
+WITH altered AS MATERIALIZED (SELECT l.relation FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+  WHERE d.datname = current_database() AND l.mode = 'AccessExclusiveLock')
+SELECT w.schema, w.name, ARRAY(
+  SELECT CASE WHEN r.oid IN (SELECT relation FROM altered) THEN greatest(r.relpages, 0)::bigint * %s
+    ELSE coalesce(pg_relation_size(r.oid), 0) END
+  FROM pg_class r WHERE r.oid = c.oid AND c.relkind <> 'p'
+    OR c.relkind = 'p' AND r.oid IN (SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf))
+FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
+JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+"""
+PAGE_BYTES = 8192
+
+
+def heap_bytes(connection: psycopg.Connection[Any], tables: Sequence[RawTable]) -> dict[str, list[int]]:
+    """Bytes of the heaps of each table: its own, or those of its partitions."""
+    schemas, names = zip(*(table.relation for table in tables), strict=True)
+    rows = connection.execute(_HEAPS, (PAGE_BYTES, list(schemas), list(names))).fetchall()
+    found = {(schema, name): sizes for schema, name, sizes in rows}
+    return {table.name: found.get(table.relation, []) for table in tables}
+
+
+def first_together(tables: Sequence[RawTable], weights: Mapping[str, int], most: int) -> list[RawTable]:
+    """The first of the tables, with those of the others that fit beside it, in their order."""
+    chosen, left = [tables[0]], most - weights[tables[0].name]
+    for table in tables[1:]:
+        if weights[table.name] <= left:
+            chosen.append(table)
+            left -= weights[table.name]
+    return chosen

@@ -1,0 +1,48 @@
+"""A load that somebody launches without days is an ordinary one, as `lakehouse run` or a sensor would launch it.
+
+Dagster's commands and its API launch a job without a partition. It then fails at the first table that is made from one
+with partitions: to record what that table was made from, Dagster reads the partition of the run.
+"""
+
+from datetime import UTC, date, datetime
+
+import dagster as dg
+from dagster._core.definitions.job_base import IJob
+from dagster._core.definitions.reconstruct import ReconstructableJob
+
+from orchestration import tags
+from orchestration.days import DayRange, incremental_tags
+from orchestration.history import is_load, read_history
+from orchestration.part import held_tag
+from orchestration.runs.held import loaded_since
+
+
+def with_days(instance: dg.DagsterInstance, run: dg.DagsterRun, job: IJob) -> dg.DagsterRun:
+    """The run with the tags of an ordinary load, where it has none and its tables have days.
+
+    A run of chosen tables completes today alone: when each of them was last loaded is not known.
+    """
+    first_day = _first_day(job.get_definition())
+    if first_day is None or run.is_partitioned:
+        return run
+    now, whole = datetime.now(UTC), _whole(run, job)
+    if is_load(run, whole):
+        state = read_history(instance, whole.name, whole).state
+        given = {**incremental_tags(first_day, loaded_since(state, ()), now), **held_tag(state, (), now, forgiven=True)}
+    else:
+        given = {**DayRange(now.date(), now.date()).run_tags(), tags.MODE: tags.INCREMENTAL}
+    instance.add_run_tags(run.run_id, given)
+    return run.with_tags({**run.tags, **given})
+
+
+def _whole(run: dg.DagsterRun, job: IJob) -> dg.JobDefinition:
+    if isinstance(job, ReconstructableJob):
+        return job.repository.get_definition().get_job(run.job_name)
+    return job.get_definition()
+
+
+def _first_day(job: dg.JobDefinition) -> date | None:
+    keys = job.asset_layer.executable_asset_keys
+    days = (job.asset_layer.get(key).partitions_def for key in keys)
+    first = next((definition.get_first_partition_key() for definition in days if definition is not None), None)
+    return date.fromisoformat(first) if first else None

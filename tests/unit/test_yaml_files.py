@@ -1,0 +1,84 @@
+"""What is wrong in a YAML file is one line with its place and what to write, before dbt reads it."""
+
+from pathlib import Path
+
+import pytest
+
+from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
+from lakehouse.settings import Settings
+from lakehouse.yaml_files import check_yaml, mistakes
+
+SHOP = """\
+sources:
+  - name: shop
+    schema: raw_shop
+    tables:
+      - name: orders
+        config: {meta: {raw: {relation: public.orders, key: [id]}}}
+        columns:
+          - {name: id, data_type: bigint, data_tests: [unique]}
+          - {name: note, data_type: text}
+"""
+BROKEN = {
+    "key: [id\nother: 1\n": (2, "close the list with `]`"),
+    "a:\n\tb: 1\n": (2, "indent with spaces"),
+    "description: Orders: all of them\n": (1, "quote a value with a colon and a space"),
+    "a: 'text\nb: 1\n": (3, "close the quote"),
+    "- a\nb: 1\n": (2, "align what belongs together"),
+    "a: @x\n": (1, "put the value into quotes"),
+    "a: {b: 1\nc: 2\n": (2, "close the braces with `}`"),
+    "a: 1\n---\nb: 1\n": (2, "take out the line `---`"),
+    "a: 1\nb: \x07\n": (2, "take out the control character"),
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_broken_yaml_has_its_line_and_a_remedy(text: str) -> None:
+    line, remedy = BROKEN[text]
+    [(found, says)] = mistakes(text.encode())
+    assert found == line and says.startswith("this is no YAML: ") and says.endswith(remedy), says
+
+
+def test_what_is_no_utf_8_is_told(tmp_path: Path) -> None:
+    assert list(mistakes(b"a: 1\nb: \xff\n")) == [(2, "this is no YAML: invalid start byte: write the file in UTF-8")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "says"),
+    [
+        ("schema: raw_shop", "schema: raw_shop\n    schema: raw_x", 4, "key `schema` is there twice, first on line 3"),
+        ("key: [id]", "key: [id], key: [note]", 6, "key `key` is there twice, first on line 6: keep one"),
+        ("name: note", "name: id", 9, "'id' is twice among `columns`, first on line 8: keep one"),
+        ("data_type: text", "data_typ: text", 9, "columns: unknown key `data_typ`: did you mean `data_type`?"),
+        ("{name: note, data_type: text}", "note", 9, "an entry of `columns` has no name: write `- name: …`"),
+        ("    tables:\n", "    tables:\n      orders:\n", 5, "`tables` is a list: write `- name: …` for each"),
+        ("sources:\n  - name", "sources:\n    name", 2, "`sources` is a list: write `- name: …` for each"),
+    ],
+)  # fmt: skip
+def test_what_dbt_takes_without_a_word_is_refused(old: str, new: str, line: int, says: str) -> None:
+    assert list(mistakes(SHOP.encode())) == [] and old in SHOP
+    found = list(mistakes(SHOP.replace(old, new, 1).encode()))
+    assert found[0][0] == line and found[0][1].startswith(says), found
+
+
+def test_keys_of_a_mapping_that_is_merged_in_may_be_given_again() -> None:
+    assert list(mistakes(b"a: &common {x: 1}\nb:\n  <<: *common\n  x: 2\nc: &self [*self]\n")) == []
+
+
+def test_the_first_mistake_of_a_project_is_named_with_its_file_before_dbt_reads_it(tmp_path: Path) -> None:
+    project = tmp_path / "dbt_project"
+    (project / "models" / "sources").mkdir(parents=True)
+    (project / "dbt_project.yml").write_text("name: lake\nname: lake\n")
+    (project / "models" / "sources" / "shop.yml").write_text(SHOP.replace("data_type", "type"))
+    settings = Settings(home=tmp_path / "home", project_dir=tmp_path)
+    with pytest.raises(LakehouseError) as refused:
+        load_manifest(settings)
+    assert str(refused.value) == (
+        "dbt_project/dbt_project.yml:2: key `name` is there twice, first on line 1: keep one, or put both into one "
+        "(and 2 more)"
+    )
+
+
+def test_the_files_of_this_project_have_none() -> None:
+    check_yaml(Path(__file__).parents[2] / "dbt_project")
