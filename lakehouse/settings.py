@@ -85,6 +85,9 @@ class SparkSettings(Section):
 
     master: str = "local[2]"
     driver_memory: str = Field("2g", pattern=r"^[1-9][0-9]*[kmgtKMGT]$", description="such as 2g or 1500m")
+    secret: SecretStr | None = Field(
+        None, min_length=32, description="of a standalone cluster, as its master and workers have it"
+    )
     java_home: Path | None = Field(None, description="a Java 17 or 21; found by itself when unset")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
