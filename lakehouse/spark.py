@@ -34,7 +34,8 @@ log = logging.getLogger("lakehouse.spark")
 # heap begins with is touched at once, and not bit by bit over the first quarter of an hour.
 STEADY_HEAP = "-XX:+UseParallelGC -XX:+AlwaysPreTouch -Xms384m -Xmn192m"
 WORKERS = "ingestion.spark_daemon"  # the module that Spark's Python workers are forked from
-JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
+JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.14.jar")
+OVERRIDES = ("fixed/lz4-java-1.13.0", "fixed/netty-4.2.20.Final")  # folders of jars that go before Spark's own
 
 AUTH_SECRET = "spark.authenticate.secret"
 AUTHENTICATED = {  # of the driver's ports; `docker/spark.conf` says the same to master and workers
@@ -98,10 +99,14 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     url = parse_url(settings.catalog_dsn())
+    fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)
     properties = {
         "spark.master": settings.spark.master,
         "spark.app.name": app_name,
         "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.extraClassPath": fixed,
+        "spark.executor.extraClassPath": fixed,  # of a cluster, where its machines have them in the same place
+        "spark.io.mode.default": "NIO",  # Netty finds two of its native parts on the path, and loads neither
         "spark.local.dir": str(local),
         **AUTHENTICATED,
         "spark.jars": ",".join(map(str, _jars(settings))),
@@ -176,7 +181,8 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 def _jars(settings: Settings) -> list[Path]:
     jars = [settings.artifacts / "jars" / jar for jar in JARS]
-    missing = [jar.name for jar in jars if not jar.exists()]
+    fixed = [settings.artifacts / folder for folder in OVERRIDES]
+    missing = [path.name for path in (*jars, *fixed) if not path.exists()]
     if missing:
         raise LakehouseError(
             f"{settings.artifacts}: {', '.join(missing)} missing; run `lakehouse up`, which fetches it"

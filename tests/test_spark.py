@@ -34,6 +34,17 @@ def _collections(jvm: object) -> int:
     return sum(bean.getCollectionCount() for bean in beans)
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["net.jpountz.lz4.LZ4Factory", "io.netty.channel.Channel", "io.netty.handler.codec.ByteToMessageDecoder",
+     "io.netty.handler.ssl.SslHandler", "io.netty.buffer.ByteBuf"],
+)  # fmt: skip
+def test_spark_loads_the_fixed_releases_and_not_its_own(settings: Settings, spark: SparkSession, name: str) -> None:
+    assert spark._jvm is not None
+    loaded = spark._jvm.java.lang.Class.forName(name).getProtectionDomain().getCodeSource().getLocation()
+    assert Path(loaded.getPath()).is_relative_to(settings.artifacts / "fixed")
+
+
 # who else is on the machine
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR, Settings, load_settings
-from lakehouse.spark import AUTHENTICATED, JARS, spark_properties
+from lakehouse.spark import AUTHENTICATED, JARS, OVERRIDES, spark_properties
 
 SECRET, LOCAL = "s" * 32, Path("/local")
 
@@ -20,6 +20,8 @@ def _nothing_else_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Non
     (tmp_path / "artifacts" / "jars").mkdir(parents=True)
     for jar in JARS:
         (tmp_path / "artifacts" / "jars" / jar).touch()
+    for folder in OVERRIDES:
+        (tmp_path / "artifacts" / folder).mkdir(parents=True)
     monkeypatch.setenv("LAKEHOUSE_CACHE", str(tmp_path))
 
 
@@ -56,3 +58,10 @@ def test_master_and_workers_in_containers_are_told_the_same() -> None:
     told = dict(line.split() for line in lines if line.startswith("spark."))
     assert told.items() >= AUTHENTICATED.items()
     assert told["spark.master.rest.enabled"] == "false"
+
+
+def test_without_the_fixed_releases_spark_does_not_start_on_its_own_ones() -> None:
+    settings = with_spark()
+    (settings.artifacts / OVERRIDES[0]).rmdir()
+    with pytest.raises(LakehouseError, match="missing; run `lakehouse up`"):
+        spark_properties(settings, "test", LOCAL)
