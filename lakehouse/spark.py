@@ -35,7 +35,7 @@ log = logging.getLogger("lakehouse.spark")
 STEADY_HEAP = "-XX:+UseParallelGC -XX:+AlwaysPreTouch -Xms384m -Xmn192m"
 WORKERS = "ingestion.spark_daemon"  # the module that Spark's Python workers are forked from
 JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.14.jar")
-OVERRIDES = ("fixed/lz4-java-1.13.0", "fixed/netty-4.2.20.Final")  # folders of jars that go before Spark's own
+OVERRIDES = ("fixed/lz4-java-1.13.0", "fixed/netty-4.2.18.Final")  # folders of jars that go before Spark's own
 
 AUTH_SECRET = "spark.authenticate.secret"
 AUTHENTICATED = {  # of the driver's ports; `docker/spark.conf` says the same to master and workers
@@ -106,7 +106,6 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
         "spark.driver.memory": settings.spark.driver_memory,
         "spark.driver.extraClassPath": fixed,
         "spark.executor.extraClassPath": fixed,  # of a cluster, where its machines have them in the same place
-        "spark.io.mode.default": "NIO",  # Netty finds two of its native parts on the path, and loads neither
         "spark.local.dir": str(local),
         **AUTHENTICATED,
         "spark.jars": ",".join(map(str, _jars(settings))),
