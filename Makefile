@@ -8,7 +8,7 @@ TESTS := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev up down test test-all hunt bench lint docs format lock clean
+.PHONY: help demo dev up down test test-all hunt bench lint docs audit sbom format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,23 +47,31 @@ lint: $(READY) ## ruff, mypy and the import rules
 docs: $(READY) ## write again what is generated from code
 	@$(BIN)/python -m ingestion.types.docs > docs/types.md
 	@$(BIN)/python -m scaffold.docs
+	@$(BIN)/python -m stack.licences > NOTICE
+
+audit: $(READY) ## look every pinned package up among the known vulnerabilities; one that cannot be looked up fails
+	@$(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements-dev.lock --requirement stack/jre21.lock
+
+sbom: $(READY) ## write sbom.cdx.json: every package and file of an installation, as CycloneDX
+	@$(BIN)/python -m stack.sbom > sbom.cdx.json
 
 format: $(READY) ## let ruff rewrite the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-lock: ## pin every dependency with hashes, for all platforms, from pyproject.toml (needs uv)
+lock: ## pin every dependency with hashes, for all platforms: requirements.lock runs the product, requirements-dev.lock is all (needs uv)
 	@command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 1; }
-	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-header --output-file requirements.lock
+	uv pip compile pyproject.toml --extra build --universal --generate-hashes --no-header --output-file requirements.lock
+	uv pip compile pyproject.toml --extra dev --constraint requirements.lock --universal --generate-hashes --no-header --output-file requirements-dev.lock
 
 clean: ## delete caches of the tools; not the environment, not the data
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements-dev.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing $$(grep -c '==' requirements.lock) pinned packages"
-	@PYTHONWARNINGS=ignore:DEPRECATION $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements.lock
+	@echo "installing $$(grep -c '==' requirements-dev.lock) pinned packages"
+	@PYTHONWARNINGS=ignore:DEPRECATION $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -1,8 +1,8 @@
 """Every setting of the system in one typed object.
 
-Order of precedence: `LAKEHOUSE_*` environment, `lakehouse.toml` in the working directory,
-`$LAKEHOUSE_HOME/endpoints.toml` (written by `lakehouse up`, so the embedded stack is one way among others of
-filling these settings), the defaults below. Nested settings use two underscores: `LAKEHOUSE_TRINO__HOST`.
+Order of precedence: `LAKEHOUSE_*` environment, the files of `LAKEHOUSE_SECRETS_DIR`, `lakehouse.toml` in the working
+directory, `$LAKEHOUSE_HOME/endpoints.toml` (written by `lakehouse up`, so the embedded stack is one way among others
+of filling these settings), the defaults below. Nested settings use two underscores: `LAKEHOUSE_TRINO__HOST`.
 """
 
 import os
@@ -23,6 +23,7 @@ from pydantic_settings import (
 )
 
 from lakehouse.errors import LakehouseError
+from lakehouse.secret_files import SecretFiles, read_folder, refuse_open
 from lakehouse.spelling import Keys, close, keys_at, line_in_toml, unknown
 from lakehouse.variables import mistaken
 
@@ -85,6 +86,9 @@ class SparkSettings(Section):
 
     master: str = "local[2]"
     driver_memory: str = Field("2g", pattern=r"^[1-9][0-9]*[kmgtKMGT]$", description="such as 2g or 1500m")
+    secret: SecretStr | None = Field(
+        None, min_length=32, description="of a standalone cluster, as its master and workers have it"
+    )
     java_home: Path | None = Field(None, description="a Java 17 or 21; found by itself when unset")
     conf: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
 
@@ -135,6 +139,7 @@ class Settings(BaseSettings):
 
     home: Path = Field(Path(".lakehouse"), description="data, logs, ports and secrets of this installation")
     cache: Path = Field(Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True)
+    secrets_dir: Path | None = Field(None, description="a folder with a file per setting, named as its variable")
     sources: dict[str, SourceSettings] = Field(default_factory=dict)
     catalog_url: SecretStr | None = Field(None, description="libpq URL of the catalog and state database")
     catalog_name: str = "lake"
@@ -194,12 +199,15 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment over lakehouse.toml over the home's endpoints."""
+        """Environment over secret files over lakehouse.toml over the home's endpoints."""
         toml = TomlConfigSettingsSource(settings_cls, config_file())
+        refuse_open(config_file(), settings_cls, toml())
+        folder = _first("secrets_dir", (env_settings, toml))
+        files = SecretFiles(settings_cls, _absolute(folder) if folder else None)
         home = _home(init_settings, env_settings, toml)
         endpoints = InitSettingsSource(settings_cls, _endpoints(settings_cls, home / ENDPOINTS_FILE))
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
-        return paths, init_settings, env_settings, toml, endpoints
+        return paths, init_settings, env_settings, files, toml, endpoints
 
 
 def config_file() -> Path:
@@ -246,7 +254,9 @@ def load_settings(**overrides: Any) -> Settings:
 
     Raises LakehouseError naming each wrong setting.
     """
-    if mistake := mistaken(os.environ, Settings.model_fields, "LAKEHOUSE_STACK_"):
+    folder = os.environ.get("LAKEHOUSE_SECRETS_DIR")
+    given = {*os.environ, *(read_folder(_absolute(folder)) if folder else ())}
+    if mistake := mistaken(given, Settings.model_fields, "LAKEHOUSE_STACK_"):
         raise LakehouseError(f"settings: {mistake}; {TABLE}")
     try:
         return Settings(**overrides)

@@ -1,13 +1,15 @@
 """The Spark session that ingestion and maintenance share.
 
 All properties travel in a file with mode 0600: PySpark would put them on the command line of the JVM, where `ps`
-shows the passwords of the catalog and the object store to everybody.
+shows the passwords of the catalog and the object store to everybody. That file, and what Spark spills, lie in a
+folder of the home that only its owner may enter.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +19,10 @@ from typing import TYPE_CHECKING
 from lakehouse.catalog import LOST_CONNECTION
 from lakehouse.errors import LakehouseError
 from lakehouse.java import spark_java_home
+from lakehouse.private_files import privately, write_private
 from lakehouse.settings import Settings
 from lakehouse.urls import parse_url
+from lakehouse.workspace import private_workspace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +34,16 @@ log = logging.getLogger("lakehouse.spark")
 # heap begins with is touched at once, and not bit by bit over the first quarter of an hour.
 STEADY_HEAP = "-XX:+UseParallelGC -XX:+AlwaysPreTouch -Xms384m -Xmn192m"
 WORKERS = "ingestion.spark_daemon"  # the module that Spark's Python workers are forked from
-JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.7.jar")
+JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.14.jar")
+OVERRIDES = ("fixed/lz4-java-1.13.0", "fixed/netty-4.2.18.Final")  # folders of jars that go before Spark's own
+
+AUTH_SECRET = "spark.authenticate.secret"
+AUTHENTICATED = {  # of the driver's ports; `docker/spark.conf` says the same to master and workers
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
 
 
 def spark_session(settings: Settings, app_name: str) -> SparkSession:
@@ -50,9 +63,9 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's own name may not resolve
     properties = _write_properties(settings, app_name)
     log = settings.home / "logs" / "spark.log"
-    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {properties} pyspark-shell"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(properties))} pyspark-shell"
     try:
-        with _stderr_to(log):
+        with _stderr_to(log), privately():
             session = SparkSession.builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
@@ -82,14 +95,19 @@ def has_ended(session: SparkSession) -> bool:
     return child is not None and child.poll() is not None
 
 
-def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
+def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str, str]:
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     url = parse_url(settings.catalog_dsn())
+    fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)
     properties = {
         "spark.master": settings.spark.master,
         "spark.app.name": app_name,
         "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.extraClassPath": fixed,
+        "spark.executor.extraClassPath": fixed,  # of a cluster, where its machines have them in the same place
+        "spark.local.dir": str(local),
+        **AUTHENTICATED,
         "spark.jars": ",".join(map(str, _jars(settings))),
         "spark.python.daemon.module": WORKERS,
         "spark.ui.enabled": "false",
@@ -128,7 +146,20 @@ def spark_properties(settings: Settings, app_name: str) -> dict[str, str]:
     if settings.s3.access_key and settings.s3.secret_key:
         properties[f"{catalog}.s3.access-key-id"] = settings.s3.access_key.get_secret_value()
         properties[f"{catalog}.s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()
-    return properties | settings.spark.conf
+    if settings.spark.secret is not None:
+        properties[AUTH_SECRET] = settings.spark.secret.get_secret_value()
+    return _known_to_its_peers(properties | settings.spark.conf)
+
+
+def _known_to_its_peers(properties: dict[str, str]) -> dict[str, str]:
+    """The same; Spark makes a secret of its own for every master but a standalone one."""
+    authenticated = properties["spark.authenticate"] == "true"
+    if properties["spark.master"].startswith("spark://") and authenticated and AUTH_SECRET not in properties:
+        raise LakehouseError(
+            f"{properties['spark.master']} and this session need a secret in common: set LAKEHOUSE_SPARK__SECRET, "
+            "and start master and workers with it (docs/operations.md, A Spark cluster)"
+        )
+    return properties
 
 
 @contextmanager
@@ -149,7 +180,8 @@ def _stderr_to(log: Path) -> Iterator[None]:
 
 def _jars(settings: Settings) -> list[Path]:
     jars = [settings.artifacts / "jars" / jar for jar in JARS]
-    missing = [jar.name for jar in jars if not jar.exists()]
+    fixed = [settings.artifacts / folder for folder in OVERRIDES]
+    missing = [path.name for path in (*jars, *fixed) if not path.exists()]
     if missing:
         raise LakehouseError(
             f"{settings.artifacts}: {', '.join(missing)} missing; run `lakehouse up`, which fetches it"
@@ -158,12 +190,21 @@ def _jars(settings: Settings) -> list[Path]:
 
 
 def _write_properties(settings: Settings, app_name: str) -> Path:
-    path = settings.home / "run" / f"spark-{os.getpid()}.properties"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{key}={_escape(value)}\n" for key, value in spark_properties(settings, app_name).items()]
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.writelines(lines)
+    folder = settings.home / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(folder)
+    workspace = private_workspace(folder / "spark")
+    path = workspace / "spark.properties"
+    properties = spark_properties(settings, app_name, workspace / "local")
+    write_private(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
     return path
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Release 0.1 wrote `spark-<pid>.properties`, which a kill while Spark started left behind."""
+    for left in folder.glob("spark-*.properties"):
+        if not Path("/proc", left.stem.removeprefix("spark-")).exists():
+            left.unlink(missing_ok=True)
 
 
 def _escape(value: str) -> str:

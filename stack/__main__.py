@@ -1,4 +1,4 @@
-"""`python -m stack render|jars`: what docker/ needs of the stack without its servers."""
+"""`python -m stack render|jars|s3`: what docker/ needs of the stack."""
 
 import argparse
 from pathlib import Path
@@ -8,21 +8,25 @@ from stack.artifacts import read_manifest
 from stack.config import stack_settings
 from stack.containers import write_container_files
 from stack.download import ensure_artifacts
+from stack.s3 import serve_in_container
 
 
 def main() -> None:
-    """Runs one of the two commands."""
+    """Runs one of the three commands."""
     parser = argparse.ArgumentParser(prog="python -m stack", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     render = commands.add_parser("render", help="write the configuration of all containers")
     render.add_argument("folder", type=Path)
-    commands.add_parser("jars", help="fetch the jars of Spark, at image build time")
+    commands.add_parser("jars", help="fetch the jars of Spark and S3Proxy, at image build time")
+    s3 = commands.add_parser("s3", help="serve a folder as S3, with the keys of the settings")
+    s3.add_argument("folder", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "render":
         write_container_files(arguments.folder, load_settings(), stack_settings().trino_heap_mb)
+    elif arguments.command == "s3":
+        serve_in_container(arguments.folder, load_settings(), stack_settings().s3_heap_mb)
     else:
-        spark_jars = tuple(a for a in read_manifest() if a.unpack_to is None and a.name != "s3proxy")
-        ensure_artifacts(load_settings(), artifacts=spark_jars)
+        ensure_artifacts(load_settings(), artifacts=tuple(a for a in read_manifest() if a.unpack_to is None))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,10 @@ class Artifact(BaseModel):
     ext: str
     sha256: str
     size: int
+    licence: str  # as SPDX writes it
     classifier: str | None = None
     unpack_to: str | None = None
+    folder: str = "jars"
 
     @property
     def file_name(self) -> str:
@@ -32,8 +34,8 @@ class Artifact(BaseModel):
 
     @property
     def target(self) -> str:
-        """Where it ends up below the artifacts folder: the unpacked folder, or the file among the jars."""
-        return self.unpack_to or f"jars/{self.file_name}"
+        """Where it ends up below the artifacts folder: the unpacked folder, or the file in its folder."""
+        return self.unpack_to or f"{self.folder}/{self.file_name}"
 
 
 def read_manifest(path: Path = MANIFEST) -> tuple[Artifact, ...]:

@@ -10,6 +10,7 @@ from lakehouse.settings import Settings
 from stack.config import SAMPLE_DATABASES
 from stack.instance import dagster_yaml
 from stack.render import render
+from stack.s3 import CONTAINER_PORT
 from stack.trino import trino_files
 
 ETC = Path("/config/trino")
@@ -25,7 +26,7 @@ def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATA
         heap_mb=trino_heap_mb,
         host="trino",
         catalog_jdbc="jdbc:postgresql://catalog:5432/lake",
-        s3_endpoint="http://minio:9000",
+        s3_endpoint=f"http://s3:{CONTAINER_PORT}",
         data_dir=Path("/data/trino"),
     )
     return {

@@ -193,6 +193,6 @@ def alone(settings: Settings) -> Iterator[None]:
 def _protect(home: Path) -> None:
     """Others may pass through the home (Postgres may run as another user) but not look into it."""
     home.chmod(0o711)
-    for name in ("run", "logs", "dagster"):
+    for name in ("run", "logs", "dagster", "erasures"):  # 0.1 left the records of erasures open to all
         (home / name).mkdir(exist_ok=True)
         (home / name).chmod(0o700)

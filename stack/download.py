@@ -17,6 +17,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
@@ -63,9 +64,14 @@ def ensure_artifacts(
 
 def ivy_command(work: Path, wanted: tuple[Artifact, ...]) -> list[str]:
     """Writes Ivy's two files and its trust store to `work`; returns the command that downloads to `work`/cache."""
-    (work / "ivy.xml").write_text(render("ivy.xml.j2", artifacts=wanted))
+    modules = [list(files) for _, files in groupby(sorted(wanted, key=_module), _module)]  # Ivy takes each once
+    (work / "ivy.xml").write_text(render("ivy.xml.j2", modules=modules))
     (work / "ivysettings.xml").write_text(render("ivysettings.xml.j2"))
     return ivy_program(work)
+
+
+def _module(artifact: Artifact) -> tuple[str, str, str]:
+    return artifact.org, artifact.name, artifact.version
 
 
 def ivy_program(work: Path) -> list[str]:
@@ -124,7 +130,7 @@ def _reason(log: Path) -> str:
 
 def _install(artifact: Artifact, work: Path, root: Path) -> bool:
     """Moves a complete download to its place; False when `work` holds none."""
-    file = next((f for f in work.glob("cache/**/*") if _is_download(f, artifact)), None)
+    file = next((f for f in work.glob(f"cache/**/{artifact.file_name}") if f.is_file()), None)
     if file is None or file.stat().st_size != artifact.size or _sha256(file) != artifact.sha256:
         return False
     target = root / artifact.target
@@ -140,11 +146,6 @@ def _install(artifact: Artifact, work: Path, root: Path) -> bool:
     else:
         file.replace(target)
     return True
-
-
-def _is_download(file: Path, artifact: Artifact) -> bool:
-    stem = f"{artifact.name}-{artifact.version}"
-    return file.is_file() and file.name.startswith(stem) and file.name.endswith(f".{artifact.ext}")
 
 
 def _unpack(archive: Path, target: Path) -> None:

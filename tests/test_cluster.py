@@ -9,8 +9,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import psutil
 import pyspark
 import pytest
+from pydantic import SecretStr
 
 from lakehouse.java import spark_java_home
 from lakehouse.settings import Settings
@@ -18,6 +20,8 @@ from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_u
 from tests.world import World, make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
+PROPERTIES = Path(__file__).parent.parent / "docker" / "spark.conf"
+SECRET = "5c1dab77" * 4
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 
 
@@ -27,7 +31,7 @@ def master(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
     folder = tmp_path_factory.mktemp("spark-cluster")
     environment = os.environ | {
         "JAVA_HOME": str(spark_java_home(settings)), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
-        "SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m", "_SPARK_AUTH_SECRET": SECRET,
     }  # fmt: skip
     port = _free_port()
     url = f"spark://127.0.0.1:{port}"
@@ -36,7 +40,10 @@ def master(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
         def start(name: str, *arguments: str) -> None:
             log = ends.enter_context((folder / f"{name}.log").open("w"))
             process = subprocess.Popen(
-                [str(SPARK_CLASS), *arguments], env=environment, stdout=log, stderr=subprocess.STDOUT
+                [str(SPARK_CLASS), *arguments, "--properties-file", str(PROPERTIES)],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
             ends.callback(process.wait, 30)
             ends.callback(process.terminate)
@@ -67,17 +74,16 @@ def _free_port() -> int:
 
 
 def _until_registered(log: Path, workers: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180  # beside other tests
     while log.read_text().count("Registering worker") < workers:
         assert time.monotonic() < deadline, log.read_text()[-1000:]
         time.sleep(0.2)
 
 
-def on_cluster(world: World, master: str) -> World:
+def on_cluster(world: World, master: str, secret: str = SECRET) -> World:
     """The same world, whose Spark tasks run on the cluster."""
-    spark = world.settings.spark.model_copy(
-        update={"master": master, "conf": {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}}
-    )
+    conf = {"spark.driver.host": "127.0.0.1", "spark.executor.memory": "512m"}
+    spark = world.settings.spark.model_copy(update={"master": master, "conf": conf, "secret": SecretStr(secret)})
     return World(world.settings.model_copy(update={"spark": spark}), world.source, world.owner_url)
 
 
@@ -95,3 +101,17 @@ def test_snapshot_and_changes_run_in_the_workers_tasks(settings: Settings, maste
     for table in TABLES:
         assert_equal(world, table)
     assert_order_is_unique(world, "orders")
+
+
+def test_who_has_another_secret_runs_nothing_on_the_cluster(settings: Settings, master: str) -> None:
+    world = on_cluster(make_world(settings, ORDERS, TABLES), master, secret="0" * 32)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
+    outcome = world.driver()
+    assert outcome.returncode != 0 and "Spark" in outcome.stderr
+    assert world.raw("orders") == []
+
+
+def test_the_secret_of_the_cluster_is_in_no_argument(master: str) -> None:
+    seen = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
+    assert any("deploy.worker.Worker" in line for line in seen)
+    assert not any(SECRET in line for line in seen)

@@ -1,5 +1,6 @@
 """The compose file is sound without an engine, and the commands of our own services run as plain processes."""
 
+import json
 import os
 import re
 import shutil
@@ -16,10 +17,13 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from pyarrow import fs
 
 from lakehouse.settings import load_settings
+from lakehouse.spark import OVERRIDES
 from orchestration.web.login import ui_secret
 from stack.containers import write_container_files
+from stack.s3 import trouble
 from tests.test_stack import Home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,8 +32,9 @@ OIDC = ROOT / "docker" / "oidc.yml"
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
 PROXY: dict[str, Any] = yaml.safe_load(OIDC.read_text())["services"]["oauth2-proxy"]
 EVERY = {**SERVICES, "oauth2-proxy": PROXY}
-ONE_SHOT = {"config", "sources-roles", "catalog-roles", "minio-bucket"}
+ONE_SHOT = {"config", "sources-roles", "catalog-roles", "setup"}
 UI_SECRET = "LAKEHOUSE_DAGSTER__UI_SECRET"
+SPARK_SECRET = "s" * 32
 REFERENCE = re.compile(r"\$\{(\w+)(:\?[^}]+|:-[^}]*)?\}")
 
 
@@ -40,6 +45,9 @@ def variables(operator: str, file: Path = COMPOSE) -> set[str]:
 def examples() -> dict[str, str]:
     lines = (ROOT / "docker" / ".env.example").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+
+
+SECRET_NAMES = {"OIDC_CLIENT_SECRET", "OIDC_COOKIE_SECRET", *examples()}
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -69,13 +77,14 @@ def test_services_wait_for_what_can_be_waited_for(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_volumes_are_declared(name: str) -> None:
     declared = yaml.safe_load(COMPOSE.read_text())["volumes"]
-    assert {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ())} <= set(declared)
+    named = {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ()) if ":" in volume}
+    assert named <= set(declared)
 
 
 def test_nothing_secret_stands_in_the_file() -> None:
     for name, service in EVERY.items():
         for variable, value in service.get("environment", {}).items():
-            if re.search("PASSWORD|SECRET|ACCESS_KEY|ROOT_USER", variable):
+            if re.search("PASSWORD|SECRET|ACCESS_KEY", variable):
                 assert re.fullmatch(r"\$\{\w+:\?[^}]+\}", value), f"{name}: {variable}"
             if "://" in value and "@" in value:
                 assert re.search(r":\$\{\w+:\?[^}]+\}@", value), f"{name}: {variable}"
@@ -125,6 +134,112 @@ def test_a_key_for_tls_gets_into_no_image_and_no_commit() -> None:
     assert "certs/" in (ROOT / "docker" / ".gitignore").read_text().splitlines()
 
 
+# ---- who has what, and reaches whom ----
+
+SECRETS_OF = {
+    "config": set(),
+    "sources": {"SOURCES_SUPERUSER_PASSWORD"},
+    "sources-roles": {"SOURCES_SUPERUSER_PASSWORD", "APP_PASSWORD", "INGEST_PASSWORD"},
+    "catalog": {"CATALOG_SUPERUSER_PASSWORD"},
+    "catalog-roles": {
+        "CATALOG_SUPERUSER_PASSWORD", "CATALOG_PASSWORD", "TRINO_CATALOG_PASSWORD", "DAGSTER_PASSWORD",
+    },
+    "s3": {"S3_ACCESS_KEY", "S3_SECRET_KEY"},
+    "trino": {"TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
+    "spark-master": {"SPARK_SECRET"},
+    "spark-worker": {"SPARK_SECRET"},
+    "ingestion": {"INGEST_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET"},
+    "setup": {
+        "APP_PASSWORD", "INGEST_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET",
+    },
+    "dagster-code": {
+        "DAGSTER_PASSWORD", "INGEST_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET",
+    },
+    "dagster-webserver": {"DAGSTER_PASSWORD", "UI_SECRET"},
+    "dagster-daemon": {"DAGSTER_PASSWORD"},
+    "oauth2-proxy": {"OIDC_CLIENT_SECRET", "OIDC_COOKIE_SECRET", "UI_SECRET"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_service_has_its_own_secrets_only(name: str) -> None:
+    named = {found[0] for value in EVERY[name].get("environment", {}).values() for found in REFERENCE.findall(value)}
+    assert {n for n in named if n in SECRET_NAMES} == SECRETS_OF[name]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_service_that_is_broken_into_has_no_rights_to_go_on_with(name: str) -> None:
+    service = EVERY[name]
+    assert service["cap_drop"] == ["ALL"] and "cap_add" not in service and not service.get("privileged")
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["read_only"] is True
+    assert service["mem_limit"] and service["pids_limit"]
+    assert not [v for v in service.get("volumes", ()) if "docker.sock" in v]
+    if service["image"].startswith("postgres:"):
+        assert service["user"] == "postgres", "as root it would need capabilities"
+    assert "USER lakehouse" in (ROOT / "docker" / "Dockerfile").read_text()
+
+
+def reached_from(name: str) -> set[str]:
+    """The services that share a network with this one."""
+    mine = set(EVERY[name].get("networks", ()))
+    return {other for other in EVERY if other != name and mine & set(EVERY[other].get("networks", ()))}
+
+
+def test_networks_lead_to_those_who_are_needed_only() -> None:
+    """The code server runs code for whoever may connect, and knows no password."""
+    declared = yaml.safe_load(COMPOSE.read_text())["networks"]
+    assert {network for service in EVERY.values() for network in service.get("networks", ())} == set(declared)
+    callers = [name for name in EVERY if "dagster" in EVERY[name].get("networks", ())]
+    assert set(callers) == {"dagster-code", "dagster-webserver", "dagster-daemon"}
+    assert all(declared[name] == {"internal": True} for name in ("dagster", "records", "catalog", "storage"))
+    assert reached_from("oauth2-proxy") == {"dagster-webserver"}
+    assert reached_from("spark-worker") == {"spark-master", "s3", "sources", "ingestion", "dagster-code"}
+    assert not reached_from("dagster-webserver") & {"sources", "s3", "trino", "spark-master", "spark-worker"}
+    for name, service in EVERY.items():
+        for other in {*service.get("depends_on", {})} - ONE_SHOT:
+            assert other in reached_from(name), f"{name} waits for {other} and cannot reach it"
+
+
+def test_spark_knows_the_secret_and_loads_the_fixed_releases() -> None:
+    fixed = ":".join(f"/opt/cache/artifacts/{folder}/*" for folder in OVERRIDES)
+    for name in ("spark-master", "spark-worker"):
+        assert SERVICES[name]["environment"]["SPARK_DAEMON_CLASSPATH"] == fixed
+        command = SERVICES[name]["command"]
+        assert command[command.index("--properties-file") + 1] == "docker/spark.conf"
+    for name in ("ingestion", "dagster-code"):
+        assert json.loads(SERVICES[name]["environment"]["LAKEHOUSE_SPARK__CONF"])["spark.driver.host"] == name
+        assert SERVICES[name]["hostname"] == name
+
+
+def test_the_image_holds_no_tool_of_development() -> None:
+    assert "requirements-dev" not in (ROOT / "docker" / "Dockerfile").read_text()
+
+
+def test_the_s3_server_takes_its_keys_and_no_others(tmp_path: Path) -> None:
+    """As the container runs it, but for the port."""
+    port, keys = free_port(), {"LAKEHOUSE_S3__ACCESS_KEY": "known", "LAKEHOUSE_S3__SECRET_KEY": "s" * 32}
+    code = (
+        f"import stack.s3 as s; s.CONTAINER_PORT = {port}; import sys; "
+        f"sys.argv[1:] = ['s3', {str(tmp_path / 'data')!r}]; from stack.__main__ import main; main()"
+    )
+    env = os.environ | keys | {"LAKEHOUSE_CONFIG": os.devnull, "TMPDIR": str(tmp_path)}
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env)
+    try:
+        until(lambda: trouble(port) is None, 60)
+        assert "s" * 32 not in " ".join(psutil.Process(process.pid).cmdline())
+        at = {"access_key": "known", "endpoint_override": f"http://127.0.0.1:{port}", "region": "us-east-1"}
+        with fs.S3FileSystem(**at, secret_key="s" * 32).open_output_stream("warehouse/a/b") as file:
+            file.write(b"content")
+        with pytest.raises(OSError, match=r"(?i)signature|denied"):
+            fs.S3FileSystem(**at, secret_key="x" * 32).open_input_stream("warehouse/a/b").read()
+        written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
+        assert written and not any(path.stat().st_mode & 0o077 for path in (tmp_path / "data").iterdir())
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
 def test_the_engine_accepts_the_file(tmp_path: Path) -> None:
     docker = shutil.which("docker")
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
@@ -160,11 +275,11 @@ def test_rendered_files_hold_no_secret_and_can_be_read_by_other_users(rendered: 
 def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
     for name, value in SERVICES["ingestion"]["environment"].items():
-        monkeypatch.setenv(name, REFERENCE.sub("x", value))
+        monkeypatch.setenv(name, REFERENCE.sub("x" * 32, value))
     settings = load_settings()
     assert set(settings.sources) == {"retail", "bank", "payroll"}
     assert settings.trino.host in SERVICES
-    assert settings.s3.endpoint == "http://minio:9000"
+    assert settings.s3.endpoint == "http://s3:9000"
     assert settings.spark.master == "spark://spark-master:7077"
 
 
@@ -205,6 +320,7 @@ def service(home: Home, name: str, ports: dict[str, int], **variables: str) -> I
     """Runs a service's command; yields its health check."""
     settings = dagster_url(home)
     env = home.env | settings | {
+        "LAKEHOUSE_HOME": str(bare_home(home) if needs_no_lake(name) else home.path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "DAGSTER_HOME": str(home.path / "dagster"),
         "LAKEHOUSE_CODE_HOST": "127.0.0.1",
@@ -230,6 +346,17 @@ def service(home: Home, name: str, ports: dict[str, int], **variables: str) -> I
         for left in everything:
             if left.is_running():
                 left.kill()
+
+
+def needs_no_lake(name: str) -> bool:
+    return "LAKEHOUSE_CATALOG_URL" not in SERVICES[name]["environment"]
+
+
+def bare_home(home: Home) -> Path:
+    """A home that knows nothing: what the container's environment does not say, the process does not have."""
+    bare = home.path / "bare"
+    bare.mkdir(exist_ok=True)
+    return bare
 
 
 def dagster_url(home: Home) -> dict[str, str]:
@@ -273,7 +400,11 @@ def test_dagsters_three_services_work_together(stack_home: Home) -> None:
 def test_a_spark_worker_joins_the_master(stack_home: Home) -> None:
     from lakehouse.java import spark_java_home
 
-    java = {"JAVA_HOME": str(spark_java_home(load_settings())), "SPARK_WORKER_DIR": str(stack_home.path / "spark")}
+    fixed = ":".join(str(load_settings().artifacts / folder / "*") for folder in OVERRIDES)
+    java = {
+        "JAVA_HOME": str(spark_java_home(load_settings())), "SPARK_WORKER_DIR": str(stack_home.path / "spark"),
+        "_SPARK_AUTH_SECRET": SPARK_SECRET, "SPARK_DAEMON_CLASSPATH": fixed,
+    }  # fmt: skip
     ports = {"7077": free_port(), "8081": free_port(), "8082": free_port()}
     with ExitStack() as running:
         until(running.enter_context(service(stack_home, "spark-master", ports, **java)))

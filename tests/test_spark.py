@@ -1,7 +1,14 @@
 """The Spark session's JVM."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.spark import JARS
 
 pytestmark = pytest.mark.stack
 
@@ -25,3 +32,85 @@ def test_the_heap_grows_when_work_needs_it(spark: SparkSession) -> None:
 def _collections(jvm: object) -> int:
     beans = jvm.java.lang.management.ManagementFactory.getGarbageCollectorMXBeans()  # type: ignore[attr-defined]
     return sum(bean.getCollectionCount() for bean in beans)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["net.jpountz.lz4.LZ4Factory", "io.netty.channel.Channel", "io.netty.handler.codec.ByteToMessageDecoder",
+     "io.netty.handler.ssl.SslHandler", "io.netty.buffer.ByteBuf"],
+)  # fmt: skip
+def test_spark_loads_the_fixed_releases_and_not_its_own(settings: Settings, spark: SparkSession, name: str) -> None:
+    assert spark._jvm is not None
+    loaded = spark._jvm.java.lang.Class.forName(name).getProtectionDomain().getCodeSource().getLocation()
+    assert Path(loaded.getPath()).is_relative_to(settings.artifacts / "fixed")
+
+
+def test_no_native_part_of_another_release_is_loaded_by_the_fixed_netty(spark: SparkSession) -> None:
+    """It would fail where a port is opened; Spark goes without."""
+    assert spark._jvm is not None
+    assert not spark._jvm.io.netty.channel.epoll.Epoll.isAvailable()
+
+
+# who else is on the machine
+
+
+def unknown_peer(jvm: Any) -> Any:
+    """What another user's Spark connects with: it has no secret, and speaks to the port like any executor."""
+    spark = jvm.org.apache.spark
+    conf = spark.SparkConf(False)
+    for name, value in {"numRetries": "1", "askTimeout": "20s"}.items():
+        conf.set(f"spark.rpc.{name}", value)
+    default = getattr(spark.SecurityManager, "$lessinit$greater$default$3")()
+    manager = spark.SecurityManager(conf, jvm.scala.Option.apply(None), default)
+    return spark.rpc.RpcEnv.create("attacker", "127.0.0.1", "127.0.0.1", 0, conf, manager, 0, True)
+
+
+def test_nobody_without_the_secret_speaks_to_the_driver(spark: SparkSession) -> None:
+    """Who could, sends it Java objects, takes its files, and tells it that it is an executor."""
+    jvm, port = spark._jvm, spark.sparkContext.getConf().get("spark.driver.port")
+    assert jvm is not None and port
+    peer = unknown_peer(jvm)
+    try:
+        with pytest.raises(Py4JJavaError, match="awaitResult"):
+            peer.setupEndpointRef(jvm.org.apache.spark.rpc.RpcAddress("127.0.0.1", int(port)), "BlockManagerMaster")
+        file = peer.openChannel(f"spark://127.0.0.1:{port}/jars/{JARS[-1]}")
+        with pytest.raises(Py4JJavaError, match="Unauthenticated"):
+            file.read(jvm.java.nio.ByteBuffer.allocate(4))
+    finally:
+        peer.shutdown()
+
+
+def test_nobody_without_the_secret_speaks_to_the_block_manager(spark: SparkSession) -> None:
+    """It would tell where its files are, hand out blocks, and take those of anybody."""
+    jvm = spark._jvm
+    assert jvm is not None
+    java_conf = jvm.org.apache.spark.SparkConf(False)
+    conf = jvm.org.apache.spark.network.netty.SparkTransportConf.fromSparkConf(
+        java_conf, "shuffle", 1, jvm.scala.Option.apply(None), jvm.scala.Option.apply(None)
+    )
+    client = jvm.org.apache.spark.network.shuffle.ExternalBlockStoreClient(conf, None, False, 20_000)
+    client.init(spark.sparkContext.applicationId)
+    manager = jvm.org.apache.spark.SparkEnv.get().blockManager().blockManagerId()
+    told = jvm.java.util.concurrent.CompletableFuture()
+    executors = spark.sparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    executors[0] = manager.executorId()
+    try:
+        client.getHostLocalDirs("127.0.0.1", manager.port(), executors, told)
+        with pytest.raises(Py4JJavaError, match="Unknown challenge message"):
+            told.get(20, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    finally:
+        client.close()
+
+
+def test_what_spark_spills_is_in_folders_that_only_the_owner_may_enter(settings: Settings, spark: SparkSession) -> None:
+    jvm = spark._jvm
+    assert jvm is not None
+    spark.range(1000).repartition(2).count()
+    local = [
+        Path(str(folder))
+        for folder in jvm.org.apache.spark.SparkEnv.get().blockManager().diskBlockManager().localDirs()
+    ]
+    workspaces = settings.home / "run" / "spark"
+    assert local and all(workspaces in folder.parents for folder in local)
+    assert {path.stat().st_mode & 0o077 for folder in local for path in (folder, *folder.parents[:3])} == {0}
+    assert not list(workspaces.glob("*/*.properties")), "the keys are gone once Spark has read them"

@@ -9,7 +9,7 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from lakehouse.spark import JARS
+from lakehouse.spark import JARS, OVERRIDES
 from stack import download, java
 from stack.artifacts import Artifact, missing, read_manifest
 
@@ -19,7 +19,7 @@ CONTENT = b"a jar"
 def jar(name: str = "driver", content: bytes = CONTENT) -> Artifact:
     return Artifact(
         org="org.example", name=name, version="1.0", ext="jar",
-        sha256=hashlib.sha256(content).hexdigest(), size=len(content),
+        sha256=hashlib.sha256(content).hexdigest(), size=len(content), licence="MIT",
     )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def downloads(monkeypatch, own):
 
 def test_the_manifest_has_the_jars_that_spark_asks_for():
     assert {f"jars/{name}" for name in JARS} <= {artifact.target for artifact in read_manifest()}
+    assert {artifact.folder for artifact in read_manifest()} == {"jars", *OVERRIDES}
 
 
 def test_every_artifact_is_pinned_by_checksum_and_no_address_is_written_down():
@@ -128,6 +129,23 @@ def test_ivy_gets_only_what_is_missing_and_works_inside_the_cache(tmp_path):
     assert f"-Divy.default.ivy.user.dir={tmp_path}" in command
     assert 'name="driver" rev="1.0"' in (tmp_path / "ivy.xml").read_text()
     assert "http" not in (tmp_path / "ivysettings.xml").read_text()
+
+
+def test_two_files_of_one_module_are_asked_for_and_told_apart(downloads, own, monkeypatch, tmp_path):
+    """Such as native code for two kinds of machine."""
+    delivered, _ = downloads
+    two = {
+        name: jar(content=name.encode()).model_copy(update={"classifier": name, "folder": "fixed"})
+        for name in ("linux-a", "linux-b")
+    }
+    download.ivy_command(tmp_path, tuple(two.values()))
+    assert (tmp_path / "ivy.xml").read_text().count("<dependency ") == 1
+    for name in reversed(two):
+        delivered[f"driver-1.0-{name}.jar"] = name.encode()
+    monkeypatch.setattr(download, "read_manifest", lambda: tuple(two.values()))
+    download.ensure_artifacts(own)
+    for name in two:
+        assert (own.artifacts / "fixed" / f"driver-1.0-{name}.jar").read_text() == name
 
 
 @pytest.mark.parametrize("asked, expected", [("17", False), ("21", False), ("11", True), ("25", True)])

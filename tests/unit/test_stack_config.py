@@ -18,6 +18,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.private_files import write_private
 from lakehouse.settings import load_settings
 from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
+from stack.control import alone
 from stack.credentials import NAMES, ensure_credentials
 from stack.endpoints import endpoints, to_toml, write_endpoints
 from stack.instance import dagster_yaml, ensure_instance, password_file
@@ -198,6 +199,14 @@ def test_files_with_passwords_are_private(own):
     ensure_credentials(own.home / "run" / "credentials.json")
     for name in ("endpoints.toml", "dagster/dagster.yaml", "run/credentials.json"):
         assert mode(own.home / name) == 0o600
+
+
+def test_folders_that_an_earlier_release_left_open_are_closed(own):
+    for name in ("run", "logs", "dagster", "erasures"):
+        (own.home / name).mkdir(parents=True, exist_ok=True)
+        (own.home / name).chmod(0o755)
+    with alone(own):
+        assert {mode(own.home / name) for name in ("run", "logs", "dagster", "erasures")} == {0o700}
 
 
 def test_a_private_file_is_private_from_its_first_byte_even_when_it_replaces_an_open_one(tmp_path):

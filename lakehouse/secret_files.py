@@ -1,0 +1,59 @@
+"""Secrets in files: a folder with one file per setting, and a lakehouse.toml that others must not read."""
+
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import BaseSettings, EnvSettingsSource
+
+from lakehouse.errors import LakehouseError
+
+PASSWORD = re.compile(r"://[^/?@]*:[^/?]*@|[?&]password=")  # in a URL; one without it finds its password elsewhere
+
+
+class SecretFiles(EnvSettingsSource):
+    """Settings from files that are named as their variables: as Docker and Kubernetes hand secrets to a container."""
+
+    def __init__(self, settings_cls: type[BaseSettings], folder: Path | None) -> None:
+        self._folder = folder
+        super().__init__(settings_cls)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): text for name, text in read_folder(self._folder).items()} if self._folder else {}
+
+
+def read_folder(folder: Path) -> dict[str, str]:
+    """The content of each file below `folder` by its name; raises LakehouseError when one cannot be read."""
+    try:
+        files = [path for path in folder.iterdir() if path.is_file() and path.name.startswith("LAKEHOUSE_")]
+        return {path.name: path.read_text().strip("\r\n") for path in files}
+    except (OSError, UnicodeDecodeError) as error:
+        raise LakehouseError(
+            f"settings: LAKEHOUSE_SECRETS_DIR names {folder}, which cannot be read ({error}): correct or unset it"
+        ) from None
+
+
+def refuse_open(file: Path, model: type[BaseModel], values: Mapping[str, Any]) -> None:
+    """Raises LakehouseError where the file holds a secret and every user of the machine may read or change it."""
+    if not file.is_file():
+        return
+    mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o007 and _is_secret(model, values):
+        raise LakehouseError(f"settings: {file} holds secrets and has mode {mode:04o}: run `chmod 600 {file}`")
+
+
+def _is_secret(kind: Any, value: Any) -> bool:
+    """Whether a value of this type, or a part of it, must be kept from others."""
+    if kind is SecretStr:
+        return "://" not in str(value) or bool(PASSWORD.search(str(value)))
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = kind.model_fields
+        return isinstance(value, dict) and any(
+            _is_secret(fields[name].annotation, part) for name, part in value.items() if name in fields
+        )
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and any(_is_secret(get_args(kind)[1], part) for part in value.values())
+    return any(_is_secret(part, value) for part in get_args(kind))

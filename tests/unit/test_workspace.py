@@ -1,0 +1,58 @@
+"""What a killed process leaves behind."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from lakehouse.workspace import private_workspace
+
+HOLD = """
+import sys
+from pathlib import Path
+from lakehouse.workspace import private_workspace
+folder = private_workspace(Path(sys.argv[1]))
+(folder / "keys").write_text("secret")
+print(folder, flush=True)
+sys.stdin.read()
+"""
+
+
+def holder(parent: Path) -> tuple[subprocess.Popen[str], Path]:
+    """A process that has a folder until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, Path(process.stdout.readline().strip())
+
+
+def test_a_process_that_ends_takes_its_folder_with_it(tmp_path: Path) -> None:
+    process, folder = holder(tmp_path)
+    assert (folder / "keys").exists()
+    process.communicate(timeout=60)
+    assert not folder.exists()
+
+
+def test_keys_of_a_killed_process_go_at_the_next_start_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
+    parent = tmp_path / "spark"
+    killed, left = holder(parent)
+    living, kept = holder(parent)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate(timeout=60)
+    assert (left / "keys").read_text() == "secret"
+    mine = private_workspace(parent)
+    assert not left.exists()
+    assert (kept / "keys").read_text() == "secret"
+    assert {path.stat().st_mode & 0o777 for path in (parent, mine, kept)} == {0o700}
+    living.communicate(timeout=60)
+
+
+def test_a_pid_that_is_taken_again_keeps_no_keys(tmp_path: Path) -> None:
+    """As in a container, where the killed process and its successor have the same pid."""
+    folder = tmp_path / str(os.getpid())
+    folder.mkdir()
+    (folder / "lock").touch()
+    private_workspace(tmp_path)
+    assert not folder.exists()
