@@ -1,4 +1,4 @@
-"""`python -m stack render|jars`: what docker/ needs of the stack without its servers."""
+"""`python -m stack render|access|jars`: what docker/ needs of the stack without its servers."""
 
 import argparse
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from lakehouse.settings import load_settings
 from stack.artifacts import read_manifest
 from stack.config import stack_settings
-from stack.containers import write_container_files
+from stack.containers import write_access_files, write_container_files
 from stack.download import ensure_artifacts
 
 
@@ -16,10 +16,15 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     render = commands.add_parser("render", help="write the configuration of all containers")
     render.add_argument("folder", type=Path)
+    access = commands.add_parser("access", help="write Trino's certificate, logins and rules")
+    access.add_argument("folder", type=Path)
+    access.add_argument("certificates", type=Path, help="folder with trino.pem and trino-ca.pem, where there are any")
     commands.add_parser("jars", help="fetch the jars of Spark, at image build time")
     arguments = parser.parse_args()
     if arguments.command == "render":
         write_container_files(arguments.folder, load_settings(), stack_settings().trino_heap_mb)
+    elif arguments.command == "access":
+        write_access_files(arguments.folder, arguments.certificates, load_settings())
     else:
         spark_jars = tuple(a for a in read_manifest() if a.unpack_to is None and a.name != "s3proxy")
         ensure_artifacts(load_settings(), artifacts=spark_jars)

@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ import psutil
 import pytest
 import yaml
 
-from lakehouse.settings import load_settings
+from lakehouse.access import RULES
+from lakehouse.errors import LakehouseError
+from lakehouse.logins import GROUPS, PASSWORDS, read_logins
+from lakehouse.settings import Settings, load_settings
 from orchestration.web.login import ui_secret
-from stack.containers import write_container_files
+from stack.certificate import make_certificate
+from stack.containers import container_files, write_access_files, write_container_files
 from tests.test_stack import Home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +33,7 @@ OIDC = ROOT / "docker" / "oidc.yml"
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
 PROXY: dict[str, Any] = yaml.safe_load(OIDC.read_text())["services"]["oauth2-proxy"]
 EVERY = {**SERVICES, "oauth2-proxy": PROXY}
-ONE_SHOT = {"config", "sources-roles", "catalog-roles", "minio-bucket"}
+ONE_SHOT = {"config", "trino-access", "sources-roles", "catalog-roles", "minio-bucket"}
 UI_SECRET = "LAKEHOUSE_DAGSTER__UI_SECRET"
 REFERENCE = re.compile(r"\$\{(\w+)(:\?[^}]+|:-[^}]*)?\}")
 
@@ -69,7 +74,8 @@ def test_services_wait_for_what_can_be_waited_for(name: str) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_volumes_are_declared(name: str) -> None:
     declared = yaml.safe_load(COMPOSE.read_text())["volumes"]
-    assert {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ())} <= set(declared)
+    named = {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ())}
+    assert {volume for volume in named if not volume.startswith("./")} <= set(declared)
 
 
 def test_nothing_secret_stands_in_the_file() -> None:
@@ -157,6 +163,35 @@ def test_rendered_files_hold_no_secret_and_can_be_read_by_other_users(rendered: 
             assert not re.search(r"(?i)(password|secret[-_]key)\s*=\s*['\"]?(?!\$\{ENV:)\w", path.read_text()), path
 
 
+def test_trino_gets_a_certificate_logins_and_rules_that_nobody_else_reads(tmp_path: Path) -> None:
+    logins = {"password": "p" * 16, "reader_user": "reader", "reader_password": "q" * 16, "http_scheme": "https"}
+    settings = Settings.model_validate({"trino": logins})
+    made, given = tmp_path / "access", tmp_path / "certs"
+    write_access_files(made, given, settings)
+    assert {file.name for file in made.iterdir()} == {"trino.pem", "trino-ca.pem", *(PASSWORDS, GROUPS, RULES)}
+    assert all(file.stat().st_mode & 0o077 == 0 for file in made.iterdir() if file.name != "trino-ca.pem")
+    assert {name: login.role for name, login in read_logins(made).items()} == {
+        "lakehouse": "writer",
+        "reader": "reader",
+    }
+    ours, theirs = make_certificate(("lake.example.com",), datetime.now(UTC))
+    given.mkdir()
+    (given / "trino.pem").write_text(ours)
+    with pytest.raises(LakehouseError, match="belong together"):
+        write_access_files(made, given, settings)
+    (given / "trino-ca.pem").write_text(theirs)
+    write_access_files(made, given, settings)
+    assert (made / "trino.pem").read_text() == ours
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_TRINO__PASSWORD"):
+        write_access_files(made, given, Settings())
+
+
+def test_no_port_of_trino_is_published_without_tls() -> None:
+    assert SERVICES["trino"]["ports"] == ["${BIND_ADDRESS:-127.0.0.1}:8443:8443"]
+    config = container_files(2048)["trino/config.properties"]
+    assert "http-server.http.enabled=false" in config and "http-server.https.port=8443" in config
+
+
 def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
     for name, value in SERVICES["ingestion"]["environment"].items():
@@ -164,6 +199,7 @@ def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypa
     settings = load_settings()
     assert set(settings.sources) == {"retail", "bank", "payroll"}
     assert settings.trino.host in SERVICES
+    assert settings.trino.http_scheme == "https" and settings.trino.login("reader").user == "reader"
     assert settings.s3.endpoint == "http://minio:9000"
     assert settings.spark.master == "spark://spark-master:7077"
 
