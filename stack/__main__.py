@@ -1,8 +1,10 @@
 """`python -m stack render|access|jars`: what docker/ needs of the stack without its servers."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from stack.artifacts import read_manifest
 from stack.config import stack_settings
@@ -31,4 +33,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LakehouseError as error:
+        sys.exit(f"error: {error}")
