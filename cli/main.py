@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("cli.backup", "backup"),
     "restore-backup": ("cli.backup", "restore_backup"),
     "sql": ("cli.sql", "sql"),
+    "user": ("cli.user", "app"),
     "show": ("cli.show", "show"),
     "demo": ("cli.demo", "demo"),
     "dev": ("cli.dev", "dev"),

@@ -93,13 +93,24 @@ def environment(settings: Settings) -> dict[str, Any]:
     from orchestration.web.login import login_url
 
     keys = {"s3_access_key": settings.s3.access_key, "s3_secret_key": settings.s3.secret_key}
+    trino = settings.trino
+    keys |= {
+        "trino_password": trino.password,
+        "trino_reader_password": trino.reader_password,
+        "trino_privacy_password": trino.privacy_password,
+    }
     owners = {name: source.owner_url or source.url for name, source in settings.sources.items()}
     values = {
         "sources": {name: url.get_secret_value() for name, url in owners.items()},
         "catalog_url": settings.catalog_dsn(),
-        "trino_host": settings.trino.host,
-        "trino_port": settings.trino.port,
-        "trino_catalog": settings.trino.catalog,
+        "trino_host": trino.host,
+        "trino_port": trino.port,
+        "trino_catalog": trino.catalog,
+        "trino_http_scheme": trino.http_scheme,
+        "trino_ca": None if trino.ca is None else str(trino.ca),
+        "trino_user": trino.user,
+        "trino_reader_user": trino.reader_user,
+        "trino_privacy_user": trino.privacy_user,
         "s3_endpoint": settings.s3.endpoint,
         "s3_region": settings.s3.region,
         **{name: key.get_secret_value() for name, key in keys.items() if key is not None},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -10,7 +11,7 @@ import typer
 
 from lakehouse.database import connect_catalog
 from lakehouse.retry import Unreachable
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
 from lakehouse.shown import say
 
 if TYPE_CHECKING:
@@ -132,7 +133,23 @@ def _migrate_dagster(settings: Settings) -> None:
     migrate(settings, say)
 
 
+def _logins_planned(settings: Settings) -> list[str]:
+    """Until release 0.2 the embedded Trino took any name without a password."""
+    file = settings.home / ENDPOINTS_FILE
+    written = tomllib.loads(file.read_text()) if file.exists() else {}
+    if not _is_embedded(settings) or "ca" in written.get("trino", {}):
+        return []
+    return ["trino: start it anew, so that it asks for a password over TLS; `lakehouse env` has the new addresses"]
+
+
+def _start_again(settings: Settings) -> None:
+    from cli.stack import up
+
+    up()
+
+
 PARTS = (
+    Part(_logins_planned, _start_again),
     Part(_state_planned, _migrate_state),
     Part(_tables_planned, _complete_tables),
     Part(_dagster_planned, _migrate_dagster),

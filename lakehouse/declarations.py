@@ -158,9 +158,16 @@ class _Mistakes(ValueError):
 def load_declarations(settings: Settings) -> Declarations:
     """Reads the declarations of `settings.dbt_project_dir`, parsing the dbt project when it has changed.
 
+    The rules of our own Trino follow them at once: a table that is declared is closed before it is made.
     Raises LakehouseError with file and line for the first mistake, and the number of further ones.
     """
-    return declarations_from(load_manifest(settings), settings.dbt_project_dir)
+    manifest = load_manifest(settings)
+    declarations = declarations_from(manifest, settings.dbt_project_dir)
+    if settings.trino.access is not None:
+        from lakehouse.access import write_rules
+
+        write_rules(settings.trino.access, manifest, declarations, settings.dbt_project_dir)
+    return declarations
 
 
 def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declarations:

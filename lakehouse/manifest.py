@@ -16,8 +16,10 @@ from typing import Any
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.trino import is_here
 from lakehouse.yaml_files import check_yaml
 
+CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
 _PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages")
 
 
@@ -50,10 +52,16 @@ def ensure_manifest(settings: Settings) -> Path:
 
 def dbt_environment(settings: Settings) -> dict[str, str]:
     """What profiles.yml reads. `dbt parse` is given the same as a run: dbt parses anew when its connection differs."""
-    values = {name: value for name, value in settings.trino if value is not None}
-    if settings.trino.password is not None:
-        values["password"] = settings.trino.password.get_secret_value()
-    return {f"LAKEHOUSE_TRINO__{name.upper()}": str(value) for name, value in values.items()}
+    trino = settings.trino
+    values = {name: value for name in CONNECTION if (value := getattr(trino, name)) is not None}
+    if trino.password is not None:
+        values["password"] = trino.password.get_secret_value()
+    found = {f"LAKEHOUSE_TRINO__{name.upper()}": str(value) for name, value in values.items()}
+    if trino.ca is not None:
+        found["REQUESTS_CA_BUNDLE"] = str(trino.ca)  # one that is set wins over the profile's `cert`
+    if is_here(trino.host):
+        found["NO_PROXY"] = found["no_proxy"] = ",".join(filter(None, (os.environ.get("no_proxy"), trino.host)))
+    return found
 
 
 def _fingerprint(settings: Settings) -> str:

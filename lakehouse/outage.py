@@ -21,6 +21,8 @@ def told(error: BaseException) -> str | None:
         return f"Postgres: {said(error)}; check {urls}, {UP}, then run this again"
     if isinstance(error, OSError) and "AWS Error" in str(error):
         return f"object store: {said(error)}; check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}, then run this again"
+    if isinstance(error, HttpError) and "error 401" in str(error):
+        return f"Trino: {said(error)}; check LAKEHOUSE_TRINO__USER and …__PASSWORD, {UP}, then run this again"
     if isinstance(error, TrinoConnectionError | HttpError):
         return f"Trino: {said(error)}; check LAKEHOUSE_TRINO__HOST and …__PORT, {UP}, then run this again"
     return told(error.__cause__) if error.__cause__ is not None else None

@@ -208,6 +208,13 @@ class ModelPolicy(Policy):
     freshness_minutes: int | None = Field(None, gt=0, description="older than this, the table counts as stale")
 
 
+class AccessPolicy(Policy):
+    """Who reads a model's relation in Trino; see `lakehouse.access` for what holds without it."""
+
+    access: Literal["reader", "privacy", "writer"] | None = Field(None, description="the least role that reads it")
+    personal: tuple[str, ...] = Field((), description="personal columns that are called otherwise in the raw table")
+
+
 class RawPolicy(Policy):
     """Where a raw table comes from and what is done before a row lands."""
 

@@ -10,7 +10,7 @@ import re
 import tomllib
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import (
@@ -64,8 +64,15 @@ class S3Settings(Section):
     path_style: bool = Field(True, description="bucket in the path rather than in the host name")
 
 
+class Login(NamedTuple):
+    """User and password of a role."""
+
+    user: str
+    password: SecretStr | None
+
+
 class TrinoSettings(Section):
-    """The Trino coordinator that dbt and readers talk to."""
+    """The Trino coordinator that dbt and readers talk to. `user` is the pipeline's, which writes."""
 
     host: str = "127.0.0.1"
     port: Port = 8080
@@ -73,12 +80,29 @@ class TrinoSettings(Section):
     password: SecretStr | None = Field(None, description="needs http_scheme=https")
     catalog: str = "lake"
     http_scheme: Literal["http", "https"] = "http"
+    ca: Path | None = Field(None, description="PEM file of the authority to trust; unset means those of the system")
+    reader_user: str | None = Field(None, description="the login of `lakehouse sql`; unset means `user`")
+    reader_password: SecretStr | None = None
+    privacy_user: str | None = Field(None, description="a login that reads personal data as well")
+    privacy_password: SecretStr | None = None
+    access: Path | None = Field(
+        None, description="folder in which this Trino reads its logins and rules, if they are ours"
+    )
 
     @model_validator(mode="after")
     def _sends_no_password_in_the_clear(self) -> "TrinoSettings":
-        if self.password is not None and self.http_scheme != "https":
+        passwords = (self.password, self.reader_password, self.privacy_password)
+        if self.http_scheme != "https" and any(password is not None for password in passwords):
             raise ValueError("a password needs http_scheme = https")
         return self
+
+    def login(self, role: Literal["writer", "reader", "privacy"]) -> Login:
+        """User and password of a role; a Trino that is told no others has one login for all."""
+        if role == "reader" and self.reader_user is not None:
+            return Login(self.reader_user, self.reader_password)
+        if role == "privacy" and self.privacy_user is not None:
+            return Login(self.privacy_user, self.privacy_password)
+        return Login(self.user, self.password)
 
 
 class SparkSettings(Section):
@@ -205,7 +229,10 @@ class Settings(BaseSettings):
         folder = _first("secrets_dir", (env_settings, toml))
         files = SecretFiles(settings_cls, _absolute(folder) if folder else None)
         home = _home(init_settings, env_settings, toml)
-        endpoints = InitSettingsSource(settings_cls, _endpoints(settings_cls, home / ENDPOINTS_FILE))
+        written = _endpoints(settings_cls, home / ENDPOINTS_FILE)
+        if any("host" in (source().get("trino") or {}) for source in (init_settings, env_settings, toml)):
+            written.pop("trino", None)  # another Trino than the embedded one: its logins are no business of that
+        endpoints = InitSettingsSource(settings_cls, written)
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
         return paths, init_settings, env_settings, files, toml, endpoints
 

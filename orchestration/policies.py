@@ -9,7 +9,7 @@ import dagster as dg
 from pydantic import ValidationError
 
 from lakehouse.lines import line_in_model, line_in_source, mistakes_in, refuse
-from lakehouse.policies import ModelPolicy
+from lakehouse.policies import AccessPolicy, ModelPolicy
 from lakehouse.spelling import close, unknown
 from orchestration.lineage import column_lineage
 from orchestration.translator import is_raw, node_key
@@ -74,7 +74,7 @@ def _shown(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> Mod
 
 def _misspelt(meta: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
     """Keys of a model's meta that are nearly one of ours; others are the project's own, or another tool's."""
-    known = {*ModelPolicy.model_fields, "maintenance"}
+    known = {*ModelPolicy.model_fields, *AccessPolicy.model_fields, "maintenance"}
     return [((key,), f"meta: {unknown(key, known)}") for key in meta if key not in known and close(key, known)]
 
 

@@ -1,12 +1,14 @@
-"""`python -m stack render|jars|s3`: what docker/ needs of the stack."""
+"""`python -m stack render|access|jars|s3`: what docker/ needs of the stack."""
 
 import argparse
+import sys
 from pathlib import Path
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from stack.artifacts import read_manifest
 from stack.config import stack_settings
-from stack.containers import write_container_files
+from stack.containers import write_access_files, write_container_files
 from stack.download import ensure_artifacts
 from stack.s3 import serve_in_container
 
@@ -20,9 +22,14 @@ def main() -> None:
     commands.add_parser("jars", help="fetch the jars of Spark and S3Proxy, at image build time")
     s3 = commands.add_parser("s3", help="serve a folder as S3, with the keys of the settings")
     s3.add_argument("folder", type=Path)
+    access = commands.add_parser("access", help="write Trino's certificate, logins and rules")
+    access.add_argument("folder", type=Path)
+    access.add_argument("certificates", type=Path, help="folder with trino.pem and trino-ca.pem, where there are any")
     arguments = parser.parse_args()
     if arguments.command == "render":
         write_container_files(arguments.folder, load_settings(), stack_settings().trino_heap_mb)
+    elif arguments.command == "access":
+        write_access_files(arguments.folder, arguments.certificates, load_settings())
     elif arguments.command == "s3":
         serve_in_container(arguments.folder, load_settings(), stack_settings().s3_heap_mb)
     else:
@@ -30,4 +37,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except LakehouseError as error:
+        sys.exit(f"error: {error}")

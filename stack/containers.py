@@ -6,7 +6,12 @@ container that needs it.
 
 from pathlib import Path
 
+from lakehouse.access import ensure_rules
+from lakehouse.errors import LakehouseError
+from lakehouse.logins import ensure_own_logins
+from lakehouse.private_files import write_private
 from lakehouse.settings import Settings
+from stack.certificate import ensure_certificate
 from stack.config import SAMPLE_DATABASES
 from stack.instance import dagster_yaml
 from stack.render import render
@@ -14,6 +19,9 @@ from stack.s3 import CONTAINER_PORT
 from stack.trino import trino_files
 
 ETC = Path("/config/trino")
+ACCESS = Path("/access")
+TRINO = ("trino", "localhost", "127.0.0.1")  # names by which it is called, for a certificate of our own making
+CERTIFICATE, AUTHORITY = "trino.pem", "trino-ca.pem"
 HBA = "/config/sources/pg_hba.conf"
 IMAGES_HBA = "/var/lib/postgresql/18/docker/pg_hba.conf"  # in the data folder of the image of Postgres 18
 
@@ -22,7 +30,9 @@ def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATA
     """Every configuration file of the containers by its path below the shared configuration volume."""
     trino = trino_files(
         etc=ETC,
-        port=8080,
+        certificate=ACCESS / CERTIFICATE,
+        access=ACCESS,
+        port=8443,
         heap_mb=trino_heap_mb,
         host="trino",
         catalog_jdbc="jdbc:postgresql://catalog:5432/lake",
@@ -52,3 +62,24 @@ def write_container_files(folder: Path, settings: Settings, trino_heap_mb: int) 
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         path.chmod(0o644)
+
+
+def write_access_files(folder: Path, given: Path, settings: Settings) -> None:
+    """Trino's certificate, logins and rules. It runs as the same user as our containers, and nobody else reads them.
+
+    The certificate is the one in `given`, else one of our own making. Raises LakehouseError for half of one, and
+    without passwords.
+    """
+    theirs = [given / CERTIFICATE, given / AUTHORITY]
+    there = [file for file in theirs if file.exists()]
+    if there and there != theirs:
+        raise LakehouseError(f"{given}: {CERTIFICATE} (key and certificates) and {AUTHORITY} belong together")
+    for file in there:
+        write_private(folder / file.name, file.read_text())
+    if not there:
+        ensure_certificate(folder / CERTIFICATE, folder / AUTHORITY, TRINO)
+    logins = (settings.trino.login("writer"), settings.trino.login("reader"))
+    if any(login.password is None for login in logins):
+        raise LakehouseError("set LAKEHOUSE_TRINO__PASSWORD and LAKEHOUSE_TRINO__READER_PASSWORD")
+    ensure_own_logins(folder, {login.user: login.password.get_secret_value() for login in logins if login.password})
+    ensure_rules(folder)

@@ -9,13 +9,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
+from lakehouse.declarations import load_declarations
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.manifest import manifest_path
+from lakehouse.settings import Settings, load_settings
 from stack import process
 from stack.config import SERVERS, StackSettings, stack_settings
 from stack.credentials import ensure_credentials
@@ -26,6 +28,7 @@ from stack.pathnames import credentials_file, pid_file, ports_file, run_dir
 from stack.plan import build_servers
 from stack.ports import is_free, plan_ports, read_ports, write_ports
 from stack.servers import Server
+from stack.trino import ensure_access
 
 Report = Callable[[str, str, float], None]  # server, what happens to it, seconds since the servers are started
 PATIENCE = 20.0  # seconds a server has to end by itself
@@ -45,10 +48,21 @@ def up(
         refuse_other_majors(settings, stack)
         ensure_artifacts(settings, progress)
         credentials = ensure_credentials(credentials_file(settings))
+        ensure_access(settings.home, credentials)
         ports = _choose_ports(settings, stack)
         servers = build_servers(settings, stack, ports, credentials)
         _bring_up_all(servers, settings, stack.start_seconds, report)
         write_endpoints(settings, ports, credentials)
+        _renew_rules(load_settings(home=settings.home))
+
+
+def _renew_rules(settings: Settings) -> None:
+    """What readers may see follows the declarations; a home that has read none yet has nothing to show."""
+    if manifest_path(settings).exists():
+        with suppress(
+            LakehouseError
+        ):  # a mistake in a declaration is told by what needs it; the rules stay as they were
+            load_declarations(settings)
 
 
 def down(settings: Settings) -> list[str]:

@@ -12,6 +12,7 @@ from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
 from stack.config import SAMPLE_DATABASES
 from stack.instance import write_instance
 from stack.ports import LOOPBACK
+from stack.trino import trino_client
 
 FIRST_DAY_MARGIN = timedelta(days=6)
 
@@ -21,7 +22,7 @@ def postgres_url(user: str, password: str, port: int, database: str) -> str:
     return f"postgresql://{user}:{password}@{LOOPBACK}:{port}/{database}"
 
 
-def endpoints(ports: Mapping[str, int], credentials: Mapping[str, str]) -> dict[str, Any]:
+def endpoints(home: Path, ports: Mapping[str, int], credentials: Mapping[str, str]) -> dict[str, Any]:
     """The embedded stack in the shape of `lakehouse.settings.Settings`."""
     return {
         "catalog_url": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
@@ -41,7 +42,7 @@ def endpoints(ports: Mapping[str, int], credentials: Mapping[str, str]) -> dict[
             "secret_key": credentials["s3_secret_key"],
             "path_style": True,
         },
-        "trino": {"host": LOOPBACK, "port": ports["trino"], "catalog": "lake"},
+        "trino": trino_client(home, ports["trino"], credentials),
         "dagster": {
             "host": LOOPBACK,
             "port": ports["dagster"],
@@ -62,7 +63,7 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
 
 def write_endpoints(settings: Settings, ports: Mapping[str, int], credentials: Mapping[str, str]) -> None:
     """Writes `endpoints.toml` and `dagster/dagster.yaml` to the home, both private."""
-    values = endpoints(ports, credentials)
+    values = endpoints(settings.home, ports, credentials)
     values["dagster"]["first_day"] = _first_day(settings.home / ENDPOINTS_FILE)
     header = "# Written by `lakehouse up`; environment variables and lakehouse.toml take precedence.\n"
     write_private(settings.home / ENDPOINTS_FILE, header + to_toml(values))

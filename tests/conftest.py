@@ -13,8 +13,12 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import settings as hypothesis_settings
 
 from lakehouse.settings import Settings, load_settings
+
+hypothesis_settings.register_profile("default", deadline=None)  # a busy machine makes nothing wrong
+hypothesis_settings.load_profile("default")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ import psycopg
 
 from ingestion.setup import prepare
 from lakehouse.declarations import declarations_from
+from lakehouse.manifest import dbt_environment
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.sql import ident
@@ -77,8 +78,7 @@ class Project:
 
     def dbt(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs dbt on the source's models."""
-        trino, project = self.settings.trino, self.settings.dbt_project_dir
-        server = {"LAKEHOUSE_TRINO__HOST": trino.host, "LAKEHOUSE_TRINO__PORT": str(trino.port)}
+        server, project = dbt_environment(self.settings), self.settings.dbt_project_dir
         place = {"DBT_TARGET_PATH": str(project / "target"), "DBT_LOG_PATH": str(project / "logs")}
         select = ["--no-use-colors", "--select", f"path:models/*/{self.name}"]
         return subprocess.run(

@@ -11,6 +11,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,14 @@ import pytest
 import yaml
 from pyarrow import fs
 
-from lakehouse.settings import load_settings
+from lakehouse.access import RULES
+from lakehouse.errors import LakehouseError
+from lakehouse.logins import GROUPS, PASSWORDS, read_logins
+from lakehouse.settings import Settings, load_settings
 from lakehouse.spark import OVERRIDES
 from orchestration.web.login import ui_secret
-from stack.containers import write_container_files
+from stack.certificate import make_certificate
+from stack.containers import container_files, write_access_files, write_container_files
 from stack.s3 import trouble
 from tests.test_stack import Home
 
@@ -32,7 +37,7 @@ OIDC = ROOT / "docker" / "oidc.yml"
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
 PROXY: dict[str, Any] = yaml.safe_load(OIDC.read_text())["services"]["oauth2-proxy"]
 EVERY = {**SERVICES, "oauth2-proxy": PROXY}
-ONE_SHOT = {"config", "sources-roles", "catalog-roles", "setup"}
+ONE_SHOT = {"config", "trino-access", "sources-roles", "catalog-roles", "setup"}
 UI_SECRET = "LAKEHOUSE_DAGSTER__UI_SECRET"
 SPARK_SECRET = "s" * 32
 REFERENCE = re.compile(r"\$\{(\w+)(:\?[^}]+|:-[^}]*)?\}")
@@ -78,7 +83,7 @@ def test_services_wait_for_what_can_be_waited_for(name: str) -> None:
 def test_volumes_are_declared(name: str) -> None:
     declared = yaml.safe_load(COMPOSE.read_text())["volumes"]
     named = {volume.split(":")[0] for volume in SERVICES[name].get("volumes", ()) if ":" in volume}
-    assert named <= set(declared)
+    assert {volume for volume in named if not volume.startswith("./")} <= set(declared)
 
 
 def test_nothing_secret_stands_in_the_file() -> None:
@@ -136,6 +141,8 @@ def test_a_key_for_tls_gets_into_no_image_and_no_commit() -> None:
 
 # ---- who has what, and reaches whom ----
 
+TRINO_LOGINS = {"TRINO_PASSWORD", "TRINO_READER_PASSWORD"}
+OF_THE_LAKE = TRINO_LOGINS | {"CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET"}
 SECRETS_OF = {
     "config": set(),
     "sources": {"SOURCES_SUPERUSER_PASSWORD"},
@@ -145,16 +152,13 @@ SECRETS_OF = {
         "CATALOG_SUPERUSER_PASSWORD", "CATALOG_PASSWORD", "TRINO_CATALOG_PASSWORD", "DAGSTER_PASSWORD",
     },
     "s3": {"S3_ACCESS_KEY", "S3_SECRET_KEY"},
-    "trino": {"TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
+    "trino-access": TRINO_LOGINS,
+    "trino": {"TRINO_INTERNAL_SECRET", "TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
     "spark-master": {"SPARK_SECRET"},
     "spark-worker": {"SPARK_SECRET"},
-    "ingestion": {"INGEST_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET"},
-    "setup": {
-        "APP_PASSWORD", "INGEST_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET",
-    },
-    "dagster-code": {
-        "DAGSTER_PASSWORD", "INGEST_PASSWORD", "CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SPARK_SECRET",
-    },
+    "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},
+    "setup": OF_THE_LAKE | {"APP_PASSWORD", "INGEST_PASSWORD"},
+    "dagster-code": OF_THE_LAKE | {"DAGSTER_PASSWORD", "INGEST_PASSWORD"},
     "dagster-webserver": {"DAGSTER_PASSWORD", "UI_SECRET"},
     "dagster-daemon": {"DAGSTER_PASSWORD"},
     "oauth2-proxy": {"OIDC_CLIENT_SECRET", "OIDC_COOKIE_SECRET", "UI_SECRET"},
@@ -272,6 +276,35 @@ def test_rendered_files_hold_no_secret_and_can_be_read_by_other_users(rendered: 
             assert not re.search(r"(?i)(password|secret[-_]key)\s*=\s*['\"]?(?!\$\{ENV:)\w", path.read_text()), path
 
 
+def test_trino_gets_a_certificate_logins_and_rules_that_nobody_else_reads(tmp_path: Path) -> None:
+    logins = {"password": "p" * 16, "reader_user": "reader", "reader_password": "q" * 16, "http_scheme": "https"}
+    settings = Settings.model_validate({"trino": logins})
+    made, given = tmp_path / "access", tmp_path / "certs"
+    write_access_files(made, given, settings)
+    assert {file.name for file in made.iterdir()} == {"trino.pem", "trino-ca.pem", *(PASSWORDS, GROUPS, RULES)}
+    assert all(file.stat().st_mode & 0o077 == 0 for file in made.iterdir() if file.name != "trino-ca.pem")
+    assert {name: login.role for name, login in read_logins(made).items()} == {
+        "lakehouse": "writer",
+        "reader": "reader",
+    }
+    ours, theirs = make_certificate(("lake.example.com",), datetime.now(UTC))
+    given.mkdir()
+    (given / "trino.pem").write_text(ours)
+    with pytest.raises(LakehouseError, match="belong together"):
+        write_access_files(made, given, settings)
+    (given / "trino-ca.pem").write_text(theirs)
+    write_access_files(made, given, settings)
+    assert (made / "trino.pem").read_text() == ours
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_TRINO__PASSWORD"):
+        write_access_files(made, given, Settings())
+
+
+def test_no_port_of_trino_is_published_without_tls() -> None:
+    assert SERVICES["trino"]["ports"] == ["${BIND_ADDRESS:-127.0.0.1}:8443:8443"]
+    config = container_files(2048)["trino/config.properties"]
+    assert "http-server.http.enabled=false" in config and "http-server.https.port=8443" in config
+
+
 def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
     for name, value in SERVICES["ingestion"]["environment"].items():
@@ -279,6 +312,7 @@ def test_the_environment_of_our_services_is_made_of_settings_that_exist(monkeypa
     settings = load_settings()
     assert set(settings.sources) == {"retail", "bank", "payroll"}
     assert settings.trino.host in SERVICES
+    assert settings.trino.http_scheme == "https" and settings.trino.login("reader").user == "reader"
     assert settings.s3.endpoint == "http://s3:9000"
     assert settings.spark.master == "spark://spark-master:7077"
 

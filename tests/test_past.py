@@ -90,10 +90,10 @@ def assert_views_have_no_past(project: Project, capsys: pytest.CaptureFixture[st
     project.rows(f"CREATE OR REPLACE VIEW parsed.over_{project.name} AS SELECT * FROM {view}")
     for name in (view, f"lake.{view}", f"parsed.over_{project.name}", f'parsed."CURRENT_{project.name}__stores"'):
         with pytest.raises(LakehouseError, match=r"is a view, on which Trino ignores FOR TIMESTAMP AS OF"):
-            sql(f"SELECT * FROM {name} {clause}")
+            sql(f"SELECT * FROM {name} {clause}", role="writer")
     table = f"parsed.parsed_{project.name}__stores"
     snapshot = project.rows(f'SELECT snapshot_id FROM parsed."parsed_{project.name}__stores$snapshots"')[-1][0]
-    sql(f"SELECT count(*) FROM {table} FOR VERSION AS OF {snapshot}", json=True)
+    sql(f"SELECT count(*) FROM {table} FOR VERSION AS OF {snapshot}", json=True, role="writer")
     assert re.fullmatch(r'\{"_col0": \d+\}\n', capsys.readouterr().out)
     with pytest.raises(LakehouseError, match=r"query: .*nocatalog"):
         sql(f"SELECT * FROM nocatalog.{table} {clause}")

@@ -112,10 +112,22 @@ def binds(server: socket.socket, port: int) -> bool:
 
 
 def trino(home: Home, sql: str) -> list[list[Any]]:
+    return trino_as(home.environment(), sql)
+
+
+def trino_as(address: dict[str, Any], sql: str, user: str = "trino") -> list[list[Any]]:
+    """As any client gets there by what `lakehouse env` says."""
+    import requests
+    from trino.auth import BasicAuthentication
     from trino.dbapi import connect
 
-    address = home.environment()
-    cursor = connect(host=address["trino_host"], port=address["trino_port"], user="test", catalog="lake").cursor()
+    name, session = address[f"{user}_user"], requests.Session()
+    session.trust_env, session.verify = False, address["trino_ca"]  # REQUESTS_CA_BUNDLE would win
+    cursor = connect(
+        host=address["trino_host"], port=address["trino_port"], user=name, catalog=address["trino_catalog"],
+        http_scheme=address["trino_http_scheme"], auth=BasicAuthentication(name, address[f"{user}_password"]),
+        http_session=session,
+    ).cursor()  # fmt: skip
     return cursor.execute(sql).fetchall()
 
 

@@ -19,6 +19,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from ingestion.publish import ensure_cuts
 from lakehouse.catalog import open_catalog
+from lakehouse.manifest import dbt_environment
 from lakehouse.settings import Settings
 from lakehouse.trino import query
 from tests.histories import Row, TableHistory
@@ -160,7 +161,6 @@ class Zoo:
 
     def dbt(self, *arguments: str, without: str = "", **environment: str) -> None:
         """Runs dbt on the source's models, those of a layer left out; fails with dbt's last lines."""
-        trino = self.settings.trino
         selection = [
             f"path:models/*/{self.source}",
             f"source:{self.source}",
@@ -168,7 +168,7 @@ class Zoo:
         ]
         command = [str(Path(sys.executable).with_name("dbt")), *arguments, "--no-use-colors", "--select", *selection]
         place = {"DBT_TARGET_PATH": str(self.project / "target"), "DBT_LOG_PATH": str(self.project / "logs")}
-        server = {"LAKEHOUSE_TRINO__HOST": trino.host, "LAKEHOUSE_TRINO__PORT": str(trino.port)}
+        server = dbt_environment(self.settings)
         done = subprocess.run(
             command, cwd=self.project, env=os.environ | place | server | environment, capture_output=True, text=True
         )

@@ -4,12 +4,10 @@ The history is made inside Trino, from sequences, at a steady rate of changes ov
 leaves. A load is `dbt run`; CPU and peak memory are Trino's own figures for all statements of a table's model.
 """
 
-import json
 import re
 import shutil
 import statistics
 import tempfile
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from benchmarks.bench import Bench, Measurement, Results
 from lakehouse.settings import Settings
+from lakehouse.trino import http_session
 from tests.histories import START
 from tests.zoo import Zoo, animals, build_zoo
 
@@ -122,10 +121,12 @@ def _load(zoo: Zoo, history: int, run: int, runs: int) -> Iterator[tuple[str, fl
 
 
 def _statistics(settings: Settings, query_id: str) -> tuple[float, float]:
-    url = f"{settings.trino.http_scheme}://{settings.trino.host}:{settings.trino.port}/v1/query/{query_id}"
-    request = urllib.request.Request(url, headers={"X-Trino-User": settings.trino.user})
-    with urllib.request.urlopen(request) as answer:
-        stats: dict[str, Any] = json.load(answer)["queryStats"]
+    trino = settings.trino
+    login = (trino.user, trino.password.get_secret_value()) if trino.password else None
+    with http_session(trino) as session:
+        url = f"{trino.http_scheme}://{trino.host}:{trino.port}/v1/query/{query_id}"
+        answer = session.get(url, auth=login, headers={"X-Trino-User": trino.user})
+    stats: dict[str, Any] = answer.json()["queryStats"]
     return _number(stats["totalCpuTime"]), _number(stats["peakTotalMemoryReservation"]) / 2**20
 
 

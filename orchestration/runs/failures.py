@@ -130,7 +130,7 @@ def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, mani
     sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
     files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
     found = next((file for file in files if file.is_file()), None)
-    look = f'; look: lakehouse sql "$(cat {found})"' if found else ""
+    look = f'; look: lakehouse sql --role writer "$(cat {found})"' if found else ""
     return f"{told} found {rows} row{'s' * (rows != 1)} that should not be{look}"
 
 

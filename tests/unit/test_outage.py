@@ -4,7 +4,7 @@ import psycopg
 import psycopg2
 import pytest
 from sqlalchemy.exc import OperationalError
-from trino.exceptions import TrinoConnectionError
+from trino.exceptions import HttpError, TrinoConnectionError
 
 from lakehouse.outage import told
 
@@ -19,6 +19,7 @@ REFUSED = "connection refused\nIs the server running?"
         (OperationalError("SELECT 1", {}, psycopg2.OperationalError(REFUSED)), "Postgres: ", "DAGSTER__STORAGE_URL"),
         (OSError("AWS Error NETWORK_CONNECTION during GetObject"), "object store: AWS Error", "S3__ENDPOINT"),
         (TrinoConnectionError("failed to fetch"), "Trino: failed to fetch", "TRINO__HOST"),
+        (HttpError("error 401: b'Unauthorized'"), "Trino: error 401", "TRINO__USER and …__PASSWORD"),
     ],
 )
 def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, remedy: str) -> None:

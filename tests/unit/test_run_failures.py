@@ -63,7 +63,7 @@ def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
             " (COLUMN_NOT_FOUND, query 20261122_1_2_abc)",
             "  test raw_log_is_sound of raw_shop.sales found 1 row that should not be",
             "  test unique of vault.hub_sale.hk_sale found 7 rows that should not be;"
-            f' look: lakehouse sql "$(cat {compiled})"',
+            f' look: lakehouse sql --role writer "$(cat {compiled})"',
         ]
     )
 

@@ -106,3 +106,21 @@ def test_a_password_for_trino_is_not_sent_in_the_clear(monkeypatch: pytest.Monke
     with pytest.raises(LakehouseError, match="a password needs http_scheme = https") as refused:
         load_settings()
     assert SECRET not in str(refused.value)
+
+
+def test_a_trino_of_ones_own_takes_nothing_over_of_the_embedded_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its address would get the embedded one's password, and be checked with its certificate."""
+    home = tmp_path / "home"
+    home.mkdir()
+    written = '[trino]\nhost = "127.0.0.1"\nport = 1\nhttp_scheme = "https"\npassword = "secret"\nca = "/ca.pem"\n'
+    (home / "endpoints.toml").write_text(written)
+    assert load_settings().trino.password is not None
+    file = tmp_path / "lakehouse.toml"
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    file.write_text('[trino]\nhost = "trino.example.com"\n')
+    monkeypatch.setenv("LAKEHOUSE_TRINO__PORT", "8443")
+    trino = load_settings().trino
+    assert (trino.host, trino.port, trino.http_scheme) == ("trino.example.com", 8443, "http")
+    assert trino.password is None and trino.ca is None and trino.login("reader").user == trino.user

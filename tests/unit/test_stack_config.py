@@ -15,6 +15,7 @@ from dagster._serdes import serialize_value
 from jinja2 import UndefinedError
 
 from lakehouse.errors import LakehouseError
+from lakehouse.logins import ROLES
 from lakehouse.private_files import write_private
 from lakehouse.settings import load_settings
 from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
@@ -54,7 +55,8 @@ def test_only_the_source_cluster_writes_logical_wal():
 @pytest.fixture
 def trino() -> dict[str, str]:
     return trino_files(
-        etc=Path("/etc/trino"), port=21004, heap_mb=2048, host="127.0.0.1", bind="127.0.0.1",
+        etc=Path("/etc/trino"), certificate=Path("/tls/trino.pem"), access=Path("/access"),
+        port=21004, heap_mb=2048, host="127.0.0.1", bind="127.0.0.1",
         catalog_jdbc="jdbc:postgresql://h/lake", s3_endpoint="http://s3",
     )  # fmt: skip
 
@@ -72,10 +74,20 @@ def test_trinos_memory_fits_in_its_heap_and_it_listens_on_loopback_alone(trino):
     assert properties(trino["node.properties"])["node.bind-ip"] == "127.0.0.1"
 
 
+def test_trino_has_no_port_without_tls_and_asks_for_a_password(trino):
+    values = properties(trino["config.properties"])
+    assert values["http-server.http.enabled"] == "false" and values["http-server.https.port"] == "21004"
+    assert values["http-server.authentication.type"] == "PASSWORD"
+    for name in ("password-authenticator", "access-control", "group-provider"):
+        assert properties(trino[f"{name}.properties"])[f"{name}.name"] == "file"
+
+
 def test_trinos_files_hold_no_secret(trino):
     values = properties(trino["catalog/lake.properties"])
     assert values["iceberg.jdbc-catalog.connection-password"] == "${ENV:LAKEHOUSE_TRINO_CATALOG_PASSWORD}"
     assert values["s3.aws-secret-key"] == "${ENV:LAKEHOUSE_S3_SECRET_KEY}"
+    internal = properties(trino["config.properties"])["internal-communication.shared-secret"]
+    assert internal == "${ENV:LAKEHOUSE_TRINO_INTERNAL}"
 
 
 @pytest.mark.parametrize("script", ["sources.sql.j2", "catalog.sql.j2"])
@@ -102,7 +114,10 @@ def test_dagsters_storage_may_come_from_the_environment():
 def test_the_endpoints_are_read_back_as_settings(own):
     write_endpoints(own, PORTS, CREDENTIALS)
     read = load_settings()
-    assert read.trino.port == 21004
+    assert read.trino.port == 21004 and read.trino.http_scheme == "https" and read.trino.ca is not None
+    assert {role: read.trino.login(role).user for role in ROLES} == {
+        "writer": "lakehouse", "reader": "reader", "privacy": "privacy"
+    }  # fmt: skip
     assert read.dagster.port == 21005
     assert read.s3.endpoint == "http://127.0.0.1:21003"
     assert set(read.sources) == set(SAMPLE_DATABASES)
@@ -189,7 +204,7 @@ def test_dagsters_database_is_asked_for_where_nothing_names_it(own):
 
 
 def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(own):
-    values = endpoints(PORTS, CREDENTIALS)["sources"]["retail"]
+    values = endpoints(own.home, PORTS, CREDENTIALS)["sources"]["retail"]
     assert values["url"].startswith("postgresql://lakehouse_ingest:")
     assert values["owner_url"].startswith("postgresql://app:")
 
@@ -233,3 +248,15 @@ def test_fixed_ports_come_from_the_environment(monkeypatch):
     monkeypatch.setenv("LAKEHOUSE_STACK_TRINO_PORT", "8080")
     assert StackSettings().fixed_ports() == {"trino": 8080}
     assert "trino" in SERVERS
+
+
+def test_a_home_of_a_release_without_passwords_is_told_to_upgrade(own):
+    from cli.upgrade import _logins_planned
+
+    assert _logins_planned(own) == []
+    ensure_credentials(own.home / "run" / "credentials.json")
+    write_private(own.home / "endpoints.toml", '[trino]\nhost = "127.0.0.1"\nport = 21004\n')
+    (line,) = _logins_planned(own)
+    assert line.startswith("trino: ") and "password over TLS" in line
+    write_endpoints(own, PORTS, CREDENTIALS)
+    assert _logins_planned(own) == []

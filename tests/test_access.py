@@ -1,0 +1,225 @@
+"""Who reads what in Trino. Once any name, without a password, read addresses in raw and dropped the table."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import certifi
+import pytest
+import requests
+from pydantic import SecretStr
+from trino.auth import BasicAuthentication
+from trino.dbapi import connect
+from trino.exceptions import Error, HttpError, TrinoQueryError
+
+from cli.sql import sql
+from cli.user import add, remove
+from lakehouse.access import RULES, Relation, rules
+from lakehouse.errors import LakehouseError
+from lakehouse.logins import Role
+from lakehouse.manifest import dbt_environment
+from lakehouse.private_files import write_private
+from lakehouse.retry import Unreachable
+from lakehouse.settings import Settings, TrinoSettings
+from lakehouse.trino import answering, connect_to, http_session, query
+from tests.test_stack import until
+
+pytestmark = pytest.mark.stack
+
+ADDRESS = "ada@example.com"
+SCHEMAS = ("raw_lab", "lab")
+MADE = f"""
+CREATE TABLE raw_lab.people AS SELECT 1 AS id, '{ADDRESS}' AS email, 'Brno' AS city
+CREATE TABLE lab.people AS SELECT * FROM raw_lab.people
+CREATE TABLE lab.sat_pii AS SELECT id, email FROM raw_lab.people
+CREATE VIEW lab.current SECURITY DEFINER AS SELECT * FROM raw_lab.people
+CREATE TABLE lab.unruled AS SELECT 1 AS id
+"""
+RELATIONS = (
+    Relation("lab", "people", "reader", frozenset({"email"})),
+    Relation("lab", "current", "reader", frozenset({"email"})),
+    Relation("lab", "sat_pii", "privacy"),
+)
+SECRETS = (
+    "SELECT * FROM raw_lab.people",
+    "SELECT email FROM lab.people",
+    "SELECT email FROM lab.current",
+    "SELECT 1 FROM lab.current WHERE email LIKE 'a%'",
+    "SELECT * FROM lab.sat_pii",
+    'SELECT * FROM lab."people$files"',
+    'SELECT * FROM raw_lab."people$partitions"',
+    "SHOW STATS FOR raw_lab.people",
+    "SHOW CREATE VIEW lab.current",
+    "SELECT * FROM lab.unruled",
+    "SELECT * FROM TABLE(lake.system.table_changes('lab', 'people', 1, 2))",
+)
+HARM = (
+    "DROP TABLE raw_lab.people",
+    "DROP TABLE lab.people",
+    "DELETE FROM lab.people",
+    "INSERT INTO lab.people VALUES (2, '', '')",
+    "UPDATE lab.people SET city = 'x'",
+    "CREATE TABLE lab.more AS SELECT 1 AS x",
+    "CREATE VIEW lab.view AS SELECT 1 AS x",
+    "CREATE SCHEMA more",
+    "ALTER TABLE lab.people RENAME TO lab.others",
+    "ALTER TABLE lab.people EXECUTE optimize",
+    "ALTER TABLE raw_lab.people EXECUTE remove_orphan_files(retention_threshold => '7d')",
+    "ALTER TABLE lab.unruled EXECUTE rollback_to_snapshot(1)",
+    "CALL lake.system.rollback_to_snapshot('lab', 'people', 1)",
+    "CALL lake.system.unregister_table('lab', 'people')",
+    "CALL system.runtime.kill_query('20260101_000000_00000_aaaaa', 'why')",
+    "SET SESSION AUTHORIZATION lakehouse",
+)
+REFUSED = "Access Denied|not found or not allowed|not supported for table with row filter|cannot impersonate"
+
+
+def eventually(attempt: Any, seconds: float = 30) -> Any:
+    """Trino reads its logins and rules again every few seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return attempt()
+        except (Error, HttpError, AssertionError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.3)
+
+
+@pytest.fixture(scope="module")
+def lab(settings: Settings) -> Iterator[Settings]:
+    """A raw table, a table, a view and a personal satellite, with rules; and a table that has none."""
+    assert settings.trino.access is not None
+    file = settings.trino.access / RULES
+    before = file.read_text()
+    for schema in SCHEMAS:
+        query(settings, f"CREATE SCHEMA {schema}")
+    for statement in MADE.strip().splitlines():
+        query(settings, statement)
+    write_private(file, json.dumps(rules(RELATIONS)))
+    try:
+        eventually(lambda: query(settings, "SELECT id FROM lab.people", role="reader"))
+        yield settings
+    finally:
+        write_private(file, before)
+        for schema in SCHEMAS:
+            query(settings, f"DROP SCHEMA {schema} CASCADE")
+
+
+def tried(trino: TrinoSettings, statement: str, role: Role = "writer") -> list[list[Any]]:
+    return connect_to(trino, role=role, attempts=1).cursor().execute(statement).fetchall()
+
+
+@pytest.mark.parametrize("name", ["mallory", "lakehouse", "reader"])
+def test_a_name_without_its_password_reads_nothing(lab: Settings, name: str) -> None:
+    reader = lab.trino.login("reader").password
+    for password in (None, "guessed", reader.get_secret_value() if name != "reader" and reader else ""):
+        given = SecretStr(password) if password else None
+        trino = lab.trino.model_copy(update={"user": name, "password": given})
+        with pytest.raises((Error, HttpError), match=r"401|[Aa]uth"):
+            tried(trino, "SELECT email FROM raw_lab.people")
+
+
+def test_nobody_gets_in_without_tls_or_past_its_certificate(lab: Settings) -> None:
+    address = f"127.0.0.1:{lab.trino.port}/v1/statement"
+    with requests.Session() as session:
+        session.trust_env = False
+        with pytest.raises(requests.exceptions.ConnectionError):
+            session.post(f"http://{address}", data="SELECT 1", headers={"X-Trino-User": "mallory"})
+        with pytest.raises(requests.exceptions.SSLError):
+            session.post(f"https://{address}", data="SELECT 1")
+
+
+def test_a_wrong_password_is_one_line_that_says_what_to_check(lab: Settings) -> None:
+    wrong = lab.model_copy(update={"trino": lab.trino.model_copy(update={"password": SecretStr("guessed")})})
+    with (
+        pytest.raises(Unreachable, match="does not let this login in: check LAKEHOUSE_TRINO__USER") as said,
+        answering(wrong),
+    ):
+        query(wrong, "SELECT 1")
+    assert "guessed" not in str(said.value) and "\n" not in str(said.value)
+
+
+def test_neither_a_companys_proxy_nor_its_certificates_are_in_the_way(
+    lab: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certifi.where())
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    assert query(lab, "SELECT 1") == [[1]]
+    environment = dbt_environment(lab)
+    assert environment["REQUESTS_CA_BUNDLE"] == str(lab.trino.ca) and "127.0.0.1" in environment["NO_PROXY"]
+
+
+def test_nobody_passes_for_somebody_else(lab: Settings) -> None:
+    """The header that names the user is the client's own word."""
+    login = lab.trino.login("reader")
+    assert login.password is not None
+    connection = connect(
+        host=lab.trino.host, port=lab.trino.port, user="lakehouse", http_scheme="https",
+        http_session=http_session(lab.trino), auth=BasicAuthentication(login.user, login.password.get_secret_value()),
+    )  # fmt: skip
+    with pytest.raises(TrinoQueryError, match="cannot impersonate"):
+        connection.cursor().execute("SELECT email FROM lake.raw_lab.people").fetchall()
+
+
+@pytest.mark.parametrize("statement", [*SECRETS, *HARM])
+def test_a_reader_is_refused_what_is_not_for_readers(lab: Settings, statement: str) -> None:
+    with pytest.raises(TrinoQueryError, match=REFUSED):
+        query(lab, statement, role="reader")
+
+
+@pytest.mark.parametrize("statement", [SECRETS[0], *SECRETS[5:], *HARM])
+def test_privacy_reads_people_and_changes_nothing(lab: Settings, statement: str) -> None:
+    if statement != "SHOW CREATE VIEW lab.current":
+        with pytest.raises(TrinoQueryError, match=REFUSED):
+            query(lab, statement, role="privacy")
+    assert query(lab, "SELECT email FROM lab.sat_pii", role="privacy") == [[ADDRESS]]
+
+
+def test_a_reader_sees_the_other_columns_and_does_not_learn_that_there_are_more(lab: Settings) -> None:
+    for relation in ("lab.people", "lab.current"):
+        assert query(lab, f"SELECT * FROM {relation}", role="reader") == [[1, "Brno"]]
+        assert query(lab, f"SELECT * FROM {relation}", role="privacy") == [[1, ADDRESS, "Brno"]]
+        assert [row[0] for row in query(lab, f"DESCRIBE {relation}", role="reader")] == ["id", "city"]
+    assert query(lab, "SHOW SCHEMAS LIKE '%lab'", role="reader") == [["lab"]]
+    assert query(lab, "SHOW TABLES FROM lab", role="reader") == [["current"], ["people"]]
+    assert "email" not in str(query(lab, "SHOW STATS FOR lab.people", role="reader"))
+
+
+def test_a_view_runs_as_its_owner_so_its_reader_needs_no_raw(lab: Settings) -> None:
+    assert query(lab, "SELECT city FROM lab.current", role="reader") == [["Brno"]]
+    assert "SECURITY DEFINER" in query(lab, "SHOW CREATE VIEW lab.current")[0][0]
+
+
+def test_a_reader_sees_no_query_of_others(lab: Settings) -> None:
+    query(lab, f"SELECT id FROM lab.people WHERE email = '{ADDRESS}'")
+    queries = 'SELECT DISTINCT "user" FROM system.runtime.queries'
+    assert query(lab, queries, role="reader") == [["reader"]]
+    assert ["lakehouse"] in query(lab, queries)
+
+
+def test_a_query_on_the_command_line_is_asked_by_a_reader(lab: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LakehouseError, match="asked as reader: `--role privacy` sees personal data"):
+        sql("SELECT email FROM lab.people")
+    sql("SELECT city FROM lab.people")
+    sql("SELECT email FROM lab.people", role="privacy")
+    said = capsys.readouterr().out
+    assert "Brno" in said and ADDRESS in said
+
+
+def test_a_login_is_added_and_removed_while_trino_runs(lab: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    add("ada", "reader")
+    login = {"user": "ada", "password": capsys.readouterr().out.strip()}
+    ada = TrinoSettings.model_validate({**lab.trino.model_dump(include={"host", "port", "http_scheme", "ca"}), **login})
+    assert eventually(lambda: tried(ada, "SELECT * FROM lab.people")) == [[1, "Brno"]]
+    remove("ada")
+
+    def is_refused() -> bool:
+        try:
+            return not tried(ada, "SELECT 1")
+        except (Error, HttpError):
+            return True
+
+    until(is_refused)

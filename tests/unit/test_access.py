@@ -1,0 +1,144 @@
+"""Trino's rules follow the declarations, and close what nobody has spoken of."""
+
+import json
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestion.meta_tables import known_schemas
+from lakehouse.access import OWN, RULES, Relation, ensure_rules, relations, rules, write_rules
+from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.errors import LakehouseError
+from lakehouse.manifest import load_manifest
+from lakehouse.settings import PROJECT_DIR, load_settings
+from maintenance.history import HISTORY
+
+PROJECT = PROJECT_DIR / "dbt_project"
+Read = tuple[dict[str, Any], Declarations]
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
+    manifest = load_manifest(load_settings(home=tmp_path_factory.mktemp("home")))
+    return manifest, declarations_from(manifest, PROJECT)
+
+
+@pytest.fixture(scope="module")
+def found(read: Read) -> dict[str, Relation]:
+    return {f"{relation.schema}.{relation.name}": relation for relation in relations(*read, PROJECT)}
+
+
+def model(name: str, *above: str, schema: str = "marts", folder: str = "marts", **meta: Any) -> dict[str, Any]:
+    return {
+        "resource_type": "model", "name": name, "alias": name, "schema": schema, "fqn": ["lakehouse", folder, name],
+        "config": {"meta": meta, "materialized": "view"}, "depends_on": {"nodes": list(above)}, "columns": {},
+        "original_file_path": f"models/{folder}/{name}.sql",
+    }  # fmt: skip
+
+
+def first_rule(group: str, schema: str, table: str, wanted: dict[str, Any]) -> dict[str, Any]:
+    """The rule that Trino would take."""
+
+    def fits(rule: dict[str, Any]) -> bool:
+        given = {"group": group, "catalog": "lake", "schema": schema, "table": table}
+        return all(re.fullmatch(rule[key], value) for key, value in given.items() if key in rule)
+
+    return next(rule for rule in wanted["tables"] if fits(rule))
+
+
+def test_every_relation_that_dbt_makes_has_a_rule(read: Read, found: dict[str, Relation]) -> None:
+    made = {f"{n['schema']}.{n['alias']}" for n in read[0]["nodes"].values() if n["resource_type"] == "model"}
+    assert made | {f"{own.schema}.{own.name}" for own in OWN} == set(found)
+    assert {name.split(".")[0] for name in found} == {"parsed", "vault", "marts", "meta"}
+
+
+def test_raw_and_the_lakes_own_tables_are_the_writers_alone(read: Read, found: dict[str, Relation]) -> None:
+    wanted = rules(found.values())
+    closed = [table.identifier for table in read[1].tables] + [*known_schemas(), tuple(HISTORY), ("meta", "run_bounds")]
+    for schema, name in closed:
+        for group in ("reader", "privacy", ""):
+            opened = (schema, name) == ("meta", "cuts") and group
+            assert first_rule(group, schema, name, wanted)["privileges"] == (["SELECT"] if opened else [])
+        assert "OWNERSHIP" in first_rule("writer", schema, name, wanted)["privileges"]
+
+
+def test_readers_read_everything_but_stage_and_personal_satellites(found: dict[str, Relation]) -> None:
+    closed = {name: relation.least for name, relation in found.items() if relation.least != "reader"}
+    stage = {name for name in closed if name.startswith("vault.stg_")}
+    assert all(closed.pop(name) == "writer" for name in stage) and len(stage) > 5
+    assert closed == {
+        f"vault.sat_{name}{suffix}": "privacy" for name in ("customer_pii", "user_details") for suffix in ("", "_v1")
+    }
+
+
+def test_personal_columns_are_hidden_wherever_they_go(read: Read, found: dict[str, Relation]) -> None:
+    """By what the models say of their columns: personal data is marked there for people."""
+    for node in read[0]["nodes"].values():
+        if node["resource_type"] == "model" and found[f"{node['schema']}.{node['alias']}"].least == "reader":
+            said = {c["name"] for c in node["columns"].values() if "personal data" in c["description"]}
+            assert said <= found[f"{node['schema']}.{node['alias']}"].personal, node["name"]
+    assert found["marts.dim_customer"].personal == {"first_name", "last_name", "email"}
+    for name in ("marts.dim_store", "marts.mart_sales_by_store_day", "marts.fct_transactions", "vault.hub_customer"):
+        assert not found[name].personal
+
+
+def test_what_is_said_of_an_employee_is_personal(found: dict[str, Relation]) -> None:
+    assert found["parsed.current_payroll__employee"].personal == {"name", "salary"}
+
+
+def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
+    nodes = {
+        "contacts": model("contacts", "source.lakehouse.retail.customers", personal=["Mail"]),
+        "report": model("report", "contacts"),
+        "secret": model("secret", access="writer"),
+        "elsewhere": model("elsewhere", schema="analytics"),
+        "opened": model("opened", schema="analytics", access="reader"),
+    }
+    made = {r.name: r for r in relations({**read[0], "nodes": nodes}, read[1], PROJECT)}
+    assert made["contacts"].personal == made["report"].personal == {"mail", "email", "first_name", "last_name"}
+    assert {name: r.least for name, r in made.items()} == {
+        "cuts": "reader", "contacts": "reader", "report": "reader", "secret": "writer", "elsewhere": "writer",
+        "opened": "reader",
+    }  # fmt: skip
+
+
+def test_a_wrong_policy_is_one_line(read: Read) -> None:
+    nodes = {"m": model("m", access="everybody")}
+    with pytest.raises(LakehouseError, match=r"models/marts/m\.sql:\d+: m: meta\.access: .*'reader'"):
+        relations({**read[0], "nodes": nodes}, read[1], PROJECT)
+
+
+def test_names_are_no_patterns() -> None:
+    wanted = rules([Relation("marts", "a.b|c", "reader")])
+    assert first_rule("reader", "marts", "a.b|c", wanted)["privileges"] == ["SELECT"]
+    for other in ("aXb", "a.b", "c", "secret", "a.b|c$files"):
+        assert first_rule("reader", "marts", other, wanted)["privileges"] == []
+
+
+def test_no_rule_for_readers_lacks_the_filter_that_keeps_them_from_table_procedures(found: dict[str, Relation]) -> None:
+    lake = [rule for rule in rules(found.values())["tables"] if rule.get("catalog", "lake") == "lake"]
+    assert [rule for rule in lake if "filter" not in rule] == [
+        {"group": "writer", "privileges": rules([])["tables"][0]["privileges"]}
+    ]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "access"
+
+
+def test_before_declarations_are_read_nobody_but_the_writer_reads_anything(folder: Path, read: Read) -> None:
+    ensure_rules(folder)
+    wanted = json.loads((folder / RULES).read_text())
+    assert first_rule("reader", "marts", "dim_store", wanted)["privileges"] == []
+    assert first_rule("writer", "marts", "dim_store", wanted)["privileges"]
+    assert stat.S_IMODE((folder / RULES).stat().st_mode) == 0o600
+    write_rules(folder, *read, PROJECT)
+    ensure_rules(folder)
+    assert first_rule("reader", "marts", "dim_store", json.loads((folder / RULES).read_text()))["privileges"] == [
+        "SELECT"
+    ]
