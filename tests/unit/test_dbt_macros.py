@@ -244,7 +244,7 @@ def test_only_what_trino_would_misread_is_quoted_in_the_vault() -> None:
 
 
 def test_a_view_knows_the_types_of_all_that_it_reads() -> None:
-    """Trino keeps a view's types: over a table that was widened it has to be made again, though its text is the same."""
+    """Trino keeps a view's types: over a table that was widened it is made again, though its text is the same."""
 
     def types(kind: str) -> dict[str, Any]:
         nodes = {
