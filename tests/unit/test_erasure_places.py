@@ -15,7 +15,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from lakehouse.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import load_settings
-from lakehouse.vault import VaultPolicy, problems_of
+from lakehouse.vault import VaultPolicy
+from lakehouse.vault_problems import problems_of
 from maintenance.lake import Lake, Relation, StoredObject, _group
 from maintenance.outcome import TableName
 

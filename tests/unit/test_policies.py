@@ -235,9 +235,15 @@ def test_other_cron_expressions_are_refused(cron: str) -> None:
 
 
 def test_a_relation_that_is_declared_twice_is_refused(tmp_path: Path) -> None:
-    again = "      - name: orders\n        config: {meta: {raw: {relation: 'public.\"sales\"'}}}\n"
+    again = (
+        "      - name: orders\n        config: {meta: {raw: {relation: 'public.\"sales\"'}, vault: {none: a twin}}}\n"
+    )
     nodes = manifest(tmp_path)["sources"]
     (tmp_path / "models/shop.yml").write_text(SOURCES + again)
-    twin = {"name": "orders", "columns": {}, "config": {"meta": {"raw": {"relation": 'public."sales"'}}}}
+    twin = {
+        "name": "orders",
+        "columns": {},
+        "config": {"meta": {"raw": {"relation": 'public."sales"'}, "vault": {"none": "a twin"}}},
+    }
     with pytest.raises(LakehouseError, match=r"shop.yml:21: meta.raw.relation: .* is declared as another table"):
         declarations_from({"sources": nodes | {"twin": {**nodes["sales"], **twin}}}, tmp_path)

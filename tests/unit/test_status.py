@@ -12,7 +12,8 @@ SOURCE = """\
 sources:
   - name: {name}
     schema: raw_{name}
-    tables: [{{name: things, config: {{meta: {{raw: {{relation: public.things}}}}}}}}]
+    tables: [{{name: things, columns: [{{name: id, data_type: int}}],
+      config: {{meta: {{raw: {{relation: public.things, key: [id]}}}}}}}}]
 """
 
 
