@@ -6,6 +6,10 @@ sees that too. Raw, stages and the lake's own tables are the writer's. What no r
 Personal data goes where a column of its name goes: a relation hides every personal name of the raw tables above it,
 whether it has such a column or not. A model that renames personal data has to declare it. Hubs and links pass nothing
 on, because no key is personal (V8).
+
+Tables keep columns that are declared no more, and their snapshots keep the former names. So a name that was personal
+once stays hidden, until a column of that name lands that is declared and not personal. It is remembered beside the
+rules.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from lakehouse.declarations import Declarations
+from lakehouse.declarations import Declarations, RawTable
 from lakehouse.lines import line_in_model, mistakes_in, refuse
 from lakehouse.logins import WRITER, Role
 from lakehouse.policies import AccessPolicy
@@ -27,7 +31,7 @@ from lakehouse.private_files import write_private
 CATALOG = "lake"
 OPEN = frozenset({"parsed", "vault", "marts"})  # schemas whose relations readers may read, unless one says otherwise
 PREPARED = "stage"  # folder of views with all columns of a source, between parsed and the vault
-RULES = "rules.json"
+RULES, REMEMBERED = "rules.json", "personal.json"
 READERS = "reader|privacy"
 ALL = ("SELECT", "INSERT", "DELETE", "UPDATE", "OWNERSHIP", "GRANT_SELECT")
 ANY_ROW = "true"
@@ -44,42 +48,61 @@ class Relation(NamedTuple):
     personal: frozenset[str] = frozenset()
 
 
+Names = Mapping[str, frozenset[str]]  # raw table (`raw_shop.orders`) → columns that are not for readers
 OWN = (Relation("meta", "cuts", "reader"),)
 """Those of the lake's own tables that say nothing of anybody."""
 
 
 def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path) -> None:
     """Writes the rules where they differ; Trino reads them within seconds. Raises LakehouseError for a wrong policy."""
-    _write(folder, rules(relations(manifest, declarations, project_dir)))
+    file = folder / REMEMBERED
+    before = {table: frozenset(names) for table, names in json.loads(file.read_text()).items()} if file.exists() else {}
+    hidden = not_for_readers(declarations, before)
+    wanted = rules(relations(manifest, declarations, project_dir, hidden))
+    _write(file, {table: sorted(names) for table, names in sorted(hidden.items())})
+    _write(folder / RULES, wanted)
 
 
 def ensure_rules(folder: Path) -> None:
     """Rules by which nobody but the writer reads anything, until the declarations have been read."""
     if not (folder / RULES).exists():
-        _write(folder, rules(()))
+        _write(folder / RULES, rules(()))
 
 
-def relations(manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path) -> tuple[Relation, ...]:
+def not_for_readers(declarations: Declarations, before: Names) -> dict[str, frozenset[str]]:
+    """The columns of each raw table that are personal or were so once, as Trino calls them."""
+    found = dict(before)
+    for table in declarations.tables:
+        personal = _names(table, (*table.personal, *table.raw.personal))  # also those that land no more
+        shown = _names(table, table.landed) - personal
+        found[".".join(table.identifier)] = personal | (before.get(".".join(table.identifier), frozenset()) - shown)
+    return found
+
+
+def relations(
+    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, hidden: Names
+) -> tuple[Relation, ...]:
     """Every relation that dbt makes, and the lake's own that are not the writer's alone."""
-    nodes = {key: node for key, node in manifest["nodes"].items() if node["resource_type"] == "model"}
-    policies = _policies(nodes, project_dir)
+    nodes = manifest["nodes"]
+    models = {key: node for key, node in nodes.items() if node["resource_type"] == "model"}
+    policies = _policies(models, project_dir)
     satellites = _personal_satellites(declarations)
-    carried = _carried(manifest, declarations)
-    found: dict[str, frozenset[str]] = {}
+    found: dict[str, frozenset[str]] = {
+        key: hidden.get(f"{node['schema']}.{node['name']}", frozenset()) for key, node in manifest["sources"].items()
+    }
 
     def personal(key: str) -> frozenset[str]:
-        """The personal columns of a model, by all that is above it."""
-        if key not in nodes:
-            return carried.get(key, frozenset())
+        """The personal columns of whatever dbt knows, by all that is above it."""
         if key not in found:
-            above = () if _has_keys_alone(nodes[key]) else nodes[key]["depends_on"]["nodes"]
-            declared = (name.lower() for name in policies[key].personal)
+            node = nodes.get(key, {})
+            above = () if key in models and _has_keys_alone(node) else node.get("depends_on", {}).get("nodes", ())
+            declared = (name.lower() for name in policies[key].personal) if key in models else ()
             found[key] = frozenset(declared).union(*(personal(parent) for parent in above))
         return found[key]
 
     made = (
         Relation(node["schema"], node["alias"], policies[key].access or _least(node, satellites), personal(key))
-        for key, node in nodes.items()
+        for key, node in models.items()
     )
     return (*OWN, *sorted(made))
 
@@ -148,29 +171,22 @@ def _policies(nodes: Mapping[str, Any], project_dir: Path) -> dict[str, AccessPo
 
 def _personal_satellites(declarations: Declarations) -> frozenset[str]:
     return frozenset(
-        f"sat_{name}"
+        f"{'ref' if table.vault and table.vault.reference_table else 'sat'}_{name}"
         for table in declarations.tables
         for name, satellite in (table.vault.satellites if table.vault else {}).items()
         if satellite.personal
     )
 
 
-def _carried(manifest: Mapping[str, Any], declarations: Declarations) -> dict[str, frozenset[str]]:
-    """The personal columns of each raw table as the lake calls them, by its id in the manifest."""
-    tables = {(table.source, table.name): table for table in declarations.tables}
-    return {
-        key: frozenset(table.raw.alias.get(name, name).lower() for name in table.personal)
-        for key, node in manifest["sources"].items()
-        if (table := tables.get((node["source_name"], node["name"]))) is not None
-    }
+def _names(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
+    return frozenset(table.raw.alias.get(name, name).lower() for name in columns)
 
 
 def _has_keys_alone(node: Mapping[str, Any]) -> bool:
     return node["fqn"][1] == "vault" and node["name"].startswith(("hub_", "link_"))
 
 
-def _write(folder: Path, wanted: Mapping[str, Any]) -> None:
+def _write(file: Path, wanted: Mapping[str, Any]) -> None:
     text = json.dumps(wanted, indent=1) + "\n"
-    file = folder / RULES
     if not file.exists() or file.read_text() != text:
         write_private(file, text)

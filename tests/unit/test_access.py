@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from ingestion.meta_tables import known_schemas
-from lakehouse.access import OWN, RULES, Relation, ensure_rules, relations, rules, write_rules
+from lakehouse.access import OWN, RULES, Relation, ensure_rules, not_for_readers, relations, rules, write_rules
 from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.errors import LakehouseError
 from lakehouse.manifest import load_manifest
 from lakehouse.settings import PROJECT_DIR, load_settings
 from maintenance.history import HISTORY
+from tests.unit.test_scaffold import declared
 
 PROJECT = PROJECT_DIR / "dbt_project"
 Read = tuple[dict[str, Any], Declarations]
@@ -29,7 +30,10 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> Read:
 
 @pytest.fixture(scope="module")
 def found(read: Read) -> dict[str, Relation]:
-    return {f"{relation.schema}.{relation.name}": relation for relation in relations(*read, PROJECT)}
+    return {
+        f"{relation.schema}.{relation.name}": relation
+        for relation in relations(*read, PROJECT, not_for_readers(read[1], {}))
+    }
 
 
 def model(name: str, *above: str, schema: str = "marts", folder: str = "marts", **meta: Any) -> dict[str, Any]:
@@ -98,7 +102,8 @@ def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
         "elsewhere": model("elsewhere", schema="analytics"),
         "opened": model("opened", schema="analytics", access="reader"),
     }
-    made = {r.name: r for r in relations({**read[0], "nodes": nodes}, read[1], PROJECT)}
+    hidden = not_for_readers(read[1], {})
+    made = {r.name: r for r in relations({**read[0], "nodes": nodes}, read[1], PROJECT, hidden)}
     assert made["contacts"].personal == made["report"].personal == {"mail", "email", "first_name", "last_name"}
     assert {name: r.least for name, r in made.items()} == {
         "cuts": "reader", "contacts": "reader", "report": "reader", "secret": "writer", "elsewhere": "writer",
@@ -106,10 +111,80 @@ def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
     }  # fmt: skip
 
 
+def test_personal_data_is_hidden_below_a_snapshot_of_dbt(read: Read) -> None:
+    nodes = {
+        "kept": {"resource_type": "snapshot", "depends_on": {"nodes": ["source.lakehouse.retail.customers"]}},
+        "report": model("report", "kept"),
+    }
+    hidden = not_for_readers(read[1], {})
+    (*_, report) = relations({**read[0], "nodes": nodes}, read[1], PROJECT, hidden)
+    assert report.personal == {"email", "first_name", "last_name"}
+
+
+SHOP = """
+sources:
+  - name: shop
+    schema: raw_shop
+    tables:
+      - name: people
+        config:
+          meta:
+            raw: {relation: public.people, key: [id]@raw@}
+            vault: {@vault@}
+        columns: [{name: id, data_type: bigint}@columns@]
+"""
+
+
+def shop(place: Path, columns: str, vault: str, raw: str = "") -> Read:
+    """A project whose table has these columns, with its parsed table and its satellites."""
+    text = SHOP.replace("@columns@", "".join(f", {{name: {name}, data_type: text}}" for name in columns.split()))
+    declared_as = declared(place, text.replace("@vault@", vault).replace("@raw@", raw))
+    below = ("parsed_shop__people", "parsed"), ("sat_pii", "vault"), ("ref_codes", "vault"), ("ref_codes_v1", "vault")
+    nodes = {name: model(name, "source.x.shop.people", schema=schema, folder=schema) for name, schema in below}
+    return {"nodes": nodes, "sources": {"source.x.shop.people": {"schema": "raw_shop", "name": "people"}}}, declared_as
+
+
+def hidden_from_readers(folder: Path, project: Read, place: Path) -> set[str]:
+    write_rules(folder, *project, place)
+    rule = first_rule("reader", "parsed", "parsed_shop__people", json.loads((folder / RULES).read_text()))
+    assert rule["privileges"] == ["SELECT"]
+    return {column["name"] for column in rule.get("columns", ())}
+
+
+@pytest.mark.parametrize(
+    ("columns", "vault", "raw"),
+    [
+        ("city", 'none: "no"', ""),  # as after the source has dropped it
+        ("city email", 'none: "no"', ", exclude: [email]"),
+        ("city email", 'none: "no"', ", exclude: [email], personal: [email]"),
+        ("city email", "hub: person, satellites: {person: [city], pii: {columns: [email], personal: true}}",
+         ", alias: {email: mail}"),
+    ],
+)  # fmt: skip
+def test_a_personal_column_that_is_declared_otherwise_stays_hidden_in_what_was_loaded(
+    folder: Path, tmp_path: Path, columns: str, vault: str, raw: str
+) -> None:
+    """Its values stay in the parsed table, and under the former name in its snapshots."""
+    before = shop(tmp_path, "city Email email", 'none: "no"', ", personal: [email], alias: {Email: other}")
+    assert hidden_from_readers(folder, before, tmp_path) == {"email"}
+    after = shop(tmp_path, columns, vault, raw)
+    assert "email" in hidden_from_readers(folder, after, tmp_path)
+    assert "email" in hidden_from_readers(folder, after, tmp_path)  # and at the next look
+    opened = shop(tmp_path, "city email", 'none: "no"')
+    assert "email" not in hidden_from_readers(folder, opened, tmp_path)
+
+
+def test_a_fingerprint_of_personal_codes_is_not_for_readers(tmp_path: Path) -> None:
+    vault = "reference_table: codes, satellites: {codes: {columns: [email], personal: true}}"
+    project = shop(tmp_path, "email", vault)
+    least = {relation.name: relation.least for relation in relations(*project, tmp_path, {})}
+    assert least["ref_codes"] == least["ref_codes_v1"] == "privacy"
+
+
 def test_a_wrong_policy_is_one_line(read: Read) -> None:
     nodes = {"m": model("m", access="everybody")}
     with pytest.raises(LakehouseError, match=r"models/marts/m\.sql:\d+: m: meta\.access: .*'reader'"):
-        relations({**read[0], "nodes": nodes}, read[1], PROJECT)
+        relations({**read[0], "nodes": nodes}, read[1], PROJECT, {})
 
 
 def test_names_are_no_patterns() -> None:
