@@ -8,11 +8,12 @@ of filling these settings), the defaults below. Nested settings use two undersco
 import os
 import re
 import tomllib
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -175,6 +176,13 @@ class Settings(BaseSettings):
     dagster: DagsterSettings = DagsterSettings()
     project_dir: Path = Field(PROJECT_DIR, description="the checkout that holds dbt_project/")
 
+    @field_validator("home", "cache")
+    @classmethod
+    def _is_one_path(cls, value: Path) -> Path:
+        if "," in str(value):
+            raise ValueError(f"{value} has a comma, where Spark and Trino begin another path: choose another folder")
+        return value
+
     @property
     def artifacts(self) -> Path:
         """Jars, servers and Java runtimes, shared by all homes."""
@@ -230,8 +238,9 @@ class Settings(BaseSettings):
         files = SecretFiles(settings_cls, _absolute(folder) if folder else None)
         home = _home(init_settings, env_settings, toml)
         written = _endpoints(settings_cls, home / ENDPOINTS_FILE)
-        if any("host" in (source().get("trino") or {}) for source in (init_settings, env_settings, toml)):
-            written.pop("trino", None)  # another Trino than the embedded one: its logins are no business of that
+        own = [source().get("trino") or {} for source in (init_settings, env_settings, files, toml)]
+        if _is_another(written.get("trino", {}), own):
+            written.pop("trino", None)  # the logins of the embedded Trino are no business of that one
         endpoints = InitSettingsSource(settings_cls, written)
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
         return paths, init_settings, env_settings, files, toml, endpoints
@@ -244,6 +253,14 @@ def config_file() -> Path:
     if given and not path.exists():
         raise LakehouseError(f"settings: LAKEHOUSE_CONFIG names {path}, which is no file: correct or unset it")
     return path
+
+
+def _is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the settings lead to another Trino than the embedded one; the first that has a value wins."""
+    told = {name: next((str(part[name]) for part in given if name in part), None) for name in ("host", "port")}
+    if told["host"] == "localhost":
+        told["host"] = "127.0.0.1"
+    return any(value not in (None, str(embedded.get(name))) for name, value in told.items())
 
 
 def _endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:

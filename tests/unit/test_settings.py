@@ -124,3 +124,43 @@ def test_a_trino_of_ones_own_takes_nothing_over_of_the_embedded_one(
     trino = load_settings().trino
     assert (trino.host, trino.port, trino.http_scheme) == ("trino.example.com", 8443, "http")
     assert trino.password is None and trino.ca is None and trino.login("reader").user == trino.user
+
+
+@pytest.mark.parametrize(
+    ("given", "is_embedded"),
+    [
+        ({"HOST": "127.0.0.1"}, True), ({"HOST": "localhost", "PORT": "1"}, True), ({"PORT": "1"}, True),
+        ({"PORT": "8080"}, False), ({"HOST": "127.0.0.1", "PORT": "8080"}, False),
+    ],
+)  # fmt: skip
+def test_the_address_of_the_embedded_trino_may_be_set_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], is_embedded: bool
+) -> None:
+    """As in a home of the release before, where the address was all there was to know."""
+    (tmp_path / "home").mkdir()
+    written = '[trino]\nhost = "127.0.0.1"\nport = 1\nhttp_scheme = "https"\npassword = "secret"\nca = "/ca.pem"\n'
+    (tmp_path / "home" / "endpoints.toml").write_text(written)
+    for name, value in given.items():
+        monkeypatch.setenv(f"LAKEHOUSE_TRINO__{name}", value)
+    assert (load_settings().trino.password is not None) == is_embedded
+
+
+def test_an_address_in_a_secret_file_takes_no_embedded_password_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "endpoints.toml").write_text('[trino]\nhttp_scheme = "https"\npassword = "secret"\n')
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "LAKEHOUSE_TRINO__HOST").write_text("trino.example.com\n")
+    monkeypatch.setenv("LAKEHOUSE_SECRETS_DIR", str(tmp_path / "secrets"))
+    assert load_settings().trino.host == "trino.example.com"
+    assert load_settings().trino.password is None
+
+
+@pytest.mark.parametrize("name", ["HOME", "CACHE"])
+def test_a_path_with_a_comma_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Spark took it for two folders, and put what it spills into the open one before the comma."""
+    monkeypatch.setenv(f"LAKEHOUSE_{name}", str(tmp_path / "a,b"))
+    with pytest.raises(LakehouseError, match=f"LAKEHOUSE_{name}: .*a,b has a comma") as refused:
+        load_settings()
+    assert "\n" not in str(refused.value)
