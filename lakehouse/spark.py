@@ -99,6 +99,7 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     url = parse_url(settings.catalog_dsn())
+    derby = settings.home / "data" / "derby"
     fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)
     properties = {
         "spark.master": settings.spark.master,
@@ -124,7 +125,7 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
-        "spark.driver.extraJavaOptions": f"{STEADY_HEAP} -Dderby.system.home={settings.home / 'data' / 'derby'}",
+        "spark.driver.extraJavaOptions": f"{STEADY_HEAP} {_option('derby.system.home', derby)}",
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         f"{catalog}.uri": url.jdbc(),
@@ -149,6 +150,12 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
     if settings.spark.secret is not None:
         properties[AUTH_SECRET] = settings.spark.secret.get_secret_value()
     return _known_to_its_peers(properties | settings.spark.conf)
+
+
+def _option(name: str, value: Path) -> str:
+    """A Java option as Spark takes a line of them apart: a space in it ends it, unless it stands in quotes."""
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"-D{name}={text}"'
 
 
 def _known_to_its_peers(properties: dict[str, str]) -> dict[str, str]:

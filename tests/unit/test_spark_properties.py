@@ -1,6 +1,7 @@
 """What a Spark session is told, and what it is refused with."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,10 @@ def test_without_the_fixed_releases_spark_does_not_start_on_its_own_ones() -> No
     (settings.artifacts / OVERRIDES[0]).rmdir()
     with pytest.raises(LakehouseError, match="missing; run `lakehouse up`"):
         spark_properties(settings, "test", LOCAL)
+
+
+def test_a_home_with_spaces_is_one_java_option(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark takes the line apart at spaces, and Java took the rest of the path for the class to run."""
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / 'my "own" lake'))
+    options = shlex.split(spark_properties(with_spark(), "test", LOCAL)["spark.driver.extraJavaOptions"])
+    assert options[-1] == f'-Dderby.system.home={tmp_path}/my "own" lake/data/derby'
