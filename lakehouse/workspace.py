@@ -35,7 +35,7 @@ def private_workspace(parent: Path) -> Path:
 
 def _is_held(folder: Path) -> bool:
     try:
-        with (folder / LOCK).open() as lock:
+        with (folder / LOCK).open("r+") as lock:  # NFS locks alone what may be written
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

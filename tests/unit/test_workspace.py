@@ -1,10 +1,15 @@
 """What a killed process leaves behind."""
 
+import errno
+import fcntl
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from lakehouse.workspace import private_workspace
 
@@ -56,3 +61,19 @@ def test_a_pid_that_is_taken_again_keeps_no_keys(tmp_path: Path) -> None:
     (folder / "lock").touch()
     private_workspace(tmp_path)
     assert not folder.exists()
+
+
+def test_a_home_on_nfs_is_locked_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There Linux takes an exclusive lock of a file that may be written, and of no other."""
+    lock = fcntl.flock
+
+    def on_nfs(file: Any, how: int) -> None:
+        if how & fcntl.LOCK_EX and fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", on_nfs)
+    process, folder = holder(tmp_path)
+    private_workspace(tmp_path)
+    assert folder.exists()
+    process.communicate(timeout=60)
