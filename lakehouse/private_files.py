@@ -1,18 +1,23 @@
 """Files and folders that only their owner may read: what is in them is people's data, or opens the way to it."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 
 def write_private(path: Path, text: str) -> None:
-    """Replaces a file atomically; only its owner may read it."""
+    """Replaces a file atomically; only its owner may read it. Several may write it at once: the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    temporary.replace(path)
+    number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(number, "w") as file:
+            file.write(text)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink()
+        raise
 
 
 def private_dir(path: Path) -> None:

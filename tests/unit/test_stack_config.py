@@ -4,6 +4,7 @@ import json
 import re
 import stat
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from pathlib import Path
 from urllib.parse import quote
@@ -231,6 +232,14 @@ def test_a_private_file_is_private_from_its_first_byte_even_when_it_replaces_an_
     write_private(target, "new")
     assert target.read_text() == "new"
     assert mode(target) == 0o600
+
+
+def test_a_private_file_may_be_written_by_several_at_once(tmp_path):
+    """Threads, and containers that share a volume, have one pid."""
+    target = tmp_path / "rules.json"
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: write_private(target, text * 10_000), "abcdefgh" * 20))
+    assert len(target.read_text()) == 10_000 and list(tmp_path.iterdir()) == [target]
 
 
 def test_toml_text_survives_a_round_trip():
