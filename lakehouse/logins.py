@@ -3,11 +3,13 @@
 Trino keeps PBKDF2 (SHA-1) or bcrypt; the former needs no package. The roles mean what `lakehouse.access` says.
 """
 
+import fcntl
 import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
@@ -39,14 +41,11 @@ def read_logins(folder: Path) -> dict[str, Login]:
 
 def ensure_own_logins(folder: Path, passwords: Mapping[str, str]) -> None:
     """The installation's own logins with these passwords, beside those that were added; writes what differs."""
-    logins = read_logins(folder)
-    wanted = dict(logins)
-    for name, password in passwords.items():
-        there = logins.get(name)
-        if there is None or there.role != OWN[name] or not matches(there.hashed, password):
-            wanted[name] = Login(OWN[name], hash_password(password))
-    if wanted != logins:
-        _write(folder, wanted)
+    with _changing(folder) as logins:
+        for name, password in passwords.items():
+            there = logins.get(name)
+            if there is None or there.role != OWN[name] or not matches(there.hashed, password):
+                logins[name] = Login(OWN[name], hash_password(password))
 
 
 def add_login(folder: Path, name: str, role: Role) -> str:
@@ -55,17 +54,17 @@ def add_login(folder: Path, name: str, role: Role) -> str:
         raise LakehouseError(f"{name!r} is no name for a login: it must match {NAME.pattern}")
     _refuse_own(name)
     password = secrets.token_urlsafe(18)
-    _write(folder, {**read_logins(folder), name: Login(role, hash_password(password))})
+    with _changing(folder) as logins:
+        logins[name] = Login(role, hash_password(password))
     return password
 
 
 def remove_login(folder: Path, name: str) -> None:
     """Takes a login away; raises LakehouseError where there is none of that name."""
     _refuse_own(name)
-    logins = read_logins(folder)
-    if logins.pop(name, None) is None:
-        raise LakehouseError(f"there is no login {name!r}: `lakehouse user list` shows them")
-    _write(folder, logins)
+    with _changing(folder) as logins:
+        if logins.pop(name, None) is None:
+            raise LakehouseError(f"there is no login {name!r}: `lakehouse user list` shows them")
 
 
 def hash_password(password: str) -> str:
@@ -94,6 +93,19 @@ def _refuse_own(name: str) -> None:
 def _lines(file: Path) -> dict[str, str]:
     lines = file.read_text().splitlines() if file.exists() else []
     return {name: rest for name, colon, rest in (line.partition(":") for line in lines) if colon}
+
+
+@contextmanager
+def _changing(folder: Path) -> Iterator[dict[str, Login]]:
+    """The logins, to be changed by one process at a time: what another one adds meanwhile would be lost."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = read_logins(folder)
+        logins = dict(before)
+        yield logins
+        if logins != before:
+            _write(folder, logins)
 
 
 def _write(folder: Path, logins: Mapping[str, Login]) -> None:

@@ -2,6 +2,7 @@
 
 import ssl
 import stat
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -49,6 +50,15 @@ def test_own_logins_are_written_once_and_added_ones_stay(tmp_path: Path) -> None
         assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o600
     remove_login(tmp_path, "ada@example.com")
     assert set(read_logins(tmp_path)) == set(OWN)
+
+
+def test_logins_that_are_added_at_once_are_all_there(tmp_path: Path) -> None:
+    ensure_own_logins(tmp_path, OWN)
+    names = [f"user{number}" for number in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        passwords = list(pool.map(lambda name: add_login(tmp_path, name, "reader"), names))
+    logins = read_logins(tmp_path)
+    assert all(matches(logins[name].hashed, password) for name, password in zip(names, passwords, strict=True))
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "a,b", "a\nwriter:a", "-x", "lakehouse", "reader", "writer:mallory"])
