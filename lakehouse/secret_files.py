@@ -11,7 +11,10 @@ from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from lakehouse.errors import LakehouseError
 
-PASSWORD = re.compile(r"://[^/?@]*:[^/?]*@|[?&]password=")  # in a URL; one without it finds its password elsewhere
+PASSWORD = re.compile(
+    r"://[^/?@]*:[^/?]*@|[?&](ssl)?password="
+)  # in a URL; one without it finds its password elsewhere
+NAMED = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # properties that Spark takes for secrets
 
 
 class SecretFiles(EnvSettingsSource):
@@ -55,5 +58,8 @@ def _is_secret(kind: Any, value: Any) -> bool:
             _is_secret(fields[name].annotation, part) for name, part in value.items() if name in fields
         )
     if get_origin(kind) is dict:
-        return isinstance(value, dict) and any(_is_secret(get_args(kind)[1], part) for part in value.values())
+        return isinstance(value, dict) and any(
+            _is_secret(get_args(kind)[1], part) or (isinstance(part, str) and bool(NAMED.search(name)))
+            for name, part in value.items()
+        )
     return any(_is_secret(part, value) for part in get_args(kind))
