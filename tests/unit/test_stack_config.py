@@ -234,6 +234,18 @@ def test_a_private_file_is_private_from_its_first_byte_even_when_it_replaces_an_
     assert mode(target) == 0o600
 
 
+def test_a_home_may_have_any_letters_in_its_path():
+    """S3Proxy and Trino read their files byte by byte, and looked for `/home/rÃ©my`."""
+    home = Path("/home/rémy \\ 🦆")
+    files = trino_files(
+        etc=home / "etc", certificate=home / "pem", access=home / "access", port=1, heap_mb=2048, host="127.0.0.1",
+        catalog_jdbc="jdbc:postgresql://h/lake", s3_endpoint="http://s3", plugin_dir=home / "plugin",
+    )  # fmt: skip
+    files["s3"] = render("s3proxy.properties.j2", host="h", port=1, access_key="a", secret_key="s", basedir=home)
+    written = "".join(files.values())
+    assert written.isascii() and written.count(r"/home/r\u00e9my \\ \ud83e\udd86") == 9
+
+
 def test_a_private_file_may_be_written_by_several_at_once(tmp_path):
     """Threads, and containers that share a volume, have one pid."""
     target = tmp_path / "rules.json"
