@@ -46,6 +46,7 @@ def test_two_references_share_a_column(tmp_path: Path) -> None:
         (["requester_id"], "V5"),
         ([], "V5"),
         (["nope", "id"], "V6"),
+        (["tenant_id", "tenant_id"], "V3"),
     ],
 )
 def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, columns: list[str], code: str) -> None:
@@ -54,6 +55,17 @@ def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, col
     vault["ignored"] = [column for column in TICKET if column not in [*columns, "id"]]
     with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: {code}: "):
         declared(tmp_path, of(("desk", [AGENTS, table("tickets", TICKET, vault)])))
+
+
+def test_no_link_leads_to_one_reference_twice(tmp_path: Path) -> None:
+    """Its table would have the column twice."""
+    twice = {**VAULT, "links": {"ticket_agents": ["requester", "requester"]}}
+    for text in (
+        CASTING.replace("to: [film, actor]", "to: [film, film]"),
+        of(("desk", [AGENTS, table("tickets", TICKET, twice)])),
+    ):
+        with pytest.raises(LakehouseError, match=r"shop\.yml:\d+: V3: \w+ is named twice here"):
+            declared(tmp_path, text)
 
 
 def test_a_reference_that_is_partly_null_is_the_zero_key() -> None:
