@@ -30,6 +30,9 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
             yield at, f"V5: link {name!r} leads to {', '.join(unknown)}, which meta.vault.references does not have"
         if vault.hub is None or not link.to:
             yield at, f"V2: link {name!r} has one hub; it needs the table's own and at least one reference in `to`"
+    for path, names in _lists(vault):
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            yield path, f"V3: {', '.join(twice)} is named twice here: name it once"
     yield from _column_problems(table, vault)
     yield from _name_problems(table, vault)
 
@@ -155,6 +158,17 @@ def _name_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
                 one.path,
                 f"V7: {where} would have {one.name!r} twice, as {other.what} and as {one.what}: {one.remedy}",
             )
+
+
+def _lists(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """What becomes columns of one table, or parts of one key."""
+    for name, reference in vault.references.items():
+        yield ("vault", "references", name), reference.columns
+    for name, link in vault.links.items():
+        yield ("vault", "links", name), link.to
+    for form in ("event", "link"):
+        if (made := getattr(vault, form)) is not None:
+            yield ("vault", form), made.to
 
 
 def _places(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

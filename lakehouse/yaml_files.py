@@ -39,7 +39,7 @@ def _files(project_dir: Path) -> Iterator[Path]:
 def mistakes(content: bytes) -> Iterator[Mistake]:
     """Line and text of each mistake in a file, in their order."""
     try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
+        root = _composed(content)
     except yaml.YAMLError as error:
         yield _broken(content, error)
         return
@@ -48,7 +48,15 @@ def mistakes(content: bytes) -> Iterator[Mistake]:
         for table in _entries(source, "tables", found):
             for column in _entries(table, "columns", found):
                 found += _unknown(column)
-    yield from sorted(found)
+    yield from sorted(set(found))
+
+
+def _composed(content: bytes) -> yaml.Node | None:
+    """By libyaml where it is there; what it refuses is read by Python, whose words the remedies go by."""
+    try:
+        return yaml.compose(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return yaml.compose(content, Loader=yaml.SafeLoader)
 
 
 def _broken(content: bytes, error: yaml.YAMLError) -> Mistake:
@@ -122,7 +130,12 @@ def _unknown(column: yaml.MappingNode) -> Iterator[Mistake]:
 
 
 def _pairs(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:
-    return node.value if isinstance(node, yaml.MappingNode) else []
+    """The mapping's own keys, then those of the mappings that are merged in."""
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    merged = (value for key, value in node.value if key.value == "<<")
+    parts = (part for value in merged for part in (value.value if isinstance(value, yaml.SequenceNode) else [value]))
+    return [*node.value, *(pair for part in parts if part is not node for pair in _pairs(part))]
 
 
 def _is_empty(node: yaml.Node) -> bool:

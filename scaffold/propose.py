@@ -120,11 +120,12 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
     ]
     fit = {t.oid: hubs[t.oid] for t in tables if t.oid in hubs and not t.unfit}
     junctions = _junctions(tables, fit, keys)
+    linked = {hubs[oid] for oid in junctions}
     if all(table.unfit for table in tables):
         lines[-1] += " []  # without the [] once one of them is uncommented"
     for table in tables:
         name = names[table.oid]
-        proposed = _table(table, name, hubs if table.unfit else fit, keys, junctions)
+        proposed = _table(table, name, hubs if table.unfit else fit, keys, junctions, linked)
         lines += _commented(table, proposed) if table.unfit else proposed
     return "\n".join(lines) + "\n"
 
@@ -147,7 +148,12 @@ def _names(tables: Sequence[Found]) -> dict[int, str]:
 
 
 def _table(
-    table: Found, name: str, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int]
+    table: Found,
+    name: str,
+    hubs: dict[int, str],
+    keys: dict[int, tuple[str, ...]],
+    junctions: set[int],
+    linked: set[str],
 ) -> Iterator[str]:
     relation = f"{_part(table.schema)}.{_part(table.name)}"
     yield f"      - name: {scalar(name)}"
@@ -158,7 +164,7 @@ def _table(
     alias = _aliases([column for column, _, _ in table.columns])
     yield f"            raw: {{relation: {scalar(relation)}{key}{f', alias: {flow(alias)}' if alias else ''}}}"
     if table.key:
-        yield from _vault(table, hubs, keys, junctions)
+        yield from _vault(table, hubs, keys, junctions, linked)
     else:
         yield "            vault: {none: it has no key}"
     yield "        data_tests:"
@@ -187,7 +193,10 @@ def _free(name: str, taken: set[str]) -> str:
     return found
 
 
-def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int]) -> Iterator[str]:
+def _vault(
+    table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int], linked: set[str]
+) -> Iterator[str]:
+    """`linked`: names of links so far, which no other one may have."""
     name, references = hubs[table.oid], _references(table, hubs, keys)
     referring = {column for columns, _ in references.values() for column in columns}
     rest = [c for c, _, _ in table.columns if c not in referring and c not in table.key]
@@ -195,8 +204,8 @@ def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]],
     details = [c for c in rest if c not in personal]
     is_junction = table.oid in junctions
     yield "            vault:"
-    link = flow({"name": name, "to": list(references)})
-    yield f"              link: {link}" if is_junction else f"              hub: {_hub(table, name)}"
+    junction = flow({"name": name, "to": list(references)})
+    yield f"              link: {junction}" if is_junction else f"              hub: {_hub(table, name)}"
     if references:
         yield "              references:"
     for role, (columns, target) in references.items():
@@ -204,9 +213,11 @@ def _vault(table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]],
         yield f"                {scalar(role)}: {flow(reference)}"
     if references and not is_junction:
         yield "              links:"
-        taken = {name, *references}
+        taken = linked | {name, *references}
         for role in references:
-            yield f"                {_free(f'{name}_{role}', taken)}: {flow({'to': [role]})}"
+            link = _free(f"{name}_{role}", taken)
+            linked.add(link)
+            yield f"                {link}: {flow({'to': [role]})}"
     if rest:
         yield "              satellites:"
     if details:
@@ -282,9 +293,7 @@ def _foreign(rows: list[Any], keys: dict[int, tuple[str, ...]]) -> Iterator[tupl
 
 def _hub_name(table: str, source: str, taken: set[str]) -> str:
     name = singular(lake_name(table))
-    name = f"{source}_{name}" if name in taken else name
-    taken.add(name)
-    return name
+    return _free(f"{source}_{name}" if name in taken else name, taken)
 
 
 def singular(name: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 
 from ingestion import source, state
 from ingestion.points import Blocked
+from ingestion.points.together import heap_bytes
 from lakehouse.errors import LakehouseError
 from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
@@ -118,6 +119,23 @@ def test_who_waits_for_a_lock_is_named_with_whom_it_waits_for(settings: Settings
     altering.join()
     world.ingest(spark)
     assert_equal(world, "lines")
+
+
+def test_the_sizes_of_tables_are_known_while_others_have_them_locked(settings: Settings) -> None:
+    """A partition tree waits for who has any of it locked; the sizes of the others are not kept from us by that."""
+    parted = """CREATE TABLE orders (id int PRIMARY KEY, v text) PARTITION BY RANGE (id);
+        CREATE TABLE orders_1 PARTITION OF orders FOR VALUES FROM (0) TO (10) PARTITION BY RANGE (id);
+        CREATE TABLE orders_1_1 PARTITION OF orders_1 FOR VALUES FROM (0) TO (5);
+        CREATE TABLE orders_2 PARTITION OF orders FOR VALUES FROM (10) TO (20);
+        CREATE TABLE lines (id int PRIMARY KEY, v text)"""
+    world = make_world(settings, parted, TABLES)
+    world.sql(*(f"INSERT INTO {table} VALUES (1, 'a')" for table in ("orders", "lines")))
+    with psycopg.connect(world.owner_url, autocommit=True) as connection:
+        connection.execute("SET lock_timeout = '1s'")
+        found = heap_bytes(connection, world.source.tables)
+        assert {name: sorted(sizes) for name, sizes in found.items()} == {"orders": [0, 8192], "lines": [8192]}
+        with open_transaction(world.owner_url, "LOCK TABLE orders, lines"):
+            assert heap_bytes(connection, world.source.tables) == {"orders": [0, 0], "lines": [0]}
 
 
 def test_who_alters_a_type_while_the_stream_is_read_is_named(

@@ -13,11 +13,11 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "highest position forgotten": (
         "load_windows", "[highest, before[2]] | max if before and highest else highest", "highest"),
     "no late replay": ("batch_of", "windows[source_model].late", "false"),
-    "no null guard in the comparison": ("changes_of", "is distinct from hashdiff_before", "<> hashdiff_before"),
+    "no null guard in the comparison": ("changes_of", "is distinct from _lh_hashdiff_before", "<> _lh_hashdiff_before"),
     "hashdiff anti-join over all history": (
-        "changes_of", "where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before",
-        "where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before and not exists (select 1 from"
-        " {{ stored_rows(stage) }} as old where old.{{ keys[-1] }} = compared.{{ keys[-1] }}"
+        "changes_of", "where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before",
+        "where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before and not exists"
+        " (select 1 from {{ stored_rows(stage) }} as old where old.{{ keys[-1] }} = compared.{{ keys[-1] }}"
         " and old.{{ src_hashdiff }} = compared.{{ src_hashdiff }})",
     ),
     "compare with the current row only": (
@@ -26,12 +26,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         " from {{ stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
     ),
     "one version of a key per load": (
-        "changes_of", "where not is_stored and",
-        "where {{ src_seq }} in (select max({{ src_seq }}) from batch group by {{ key }}) and not is_stored and",
+        "changes_of", "where not _lh_is_stored and",
+        "where {{ src_seq }} in (select max({{ src_seq }}) from batch group by {{ key }}) and not _lh_is_stored and",
     ),
     "order of loading instead of the source's": (
-        "changes_of", "order by {{ src_seq }}, is_stored", "order by is_stored"),
-    "a redelivered event before the stored one": ("changes_of", "is_stored desc", "is_stored"),
+        "changes_of", "order by {{ src_seq }}, _lh_is_stored", "order by _lh_is_stored"),
+    "a redelivered event before the stored one": ("changes_of", "_lh_is_stored desc", "_lh_is_stored"),
     "ghost record in every load": ("changes_of", "ghost_is_due(windows)", 'hashed and has_ghosts("sat")'),
     "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
     "unknown keys in hubs": ("is_known", "({{ zero_key() }}, {{ error_key() }})", "('')"),
@@ -39,7 +39,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "hash without escaping": ("escaped_text", 'column.type == "varchar" else', "false else"),
     "hash with NULL as the empty text": ("key_part", "'\\N'", "''"),
     "hashdiff of a delete as of a row of nulls": ("hash_diff", "when {{ deleted }} then", "when false then"),
-    "a key twice in one batch": ("first_sight", "where nth = 1", ""),
+    "a key twice in one batch": ("first_sight", "where _lh_nth = 1", ""),
     "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),
     "links from deletes": ("first_sight", 'is_known(input.src_pk) if of_deletes else "not is_deleted"', '"true"'),
     "effectivity again in a replay": (
@@ -52,7 +52,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "effectivity by link instead of driving key": (
         "eff_sat", "lag(link_now) over (partition by driving", "lag(link_now) over (partition by link_now"),
     "a mention twice": ("rec_track_sat", "where stored.{{ src_pk }} is null", ""),
-    "timeline not collapsed": ("timeline", "is distinct from state_before", "is not null or state_before is null"),
+    "timeline not collapsed": (
+        "timeline", "is distinct from _lh_state_before", "is not null or _lh_state_before is null"),
     "effectivity by a clock of each link": (
         "timeline", 'spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys', "keys"),
     "timeline that runs backwards": (

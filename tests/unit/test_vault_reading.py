@@ -147,3 +147,25 @@ def test_a_timeline_after_any_commit_is_the_source_after_it() -> None:
             rows = vault.rows(f"select id, line, a, b from ref_row_v1 as v where not is_deleted and {held}")
             wanted = [(*key, e["a"], e["b"]) for key, e in newest.items() if not e["gone"]]
             assert sorted(rows, key=str) == sorted(wanted, key=str), (seed, commit)
+
+
+def test_a_bridge_does_not_go_on_from_a_reference_that_is_null() -> None:
+    """A sale without a store, and a clerk without one, have nothing to do with each other."""
+    zero, until = f"'{ZERO}'", "null::timestamptz as valid_to"
+    since = "timestamptz '2026-03-10' as valid_from"
+    links = {
+        "sale_store": f"select * from (values ('l1', 'a', {zero}), ('l2', 'b', 's1')) t (hk_sale_store, hk, hk_store)",
+        "clerk_store": f"select * from (values ('c1', 'k1', {zero}), ('c2', 'k2', 's1'))"
+        " t (hk_clerk_store, hk_clerk, hk_store)",
+    }
+    active = {f"eff_{name}": f"select hk_{name}, true as is_active, {since}, {until} from {name}" for name in links}
+    found = Readers(hub=HUB, **links, **active).of(
+        "bridge", "hk, hk_store, hk_clerk", source_model="hub", src_pk="hk",
+        walk=[
+            {"link": "sale_store", "effectivity": "eff_sale_store", "src_pk": "hk_sale_store",
+             "from": "hk", "to": ["hk_store"]},
+            {"link": "clerk_store", "effectivity": "eff_clerk_store", "src_pk": "hk_clerk_store",
+             "from": "hk_store", "to": ["hk_clerk"]},
+        ],
+    )  # fmt: skip
+    assert found == [("a", ZERO, ZERO), ("b", "s1", "k2")]

@@ -46,6 +46,7 @@ def test_two_references_share_a_column(tmp_path: Path) -> None:
         (["requester_id"], "V5"),
         ([], "V5"),
         (["nope", "id"], "V6"),
+        (["tenant_id", "tenant_id"], "V3"),
     ],
 )
 def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, columns: list[str], code: str) -> None:
@@ -54,6 +55,17 @@ def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, col
     vault["ignored"] = [column for column in TICKET if column not in [*columns, "id"]]
     with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: {code}: "):
         declared(tmp_path, of(("desk", [AGENTS, table("tickets", TICKET, vault)])))
+
+
+def test_no_link_leads_to_one_reference_twice(tmp_path: Path) -> None:
+    """Its table would have the column twice."""
+    twice = {**VAULT, "links": {"ticket_agents": ["requester", "requester"]}}
+    for text in (
+        CASTING.replace("to: [film, actor]", "to: [film, film]"),
+        of(("desk", [AGENTS, table("tickets", TICKET, twice)])),
+    ):
+        with pytest.raises(LakehouseError, match=r"shop\.yml:\d+: V3: \w+ is named twice here"):
+            declared(tmp_path, text)
 
 
 def test_a_reference_that_is_partly_null_is_the_zero_key() -> None:
@@ -180,3 +192,20 @@ def test_a_table_of_foreign_keys_alone_is_proposed_as_a_link(tmp_path: Path) -> 
     forms = {table.name: table.vault.forms for table in found.tables if table.vault}
     assert forms == {**dict.fromkeys(("films", "actors", "contact", "scene", "cut"), ("hub",)), "film_actor": ("link",)}
     assert found.table("cut").vault.references["scene"].columns == ("film_id", "actor_id")  # type: ignore[union-attr]
+
+
+def test_no_two_links_and_no_two_hubs_of_a_proposal_have_one_name(tmp_path: Path) -> None:
+    """A user has a group, and `user_groups` further ones; of `order` and `orders` both names are taken."""
+    one = (("id", "int", ""),)
+    group = Found(1, "public", "groups", "", one, ("id",))
+    user = Found(2, "public", "users", "", (*one, ("group_id", "int", "")), ("id",), ((("group_id",), 1),))
+    pair = (("user_id", "int", ""), ("group_id", "int", ""))
+    foreign = ((("user_id",), 2), (("group_id",), 1))
+    more = Found(3, "public", "user_groups", "", pair, ("user_id", "group_id"), foreign)
+    orders = [Found(n, "public", name, "", one, ("id",)) for n, name in ((4, "order"), (5, "orders"))]
+    found = declared(tmp_path, proposal("shop", [group, user, more, *orders], {"order"})).source("shop")
+    assert list(found.table("users").vault.links) == ["user_group_2"]  # type: ignore[union-attr]
+    names = {
+        model.name for model in models_of(declared(tmp_path, proposal("shop", [group, *orders], {"order"})), "shop")
+    }
+    assert {"hub_shop_order", "hub_shop_order_2"} <= names

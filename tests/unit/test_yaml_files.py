@@ -66,6 +66,15 @@ def test_keys_of_a_mapping_that_is_merged_in_may_be_given_again() -> None:
     assert list(mistakes(b"a: &common {x: 1}\nb:\n  <<: *common\n  x: 2\nc: &self [*self]\n")) == []
 
 
+def test_a_column_that_is_merged_in_has_the_name_and_the_mistakes_it_has_there() -> None:
+    shared = "x: &id {name: id, data_type: bigint}\n" + SHOP.replace("{name: id,", "{<<: *id,")
+    assert list(mistakes(shared.encode())) == []
+    twice = list(mistakes(shared.replace("{name: note,", "{<<: [*id],").encode()))
+    assert twice == [(10, "'id' is twice among `columns`, first on line 9: keep one")]
+    [(line, _)] = mistakes(shared.replace("data_type: bigint}", "type: bigint}", 1).encode())
+    assert line == 1
+
+
 def test_the_first_mistake_of_a_project_is_named_with_its_file_before_dbt_reads_it(tmp_path: Path) -> None:
     project = tmp_path / "dbt_project"
     (project / "models" / "sources").mkdir(parents=True)

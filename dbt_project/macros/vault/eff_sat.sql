@@ -23,8 +23,8 @@
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
     from batch
     union all
-    select {{ src_dfk }}, {{ src_pk }}, is_active, null, null, {{ src_seq }}, null, false
-    from {{ stored_rows(stage, 'true as is_active') }}
+    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if is_loaded() else "true" }}, null, null, {{ src_seq }}, null, false
+    from {{ stored_rows(stage) }}
     where {{ among([src_dfk], "batch") }}
   ),
   timeline as (

@@ -54,10 +54,10 @@
         *,
         row_number() over (
           partition by {{ src_pk }} order by {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
-        ) as nth
+        ) as _lh_nth
       from incoming
     )
-    where nth = 1
+    where _lh_nth = 1
   ),
   stored as (
     select {{ src_pk }}

@@ -79,12 +79,12 @@
   {{ return(there | list == columns | map("lower") | sort | list) }}
 {% endmacro %}
 
-{#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns and, where needed, one more. -#}
-{% macro stored_rows(stage, more=none, anew=false) -%}
+{#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns. -#}
+{% macro stored_rows(stage, anew=false) -%}
   {%- if is_loaded() and not anew -%}
     {{ this }}
   {%- else -%}
-    (select *{{ ", " ~ more if more }} from {{ stage }} where false)
+    (select * from {{ stage }} where false)
   {%- endif -%}
 {%- endmacro %}
 

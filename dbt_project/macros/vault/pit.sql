@@ -42,7 +42,8 @@
 {#-
   Bridge: for each key of a hub and each moment, the keys it was linked with, along a walk of steps
   {link: …, effectivity: …, src_pk: key of the link, from: key already reached, to: [keys the link leads to]}. A key is there
-  while any link of the walk is active; a step that leads nowhere, and those after it, are the zero key.
+  while any link of the walk is active; a step that leads nowhere, or to a reference that is NULL, and those after it, are the zero
+  key.
 -#}
 {% macro bridge(source_model, src_pk, walk, snapshots="control_snap", src_snapshot="sdts") -%}
   {%- set reached = {src_pk: "hub"} -%}
@@ -70,6 +71,9 @@
     join {{ ref(step.effectivity) }} as effectivity on effectivity.{{ step.src_pk }} = link.{{ step.src_pk }} and effectivity.is_active
   ) as {{ step.link }}
     on {{ step.link }}.{{ step["from"] }} = {{ reached_by(step["from"], began) }}
+    {%- if step["from"] != src_pk %}
+    and {{ is_known(reached_by(step["from"], began)) }}
+    {%- endif %}
     and {{ valid_at(step.link, "snapshots." ~ src_snapshot) }}
   {%- for key in step.to -%}{%- do began.update({key: step.link}) -%}{%- endfor -%}
   {%- endfor %}

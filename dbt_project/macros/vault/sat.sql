@@ -52,7 +52,7 @@
     {{ batch_of(stage, windows, source_model, keys if not hashed else [keys[0]], given) }}
   ),
   timeline as (
-    select {{ columns | join(", ") }}, false as is_stored
+    select {{ columns | join(", ") }}, false as _lh_is_stored
     from batch
     union all
     select
@@ -64,14 +64,14 @@
     where {{ among(keys if not hashed else [keys[0]], "batch") }}
   ),
   compared as (
-    select *, lag({{ src_hashdiff }}) over in_order as hashdiff_before, lag({{ src_seq }}) over in_order as event_before
+    select *, lag({{ src_hashdiff }}) over in_order as _lh_hashdiff_before, lag({{ src_seq }}) over in_order as _lh_event_before
     from timeline
-    window in_order as (partition by {{ key }} order by {{ src_seq }}, is_stored desc)
+    window in_order as (partition by {{ key }} order by {{ src_seq }}, _lh_is_stored desc)
   )
   select {{ columns | join(", ") }}
   from compared
-  where not is_stored and {{ src_hashdiff }} is distinct from hashdiff_before
-    and {{ src_seq }} is distinct from event_before
+  where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before
+    and {{ src_seq }} is distinct from _lh_event_before
   {%- if ghost_is_due(windows) %}
   union all
   {{ ghost_row(columns, {keys[0]: zero_key(), src_hashdiff: zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}

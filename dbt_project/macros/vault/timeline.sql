@@ -24,11 +24,11 @@
   from (
     select *, max(applied_date) over (partition by {{ clock | join(", ") }} order by {{ src_seq }}) as valid_from
     from (
-      select *, lag({{ src_hashdiff }}) over {{ in_order }} as state_before
+      select *, lag({{ src_hashdiff }}) over {{ in_order }} as _lh_state_before
       from {{ satellite }}
       where {{ src_seq }} <> {{ ghost_position() }}
     )
-    where {{ src_hashdiff }} is distinct from state_before
+    where {{ src_hashdiff }} is distinct from _lh_state_before
   )
 {%- endmacro %}
 
