@@ -281,7 +281,7 @@ def test_trino_gets_a_certificate_logins_and_rules_that_nobody_else_reads(tmp_pa
     settings = Settings.model_validate({"trino": logins})
     made, given = tmp_path / "access", tmp_path / "certs"
     write_access_files(made, given, settings)
-    assert {file.name for file in made.iterdir()} == {"trino.pem", "trino-ca.pem", *(PASSWORDS, GROUPS, RULES)}
+    assert {file.name for file in made.iterdir()} == {"trino.pem", "trino-ca.pem", "lock", *(PASSWORDS, GROUPS, RULES)}
     assert all(file.stat().st_mode & 0o077 == 0 for file in made.iterdir() if file.name != "trino-ca.pem")
     assert {name: login.role for name, login in read_logins(made).items()} == {
         "lakehouse": "writer",
