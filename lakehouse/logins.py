@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from lakehouse.errors import LakehouseError
-from lakehouse.private_files import write_private
+from lakehouse.private_files import privately, write_private
 
 Role = Literal["writer", "reader", "privacy"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -99,7 +99,7 @@ def _lines(file: Path) -> dict[str, str]:
 def _changing(folder: Path) -> Iterator[dict[str, Login]]:
     """The logins, to be changed by one process at a time: what another one adds meanwhile would be lost."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    with privately(), (folder / "lock").open("w") as lock:  # who may open it may hold it
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = read_logins(folder)
         logins = dict(before)
