@@ -94,7 +94,10 @@ def derived_places(
 
 
 def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool) -> Place | None:
-    there, personal = {name.lower() for name in columns}, {name.lower() for name in lake_names(table, table.personal)}
+    there = {name.lower() for name in columns}
+    personal = {name.lower() for name in lake_names(table, (*table.personal, *table.raw.personal))}
+    if node["fqn"][1] == "parsed":
+        personal |= _undeclared(table, there)
     identifier, carried = (node["schema"], node["alias"]), frozenset(personal & there)
     key = tuple(name.lower() for name in lake_names(table, table.key))
     hash_key = f"hk_{table.vault.hub.name}" if table.vault and table.vault.hub else None
@@ -117,6 +120,12 @@ def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], k
         if satellite.personal and node["name"] == f"sat_{name}":
             treatment = "collapse"
     return Place(identifier, treatment, found_by, carried, is_hashed=is_hashed, hashdiff=hashdiff, model=node["name"])
+
+
+def _undeclared(table: RawTable, columns: set[str]) -> set[str]:
+    """Columns of a parsed table that are not declared any more, or left out by now: what was loaded stays in them."""
+    declared = {name.lower() for name in lake_names(table, table.landed)}
+    return {name for name in columns - declared if not name.startswith("_")}
 
 
 def _source_id(table: RawTable, manifest: Mapping[str, Any]) -> str:

@@ -93,6 +93,16 @@ def test_a_hash_key_finds_the_subject_before_a_column_that_is_called_as_its_key(
     assert (parsed.key, orders.key) == (("id",), key)
 
 
+def test_a_parsed_column_that_is_left_out_by_now_or_not_declared_any_more_is_emptied_too() -> None:
+    """What was loaded before stays in it, and nobody says that it is not personal. A key and metadata stay."""
+    people = table(personal=("name", "phone"), exclude=("phone",))
+    there = {("parsed", "parsed_people"): ("id", "name", "phone", "fax", "_op"), ("vault", "calls"): ("hk_x", "phone")}
+    (parsed,) = derived_places(people, below(PARSED), there.get)
+    assert parsed.personal == {"name", "phone", "fax"}
+    with pytest.raises(LakehouseError, match="calls holds phone"):
+        derived_places(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
+
+
 @pytest.mark.parametrize("columns", [("id", "name"), ("hk_order", "id", "name")])
 def test_an_appended_table_beyond_the_layers_that_keep_names_is_refused_without_a_hash_key(
     columns: tuple[str, ...],
