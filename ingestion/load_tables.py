@@ -147,7 +147,7 @@ def _register(
     loading = []
     for table in wanted:
         outlook = outlooks[table.name]
-        if outlook.facts is not None:
+        if outlook.facts is not None and outlook.problem is None:  # it may have left the publication since
             position = positions.get(table.name) or state.Position(table.name, stream.epoch, 0, "new")
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered

@@ -149,3 +149,25 @@ def _workers_memory() -> int:
             if "ingestion.spark_daemon" in process.cmdline():
                 total += process.memory_info().rss
     return total
+
+
+def test_a_table_that_leaves_the_publication_before_it_is_read_is_in_no_cut(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was loaded at its point and joined the cuts, without the changes that came after it."""
+    world = make_world(settings, ORDERS, TABLES)
+    world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")
+    from ingestion import load_tables
+
+    unpublish = ["ALTER PUBLICATION lakehouse DROP TABLE orders", "UPDATE orders SET amount = 2"]
+    original = load_tables.survey
+
+    def survey(*arguments: Any) -> Any:
+        world.sql(*unpublish)
+        unpublish.clear()
+        return original(*arguments)
+
+    monkeypatch.setattr(load_tables, "survey", survey)
+    world.ingest(spark)
+    assert named_in_newest_cut(world) == {"lines"} and states(world).get("orders") != "streaming"
+    assert_equal(world, "lines")
