@@ -98,9 +98,10 @@ def load_tables(
     its own is set aside with the reason; the others go on.
     """
     together = _next(writer, connection, states, wanted)
+    before = survey(writer, connection, state.read_positions(states, writer.name))
     try:
         with consistent_point(writer.settings, writer.name, together, writer.waits) as point:
-            return _load_at(point, writer, connection, states, together, reach)
+            return _load_at(point, writer, connection, states, together, before, reach)
     except NotThere:  # the next look at the catalog says so of that table, and the others go on
         return {}
 
@@ -115,12 +116,13 @@ def _next(writer: Writer, connection: Connection, states: Connection, wanted: li
 
 
 def _load_at(
-    point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
-) -> RowCounts:
+    point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable],
+    before: dict[str, Outlook], reach: Reach,
+) -> RowCounts:  # fmt: skip
     rows: RowCounts = {}
     held_until = time.monotonic() + HELD_SECONDS
     try:
-        loading = _register(writer, connection, states, wanted, point)
+        loading = _register(writer, connection, states, wanted, before, point)
     except _PointPassed:
         return rows
     if loading:
@@ -137,9 +139,14 @@ def _load_at(
 
 
 def _register(
-    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], point: Point
-) -> list[_Loading]:
-    """Makes the stream land the tables' records from the point on, before anything is read at it."""
+    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], before: dict[str, Outlook],
+    point: Point,
+) -> list[_Loading]:  # fmt: skip
+    """Makes the stream land the tables' records from the point on, before anything is read at it.
+
+    What was altered since `before`, around the point, waits for another one: it may have left the publication for a
+    while, and its changes are then in no stream.
+    """
     positions = state.read_positions(states, writer.name)
     outlooks = survey(writer, connection, positions)
     stream = state.read_stream(states, writer.name)
@@ -147,7 +154,8 @@ def _register(
     loading = []
     for table in wanted:
         outlook = outlooks[table.name]
-        if outlook.facts is not None and outlook.problem is None:  # it may have left the publication since
+        is_as_before = outlook.fingerprint == before[table.name].fingerprint
+        if outlook.facts is not None and outlook.problem is None and is_as_before:
             position = positions.get(table.name) or state.Position(table.name, stream.epoch, 0, "new")
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
