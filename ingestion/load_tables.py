@@ -98,9 +98,13 @@ def load_tables(
     its own is set aside with the reason; the others go on.
     """
     together = _next(writer, connection, states, wanted)
-    before = survey(writer, connection, state.read_positions(states, writer.name))
+    before: dict[str, Outlook] = {}
+
+    def look() -> None:
+        before.update(survey(writer, connection, state.read_positions(states, writer.name)))
+
     try:
-        with consistent_point(writer.settings, writer.name, together, writer.waits) as point:
+        with consistent_point(writer.settings, writer.name, together, writer.waits, look) as point:
             return _load_at(point, writer, connection, states, together, before, reach)
     except NotThere:  # the next look at the catalog says so of that table, and the others go on
         return {}

@@ -9,7 +9,7 @@ between, a later reader of the snapshot would see it as altered, or empty, so th
 import math
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -59,9 +59,15 @@ class Point:
 
 @contextmanager
 def consistent_point(
-    settings: Settings, source: str, tables: Sequence[RawTable], patience: Patience | None = None
+    settings: Settings,
+    source: str,
+    tables: Sequence[RawTable],
+    patience: Patience | None = None,
+    look: Callable[[], None] = lambda: None,
 ) -> Iterator[Point]:
     """A point whose snapshot stays readable, and whose tables stay as they are, inside the `with` block.
+
+    `look` is called before each try, so that its caller can tell what was altered around the point.
 
     Waits for transactions that are older than the point, and for who has a table locked, holding nothing but an
     unfinished slot; raises Blocked when the patience is at its end, NotThere for a table that has gone meanwhile.
@@ -72,6 +78,7 @@ def consistent_point(
             holder = held.enter_context(connect_source(settings, source))
             exporter = held.enter_context(connect_source(settings, source, replication=True))
             before = _definitions(holder, tables)
+            look()
             point = _export(settings, source, exporter, waits)
             if _lock(holder, tables) and _definitions(holder, tables) == before:
                 yield point
