@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,11 +27,23 @@ def private_dir(path: Path) -> None:
     path.chmod(0o700)
 
 
+class _Umask:
+    """The process has one umask: whoever of its threads comes first keeps it, and the last one puts it back."""
+
+    lock, inside, before = threading.Lock(), 0, 0
+
+
 @contextmanager
 def privately() -> Iterator[None]:
     """Whatever this process and its children make inside the block, only its owner may read."""
-    before = os.umask(0o077)
+    with _Umask.lock:
+        if not _Umask.inside:
+            _Umask.before = os.umask(0o077)
+        _Umask.inside += 1
     try:
         yield
     finally:
-        os.umask(before)
+        with _Umask.lock:
+            _Umask.inside -= 1
+            if not _Umask.inside:
+                os.umask(_Umask.before)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from lakehouse.errors import LakehouseError
+from lakehouse.private_files import write_private
 from lakehouse.settings import load_settings
 from stack import moving
 from stack.accounts import Placement, place
@@ -18,6 +19,7 @@ from stack.config import stack_settings
 from stack.control import up
 from stack.majors import OldCluster, finish_move, major_of, moved, old_clusters
 from stack.moving import move, move_clusters
+from stack.pathnames import credentials_file
 from tests.clusters import former_cluster, former_programs, one_port
 
 FORMER, PASSWORD = "16", "super-1a2b"
@@ -54,9 +56,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> Iterator[Placement]:
 def old(where: Placement) -> OldCluster:
     """What a release with Postgres 16 would have left."""
     data = former_cluster(where, "catalog", PASSWORD)
-    credentials = where.data.parent / "run" / "credentials.json"
-    credentials.parent.mkdir()
-    credentials.write_text(json.dumps({"catalog_superuser": PASSWORD}))
+    write_private(credentials_file(load_settings()), json.dumps({"catalog_superuser": PASSWORD}))
     with moving._serving(data, former_programs(where), port := one_port()):
         for database, statements in (("postgres", LIFE), ("shop", SHOP)):
             with moving._connect(port, PASSWORD, database) as connection:
