@@ -17,7 +17,7 @@ from erasure.records import MineInRecords, MineInTexts
 from erasure.rewrite import InTable
 from erasure.rows import POSITION, Mine
 from erasure.subjects import find_lives, typing_of
-from ingestion.describe import TableFacts
+from ingestion.facts import TableFacts
 from ingestion.raw_tables import METADATA
 from lakehouse.catalog import load_table
 from lakehouse.declarations import RawTable

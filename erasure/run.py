@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import SparkSession
 
-    from ingestion.describe import TableFacts
+    from ingestion.facts import TableFacts
 
 HOW_TO_END = "an erasure that is to hold no longer: `lakehouse erase --end SOURCE.TABLE COLUMN=VALUE`"
 SourceKey = dict[str, str]  # texts by source column

@@ -15,8 +15,8 @@ from pyiceberg.table import Table
 from erasure.lives import Event, Key, Life, linked_keys, lives_of
 from erasure.places import Place, lake_names
 from erasure.rows import POSITION, Mine
-from ingestion.describe import ColumnFacts, TableFacts
 from ingestion.evolve import source_type
+from ingestion.facts import ColumnFacts, TableFacts
 from ingestion.former_names import names_of
 from ingestion.types import convert
 from lakehouse.declarations import RawTable

@@ -1,10 +1,19 @@
 """Which heap ranges of a table's snapshot are in the lake: a killed snapshot does not read them again."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import psycopg
 
-from ingestion.snapshot import Chunk
+
+@dataclass(frozen=True)
+class Chunk:
+    """A range of heap pages of one relation, the last one without an end; all partitions at once from page -1."""
+
+    number: int
+    relation: tuple[str, str]
+    first_page: int
+    end_page: int | None
 
 
 def plan(connection: psycopg.Connection, source: str, table: str, chunks: Iterable[Chunk]) -> None:

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 
 from ingestion import lease as leases
 from ingestion import state
-from ingestion.describe import TableFacts
+from ingestion.facts import TableFacts
 from ingestion.lease import Lease
 from ingestion.meta_tables import ensure_meta
 from ingestion.points import Patience

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
 from ingestion.columns.numbers import renumbered
-from ingestion.describe import ColumnFacts, TableFacts, TableProblem
+from ingestion.facts import ColumnFacts, TableFacts
+from ingestion.problem import TableProblem
 from ingestion.types import SourceType, target_type
 from lakehouse.declarations import RawTable
 

@@ -20,11 +20,11 @@ from ingestion.context import (
     settle,
     target,
 )
-from ingestion.describe import TableProblem
 from ingestion.lanes import Kept
 from ingestion.load_changes import schema_change_files
 from ingestion.meta_tables import ensure_meta
 from ingestion.planning import Course, conclude, plan_course
+from ingestion.problem import TableProblem
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import follow_source
 from ingestion.replay_task import ReplayPlan, merged, replay

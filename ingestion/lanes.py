@@ -16,12 +16,12 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
 from ingestion.columns.streamed import CannotTell
-from ingestion.describe import TableProblem
 from ingestion.evolve import NO_TRUNCATES, Truncates
 from ingestion.partitions import carried_doubt, partitions_of
 from ingestion.pgoutput import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
 from ingestion.pgoutput.relations import parse_relation
 from ingestion.pgoutput.tuples import without
+from ingestion.problem import TableProblem
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.shared_keys.events import Landing
 from ingestion.shared_keys.hold import SPLIT, Held

@@ -27,13 +27,13 @@ from ingestion.context import (
     register,
     target,
 )
-from ingestion.describe import TableProblem
 from ingestion.history.server import started_at
 from ingestion.history.witness import put_witness
 from ingestion.lanes import Kept
 from ingestion.live import LiveStream
 from ingestion.meta_tables import ensure_meta
 from ingestion.planning import Course, conclude, covered, plan_course
+from ingestion.problem import TableProblem
 from ingestion.publish import Cut, Outdated, Publication, publish
 from ingestion.raw_tables import follow_source, is_under_way
 from ingestion.rows import TableTarget

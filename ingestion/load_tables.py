@@ -14,6 +14,7 @@ from pyiceberg.table import Table
 
 from ingestion import chunks, progress, state
 from ingestion import lease as leases
+from ingestion.chunks import Chunk
 from ingestion.context import (
     Connection,
     Cycle,
@@ -29,23 +30,16 @@ from ingestion.context import (
     target,
     total_rows,
 )
-from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import steps
+from ingestion.facts import TableFacts
 from ingestion.points import NotThere, Point, consistent_point
 from ingestion.points.together import HELD_SECONDS, first_together, heap_bytes
+from ingestion.problem import TableProblem
 from ingestion.publish import Publication, publish
 from ingestion.raw_tables import ensure_raw_table, follow_source
 from ingestion.repair import stage_repair
 from ingestion.shared_keys.enforced import check_key_is_one
-from ingestion.snapshot import (
-    Chunk,
-    ChunkPlan,
-    page_ranges,
-    plan_chunks,
-    read_chunk,
-    select_sql,
-    typed_columns,
-)
+from ingestion.snapshot import ChunkPlan, page_ranges, plan_chunks, read_chunk, select_sql, typed_columns
 from ingestion.survey import Outlook, survey
 from ingestion.tasks import run_tasks
 from ingestion.writer import Written

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ingestion.describe import TableProblem
 from ingestion.evolve import Change, Step, Versions, changes, doubt, prune, rename_in, steps
 from ingestion.lanes import Kept
+from ingestion.problem import TableProblem
 from ingestion.state import Position
 from ingestion.survey import Outlook
 

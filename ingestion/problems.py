@@ -3,12 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from ingestion.problem import TableProblem
 from lakehouse.declarations import RawTable
-from lakehouse.errors import LakehouseError
-
-
-class TableProblem(LakehouseError):
-    """Something about one table that keeps it from being brought up; the source's other tables go on."""
 
 
 def problem_of(table: RawTable, relation: Mapping[str, Any] | None, publication: str) -> TableProblem | None:

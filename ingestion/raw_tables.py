@@ -20,10 +20,11 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.describe import TableFacts, TableProblem
 from ingestion.evolve import Step, lake_type, widens
+from ingestion.facts import TableFacts
 from ingestion.former_names import renamed
 from ingestion.lake_columns import LakeColumn, stepped
+from ingestion.problem import TableProblem
 from ingestion.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.declarations import RawTable
 

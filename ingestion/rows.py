@@ -8,8 +8,9 @@ from typing import Any, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.describe import ColumnFacts, TableFacts, TableProblem
 from ingestion.evolve import source_type
+from ingestion.facts import ColumnFacts, TableFacts
+from ingestion.problem import TableProblem
 from ingestion.types import ConversionError, UnrepresentableValue, convert, typed
 
 

@@ -7,11 +7,13 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 
-from ingestion.describe import TableFacts, TableProblem
+from ingestion.chunks import Chunk
 from ingestion.evolve import source_type
+from ingestion.facts import TableFacts
 from ingestion.pgoutput.model import META_SCHEMA
 from ingestion.points import Point
 from ingestion.points.together import PAGE_BYTES
+from ingestion.problem import TableProblem
 from ingestion.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.types import NeedsText, arrives_typed
 from ingestion.writer import TableWriter, Written, write_odd
@@ -22,23 +24,14 @@ from lakehouse.sql import ident, literal, relation
 CHUNK_SEQ = 1 << 32
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """A range of heap pages of one relation, the last one without an end; all partitions at once from page -1."""
-
-    number: int
-    relation: tuple[str, str]
-    first_page: int
-    end_page: int | None
-
-    def from_sql(self) -> tuple[str, list[str]]:
-        """What follows FROM, and the conditions that follow WHERE."""
-        if self.first_page < 0:
-            return relation(*self.relation), []
-        bounds = [f"ctid >= {literal(f'({self.first_page},0)')}::tid"]
-        if self.end_page is not None:
-            bounds.append(f"ctid < {literal(f'({self.end_page},0)')}::tid")
-        return f"ONLY {relation(*self.relation)}", bounds
+def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
+    """What follows FROM, and the conditions that follow WHERE."""
+    if chunk.first_page < 0:
+        return relation(*chunk.relation), []
+    bounds = [f"ctid >= {literal(f'({chunk.first_page},0)')}::tid"]
+    if chunk.end_page is not None:
+        bounds.append(f"ctid < {literal(f'({chunk.end_page},0)')}::tid")
+    return f"ONLY {relation(*chunk.relation)}", bounds
 
 
 @dataclass(frozen=True)
@@ -89,7 +82,7 @@ def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:
 def select_sql(facts: TableFacts, chunk: Chunk, typed: Collection[str] = ()) -> str:
     """The rows of a chunk, every value as the stream carries it; the columns named in `typed` come as they are."""
     columns = ", ".join(f"{ident(c.name) if c.name in typed else c.printed} AS {ident(c.name)}" for c in facts.columns)
-    relations, bounds = chunk.from_sql()
+    relations, bounds = from_sql(chunk)
     return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
 
 

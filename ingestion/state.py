@@ -14,7 +14,7 @@ from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
-from ingestion.describe import TableFacts, facts_from_json
+from ingestion.facts import TableFacts, facts_from_json
 from lakehouse.database import connect_catalog as connect_catalog  # beside the state it is used for
 from lakehouse.migrations import ensure_state as ensure_state
 

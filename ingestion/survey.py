@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 
 from ingestion import state
 from ingestion.context import Connection, Writer
-from ingestion.describe import TableFacts, TableProblem, check_columns, fingerprints, name_of, read_facts
+from ingestion.describe import check_columns, fingerprints, name_of, read_facts
 from ingestion.evolve import name_columns
+from ingestion.facts import TableFacts
+from ingestion.problem import TableProblem
 from ingestion.raw_tables import check_names
 from ingestion.withheld import check_still_withheld
 from lakehouse.declarations import RawTable

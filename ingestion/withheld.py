@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ingestion.columns.places import Numbers, names_by_number, possible_numbers
 from ingestion.columns.streamed import CannotTell, columns_of
-from ingestion.describe import ColumnFacts, TableFacts, TableProblem
+from ingestion.facts import ColumnFacts, TableFacts
 from ingestion.pgoutput.model import Relation
+from ingestion.problem import TableProblem
 from ingestion.rows import TableTarget
 from lakehouse.declarations import RawTable
 

@@ -6,7 +6,7 @@ another column for a while, and that rows of that time landed in the wrong one.
 """
 
 from ingestion.columns.places import names_by_number
-from ingestion.describe import TableFacts
+from ingestion.facts import TableFacts
 
 
 def renumbered(before: TableFacts, now: TableFacts) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ingestion.describe import TableFacts
+from ingestion.facts import TableFacts
 
 Numbers = frozenset[int]
 

@@ -1,7 +1,7 @@
 """The columns that rows of the stream carry, found by the names that the stream gives them."""
 
 from ingestion.columns.places import names_by_number
-from ingestion.describe import ColumnFacts, TableFacts
+from ingestion.facts import ColumnFacts, TableFacts
 from ingestion.pgoutput.model import Relation
 from ingestion.types.table import NUMERIC_OID
 

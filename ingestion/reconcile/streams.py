@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from ingestion.describe import ColumnFacts, describe
+from ingestion.describe import describe
+from ingestion.facts import ColumnFacts
 from ingestion.reconcile.canonical import Canonical, is_text, lake_form, source_form
 from ingestion.reconcile.compare import Row
 from ingestion.source import connect_source

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table import Table
 
+from ingestion.chunks import Chunk
 from ingestion.context import Connection, Writer
-from ingestion.describe import TableFacts, TableProblem
+from ingestion.facts import TableFacts
+from ingestion.problem import TableProblem
 from ingestion.repair.key_range import Bounds, KeyRange, bounds
 from ingestion.repair.lake_side import LakeSide, Log, lake_digests, lake_sides
 from ingestion.repair.small_side import is_small, small_digests
@@ -26,7 +28,7 @@ from ingestion.repair.source_side import (
     spread,
 )
 from ingestion.repair.spelling import SpelledColumn, spelled_columns
-from ingestion.snapshot import Chunk, Point, plan_chunks
+from ingestion.snapshot import Point, plan_chunks
 from ingestion.source import connect_source
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from ingestion.chunks import Chunk
 from ingestion.repair.spelling import SpelledColumn, source_cell
-from ingestion.snapshot import Chunk, is_of_the_table, reason_of, refused
+from ingestion.snapshot import from_sql, is_of_the_table, reason_of, refused
 from ingestion.tasks import run_tasks, run_threads
 from lakehouse.errors import LakehouseError
 from lakehouse.sql import literal
@@ -76,7 +77,7 @@ def _lines(
     """`OFFSET 0` keeps Postgres from printing a value once for every place that uses it."""
     texts = [f"{column.source_text} AS c{i}" for i, column in enumerate(columns)]
     texts += [f"{expression} AS s{i}" for i, expression in enumerate(shown)]
-    relations, pages = chunk.from_sql()
+    relations, pages = from_sql(chunk)
     where = " AND ".join([*pages, *conditions]) or "true"
     inner = f"SELECT {', '.join(texts)} FROM {relations} WHERE {where} OFFSET 0"
     cells = " || ".join(source_cell(f"c{i}") for i in range(len(columns)))

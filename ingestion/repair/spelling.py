@@ -18,7 +18,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.describe import ColumnFacts, TableFacts
+from ingestion.facts import ColumnFacts, TableFacts
 from ingestion.former_names import Called, names_of
 from lakehouse.declarations import RawTable
 from lakehouse.sql import ident, spark_literal

@@ -14,7 +14,8 @@ from pyiceberg.table import Table
 
 from ingestion import state
 from ingestion.context import Cycle, Writer, merge, meta_metadata, target
-from ingestion.describe import TableFacts, TableProblem
+from ingestion.facts import TableFacts
+from ingestion.problem import TableProblem
 from ingestion.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.repair.key_range import KeyRange
 from ingestion.repair.spelling import SpelledColumn

@@ -10,8 +10,10 @@ from typing import Any
 import psycopg
 
 from ingestion import state
-from ingestion.describe import TableFacts, TableProblem, read_facts
+from ingestion.describe import read_facts
 from ingestion.evolve import name_columns
+from ingestion.facts import TableFacts
+from ingestion.problem import TableProblem
 from ingestion.problems import problem_of_key
 from ingestion.raw_tables import colliding_names
 from ingestion.setup.findings import Finding

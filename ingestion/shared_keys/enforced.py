@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import psycopg
 from psycopg import sql
 
-from ingestion.describe import TableFacts, TableProblem
+from ingestion.facts import TableFacts
+from ingestion.problem import TableProblem
 from ingestion.shared_keys.indexes import enforcing_indexes
 from lakehouse.declarations import RawTable
 

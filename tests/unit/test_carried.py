@@ -9,7 +9,7 @@ import pytest
 from pgoutput_encode import begin, commit, insert, relation, truncate
 from test_planning import FACTS, looks, position, resumed
 
-from ingestion.describe import Leaf
+from ingestion.facts import Leaf
 from ingestion.lanes import Kept
 from ingestion.partitions import carried_doubt, partitions_of
 from ingestion.pgoutput import Decoder, Relation

@@ -9,9 +9,10 @@ import pytest
 from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.describe import TableProblem, describe, fingerprints
+from ingestion.describe import describe, fingerprints
 from ingestion.evolve import doubt, name_columns
 from ingestion.points import Patience
+from ingestion.problem import TableProblem
 from ingestion.source import create_slot
 from lakehouse.declarations import RawTable
 from lakehouse.policies import LoadPolicy, RawPolicy

@@ -8,8 +8,8 @@ import pytest
 from test_planning import FACTS, column, looks, position, resumed
 
 from ingestion.columns.streamed import CannotTell, columns_of
-from ingestion.describe import Leaf, facts_from_json
 from ingestion.evolve import Truncates, doubt
+from ingestion.facts import Leaf, facts_from_json
 from ingestion.lanes import Kept
 from ingestion.pgoutput import Relation
 from ingestion.pgoutput.model import RelationColumn

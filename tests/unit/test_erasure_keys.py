@@ -17,7 +17,8 @@ from erasure.run import HOW_TO_END
 from erasure.steps import Erasure
 from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
 from erasure.tombstones import Tombstone
-from ingestion.describe import ColumnFacts, TableFacts, describe
+from ingestion.describe import describe
+from ingestion.facts import ColumnFacts, TableFacts
 from ingestion.former_names import FORMERLY
 from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError

@@ -12,7 +12,8 @@ from pyiceberg.types import StringType
 from throwaway_postgres import throwaway_postgres
 
 from erasure.subjects import as_printed, held_by_source
-from ingestion.describe import TableFacts, describe
+from ingestion.describe import describe
+from ingestion.facts import TableFacts
 from ingestion.reconcile.streams import Pair, source_rows
 from ingestion.repair.key_range import KeyRange, bounds
 from ingestion.repair.source_side import digest_sql, rows_sql

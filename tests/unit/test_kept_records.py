@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
-from ingestion.describe import TableFacts
+from ingestion.facts import TableFacts
 from ingestion.lanes import Lanes
 from ingestion.meta_tables import ensure_meta
 from ingestion.pgoutput import Decoder

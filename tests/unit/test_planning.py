@@ -5,10 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from ingestion.describe import ColumnFacts, Leaf, TableFacts, TableProblem, facts_from_json
 from ingestion.evolve import doubt
+from ingestion.facts import ColumnFacts, Leaf, TableFacts, facts_from_json
 from ingestion.lanes import Kept
 from ingestion.planning import Course, conclude, plan_course
+from ingestion.problem import TableProblem
 from ingestion.raw_tables import check_names
 from ingestion.state import Position, TableState
 from ingestion.survey import Outlook

@@ -21,12 +21,13 @@ from pyiceberg.types import IntegerType, StringType
 
 from ingestion import load_changes
 from ingestion.context import Cycle
-from ingestion.describe import ColumnFacts, TableFacts, TableProblem
 from ingestion.evolve import Step, doubt, name_columns, rename_in, steps
+from ingestion.facts import ColumnFacts, TableFacts
 from ingestion.former_names import names_of
 from ingestion.lake_columns import LakeColumn, stepped
 from ingestion.lanes import Kept
 from ingestion.planning import conclude, plan_course
+from ingestion.problem import TableProblem
 from ingestion.raw_tables import ensure_raw_table, follow_source, is_under_way
 from ingestion.rows import Counts, TableTarget, raw_rows
 from ingestion.snapshot import Point, rows_at

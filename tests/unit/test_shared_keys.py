@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from test_planning import column
 
-from ingestion.describe import TableFacts, facts_from_json
+from ingestion.facts import TableFacts, facts_from_json
 from ingestion.repair.stage import DELETE_SEQ, ROW_SEQ
 from ingestion.shared_keys.enforced import may_share_keys
 from ingestion.shared_keys.lives import Event, Untold, goes_without_saying, lives_of

@@ -21,8 +21,9 @@ from psycopg import errors
 from pyiceberg.catalog.sql import SqlCatalog
 
 from ingestion import changes
-from ingestion.describe import TableFacts, describe
+from ingestion.describe import describe
 from ingestion.evolve import name_columns
+from ingestion.facts import TableFacts
 from ingestion.lanes import Kept, Lanes
 from ingestion.meta_tables import ensure_meta
 from ingestion.pgoutput import Decoder, whole_transactions

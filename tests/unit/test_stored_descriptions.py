@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from erasure import tombstones
-from ingestion.describe import Leaf, facts_from_json
+from ingestion.facts import Leaf, facts_from_json
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from stack.credentials import ensure_credentials

@@ -9,9 +9,11 @@ from test_planning import FACTS, TABLE, column
 
 from ingestion.columns.places import possible_numbers
 from ingestion.columns.streamed import CannotTell
-from ingestion.describe import TableFacts, TableProblem, check_columns
+from ingestion.describe import check_columns
+from ingestion.facts import TableFacts
 from ingestion.pgoutput import Relation
 from ingestion.pgoutput.model import RelationColumn
+from ingestion.problem import TableProblem
 from ingestion.rows import TableTarget
 from ingestion.withheld import check_still_withheld, form_of, withheld_in
 
