@@ -15,13 +15,14 @@ import psycopg
 
 from benchmarks.probe import Cost, measured, this_process
 from benchmarks.workloads import SOURCE, create, declared, verify
-from ingestion import bring_up, follow_sources, state
-from ingestion.setup import prepare
+from ingestion import bring_up, follow_sources
+from ingestion.sources.postgres.setup import prepare
+from ingestion.state import store
 from lakehouse.declarations import Declarations
+from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
-from lakehouse.spark import spark_session
-from stack.config import SERVERS
-from stack.control import running
+from lakehouse_stack.config import SERVERS
+from lakehouse_stack.control import running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,8 +149,8 @@ class Bench:
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint").fetchone()
         assert row is not None
-        with state.connect_catalog(self.settings) as states:
-            state.ensure_state(states)
+        with store.connect_catalog(self.settings) as states:
+            store.ensure_state(states)
             while states.execute(LEVEL, (row[0], names, SOURCE)).fetchone() != (True,):
                 time.sleep(0.02)
 

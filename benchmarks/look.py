@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from lakehouse.catalog import load_table, open_catalog
+from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
-from lakehouse.trino import connect
 
 MIB = 2**20
 

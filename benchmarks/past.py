@@ -31,7 +31,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry, Sum
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 if TYPE_CHECKING:
-    from lakehouse.lake_catalog import LakeCatalog
+    from lakehouse.catalog.lake_catalog import LakeCatalog
 
 MERGED_AT = 100  # commit.manifest.min-count-to-merge by default
 CODEC: AvroCompressionCodec = "deflate"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from lakehouse.spark import WORKERS
+from lakehouse.servers.spark import WORKERS
 
 SAMPLE_SECONDS = 1.0  # a sample costs some 50 ms of CPU: the kernel adds up the pages of every process
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import psycopg
 
 from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
 
 VERIFIED_AT_ONCE = 500_000
 SOURCE = "payroll"  # the sample database that the benchmark's tables live in

@@ -2,6 +2,6 @@
 
 import sys
 
-from stack.s3 import CONTAINER_PORT, trouble
+from lakehouse_stack.s3 import CONTAINER_PORT, trouble
 
 sys.exit(trouble(CONTAINER_PORT))

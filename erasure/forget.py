@@ -18,11 +18,11 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from erasure import tombstones
 from erasure.rewrite import MAX_CONFLICTS, SUMMARY
-from lakehouse.bulk_delete import delete_objects
+from lakehouse.catalog.bulk_delete import delete_objects
 from lakehouse.errors import LakehouseError
-from maintenance import removed
-from maintenance.in_use import copies
-from maintenance.reachable import reachable_files
+from maintenance.inventory import removed
+from maintenance.inventory.in_use import copies
+from maintenance.inventory.reachable import reachable_files
 
 
 def check_references(table: Table) -> None:

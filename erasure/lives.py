@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ingestion.shared_keys.positions import sent_at
+from ingestion.tasks.shared_keys.positions import sent_at
 
 Key = tuple[Any, ...]
 Position = tuple[float, ...]  # epoch, commit LSN, seq

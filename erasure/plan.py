@@ -17,14 +17,14 @@ from erasure.records import MineInRecords, MineInTexts
 from erasure.rewrite import InTable
 from erasure.rows import POSITION, Mine
 from erasure.subjects import find_lives, typing_of
-from ingestion.facts import TableFacts
-from ingestion.raw_tables import METADATA
-from lakehouse.catalog import load_table
+from ingestion.schema.facts import TableFacts
+from ingestion.sink.raw_tables import METADATA
+from lakehouse.catalog.open import load_table
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
-from lakehouse.sql import columns, relation
-from lakehouse.trino import connect
+from lakehouse.text.sql import columns, relation
 
 KEPT = ("spool", "quarantine")
 WAIT_STEP_SECONDS = 0.5

@@ -21,7 +21,7 @@ from pyiceberg.avro.codecs import KNOWN_CODECS
 from pyiceberg.avro.decoder import new_decoder
 
 from erasure.rows import POSITION, SEQUENCE
-from maintenance.lake import StoredObject, list_objects
+from maintenance.inventory.lake import StoredObject, list_objects
 
 if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO

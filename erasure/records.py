@@ -17,9 +17,9 @@ from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
 from erasure.lives import Event, Key, Life, Position
 from erasure.places import Place
-from ingestion.pgoutput import DecodeError
-from ingestion.pgoutput.relations import parse_relation
-from ingestion.pgoutput.tuples import Tuples, Unreadable, emptied, joined, split
+from ingestion.sources.postgres.pgoutput import DecodeError
+from ingestion.sources.postgres.pgoutput.relations import parse_relation
+from ingestion.sources.postgres.pgoutput.tuples import Tuples, Unreadable, emptied, joined, split
 
 RECORDS = ("source", "table", "epoch", "commit_lsn", "seq", "relation", "message")
 

@@ -20,7 +20,7 @@ from pyiceberg.table import FileScanTask, Table
 
 from erasure.places import Place
 from erasure.rows import SEQUENCE, Mine, repeated
-from lakehouse.catalog import load_table
+from lakehouse.catalog.open import load_table
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:

@@ -23,10 +23,11 @@ from erasure.proof import Look, look
 from erasure.steps import Erasing, Erasure, Say, open_io, parts_of, strays_of
 from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
 from erasure.tombstones import Tombstone
-from ingestion import state, up_to_date_alone
-from ingestion.raw_tables import METADATA
-from ingestion.source import connect_source
-from lakehouse.catalog import open_catalog
+from ingestion import up_to_date_alone
+from ingestion.sink.raw_tables import METADATA
+from ingestion.sources.postgres.connection import connect_source
+from ingestion.state import store
+from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import psycopg
     from pyspark.sql import SparkSession
 
-    from ingestion.facts import TableFacts
+    from ingestion.schema.facts import TableFacts
 
 HOW_TO_END = "an erasure that is to hold no longer: `lakehouse erase --end SOURCE.TABLE COLUMN=VALUE`"
 SourceKey = dict[str, str]  # texts by source column
@@ -83,8 +84,8 @@ def end(settings: Settings, name: str, key: Sequence[str]) -> Tombstone:
     The table need not be declared any more.
     """
     given = {column: value for column, _, value in (word.partition("=") for word in key)}
-    with state.connect_catalog(settings) as states:
-        state.ensure_state(states)
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
         io = open_io(settings)
         for stone in tombstones.read(settings, io, states):
             if (f"{stone.source}.{stone.table}", stone.key) == (name, given):
@@ -126,8 +127,8 @@ def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> 
 
 def remembered(settings: Settings, source: str | None = None) -> tuple[Tombstone, ...]:
     """The tombstones of one source, or of all."""
-    with state.connect_catalog(settings) as states:
-        state.ensure_state(states)
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
         return tuple(s for s in tombstones.read(settings, open_io(settings), states) if source in (None, s.source))
 
 
@@ -148,7 +149,7 @@ def _erase(
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
             if (still := _free(source, table, facts, zip(keys, borne, strict=True), refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
-            with state.connect_catalog(settings) as states:
+            with store.connect_catalog(settings) as states:
                 erasure = Erasing(settings, writer, states, plan, say).run(keys)
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started
@@ -189,11 +190,11 @@ def _free(
     return found
 
 
-def _position(settings: Settings, table: RawTable) -> state.Position:
+def _position(settings: Settings, table: RawTable) -> store.Position:
     """Where the table stands; raises LakehouseError where it has not settled."""
-    with state.connect_catalog(settings) as states:
-        state.ensure_state(states)
-        position = state.read_positions(states, table.source).get(table.name)
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        position = store.read_positions(states, table.source).get(table.name)
     if position is None or not position.versions:
         raise LakehouseError(f"{table.source}.{table.name} has not been ingested yet: there is nothing to erase")
     if position.state not in SETTLED:

@@ -19,22 +19,22 @@ from erasure.rewrite import SUMMARY, InTable, rewrite
 from erasure.strays import strays
 from erasure.subjects import spelled
 from erasure.tombstones import Tombstone
-from ingestion import state
-from ingestion.publish import Cut, Publication, TableAppend, publish
-from lakehouse.bulk_delete import delete_objects
-from lakehouse.catalog import file_io_properties, load_table
+from ingestion.sink.publish import Cut, Publication, TableAppend, publish
+from ingestion.state import store
+from lakehouse.catalog.bulk_delete import delete_objects
+from lakehouse.catalog.file_io import file_io
+from lakehouse.catalog.open import file_io_properties, load_table
+from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
-from lakehouse.file_io import file_io
-from lakehouse.manifest import rebuild
 from lakehouse.settings import Settings
-from maintenance.lake import look as look_around
-from maintenance.reachable import reachable_files
+from maintenance.inventory.lake import look as look_around
+from maintenance.inventory.reachable import reachable_files
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
-    from ingestion.context import Writer
+    from ingestion.pipeline.session import Writer
 
 Say = Callable[[str], None]
 
@@ -184,7 +184,7 @@ class Erasing:
 
 def publish_living(writer: Writer, states: psycopg.Connection[Any], tables: Sequence[tuple[str, str]]) -> None:
     """A snapshot of each table that names living files only, and the newest cut again, to name those: one publish."""
-    stream = state.read_stream(states, writer.name)
+    stream = store.read_stream(states, writer.name)
     assert stream is not None
     cut = None
     if stream.cut_lsn is not None and stream.cut_at is not None:

@@ -11,7 +11,7 @@ from typing import Any
 from erasure.places import lake_names
 from erasure.proof import Finding
 from lakehouse.declarations import RawTable
-from maintenance.lake import Lake, directory
+from maintenance.inventory.lake import Lake, directory
 
 DROP = "dbt's project does not know this table, which may hold the subject: drop it, or declare it as a source of dbt"
 DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is just writing it"

@@ -15,13 +15,13 @@ from pyiceberg.table import Table
 from erasure.lives import Event, Key, Life, linked_keys, lives_of
 from erasure.places import Place, lake_names
 from erasure.rows import POSITION, Mine
-from ingestion.evolve import source_type
-from ingestion.facts import ColumnFacts, TableFacts
-from ingestion.former_names import names_of
-from ingestion.types import convert
+from ingestion.schema.evolve import source_type
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.former_names import names_of
+from ingestion.schema.types import convert
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
-from lakehouse.sql import beside_parameters, ident, relation
+from lakehouse.text.sql import beside_parameters, ident, relation
 
 EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
 

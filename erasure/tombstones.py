@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from lakehouse.errors import LakehouseError
-from lakehouse.private_files import private_dir, write_private
-from lakehouse.stored import known_fields
-from maintenance.lake import list_objects
+from lakehouse.files.private_files import private_dir, write_private
+from lakehouse.files.stored import known_fields
+from maintenance.inventory.lake import list_objects
 
 if TYPE_CHECKING:
     import psycopg

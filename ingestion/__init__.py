@@ -6,20 +6,20 @@ Importing this package is cheap; what it exports loads Spark, Arrow and the cata
 from typing import Any
 
 _EXPORTS = {
-    "bring_up": "ingestion.api",
-    "recover_source": "ingestion.api",
-    "resnapshot": "ingestion.api",
-    "resume": "ingestion.api",
-    "replay": "ingestion.api",
-    "up_to_date_alone": "ingestion.api",
-    "pause": "ingestion.operate",
-    "forget": "ingestion.operate",
-    "source_status": "ingestion.api",
-    "follow_sources": "ingestion.follow",
-    "setup_statements": "ingestion.setup",
-    "SourceReport": "ingestion.reports",
-    "SourceStatus": "ingestion.reports",
-    "TableReport": "ingestion.reports",
+    "bring_up": "ingestion.run.api",
+    "recover_source": "ingestion.run.api",
+    "resnapshot": "ingestion.run.api",
+    "resume": "ingestion.run.api",
+    "replay": "ingestion.run.api",
+    "up_to_date_alone": "ingestion.run.api",
+    "pause": "ingestion.run.operate",
+    "forget": "ingestion.run.operate",
+    "source_status": "ingestion.run.api",
+    "follow_sources": "ingestion.run.follow",
+    "setup_statements": "ingestion.sources.postgres.setup",
+    "SourceReport": "ingestion.run.reports",
+    "SourceStatus": "ingestion.run.reports",
+    "TableReport": "ingestion.run.reports",
 }
 
 

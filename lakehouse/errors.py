@@ -1,6 +1,6 @@
 """The one exception that is meant for people."""
 
-from lakehouse.shown import visible
+from lakehouse.text.shown import visible
 
 
 class LakehouseError(Exception):

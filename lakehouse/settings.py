@@ -24,9 +24,9 @@ from pydantic_settings import (
 )
 
 from lakehouse.errors import LakehouseError
-from lakehouse.secret_files import SecretFiles, read_folder, refuse_open
-from lakehouse.spelling import Keys, close, keys_at, line_in_toml, unknown
-from lakehouse.variables import mistaken
+from lakehouse.files.secret_files import SecretFiles, read_folder, refuse_open
+from lakehouse.files.variables import mistaken
+from lakehouse.text.spelling import Keys, close, keys_at, line_in_toml, unknown
 
 PROJECT_DIR = Path(__file__).resolve().parent.parent
 CONFIG_FILE = "lakehouse.toml"
@@ -200,7 +200,7 @@ class Settings(BaseSettings):
 
     def source(self, name: str) -> SourceSettings:
         """The settings of one source; raises LakehouseError when there are none, or a URL of theirs is no libpq URL."""
-        from lakehouse.urls import parse_url
+        from lakehouse.servers.urls import parse_url
 
         variable = f"LAKEHOUSE_SOURCES__{name.upper()}__"
         if (source := self.sources.get(name)) is None:
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
 
     def catalog_dsn(self) -> str:
         """libpq URL of the catalog database; raises LakehouseError when it is not set or no such URL."""
-        from lakehouse.urls import parse_url
+        from lakehouse.servers.urls import parse_url
 
         if self.catalog_url is None:
             raise LakehouseError("the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL")

@@ -3,8 +3,8 @@
 import sys
 
 from lakehouse.errors import LakehouseError
-from lakehouse.shown import say
-from maintenance.command import app
+from lakehouse.text.shown import say
+from maintenance.command.maintain import app
 
 if __name__ == "__main__":
     try:

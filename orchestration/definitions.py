@@ -9,20 +9,20 @@ import dagster as dg
 from dagster_shared.utils.warnings import PreviewWarning
 
 from lakehouse.declarations import declarations_from
-from lakehouse.manifest import load_manifest
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.unread import unread_tables
 from lakehouse.settings import Settings, load_settings
-from lakehouse.unread import unread_tables
-from orchestration.dbt_assets import load_assets, other_sources
-from orchestration.dbt_resource import dbt_resource
-from orchestration.maintain_job import maintain_definitions
-from orchestration.maintenance_jobs import action_definitions
-from orchestration.marts import marts_definitions
-from orchestration.policies import policies
-from orchestration.raw import source_definitions
+from orchestration.assets.dbt_assets import load_assets, other_sources
+from orchestration.assets.dbt_resource import dbt_resource
+from orchestration.assets.policies import policies
+from orchestration.assets.raw import source_definitions
+from orchestration.assets.table_health import health_definitions
+from orchestration.assets.translator import stored_keys
+from orchestration.jobs.maintain_job import maintain_definitions
+from orchestration.jobs.maintenance_jobs import action_definitions
+from orchestration.jobs.marts import marts_definitions
 from orchestration.resources import IN_MEMORY, Lake, LakeSpark, fixed
 from orchestration.runs.pools import pool_executor
-from orchestration.table_health import health_definitions
-from orchestration.translator import stored_keys
 
 warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", category=PreviewWarning)
 

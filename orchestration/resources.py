@@ -12,20 +12,20 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 
 from lakehouse.declarations import Declarations, load_declarations
-from lakehouse.manifest import load_manifest
-from lakehouse.project import project_maintenance
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.project import project_maintenance
 from lakehouse.settings import Settings, load_settings
-from orchestration.workers import sign
+from orchestration.runs.workers import sign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from erasure.proof import Look
     from ingestion import SourceReport, SourceStatus
-    from ingestion.reconcile import TableComparison
-    from lakehouse.catalog import SnapshotFact
-    from maintenance.outcome import Outcome
-    from maintenance.result import Result
+    from ingestion.verify import TableComparison
+    from lakehouse.catalog.open import SnapshotFact
+    from maintenance.inventory.outcome import Outcome
+    from maintenance.runner.result import Result
 
 TableKey = tuple[str, str]
 
@@ -39,7 +39,7 @@ def fixed(make: Callable[[], Any]) -> dg.ResourceDefinition:
 
 
 class LakeSpark(LazyPySparkResource):
-    """dagster-pyspark's lazy session, made by lakehouse.spark.
+    """dagster-pyspark's lazy session, made by lakehouse.servers.spark.
 
     Its properties hold passwords, which must not become resource config: the UI shows that to everybody.
     """
@@ -48,7 +48,7 @@ class LakeSpark(LazyPySparkResource):
 
     def _init_session(self) -> None:
         if self._spark_session is None:
-            from lakehouse.spark import spark_session
+            from lakehouse.servers.spark import spark_session
 
             self._spark_session: SparkSession = spark_session(load_settings(), "dagster")
 
@@ -77,7 +77,7 @@ class Lake(dg.ConfigurableResource):
 
     def reconcile(self, source: str, tables: Sequence[str], spark: LazyPySparkResource) -> "list[TableComparison]":
         """Compares raw tables of a source with it, at one consistent point; reads the source."""
-        from ingestion.reconcile import reconcile_raw
+        from ingestion.verify import reconcile_raw
 
         wanted = [f"{source}.{table}" for table in tables]
         return list(reconcile_raw(self.settings(), self.declarations(), wanted, session=spark.spark_session))
@@ -97,7 +97,7 @@ class Lake(dg.ConfigurableResource):
 
     def newest_snapshots(self, tables: Iterable[TableKey]) -> dict[str, "SnapshotFact"]:
         """The newest data snapshot of each table that has one, by `namespace.table`."""
-        from lakehouse.catalog import newest_data_snapshot, open_catalog
+        from lakehouse.catalog.open import newest_data_snapshot, open_catalog
 
         with closing(open_catalog(self.settings())) as catalog:
             facts = {".".join(table): newest_data_snapshot(catalog, *table) for table in tables}
@@ -105,7 +105,7 @@ class Lake(dg.ConfigurableResource):
 
     def absent(self, tables: Iterable[TableKey]) -> list[TableKey]:
         """Those of the tables that were never made."""
-        from lakehouse.catalog import load_table, open_catalog
+        from lakehouse.catalog.open import load_table, open_catalog
 
         with closing(open_catalog(self.settings())) as catalog:
             return [table for table in tables if load_table(catalog, *table) is None]
@@ -119,8 +119,8 @@ class Lake(dg.ConfigurableResource):
         report: Callable[["Outcome"], None],
     ) -> "Result":
         """One maintenance action over the declared tables; Spark is started by the first table that needs it."""
-        from maintenance.run import run
-        from maintenance.session import Session
+        from maintenance.inventory.session import Session
+        from maintenance.runner.run import run
 
         with closing(Session(self.settings(), start_spark=lambda: spark.spark_session)) as session:
             return run(session, [action], tables, group, report)
@@ -131,8 +131,8 @@ class Lake(dg.ConfigurableResource):
 
     def table_health(self) -> list[dict[str, Any]]:
         """How each maintained table is, and what is due: a line per table, those with the most to gain first."""
-        from maintenance.session import Session
-        from maintenance.survey import survey
+        from maintenance.inventory.session import Session
+        from maintenance.planning.survey import survey
 
         with closing(Session(self.settings(), dry_run=True)) as session:
             return list(survey(session).as_dict()["tables"])

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from lakehouse.declarations import Declarations, declarations_from
-from lakehouse.manifest import load_manifest
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings
 
 _PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "macros", "tests", "models/sources")

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lakehouse.declarations import RawTable
-from lakehouse.vault import HubPolicy, VaultPolicy
-from lakehouse.vault_names import business_key, in_lake
+from lakehouse.declarations.vault import HubPolicy, VaultPolicy
+from lakehouse.declarations.vault_names import business_key, in_lake
 from scaffold.types import lake_type
 
 

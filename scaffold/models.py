@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable
-from lakehouse.vault import VaultPolicy
+from lakehouse.declarations.vault import VaultPolicy
 from scaffold.columns import DELETED, EVENT, HASH, PARSED, STATUS
 from scaffold.entities import Entity, article, entities, owner_of, spoken
 from scaffold.links import event_model, junction_key, junction_models, link_models, together

@@ -11,14 +11,14 @@ from typing import Any
 
 import psycopg
 
-from ingestion.setup import unpublishable
+from ingestion.sources.postgres.setup import unpublishable
+from lakehouse.declarations.policies import NAME
+from lakehouse.declarations.vault_names import EVENT, VALIDITY
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import NAME
+from lakehouse.servers.unreachable import unreachable_source
 from lakehouse.settings import Settings
-from lakehouse.shown import visible
-from lakehouse.sql import ident
-from lakehouse.unreachable import unreachable_source
-from lakehouse.vault_names import EVENT, VALIDITY
+from lakehouse.text.shown import visible
+from lakehouse.text.sql import ident
 from scaffold.text import flow, scalar
 
 _TABLES = """

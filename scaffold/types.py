@@ -1,6 +1,6 @@
 """The Trino type of a column that is declared with a Postgres type."""
 
-from ingestion.types.declared import declared_type, type_name
+from ingestion.schema.types.declared import declared_type, type_name
 
 _TRINO = {
     "int": "integer", "long": "bigint", "boolean": "boolean", "float": "real", "double": "double", "date": "date",

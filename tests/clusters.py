@@ -19,12 +19,12 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
-from stack.accounts import Account, Placement, can_enter, copy_programs, hand_over, packaged_programs, place
-from stack.moving import _reachable
-from stack.ports import is_free, plan_ports
-from stack.postgres import CONFIG_FILE
+from lakehouse_stack.accounts import Account, Placement, can_enter, copy_programs, hand_over, packaged_programs, place
+from lakehouse_stack.moving import _reachable
+from lakehouse_stack.ports import is_free, plan_ports
+from lakehouse_stack.postgres import CONFIG_FILE
 from tests.world import World, declared_source, set_up, statements
 
 NEWEST, FORMER = "18", "16"

@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def settings() -> Iterator[Settings]:
     """Settings of a running stack in a home of its own."""
-    from stack.control import down, up
+    from lakehouse_stack.control import down, up
 
     kept = os.environ.get("LAKEHOUSE_TEST_HOME")
     home = Path(kept or tempfile.mkdtemp(prefix="lakehouse-test-"))
@@ -53,7 +53,7 @@ def settings() -> Iterator[Settings]:
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Any:
     """The session's Spark, started at the first test that needs it."""
-    from lakehouse.spark import spark_session
+    from lakehouse.servers.spark import spark_session
 
     return spark_session(settings, "lakehouse-tests")
 
@@ -61,7 +61,7 @@ def spark(settings: Settings) -> Any:
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has Spark compute the lake's side of every table, as it does for large ones."""
-    monkeypatch.setattr(import_module("ingestion.repair.compare"), "is_small", lambda iceberg: False)
+    monkeypatch.setattr(import_module("ingestion.pipeline.repair.compare"), "is_small", lambda iceberg: False)
 
 
 @pytest.fixture(autouse=True)

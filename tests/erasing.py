@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 
 from erasure.run import erase, repeat
 from erasure.steps import Erasure
-from lakehouse.catalog import open_catalog
+from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Column, Declarations, declarations_from
+from lakehouse.declarations.manifest import dbt_environment, load_manifest
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.manifest import dbt_environment, load_manifest
-from lakehouse.policies import RawPolicy
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
-from maintenance.lake import list_relations
+from maintenance.inventory.lake import list_relations
 from scaffold import apply, declared_alone, models_of, plan
 from tests.orchestrated import copy_project
 from tests.world import World, make_world
@@ -223,20 +223,20 @@ def _inflated(content: bytes) -> bytes:
 
 def copy_lake(people: People, to: Path) -> dict[str, str]:
     """A backup: the objects of the warehouse, and the catalog's pointers by table."""
-    from ingestion import state
+    from ingestion.state import store
 
     shutil.copytree(people.settings.home / "data" / "s3" / "warehouse", to)
-    with state.connect_catalog(people.settings) as catalog:
+    with store.connect_catalog(people.settings) as catalog:
         rows = catalog.execute("SELECT table_namespace || '.' || table_name, metadata_location FROM iceberg_tables")
         return {name: location for name, location in rows.fetchall() if name in people.tables}
 
 
 def restore_lake(people: People, backup: Path, pointers: dict[str, str]) -> None:
     """The backup's objects beside those that are there, and its pointers."""
-    from ingestion import state
+    from ingestion.state import store
 
     shutil.copytree(backup, people.settings.home / "data" / "s3" / "warehouse", dirs_exist_ok=True)
-    with state.connect_catalog(people.settings) as catalog:
+    with store.connect_catalog(people.settings) as catalog:
         for name, location in pointers.items():
             namespace, table = name.split(".")
             catalog.execute(

@@ -4,7 +4,7 @@ import random
 import unicodedata
 from collections.abc import Iterator
 
-from lakehouse.shown import JOINERS
+from lakehouse.text.shown import JOINERS
 
 FORGED = "2026-01-01 00:00:00,000 INFO source 'shop': published everything"
 SEEDS = (

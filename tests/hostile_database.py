@@ -7,8 +7,8 @@ from typing import Any
 import psycopg
 
 from lakehouse.declarations import Column, RawTable
-from lakehouse.policies import LoadPolicy, RawPolicy
-from lakehouse.sql import ident, literal, relation
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.text.sql import ident, literal, relation
 from tests.hostile import names
 
 KEY, ENUM, DOMAIN = "text", "enum", "domain"

@@ -18,19 +18,20 @@ from pathlib import Path
 import psycopg
 from pydantic import SecretStr
 
-from backup.objects import load_objects, save_objects
 from erasure.tombstones import tombstone
-from ingestion import bring_up, state
-from ingestion.operate import pause
-from lakehouse.policies import MaintenancePolicy, RawPolicy
+from ingestion import bring_up
+from ingestion.run.operate import pause
+from ingestion.state import store
+from lakehouse.declarations.policies import MaintenancePolicy, RawPolicy
+from lakehouse.servers.spark import spark_session
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings, load_settings
-from lakehouse.spark import spark_session
-from lakehouse.urls import parse_url
-from maintenance.history import record
-from maintenance.outcome import TableName
-from maintenance.run import ACTIONS
-from maintenance.session import Session
-from stack.accounts import packaged_programs
+from lakehouse_backup.objects import load_objects, save_objects
+from lakehouse_stack.accounts import packaged_programs
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.planning.history import record
+from maintenance.runner.run import ACTIONS
 from tests.world import World, catalog_superuser, declared_source, set_up, superuser
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -159,7 +160,7 @@ def _live(world: World) -> None:
 def _leave_tombstone(world: World, session: Session) -> None:
     from erasure.tombstones import condemn, keep
 
-    with state.connect_catalog(world.settings) as states:
+    with store.connect_catalog(world.settings) as states:
         stone = tombstone(SOURCE, "orders", {"id": "999999"})
         keep(world.settings, session.io, states, [stone])
         condemn(states, (f"raw_{SOURCE}", "orders"), ["s3://warehouse/none.parquet"])
@@ -235,7 +236,7 @@ def _empty(settings: Settings) -> None:
 
 def _make_iceberg_tables(settings: Settings) -> None:
     """As whoever sets up a catalog of his own makes them: the template's statements."""
-    template = Path(__file__).parents[1] / "stack" / "templates" / "catalog.sql.j2"
+    template = Path(__file__).parents[1] / "lakehouse_stack" / "templates" / "catalog.sql.j2"
     made = [part for part in template.read_text().split(";") if "CREATE TABLE IF NOT EXISTS public.iceberg" in part]
     _psql(settings.catalog_dsn(), ";".join(made))
 

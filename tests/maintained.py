@@ -5,10 +5,10 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from lakehouse.policies import MaintenancePolicy
-from maintenance.lake import list_objects
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from lakehouse.declarations.policies import MaintenancePolicy
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.date32()), ("note", pa.string())])
 DAYS = [datetime(2024, 1, day).date() for day in (1, 2)]

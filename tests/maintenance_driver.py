@@ -8,11 +8,11 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import load_settings
-from maintenance.outcome import TableName
-from maintenance.run import ACTIONS
-from maintenance.session import Session
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.runner.run import ACTIONS
 from tests.driver import _inject
 
 

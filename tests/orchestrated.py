@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lakehouse.catalog import newest_data_snapshot, open_catalog
-from lakehouse.policies import RawPolicy
+from lakehouse.catalog.open import newest_data_snapshot, open_catalog
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.sql import ident
-from lakehouse.trino import query
+from lakehouse.text.sql import ident
 from tests.fourth_source import MAINTENANCE, Table, declare, make_tables
 from tests.world import World, make_world
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import psycopg
 
-from ingestion.setup import prepare
+from ingestion.sources.postgres.setup import prepare
 from lakehouse.declarations import declarations_from
-from lakehouse.manifest import dbt_environment
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.sql import ident
-from lakehouse.trino import query
+from lakehouse.text.sql import ident
 from scaffold import apply, models_of, plan
 from scaffold.propose import COLUMNS
 from scaffold.text import flow

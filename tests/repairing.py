@@ -5,15 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ingestion import lease as leases
-from ingestion import state
-from ingestion.context import Writer, append_of, begin_cycle, register
-from ingestion.points import consistent_point
-from ingestion.publish import Publication, publish
-from ingestion.reconcile import TableComparison, reconcile_raw
-from ingestion.repair import KeyRange, stage_repair
-from lakehouse.catalog import open_catalog
-from lakehouse.policies import RawPolicy
+from ingestion.pipeline.repair import KeyRange, stage_repair
+from ingestion.pipeline.session import Writer, append_of, begin_cycle, register
+from ingestion.sink.publish import Publication, publish
+from ingestion.sources.postgres.points import consistent_point
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.verify import TableComparison, reconcile_raw
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import RawPolicy
 from tests.world import World
 
 ITEMS = "CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric(12,2), big text)"
@@ -23,15 +23,15 @@ TABLES = {"items": RawPolicy(relation="public.items", key=("id",))}
 def repair(world: World, spark: Any, table: str, key_range: KeyRange | None = None) -> dict[str, int]:
     """Stages and publishes a repair of what is in the lake now, at a new point; gives rows by operation."""
     catalog = open_catalog(world.settings)
-    with state.connect_catalog(world.settings) as states:
+    with store.connect_catalog(world.settings) as states:
         lease = leases.acquire(states, world.source.name, 60, "once")
         assert lease is not None
         try:
             writer = Writer(world.settings, catalog, spark, lease, world.source)
             declared = world.source.table(table)
             stream, position = (
-                state.read_stream(states, world.source.name),
-                state.read_positions(states, world.source.name)[table],
+                store.read_stream(states, world.source.name),
+                store.read_positions(states, world.source.name)[table],
             )
             assert stream is not None
             iceberg = catalog.load_table(declared.identifier)

@@ -10,8 +10,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion import follow_sources, recover_source, state
-from ingestion.source import lsn_number
+from ingestion import follow_sources, recover_source
+from ingestion.sources.postgres.connection import lsn_number
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.clusters import NEWEST, ROLE, ROLE_PASSWORD, Cluster, cluster, world_in
@@ -43,18 +44,18 @@ def slot_lsn(made: Cluster, world: World, column: str) -> int:
     return lsn_number(made.admin(query)[0][0])
 
 
-def stream_of(world: World) -> state.Stream:
-    with state.connect_catalog(world.settings) as states:
-        stream = state.read_stream(states, world.source.name)
+def stream_of(world: World) -> store.Stream:
+    with store.connect_catalog(world.settings) as states:
+        stream = store.read_stream(states, world.source.name)
     assert stream is not None
     return stream
 
 
 def written(world: World) -> list[Any]:
     """Everything that a cycle may have changed in the lake."""
-    with state.connect_catalog(world.settings) as states:
-        stream = state.read_stream(states, world.source.name)
-        positions = state.read_positions(states, world.source.name)
+    with store.connect_catalog(world.settings) as states:
+        stream = store.read_stream(states, world.source.name)
+        positions = store.read_positions(states, world.source.name)
     return [world.raw("orders"), world.raw("lines"), cuts(world), stream, positions]
 
 

@@ -13,16 +13,16 @@ from trino.auth import BasicAuthentication
 from trino.dbapi import connect
 from trino.exceptions import Error, HttpError, TrinoQueryError
 
-from cli.sql import sql
-from cli.user import add, remove
-from lakehouse.access import RULES, Relation, rules
+from lakehouse.declarations.access import RULES, Relation, rules
+from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
-from lakehouse.logins import Role
-from lakehouse.manifest import dbt_environment
-from lakehouse.private_files import write_private
-from lakehouse.retry import Unreachable
+from lakehouse.files.private_files import write_private
+from lakehouse.servers.logins import Role
+from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.trino import answering, connect_to, http_session, query
 from lakehouse.settings import Settings, TrinoSettings
-from lakehouse.trino import answering, connect_to, http_session, query
+from lakehouse_cli.sql import sql
+from lakehouse_cli.user import add, remove
 from tests.test_stack import until
 
 pytestmark = pytest.mark.stack

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ingestion import state
-from lakehouse.policies import RawPolicy
+from ingestion.state import store
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import cluster, world_in
 from tests.marks import slow
@@ -267,7 +267,7 @@ class Altered:
     world: World
     landed: dict[str, dict[str, int]]
     aside: dict[str, str]
-    positions: dict[str, state.Position]
+    positions: dict[str, store.Position]
 
 
 @pytest.fixture(scope="module", params=["18", slow("15")])
@@ -288,8 +288,8 @@ def altered(request: pytest.FixtureRequest, settings: Settings, spark: Any) -> I
         for name, case in CASES.items():
             world.sql(*(alteration.format(t=name) for alteration in case.alterations))
         report = world.ingest(spark)
-        with state.connect_catalog(world.settings) as catalog:
-            positions = state.read_positions(catalog, world.source.name)
+        with store.connect_catalog(world.settings) as catalog:
+            positions = store.read_positions(catalog, world.source.name)
         landed = {table.name: table.rows for table in report.tables}
         yield Altered(world, landed, {a.name: str(a) for a in report.aside}, positions)
 

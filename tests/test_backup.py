@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from backup.run import make_backup, restore_backup
-from ingestion import lease as leases
-from ingestion import state
+from ingestion.state import lease as leases
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
-from maintenance.session import Session
+from lakehouse_backup.run import make_backup, restore_backup
+from maintenance.inventory.session import Session
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill
 from tests.test_maintenance_kills import act
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.stack
 
 def destroy_catalog(settings: Settings) -> None:
     """What a new, empty catalog database holds after `lakehouse up`."""
-    with state.connect_catalog(settings) as catalog:
+    with store.connect_catalog(settings) as catalog:
         tables = catalog.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'lakehouse'").fetchall()
         for (name,) in tables:
             catalog.execute(f"DROP TABLE lakehouse.{name}")
@@ -77,7 +77,7 @@ def test_a_catalog_that_was_lost_comes_back_with_every_row_and_ingestion_goes_on
 def test_a_publish_whose_slot_was_not_moved_is_not_read_twice(settings: Settings, spark: Any, tmp_path: Path) -> None:
     world = begin(settings, spark, tmp_path)
     fill(world, 3001, 20)
-    killed = world.driver("ingestion.source:advance_slot:before")
+    killed = world.driver("ingestion.sources.postgres.connection:advance_slot:before")
     assert killed.returncode != 0
     before = checksums(world)
     destroy_catalog(world.settings)
@@ -94,7 +94,7 @@ def test_a_publish_that_was_staged_and_never_made_is_made_by_the_restore(
 ) -> None:
     world = begin(settings, spark, tmp_path)
     fill(world, 3001, 20)
-    assert world.driver("ingestion.publish:_swap:before").returncode != 0
+    assert world.driver("ingestion.sink.publish:_swap:before").returncode != 0
     destroy_catalog(world.settings)
     restore_backup(world.settings, tmp_path)
     fill(world, 4001, 20)
@@ -158,7 +158,7 @@ def test_nothing_is_restored_while_somebody_ingests_or_from_a_folder_without_a_b
     make_backup(world.settings, tmp_path, catalog_only=True)
     with pytest.raises(LakehouseError, match="made with --catalog-only"):
         restore_backup(world.settings, tmp_path, warehouse=True)
-    with state.connect_catalog(world.settings) as states:
+    with store.connect_catalog(world.settings) as states:
         lease = leases.acquire(states, world.source.name, 30, "follow")
         assert lease is not None
         with pytest.raises(LakehouseError, match="is at work: stop it"):

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.java import spark_java_home
+from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import Settings
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
 from tests.world import World, make_world

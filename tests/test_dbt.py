@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from ingestion.former_names import renamed
+from ingestion.schema.former_names import renamed
 from lakehouse.settings import Settings
-from maintenance.outcome import TableName
-from maintenance.restore import restore
-from maintenance.session import Session
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.restore.table import restore
 from tests.histories import START, Clock, Row, TableHistory, change_at_random
 from tests.zoo import COLUMNS, Zoo, animals, build_zoo, random_animal
 

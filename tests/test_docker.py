@@ -20,15 +20,15 @@ import pytest
 import yaml
 from pyarrow import fs
 
-from lakehouse.access import RULES
+from lakehouse.declarations.access import RULES
 from lakehouse.errors import LakehouseError
-from lakehouse.logins import GROUPS, PASSWORDS, read_logins
+from lakehouse.servers.logins import GROUPS, PASSWORDS, read_logins
+from lakehouse.servers.spark import OVERRIDES
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark import OVERRIDES
+from lakehouse_stack.certificate import make_certificate
+from lakehouse_stack.containers import container_files, write_access_files, write_container_files
+from lakehouse_stack.s3 import trouble
 from orchestration.web.login import ui_secret
-from stack.certificate import make_certificate
-from stack.containers import container_files, write_access_files, write_container_files
-from stack.s3 import trouble
 from tests.test_stack import Home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -224,8 +224,8 @@ def test_the_s3_server_takes_its_keys_and_no_others(tmp_path: Path) -> None:
     """As the container runs it, but for the port."""
     port, keys = free_port(), {"LAKEHOUSE_S3__ACCESS_KEY": "known", "LAKEHOUSE_S3__SECRET_KEY": "s" * 32}
     code = (
-        f"import stack.s3 as s; s.CONTAINER_PORT = {port}; import sys; "
-        f"sys.argv[1:] = ['s3', {str(tmp_path / 'data')!r}]; from stack.__main__ import main; main()"
+        f"import lakehouse_stack.s3 as s; s.CONTAINER_PORT = {port}; import sys; "
+        f"sys.argv[1:] = ['s3', {str(tmp_path / 'data')!r}]; from lakehouse_stack.__main__ import main; main()"
     )
     env = os.environ | keys | {"LAKEHOUSE_CONFIG": os.devnull, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env)
@@ -432,7 +432,7 @@ def test_dagsters_three_services_work_together(stack_home: Home) -> None:
 @pytest.mark.stack
 @pytest.mark.slow
 def test_a_spark_worker_joins_the_master(stack_home: Home) -> None:
-    from lakehouse.java import spark_java_home
+    from lakehouse.servers.java import spark_java_home
 
     fixed = ":".join(str(load_settings().artifacts / folder / "*") for folder in OVERRIDES)
     java = {

@@ -15,18 +15,18 @@ import pytest
 
 from erasure import tombstones
 from erasure.run import end, remembered, verify
-from ingestion import lease as leases
-from ingestion import state
-from lakehouse.catalog import open_catalog
+from ingestion.state import lease as leases
+from ingestion.state import store
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import MaintenancePolicy
 from lakehouse.settings import Settings
-from maintenance import removed
-from maintenance.compact import compact
-from maintenance.expire_snapshots import expire_snapshots
-from maintenance.outcome import TableName
-from maintenance.restore import restore
-from maintenance.session import Session
+from maintenance.actions.compact import compact
+from maintenance.actions.expire_snapshots import expire_snapshots
+from maintenance.inventory import removed
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.restore.table import restore
 from tests.erasing import People, copy_lake, make_people, make_raw_people, restore_lake, traces
 from tests.test_ingestion import assert_order_is_unique, cuts
 from tests.world import _plain
@@ -104,7 +104,7 @@ def test_an_erasure_that_would_not_hold_is_refused(settings: Settings, spark: An
         with pytest.raises(LakehouseError, match=message):
             people.erase(spark, key)
     people.world.sql("UPDATE people SET name = NULL, email = NULL, letter = NULL WHERE id = 5")
-    with state.connect_catalog(people.settings) as states:
+    with store.connect_catalog(people.settings) as states:
         lease = leases.acquire(states, people.name, 30, "follow")
         with pytest.raises(LakehouseError, match="is at work: stop it"):
             people.erase(spark, "id=5")
@@ -200,7 +200,7 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
         "erasure.steps:publish_living:after",
         "erasure.forget:_drop_statistics:after",
         "erasure.forget:delete_condemned:before",
-        "lakehouse.bulk_delete:_send:after",
+        "lakehouse.catalog.bulk_delete:_send:after",
         "erasure.tombstones:executed:before",
     ],
 )
@@ -217,7 +217,7 @@ def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: A
     (erasure,) = people.repeat(spark)
     assert erasure.left == []
     assert traces(settings, *texts) == []
-    with closing(open_catalog(people.settings)) as catalog, state.connect_catalog(people.settings) as states:
+    with closing(open_catalog(people.settings)) as catalog, store.connect_catalog(people.settings) as states:
         assert tombstones.condemned(states, (f"raw_{people.name}", "people")) == set()
         assert catalog.load_table((f"raw_{people.name}", "people")).scan().to_arrow().num_rows == 302
 
@@ -289,7 +289,7 @@ def test_a_tombstone_survives_the_loss_of_any_two_of_its_places_until_it_is_ende
     assert (stone.key, stone.table) == ({"id": "42"}, "people") and stone.done_at
 
     def from_catalog() -> None:
-        with state.connect_catalog(people.settings) as states:
+        with store.connect_catalog(people.settings) as states:
             states.execute("DELETE FROM lakehouse.erasures WHERE id = %s", (stone.id,))
 
     copies = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.readers import BIN, Declared, Project, declared_as_is, project_of
 from tests.world import World, make_world

@@ -18,12 +18,12 @@ from typing import Any
 import psutil
 import pytest
 
-from ingestion import state
-from ingestion.lease import holder_of
+from ingestion.state import store
+from ingestion.state.lease import holder_of
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
-from stack.control import running, up
+from lakehouse_stack.control import running, up
 from tests.marks import slow
 from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES
@@ -33,10 +33,10 @@ from tests.world import World, catalog_superuser, make_world
 pytestmark = pytest.mark.stack
 
 STEPS = {
-    "peek": "ingestion.load_changes.run_tasks",
-    "file write": "ingestion.publish._stage_all",
-    "publish": "ingestion.publish._swap",
-    "slot advance": "ingestion.source.advance_slot",
+    "peek": "ingestion.pipeline.load_changes.run_tasks",
+    "file write": "ingestion.sink.publish._stage_all",
+    "publish": "ingestion.sink.publish._swap",
+    "slot advance": "ingestion.sources.postgres.connection.advance_slot",
 }
 SERVERS = ("sources", "catalog", "s3")
 SHORT, LONG = 8.0, 60.0
@@ -181,8 +181,14 @@ def test_the_follower_survives_every_server(settings: Settings, spark: Any, faul
 
 
 TWICE = [
-    ("ingestion.publish:_swap:after", "ingestion.publish:_swap:before"),
-    *(slow(step, step) for step in ("ingestion.load_changes:run_tasks:after", "ingestion.source:advance_slot:before")),
+    ("ingestion.sink.publish:_swap:after", "ingestion.sink.publish:_swap:before"),
+    *(
+        slow(step, step)
+        for step in (
+            "ingestion.pipeline.load_changes:run_tasks:after",
+            "ingestion.sources.postgres.connection:advance_slot:before",
+        )
+    ),
 ]
 
 
@@ -205,7 +211,7 @@ def test_killed_while_it_recovers_from_a_kill_in_a_snapshot(settings: Settings, 
     world = make_world(settings, ORDERS, TABLES, lease_seconds=2)
     fill(world, 1, 100)
     for number, fault in enumerate(
-        ("ingestion.load_tables:run_tasks:after", "ingestion.load_tables:publish:before"), start=1
+        ("ingestion.pipeline.load_tables:run_tasks:after", "ingestion.pipeline.load_tables:publish:before"), start=1
     ):
         assert world.driver(fault).returncode == -signal.SIGKILL
         fill(world, 1000 * number, 50)
@@ -224,10 +230,10 @@ def test_a_writer_that_stalls_and_wakes_up_without_its_lease_cannot_publish(
     fill(world, 1, 100)
     world.ingest(spark)
     fill(world, 1001, 100)
-    stalled = world.start_driver("ingestion.publish:_swap:stall", *(["--dagster"] if "mat" in how else []))
+    stalled = world.start_driver("ingestion.sink.publish:_swap:stall", *(["--dagster"] if "mat" in how else []))
     try:
         until(lambda: psutil.Process(stalled.pid).status() == psutil.STATUS_STOPPED, seconds=120)
-        with state.connect_catalog(settings) as states:
+        with store.connect_catalog(settings) as states:
             until(lambda: holder_of(states, world.source.name) is None)
         fill(world, 2001, 100)
         world.ingest(spark)

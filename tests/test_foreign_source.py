@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.setup import check_source, prepare
-from ingestion.source import connect_source, publication_oid
+from ingestion.sources.postgres.connection import connect_source, publication_oid
+from ingestion.sources.postgres.setup import check_source, prepare
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.manifest import load_manifest
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 from tests.world import make_world

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 import yaml
 
-from ingestion.reconcile import reconcile_raw
-from ingestion.reconcile.compare import TableComparison
-from lakehouse.policies import RawPolicy, split_relation
+from ingestion.verify import reconcile_raw
+from ingestion.verify.compare import TableComparison
+from lakehouse.declarations.policies import RawPolicy, split_relation
+from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
-from lakehouse.sql import columns, ident, literal, relation, spark_ident, spark_literal
-from lakehouse.trino import connect
+from lakehouse.text.sql import columns, ident, literal, relation, spark_ident, spark_literal
 from tests.hostile import effects, names
 from tests.hostile_database import Hostile, create, tables
 from tests.orchestrated import BIN, copy_project

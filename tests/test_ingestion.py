@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ingestion import recover_source, resnapshot
-from ingestion.state import connect_catalog
-from lakehouse.catalog import open_catalog
+from ingestion.state.store import connect_catalog
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
-from lakehouse.urls import parse_url
 from tests.world import World, make_world, position, superuser
 
 pytestmark = pytest.mark.stack

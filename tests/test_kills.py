@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from ingestion import state
-from ingestion.publish import publish
+from ingestion.sink.publish import publish
+from ingestion.state import store
 from lakehouse.settings import Settings
 from tests.marks import slow
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
@@ -22,15 +22,15 @@ from tests.world import World, _plain, make_world
 pytestmark = pytest.mark.stack
 
 STEPS = [
-    "ingestion.source:create_slot",
-    "ingestion.load_tables:run_tasks",
-    "ingestion.load_tables:publish",
-    "ingestion.load_changes:run_tasks",
-    "ingestion.publish:_stage_all",
-    "ingestion.publish:_swap",
-    "ingestion.source:advance_slot",
+    "ingestion.sources.postgres.connection:create_slot",
+    "ingestion.pipeline.load_tables:run_tasks",
+    "ingestion.pipeline.load_tables:publish",
+    "ingestion.pipeline.load_changes:run_tasks",
+    "ingestion.sink.publish:_stage_all",
+    "ingestion.sink.publish:_swap",
+    "ingestion.sources.postgres.connection:advance_slot",
 ]
-WORST = ("ingestion.load_changes:run_tasks", "ingestion.publish:_swap")
+WORST = ("ingestion.pipeline.load_changes:run_tasks", "ingestion.sink.publish:_swap")
 
 
 def fill(world: World, first: int, rows: int) -> None:
@@ -73,7 +73,7 @@ def test_killed_in_the_middle_of_a_large_transaction_nothing_is_lost_or_doubled(
     plan.write_bytes(pickle.dumps((_plain(world.settings), world.source)))
     process = subprocess.Popen([sys.executable, "-m", "tests.driver", str(plan)], cwd=Path(__file__).parents[1])
     deadline = time.monotonic() + 120
-    with state.connect_catalog(settings) as states:
+    with store.connect_catalog(settings) as states:
         while time.monotonic() < deadline:
             found = states.execute(
                 "SELECT 1 FROM lakehouse.staged_files WHERE source = %s", (world.source.name,)
@@ -97,16 +97,16 @@ def test_a_writer_that_lost_its_lease_cannot_publish(
     fill(world, 1, 100)
 
     def taken_over(*args: Any) -> Any:
-        with state.connect_catalog(settings) as states:
+        with store.connect_catalog(settings) as states:
             states.execute("UPDATE lakehouse.leases SET token = token + 1 WHERE source = %s", (world.source.name,))
         return publish(*args)
 
-    monkeypatch.setattr("ingestion.load_changes.publish", taken_over)
+    monkeypatch.setattr("ingestion.pipeline.load_changes.publish", taken_over)
     with pytest.raises(Exception, match="took the lease over"):
         world.ingest(spark)
     assert world.raw("orders") == []
     monkeypatch.undo()
-    with state.connect_catalog(settings) as states:
+    with store.connect_catalog(settings) as states:
         states.execute("UPDATE lakehouse.leases SET expires_at = now() WHERE source = %s", (world.source.name,))
     world.ingest(spark)
     assert_right(world)
@@ -120,7 +120,7 @@ def test_a_publish_whose_answer_was_lost_is_not_repeated(
     world = make_world(settings, ORDERS, TABLES)
     world.ingest(spark)
     fill(world, 1, 100)
-    original, lost = state.connect_catalog, [True]
+    original, lost = store.connect_catalog, [True]
 
     class LosesTheAnswer:
         def __init__(self, connection: psycopg.Connection[Any]) -> None:
@@ -140,7 +140,7 @@ def test_a_publish_whose_answer_was_lost_is_not_repeated(
         caller = sys._getframe(1).f_code.co_name
         return LosesTheAnswer(connection) if caller == "attempt" and lost[0] else connection
 
-    monkeypatch.setattr("ingestion.publish.state.connect_catalog", connect)
+    monkeypatch.setattr("ingestion.sink.publish.store.connect_catalog", connect)
     world.ingest(spark)
     assert lost == [False]
     assert_right(world)

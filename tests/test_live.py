@@ -12,9 +12,9 @@ import psutil
 import psycopg
 import pytest
 
-from ingestion import lease, state
-from lakehouse.catalog import open_catalog
-from lakehouse.policies import RawPolicy
+from ingestion.state import lease, store
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
 from tests.slots import following, slot_of, until
@@ -211,7 +211,7 @@ def test_a_follower_whose_jvm_is_gone_ends_and_the_next_one_goes_on(
 
 
 def lease_is_free(world: World) -> bool:
-    with state.connect_catalog(world.settings) as states:
+    with store.connect_catalog(world.settings) as states:
         return lease.holder_of(states, world.source.name) is None
 
 

@@ -9,9 +9,8 @@ import psutil
 import pytest
 
 from ingestion import pause
-from ingestion import state as states_of
-from ingestion.operate import resume
-from lakehouse.policies import RawPolicy
+from ingestion.run.operate import resume
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
@@ -28,15 +27,15 @@ def named_in_newest_cut(world: World) -> set[str]:
 
 
 def states(world: World) -> dict[str, str]:
-    with states_of.connect_catalog(world.settings) as connection:
-        return {n: p.state for n, p in states_of.read_positions(connection, world.source.name).items()}
+    with store.connect_catalog(world.settings) as connection:
+        return {n: p.state for n, p in store.read_positions(connection, world.source.name).items()}
 
 
 @pytest.mark.slow
 def test_a_killed_snapshot_reads_finished_ranges_no_more(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ORDERS, TABLES, snapshot_chunk_bytes=8192, lease_seconds=2)
     world.sql(f"INSERT INTO orders SELECT g, {WIDE}, g, {BIG} FROM generate_series(1, 600) g")
-    killed = world.driver("ingestion.load_tables:publish:after:2")
+    killed = world.driver("ingestion.pipeline.load_tables:publish:after:2")
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     read = {row["_seq"] >> 32 for row in world.raw("orders")}
     assert len(read) == 16 and states(world)["orders"] == "loading"
@@ -59,7 +58,7 @@ def test_a_killed_snapshot_of_a_table_without_a_key_starts_again(settings: Setti
     tables = {"log": RawPolicy(relation="public.log")}
     world = make_world(settings, "CREATE TABLE log (line text)", tables, snapshot_chunk_bytes=8192, lease_seconds=2)
     world.sql(f"INSERT INTO log SELECT {WIDE} FROM generate_series(1, 400) g")
-    assert world.driver("ingestion.load_tables:publish:after:1").returncode == -signal.SIGKILL
+    assert world.driver("ingestion.pipeline.load_tables:publish:after:1").returncode == -signal.SIGKILL
     world.sql("INSERT INTO log VALUES ('more'), ('more')")
     world.ingest(spark)
     rows = world.raw("log")
@@ -71,7 +70,7 @@ def test_a_killed_snapshot_of_a_table_without_a_key_starts_again(settings: Setti
 def test_the_stream_of_other_tables_goes_on_while_one_is_loaded(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ingestion import load_tables
+    from ingestion.pipeline import load_tables
 
     world = make_world(settings, ORDERS, TABLES, flush_interval_seconds=0.2)
     before = world.without("orders")
@@ -146,7 +145,7 @@ def _workers_memory() -> int:
     total = 0
     for process in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):
-            if "ingestion.spark_daemon" in process.cmdline():
+            if "ingestion.tasks.daemon" in process.cmdline():
                 total += process.memory_info().rss
     return total
 
@@ -156,7 +155,7 @@ def test_a_table_that_leaves_the_publication_before_it_is_read_shows_no_old_row(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, comes_back: bool
 ) -> None:
     """It was loaded at its point and joined the cuts, without the changes that came after it."""
-    from ingestion import load_tables
+    from ingestion.pipeline import load_tables
 
     world = make_world(settings, ORDERS, TABLES)
     world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)", "INSERT INTO lines VALUES (1, 1, 1)")

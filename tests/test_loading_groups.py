@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion import load_tables, recover_source
-from ingestion.points import consistent_point
-from lakehouse.policies import RawPolicy
+from ingestion import recover_source
+from ingestion.pipeline import load_tables
+from ingestion.sources.postgres.points import consistent_point
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.test_loading import BIG, WIDE, states
@@ -89,7 +90,7 @@ def test_kills_between_and_within_the_groups_of_a_load_leave_it_exact(settings: 
         ("publish:before:1", streaming, loading, new),
         ("consistent_point:before:2", streaming, loading, streaming),  # what was begun before comes after
     )):  # fmt: skip
-        killed = world.driver(f"ingestion.load_tables:{fault}")
+        killed = world.driver(f"ingestion.pipeline.load_tables:{fault}")
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert states(world) == dict(zip(NAMES, stand, strict=True)), fault
         change(world, number)

@@ -17,15 +17,15 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from typer.testing import CliRunner
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
-from maintenance.command import app
-from maintenance.compact import compact
-from maintenance.health import measure_health
-from maintenance.lake import list_objects
-from maintenance.maintain import Run, maintain
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from maintenance.actions.compact import compact
+from maintenance.command.maintain import app
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.planning.health import measure_health
+from maintenance.runner.maintain import Run, maintain
 
 pytestmark = pytest.mark.stack
 
@@ -134,7 +134,7 @@ def reasons(run: Run) -> dict[str, str]:
 
 def call(mine: Settings, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
     """The command line in this process; returns what its JSON says."""
-    monkeypatch.setattr("maintenance.command.load_settings", lambda: mine)
+    monkeypatch.setattr("maintenance.command.maintain.load_settings", lambda: mine)
     result = CliRunner().invoke(app, [*arguments, "--json"])
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)

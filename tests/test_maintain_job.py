@@ -9,11 +9,11 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from ingestion.publish import CUTS, ensure_cuts
-from lakehouse.catalog import open_catalog
+from ingestion.sink.publish import CUTS, ensure_cuts
+from lakehouse.catalog.open import open_catalog
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
-from orchestration.table_health import KEY
+from orchestration.assets.table_health import KEY
 
 pytestmark = pytest.mark.stack
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
-from maintenance import removed
-from maintenance.outcome import Outcome, TableName
-from maintenance.reachable import reachable_files
-from maintenance.run import ACTIONS
-from maintenance.session import Session
+from maintenance.inventory import removed
+from maintenance.inventory.outcome import Outcome, TableName
+from maintenance.inventory.reachable import reachable_files
+from maintenance.inventory.session import Session
+from maintenance.runner.run import ACTIONS
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
 from tests.test_kills import fill
 from tests.world import World, _plain, make_world
@@ -35,26 +35,26 @@ EVERYTHING = MaintenancePolicy.model_validate(
 )
 STEPS = {
     "compact": [
-        "maintenance.compact:_begin_order",
-        "maintenance.compact:_rewrite_data",
-        "maintenance.compact:_rewrite",
+        "maintenance.actions.compact:_begin_order",
+        "maintenance.actions.compact:_rewrite_data",
+        "maintenance.actions.compact:_rewrite",
     ],
     "expire_snapshots": [
-        "maintenance.expire_snapshots:_write_down",
-        "maintenance.expire_snapshots:commit_on",
-        "maintenance.purge:delete_objects",
+        "maintenance.actions.expire_snapshots:_write_down",
+        "maintenance.actions.expire_snapshots:commit_on",
+        "maintenance.actions.purge:delete_objects",
     ],
     "remove_orphan_files": [
-        "maintenance.remove_orphan_files:_confirmed",
-        "maintenance.remove_orphan_files:purge",
-        "lakehouse.bulk_delete:_send",
-        "maintenance.purge:delete_objects",
+        "maintenance.actions.remove_orphan_files:_confirmed",
+        "maintenance.actions.remove_orphan_files:purge",
+        "lakehouse.catalog.bulk_delete:_send",
+        "maintenance.actions.purge:delete_objects",
     ],
 }
 FAULTS = [
     (action, f"{step}:{when}") for action, steps in STEPS.items() for step in steps for when in ("before", "after")
 ]
-QUICK = {"maintenance.compact:_rewrite_data:after"}
+QUICK = {"maintenance.actions.compact:_rewrite_data:after"}
 
 
 def run_killed(world: World, action: str, fault: str) -> subprocess.CompletedProcess[str]:

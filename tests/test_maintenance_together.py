@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from ingestion import state
-from lakehouse.catalog import open_catalog
-from lakehouse.policies import MaintenancePolicy
+from ingestion.state import store
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import MaintenancePolicy
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.sql import ident
-from lakehouse.trino import query
-from maintenance.compact import compact
-from maintenance.outcome import Outcome, TableName
-from maintenance.run import ACTIONS, run
-from maintenance.session import Session
+from lakehouse.text.sql import ident
+from maintenance.actions.compact import compact
+from maintenance.inventory.outcome import Outcome, TableName
+from maintenance.inventory.session import Session
+from maintenance.runner.run import ACTIONS, run
 from tests.fourth_source import Table
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 from tests.slots import following, until
@@ -186,8 +186,8 @@ def assert_the_newest_cut_is_there(o: Orchestrated) -> None:
     """The state and `meta.cuts` agree, all tables stream, and every snapshot that the cut names can be read."""
     where = f"source = '{o.name}' ORDER BY epoch DESC, cut_lsn DESC, published_at DESC LIMIT 1"
     [[lsn, snapshots]] = query(o.settings, f"SELECT cut_lsn, CAST(snapshots AS json) FROM meta.cuts WHERE {where}")
-    with state.connect_catalog(o.settings) as states:
-        stream, positions = state.read_stream(states, o.name), state.read_positions(states, o.name)
+    with store.connect_catalog(o.settings) as states:
+        stream, positions = store.read_stream(states, o.name), store.read_positions(states, o.name)
     assert stream is not None and stream.cut_lsn == lsn
     assert {name: position.state for name, position in positions.items()} == {t.name: "streaming" for t in o.tables}
     with closing(open_catalog(o.settings)) as catalog:

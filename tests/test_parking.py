@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from ingestion import bring_up, forget, pause, recover_source, replay, resume
-from lakehouse.catalog import load_table, open_catalog
+from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
 from tests.world import World, make_world, superuser

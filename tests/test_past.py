@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cli.sql import sql
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse_cli.sql import sql
 from tests.readers import Project, declared_as_is, project_of
 from tests.world import World, make_world
 

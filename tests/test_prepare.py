@@ -12,12 +12,12 @@ import typer
 import yaml
 from pydantic import SecretStr
 
-from cli.ingest import _check
-from ingestion.setup import Unfit, check_source, prepare
+from ingestion.sources.postgres.setup import Unfit, check_source, prepare
 from lakehouse.declarations import Column, Declarations
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
+from lakehouse_cli.ingest import _check
 from scaffold.propose import lake_name, propose
 from tests.clusters import OWNER, OWNER_PASSWORD, ROLE, ROLE_PASSWORD, Cluster, cluster
 from tests.marks import slow
@@ -271,7 +271,7 @@ def test_a_source_that_is_not_there_is_a_finding(settings: Settings) -> None:
 def test_prepare_that_cannot_get_a_lock_ends_and_leaves_nothing(
     source: Cluster, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["ingestion.setup.prepare"], "LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(sys.modules["ingestion.sources.postgres.setup.prepare"], "LOCK_TIMEOUT", "200ms")
     world = unprepared(source, settings, WORKS)
     with psycopg.connect(world.owner_url) as other:
         other.execute("LOCK TABLE plain IN ACCESS EXCLUSIVE MODE")

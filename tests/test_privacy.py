@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from ingestion import cycle, pause, replay, resnapshot, resume, state
-from ingestion.setup import check_source
-from lakehouse.policies import RawPolicy
+from ingestion import pause, replay, resnapshot, resume
+from ingestion.pipeline import cycle
+from ingestion.sources.postgres.setup import check_source
+from ingestion.state import store
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import ROLE, Cluster, cluster, world_in
 from tests.erasing import holds, traces
@@ -150,7 +152,7 @@ class Altered:
     world: World
     secrets: dict[str, str]
     held: list[str]
-    positions: dict[str, state.Position]
+    positions: dict[str, store.Position]
 
 
 def secret_of(name: str) -> str:
@@ -177,8 +179,8 @@ def altered(server: Cluster, settings: Settings, spark: Any) -> Altered:
     for name, case in CASES.items():
         world.sql(*(alteration.format(t=name, s=secrets[name]) for alteration in case.alterations))
     world.ingest(spark)
-    with state.connect_catalog(world.settings) as catalog:
-        positions = state.read_positions(catalog, world.source.name)
+    with store.connect_catalog(world.settings) as catalog:
+        positions = store.read_positions(catalog, world.source.name)
     return Altered(world, secrets, traces(settings, *secrets.values()), positions)
 
 

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from cli.lag import lag_table, source_lags
-from cli.progress import pace
-from ingestion import load_changes, load_tables, progress, state
-from ingestion.progress import Progress
+from ingestion.pipeline import load_changes, load_tables
+from ingestion.state import progress, store
+from ingestion.state.progress import Progress
 from lakehouse.settings import Settings
+from lakehouse_cli.lag import lag_table, source_lags
+from lakehouse_cli.progress import pace
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
 from tests.world import World, make_world
 
@@ -40,7 +41,7 @@ def watch(monkeypatch: pytest.MonkeyPatch, module: Any, world: World) -> list[di
 
 
 def left(world: World) -> Progress | None:
-    with state.connect_catalog(world.settings) as states:
+    with store.connect_catalog(world.settings) as states:
         return progress.read(states, world.source.name)
 
 

@@ -19,8 +19,8 @@ import psycopg
 import pytest
 
 from ingestion import pause, resume
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.test_ingestion import assert_equal, assert_order_is_unique, cuts
 from tests.world import World, make_world, position, replay
@@ -44,11 +44,14 @@ TABLES = {
 }
 TOTAL = 20 * 1000
 POINTS = [
-    "ingestion.load_changes:run_tasks", "ingestion.load_changes:publish", "ingestion.publish:_stage_all",
-    "ingestion.publish:_swap", "ingestion.source:advance_slot", "ingestion.load_tables:run_tasks",
-    "ingestion.load_tables:publish", "ingestion.load_tables:stage_repair", "ingestion.kept:publish",
-    "ingestion.raw_tables:follow_source",
-]  # fmt: skip
+    *(f"ingestion.pipeline.load_changes:{step}" for step in ("run_tasks", "publish")),
+    "ingestion.sink.publish:_stage_all",
+    "ingestion.sink.publish:_swap",
+    "ingestion.sources.postgres.connection:advance_slot",
+    *(f"ingestion.pipeline.load_tables:{step}" for step in ("run_tasks", "publish", "stage_repair")),
+    "ingestion.pipeline.replay:publish",
+    "ingestion.sink.raw_tables:follow_source",
+]
 
 
 class Cut(BaseException):
@@ -205,7 +208,7 @@ def ingest_somehow(history: History, spark: Any) -> None:
 
 
 def _resume(settings: Settings, table: Any) -> None:
-    from ingestion.operate import resume as resume_table
+    from ingestion.run.operate import resume as resume_table
 
     resume_table(settings, table)
 

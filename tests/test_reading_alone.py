@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.marks import slow
 from tests.readers import BIN, Declared, Project, declared_as_is, project_of

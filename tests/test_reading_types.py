@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
-from lakehouse.sql import ident
+from lakehouse.text.sql import ident
 from scaffold.types import reader_type
 from tests.readers import Project, columns_in_source, declared_as_is, prepared, project_of
 from tests.type_values import SETUP, VALUES, exact

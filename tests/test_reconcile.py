@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import psycopg
 import pytest
 
-from ingestion.reconcile import TableComparison, reconcile
+from ingestion.verify import TableComparison, reconcile
 from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.servers.trino import query
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
-from lakehouse.trino import query
-from lakehouse.urls import parse_url
 
 pytestmark = pytest.mark.stack
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.reconcile import _progress
-from ingestion.reconcile import TableComparison
+from ingestion.verify import TableComparison
 from lakehouse.settings import Settings
+from lakehouse_cli.reconcile import _progress
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 from tests.repairing import spoil
 

@@ -7,13 +7,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion import lease as leases
-from ingestion import state
-from ingestion.reconcile import raw
-from ingestion.repair import KeyRange
-from ingestion.repair.stage import DELETE_SEQ
+from ingestion.pipeline.repair import KeyRange
+from ingestion.pipeline.repair.stage import DELETE_SEQ
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.verify import raw
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.repairing import ITEMS, TABLES, compared, spoil
 from tests.test_ingestion import assert_equal, assert_order_is_unique, cuts
@@ -149,7 +149,7 @@ def test_small_tables_are_compared_without_a_query_of_spark(
         raise AssertionError("Spark was asked about a small table")
 
     with monkeypatch.context() as patched:
-        patched.setattr(sys.modules["ingestion.repair.compare"], "lake_sides", asked)
+        patched.setattr(sys.modules["ingestion.pipeline.repair.compare"], "lake_sides", asked)
         assert compared(world, spark, "types").equal
         found = compared(world, spark, "items")
         assert (found.source_rows, found.lake_rows, found.equal) == (25, 25, True)
@@ -211,7 +211,7 @@ def test_a_table_without_a_key_is_refused_with_the_command_that_helps(settings: 
 def test_a_repair_waits_for_no_other_writer(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ITEMS, TABLES)
     world.ingest(spark)
-    with state.connect_catalog(settings) as states:
+    with store.connect_catalog(settings) as states:
         lease = leases.acquire(states, world.source.name, 60, "follow")
         assert lease is not None
         with pytest.raises(LakehouseError, match="is at work: stop it, then repair"):

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from pyiceberg.expressions import EqualTo
 
-from lakehouse.bulk_delete import delete_objects
+from lakehouse.catalog.bulk_delete import delete_objects
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from maintenance import removed
-from maintenance.compact import compact
-from maintenance.expire_snapshots import expire_snapshots
-from maintenance.lake import list_objects
-from maintenance.outcome import TableName
-from maintenance.pins import pin_table, unpin
-from maintenance.purge import purge
-from maintenance.remove_orphan_files import remove_orphan_files
-from maintenance.restore import restore
-from maintenance.session import Session
+from maintenance.actions.compact import compact
+from maintenance.actions.expire_snapshots import expire_snapshots
+from maintenance.actions.purge import purge
+from maintenance.actions.remove_orphan_files import remove_orphan_files
+from maintenance.inventory import removed
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.pins import pin_table, unpin
+from maintenance.inventory.session import Session
+from maintenance.restore.table import restore
 from tests.maintained import COMPACT, SCHEMA, append, look_again, make_table, paths, plant, policy, rows
 
 pytestmark = pytest.mark.stack

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from ingestion.repair.stage import DELETE_SEQ
-from lakehouse.policies import RawPolicy
+from ingestion.pipeline.repair.stage import DELETE_SEQ
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.repairing import ITEMS, TABLES, repair, spoil
 from tests.test_ingestion import assert_equal, assert_order_is_unique

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import pytest
 
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.repairing import compared, repair, spoil
 from tests.world import make_world

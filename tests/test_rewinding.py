@@ -6,12 +6,12 @@ from typing import Any
 import psutil
 import pytest
 
-from ingestion import source as src
-from ingestion import state
-from ingestion.history.server import started_at
-from ingestion.history.signature import is_signed
-from ingestion.live import LiveStream
-from ingestion.source import lsn_text
+from ingestion.sources.postgres import connection as src
+from ingestion.sources.postgres.connection import lsn_text
+from ingestion.sources.postgres.history.server import started_at
+from ingestion.sources.postgres.history.signature import is_signed
+from ingestion.sources.postgres.live import LiveStream
+from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
 from tests.clusters import OWNER, Cluster, _free_port, cluster
@@ -128,7 +128,7 @@ def test_a_lake_of_the_version_that_did_not_sign_goes_on_and_signs(settings: Set
         world.ingest(spark)
         stream = stream_of(world)
         with (
-            state.connect_catalog(world.settings) as states,
+            store.connect_catalog(world.settings) as states,
             src.connect_source(world.settings, world.source.name) as c,
         ):
             c.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot_of(world), lsn_text(stream.lsn)))
@@ -168,7 +168,9 @@ def test_a_source_put_back_while_a_table_is_loaded_leaves_none_of_its_lost_rows(
         world = orders_in(live, settings, lease_seconds=2)
         world.without("orders").ingest(spark)
         older = snapshot_of_the_volume(live)
-        loader = world.start_driver("ingestion.cycle:load_tables:stall", "ingestion.cycle:catch_up:before:2")
+        loader = world.start_driver(
+            "ingestion.pipeline.cycle:load_tables:stall", "ingestion.pipeline.cycle:catch_up:before:2"
+        )
         until(lambda: psutil.Process(loader.pid).status() == psutil.STATUS_STOPPED, 120)
         world.sql("DELETE FROM orders WHERE id <= 5", "INSERT INTO orders VALUES (100, 'lost', 1, NULL)")
         loader.send_signal(signal.SIGCONT)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from lakehouse.settings import Settings
-from orchestration import workers
+from orchestration.runs import workers
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
 pytestmark = pytest.mark.stack

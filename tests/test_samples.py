@@ -10,13 +10,13 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from samples.bank import workload as bank
-from samples.database import owner_url
-from samples.loading import load
-from samples.payroll import workload as payroll
-from samples.payroll.workload import Step
-from samples.retail.options import Options
-from samples.retail.simulator import Progress, run
+from lakehouse_samples.bank import workload as bank
+from lakehouse_samples.database import owner_url
+from lakehouse_samples.loading import load
+from lakehouse_samples.payroll import workload as payroll
+from lakehouse_samples.payroll.workload import Step
+from lakehouse_samples.retail.options import Options
+from lakehouse_samples.retail.simulator import Progress, run
 
 pytestmark = pytest.mark.stack
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from ingestion import pause, resume
-from lakehouse.catalog import open_catalog
-from lakehouse.policies import RawPolicy
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.marks import slow
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
@@ -259,7 +259,7 @@ def test_an_excluded_column_that_is_renamed_does_not_land(settings: Settings, sp
 def test_an_alteration_during_a_read_is_noticed_before_anything_is_published(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    from ingestion import load_changes
+    from ingestion.pipeline import load_changes
 
     world = begin(settings, spark, "a int DEFAULT 7")
     world.sql("INSERT INTO items VALUES (4, 4)")

@@ -11,12 +11,12 @@ import psutil
 import psycopg
 import pytest
 
-from lakehouse.catalog import open_catalog
+from lakehouse.catalog.open import open_catalog
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
-from lakehouse.sql import ident
-from lakehouse.urls import parse_url
+from lakehouse.text.sql import ident
+from lakehouse_stack.pathnames import credentials_file
 from orchestration.web.login import ui_secret
-from stack.pathnames import credentials_file
 from tests.orchestrated import Orchestrated, make_orchestrated
 from tests.test_dev import running_dev, wait_for
 

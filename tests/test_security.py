@@ -17,14 +17,14 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from ingestion import recover_source, resnapshot, resume
-from ingestion.repair import stage
-from ingestion.source import source_url
+from ingestion.pipeline.repair import stage
+from ingestion.sources.postgres.connection import source_url
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
+from lakehouse.servers.trino import query
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse.trino import query
-from lakehouse.urls import parse_url
-from stack.accounts import hand_over
+from lakehouse_stack.accounts import hand_over
 from tests.clusters import ROLE, ROLE_PASSWORD, Cluster, cluster, world_in
 from tests.repairing import spoil
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
@@ -303,7 +303,7 @@ def test_names_made_to_break_out_of_their_quotes_are_only_names(settings: Settin
     )
     policy = RawPolicy(relation=f'public."{table}"', key=("id",), alias={ODD_COLUMN: "odd"})
     plain = RawPolicy(relation="public.x", key=("id",))
-    from ingestion.setup import prepare
+    from ingestion.sources.postgres.setup import prepare
     from tests.world import declared_source
 
     publication = "odd\"'; --"
@@ -350,8 +350,8 @@ def test_a_slot_name_that_postgres_does_not_allow_is_refused_in_one_line(setting
     ],
 )
 def test_an_address_that_cannot_be_read_is_refused_without_quoting_its_password(settings: Settings, url: str) -> None:
-    from ingestion.source import connect_source
-    from ingestion.state import connect_catalog
+    from ingestion.sources.postgres.connection import connect_source
+    from ingestion.state.store import connect_catalog
 
     sources = {"odd": SourceSettings(url=SecretStr(url))}
     odd = settings.model_copy(update={"sources": sources, "catalog_url": SecretStr(url)})

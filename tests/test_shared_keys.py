@@ -8,9 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion import resume, state
-from ingestion.shared_keys import hold
-from lakehouse.policies import RawPolicy
+from ingestion import resume
+from ingestion.state import store
+from ingestion.tasks.shared_keys import hold
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
 from tests.marks import slow
@@ -61,9 +62,9 @@ def run(world: World, *statements: str) -> None:
             connection.execute(statement)  # type: ignore[arg-type]
 
 
-def position_of(world: World, table: str) -> state.Position:
-    with state.connect_catalog(world.settings) as connection:
-        return state.read_positions(connection, world.source.name)[table]
+def position_of(world: World, table: str) -> store.Position:
+    with store.connect_catalog(world.settings) as connection:
+        return store.read_positions(connection, world.source.name)[table]
 
 
 def assert_right(world: World, *tables: str) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from cli.lag import source_lags
 from ingestion import source_status
-from ingestion.source import lsn_number
+from ingestion.sources.postgres.connection import lsn_number
+from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import LagPolicy
 from lakehouse.settings import Settings
-from orchestration.lag import judge
+from lakehouse_cli.lag import source_lags
+from orchestration.checks.lag import judge
 from tests.clusters import OWNER, ROLE, Cluster, cluster
 from tests.slots import (
     assert_refused,

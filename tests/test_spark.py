@@ -7,8 +7,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from lakehouse.servers.spark import JARS
 from lakehouse.settings import Settings
-from lakehouse.spark import JARS
 
 pytestmark = pytest.mark.stack
 

@@ -12,15 +12,15 @@ import psycopg
 import pyarrow as pa
 import pytest
 
-from ingestion.describe import describe
-from ingestion.evolve import source_type
-from ingestion.types import target_type
-from ingestion.types.model import Form
-from lakehouse.catalog import open_catalog
+from ingestion.schema.evolve import source_type
+from ingestion.schema.types import target_type
+from ingestion.schema.types.model import Form
+from ingestion.sources.postgres.catalog.describe import describe
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
 from tests.clusters import Cluster, cluster, world_in
 from tests.type_values import ORACLE, SETUP, VALUES, exact, plain
 from tests.world import World

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from ingestion import load_tables, pause, resnapshot, resume
+from ingestion import pause, resnapshot, resume
+from ingestion.pipeline import load_tables
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
 from tests.test_loading import states

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from ingestion import recover_source, resume
-from ingestion.former_names import names_of
-from lakehouse.catalog import open_catalog
+from ingestion.schema.former_names import names_of
+from lakehouse.catalog.open import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.kept_release import FIXTURES, drop_source, lake_of_its_own, unpack

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse.manifest import dbt_environment
+from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
 from scaffold import apply, models_of, plan
 from tests.histories import START, Clock, Row, change_at_random
 from tests.test_dbt import assert_vault_is_true, in_order, insert_parsed, literal, source_seq

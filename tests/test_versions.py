@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from ingestion import recover_source
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
 from tests.marks import slow
@@ -148,7 +148,7 @@ def killed_at(made: Cluster, settings: Settings, spark: Any, fault: str) -> None
 
 @pytest.mark.slow
 def test_killed_after_the_publish_on_this_version(version: Cluster, settings: Settings, spark: Any) -> None:
-    killed_at(version, settings, spark, "ingestion.publish:_swap:after")
+    killed_at(version, settings, spark, "ingestion.sink.publish:_swap:after")
 
 
 @pytest.mark.slow

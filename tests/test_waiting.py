@@ -12,13 +12,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from ingestion import source, state
-from ingestion.points import Blocked
-from ingestion.points.together import heap_bytes
+from ingestion.sources.postgres import connection as source
+from ingestion.sources.postgres.points import Blocked
+from ingestion.sources.postgres.points.together import heap_bytes
+from ingestion.state import store
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
-from lakehouse.urls import parse_url
 from tests.clusters import Cluster, cluster, world_in
 from tests.marks import slow
 from tests.slots import following, until
@@ -216,8 +217,8 @@ def test_a_follower_that_waits_for_a_transaction_ends_when_it_is_told_to(setting
             until(lambda: waits_for_a_slot(world), 20)
             stopped_at = time.monotonic()
         assert time.monotonic() - stopped_at < 10
-    with state.connect_catalog(settings) as catalog:
-        stream = state.read_stream(catalog, world.source.name)
+    with store.connect_catalog(settings) as catalog:
+        stream = store.read_stream(catalog, world.source.name)
     assert stream is not None and stream.lsn == 0
     world.ingest(spark)
 
@@ -229,7 +230,7 @@ def waits_for_a_slot(world: World) -> bool:
 def test_a_table_altered_between_the_point_and_its_lock_is_read_at_another_point(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from ingestion.points import point as points
+    from ingestion.sources.postgres.points import point as points
 
     world = make_world(
         settings,
@@ -258,7 +259,7 @@ def test_a_table_altered_between_the_point_and_its_lock_is_read_at_another_point
 def test_a_table_that_goes_while_its_point_is_made_holds_up_no_other(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, away: str
 ) -> None:
-    from ingestion.points import point as points
+    from ingestion.sources.postgres.points import point as points
 
     world = make_world(settings, DDL, TABLES)
     world.sql("INSERT INTO orders VALUES (1, 'a')", "INSERT INTO lines VALUES (1, 'a')")
@@ -273,6 +274,6 @@ def test_a_table_that_goes_while_its_point_is_made_holds_up_no_other(
     monkeypatch.setattr(points, "_lock", late)
     world.ingest(spark)
     assert_equal(world, "orders")
-    with state.connect_catalog(world.settings) as connection:
-        standing = state.read_positions(connection, world.source.name)
+    with store.connect_catalog(world.settings) as connection:
+        standing = store.read_positions(connection, world.source.name)
     assert standing["lines"].state == "new" and standing["lines"].reason

@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ingestion.types.model import Form
+from ingestion.schema.types.model import Form
 
 # type -> SQL expressions of values; a NULL is added to each
 VALUES: dict[str, list[str]] = {

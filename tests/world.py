@@ -13,14 +13,15 @@ from typing import Any
 import psycopg
 from pydantic import SecretStr
 
-from ingestion import bring_up, state
-from ingestion.setup import Unfit, existing, prepare, setup_statements
-from lakehouse.catalog import load_table, open_catalog
+from ingestion import bring_up
+from ingestion.sources.postgres.setup import Unfit, existing, prepare, setup_statements
+from ingestion.state import store
+from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import Column, Declarations, RawTable, Source
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse.urls import parse_url
-from stack.pathnames import credentials_file
+from lakehouse_stack.pathnames import credentials_file
 
 Row = dict[str, Any]
 _MADE: list[str] = []
@@ -186,7 +187,7 @@ def drop_worlds(settings: Settings) -> None:
                 "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = %s", (name,)
             )
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
-        with state.connect_catalog(settings) as catalog:  # later tests look at all tables of the lake
+        with store.connect_catalog(settings) as catalog:  # later tests look at all tables of the lake
             catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = %s", (f"raw_{name}",))
             catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = %s", (f"raw_{name}",))
 

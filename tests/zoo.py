@@ -17,11 +17,11 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 
-from ingestion.publish import ensure_cuts
-from lakehouse.catalog import open_catalog
-from lakehouse.manifest import dbt_environment
+from ingestion.sink.publish import ensure_cuts
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.manifest import dbt_environment
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
 from tests.histories import Row, TableHistory
 
 SOURCE = """

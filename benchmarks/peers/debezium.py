@@ -21,11 +21,11 @@ from benchmarks.peers.kafka import broker, end_offset, worker
 from benchmarks.peers.maven import jars
 from benchmarks.workloads import SOURCE
 from lakehouse.errors import LakehouseError
-from lakehouse.java import spark_java_home
+from lakehouse.servers.java import spark_java_home
+from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
-from lakehouse.urls import parse_url
-from stack.ports import plan_ports
-from stack.process import last_lines, stop
+from lakehouse_stack.ports import plan_ports
+from lakehouse_stack.process import last_lines, stop
 
 DEBEZIUM, KAFKA = "3.3.1.Final", "4.1.0"
 DOES = f"Debezium {DEBEZIUM}, Kafka {KAFKA}: JSON without schemas in a topic per table; not typed, in no table yet"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse.trino import query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

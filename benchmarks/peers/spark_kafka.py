@@ -18,8 +18,8 @@ import psutil
 from benchmarks.peers.maven import jars
 from benchmarks.workloads import columns_of
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark import spark_session
 
 SPARK_KAFKA = "4.1.1"
 DOES = f"what comes after Debezium: Spark's Kafka source {SPARK_KAFKA} (available now), typed, appended to Iceberg"

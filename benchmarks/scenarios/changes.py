@@ -11,7 +11,7 @@ from benchmarks.peers import debezium, recvlogical, spark_kafka
 from benchmarks.workloads import SOURCE, insert, mixed
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
-from lakehouse.trino import query
+from lakehouse.servers.trino import query
 
 NARROW_ROWS = 2_000_000
 NARROW_TRANSACTIONS = 20

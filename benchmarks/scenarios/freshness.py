@@ -6,7 +6,7 @@ import time
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.workloads import SOURCE, insert
 from lakehouse.errors import LakehouseError
-from lakehouse.trino import connect
+from lakehouse.servers.trino import connect
 
 TABLES = tuple(f"wide_fresh{number}" for number in range(5))
 SAMPLES, WARM_UP = 100, 40  # Trino's JVM needs that many queries until it has compiled what they run

@@ -27,21 +27,21 @@ from benchmarks.look import folder_of, look, mib, objects
 from benchmarks.past import Past
 from benchmarks.peers.procedures import Actions, spark_procedures, trino_procedures
 from benchmarks.probe import measured, this_process
-from lakehouse.catalog import open_catalog
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import MaintenancePolicy
-from lakehouse.trino import query
-from maintenance import removed
-from maintenance.declared import MaintainedTable
-from maintenance.outcome import TableName
-from maintenance.purge import purge
-from maintenance.run import run_action
-from maintenance.session import Session
-from stack.config import SERVERS
-from stack.control import running
+from lakehouse.servers.trino import query
+from lakehouse_stack.config import SERVERS
+from lakehouse_stack.control import running
+from maintenance.actions.purge import purge
+from maintenance.inventory import removed
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.planning.declared import MaintainedTable
+from maintenance.runner.run import run_action
 
 if TYPE_CHECKING:
-    from lakehouse.lake_catalog import LakeCatalog
+    from lakehouse.catalog.lake_catalog import LakeCatalog
 
 COMMITS, ROWS, DAYS = 5_000, 200, 14
 WARM_UP_COMMITS = 700  # enough for the JVMs to have compiled what the first contender would else wait for

@@ -14,14 +14,14 @@ import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.workloads import SOURCE, declared
-from ingestion import state
-from ingestion.setup import prepare
-from lakehouse.catalog import open_catalog
+from ingestion.sources.postgres.setup import prepare
+from ingestion.state import store
+from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
-from lakehouse.trino import query
-from lakehouse.urls import parse_url
-from stack.accounts import packaged_programs
+from lakehouse.servers.trino import query
+from lakehouse.servers.urls import parse_url
+from lakehouse_stack.accounts import packaged_programs
 
 SECONDS, CLIENTS, SCALE = 600, 4, 10
 LOOK_SECONDS = 0.25
@@ -94,7 +94,7 @@ def _lags_until_the_end(
     begun = time.monotonic()
     waiting: deque[tuple[float, int]] = deque()
     lags = []
-    with state.connect_catalog(bench.settings) as states:
+    with store.connect_catalog(bench.settings) as states:
         while process.poll() is None:
             now = time.monotonic() - begun
             written, in_cuts = (_number(c, q) for c, q in ((connection, WRITTEN), (states, IN_CUTS)))

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench import Bench, Measurement, Results
+from lakehouse.servers.trino import http_session
 from lakehouse.settings import Settings
-from lakehouse.trino import http_session
 from tests.histories import START
 from tests.zoo import Zoo, animals, build_zoo
 

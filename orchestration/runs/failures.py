@@ -10,7 +10,7 @@ import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster_shared.error import SerializableErrorInfo
 
-from lakehouse.shown import visible
+from lakehouse.text.shown import visible
 
 SHOWN = 5
 LONGEST = 500

@@ -25,7 +25,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
 from orchestration.runs.ordinary import with_days
-from orchestration.workers import TAG, fail_orphaned_runs, free_pools, is_alive
+from orchestration.runs.workers import TAG, fail_orphaned_runs, free_pools, is_alive
 
 WAITING = "waiting for pool"
 NAP_SECONDS = 0.5  # how long a signal may go unheard

@@ -8,7 +8,7 @@ import re
 import secrets
 from pathlib import Path
 
-from lakehouse.private_files import private_dir, write_private
+from lakehouse.files.private_files import private_dir, write_private
 from lakehouse.settings import Settings
 
 PATH = "/login"

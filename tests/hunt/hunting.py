@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
-from lakehouse.spark import spark_session
 from tests.clusters import cluster
 from tests.hunt.history import Look, Shape
 from tests.hunt.scripts import write_world

@@ -7,27 +7,29 @@ from typing import Any
 
 import psycopg
 
-from ingestion import lease as leases
-from ingestion import operate, source, state
-from ingestion.context import Writer
-from ingestion.cycle import catch_up, connections, waiting_tables
-from ingestion.follow import Live
-from ingestion.live import LiveStreamLost
-from ingestion.load_tables import load_tables
-from ingestion.points import Blocked
-from ingestion.tasks import _outcome
-from ingestion.writer import pack, unpack
-from lakehouse.catalog import open_catalog
+from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
+from ingestion.pipeline.load_tables import load_tables
+from ingestion.pipeline.session import Writer
+from ingestion.run import operate
+from ingestion.run.follow import Live
+from ingestion.sink.writer import pack, unpack
+from ingestion.sources.postgres import connection as source
+from ingestion.sources.postgres.live import LiveStreamLost
+from ingestion.sources.postgres.points import Blocked
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.tasks.runner import _outcome
+from lakehouse.catalog.open import open_catalog
 from lakehouse.errors import LakehouseError
 from tests.hunt.history import Look
 from tests.hunt.play import Stage
 
 MOST_LOADS = 6
 PLACES = (
-    "ingestion.load_changes:run_tasks", "ingestion.load_changes:unaltered", "ingestion.load_changes:publish",
-    "ingestion.load_tables:survey", "ingestion.load_tables:run_tasks", "ingestion.load_tables:publish",
-)  # fmt: skip
-WITH_TASKS = ("load_changes", "load_tables", "kept", "repair.source_side")
+    *(f"ingestion.pipeline.load_changes:{step}" for step in ("run_tasks", "unaltered", "publish")),
+    *(f"ingestion.pipeline.load_tables:{step}" for step in ("survey", "run_tasks", "publish")),
+)
+WITH_TASKS = ("load_changes", "load_tables", "replay", "repair.source_side")
 LOCK_MILLISECONDS = "2000"
 
 
@@ -43,7 +45,7 @@ def run_here(session: Any, work: Callable[[Any], Any], items: Sequence[Any]) -> 
 @contextmanager
 def tasks_here() -> Iterator[None]:
     """Lets the tasks of ingestion run in this process."""
-    modules = [import_module(f"ingestion.{name}") for name in WITH_TASKS]
+    modules = [import_module(f"ingestion.pipeline.{name}") for name in WITH_TASKS]
     before = [module.run_tasks for module in modules]
     for module in modules:
         module.run_tasks = run_here  # type: ignore[attr-defined]
@@ -86,8 +88,8 @@ class Reader:
         source.PINNED["lock_timeout"] = LOCK_MILLISECONDS  # a look that waits for a history's own lock waits in vain
         if anew:  # a repair joins in Spark
             self._ends.enter_context(tasks_here())
-        with state.connect_catalog(world.settings) as states:
-            state.ensure_state(states)
+        with store.connect_catalog(world.settings) as states:
+            store.ensure_state(states)
             lease = leases.acquire(states, world.source.name, world.settings.ingestion.lease_seconds, "follow")
         assert lease is not None
         self._ends.enter_context(leases.kept_alive(world.settings, lease))
@@ -147,13 +149,13 @@ class Reader:
         names = ", ".join(f"{table.name} ({self.positions()[table.name].reason})" for table in wanted)
         raise LakehouseError(f"still to be loaded after {MOST_LOADS} loads without a change of the source: {names}")
 
-    def positions(self) -> dict[str, state.Position]:
+    def positions(self) -> dict[str, store.Position]:
         """Where each table stands."""
-        return state.read_positions(self._states, self.writer.name)
+        return store.read_positions(self._states, self.writer.name)
 
-    def stream(self) -> state.Stream:
+    def stream(self) -> store.Stream:
         """How far the source was read."""
-        stream = state.read_stream(self._states, self.writer.name)
+        stream = store.read_stream(self._states, self.writer.name)
         assert stream is not None
         return stream
 

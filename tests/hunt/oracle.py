@@ -10,7 +10,7 @@ from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import Table
 
-from ingestion.former_names import Called, names_of
+from ingestion.schema.former_names import Called, names_of
 from tests.world import Row, position, replay
 
 NATIVE = "'int2','int4','int8','text','varchar','bool','date','float8','timestamp','timestamptz'"

@@ -7,9 +7,9 @@ from typing import Any
 
 import psycopg
 
-from ingestion import operate
+from ingestion.run import operate
+from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import ROLE, Cluster, world_in
 from tests.hunt.history import SCHEMA, USER, Shape, Step

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ingestion import state
+from ingestion.state import store
 from tests.hunt.author import Author
 from tests.hunt.history import History, Look, Round, Shape
 from tests.hunt.play import Stage, tables_of
@@ -79,8 +79,8 @@ def write_world(
 
 def _is_parked(stage: Stage, case: int) -> bool:
     schema = list(stage.cases)[case]
-    with state.connect_catalog(stage.world.settings) as states:
-        positions = state.read_positions(states, stage.world.source.name)
+    with store.connect_catalog(stage.world.settings) as states:
+        positions = store.read_positions(states, stage.world.source.name)
     return any(
         table in positions and positions[table].state in ("parked", "new") and positions[table].reason
         for table in tables_of(schema, stage.cases[schema])

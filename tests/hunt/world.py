@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import psycopg
 
-from ingestion.changes import UNDECODABLE
-from lakehouse.catalog import open_catalog
+from ingestion.tasks.changes import UNDECODABLE
+from lakehouse.catalog.open import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse.sql import relation
+from lakehouse.text.sql import relation
 from tests.clusters import Cluster
 from tests.hunt.history import History, Look, Round, Shape
 from tests.hunt.look import Reader
@@ -158,7 +158,7 @@ def _reason(position: Any) -> str:
 
 
 def _drop(site: Site, name: str) -> None:
-    from ingestion import state
+    from ingestion.state import store
 
     made = site.cluster
     with suppress(psycopg.Error):
@@ -171,6 +171,6 @@ def _drop(site: Site, name: str) -> None:
             time.sleep(0.05)
         made.admin(f"SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}'")
         made.admin(f'DROP DATABASE "{name}" WITH (FORCE)')
-    with state.connect_catalog(site.settings) as catalog:
+    with store.connect_catalog(site.settings) as catalog:
         catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = %s", (f"raw_{name}",))
         catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = %s", (f"raw_{name}",))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from lakehouse.settings import Settings
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
 from tests.maintained import make_table
 
 

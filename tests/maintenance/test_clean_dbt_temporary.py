@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from maintenance.clean_dbt_temporary import clean_dbt_temporary, strays
-from maintenance.declared import MaintainedTable
-from maintenance.lake import list_objects
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, strays
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.planning.declared import MaintainedTable
 from tests.maintained import look_again, plant, policy, rows
 from tests.marks import slow
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pytest
 
-from maintenance.compact import compact
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from maintenance.actions.compact import compact
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
 from tests.maintained import COMPACT, DAYS, SCHEMA, append, rows
 
 pytestmark = pytest.mark.stack

@@ -3,12 +3,12 @@
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from lakehouse.commit import commit_on
-from lakehouse.statistics import carry
-from maintenance.compact import compact
-from maintenance.drop_extended_stats import drop_extended_stats
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from lakehouse.catalog.commit import commit_on
+from lakehouse.catalog.statistics import carry
+from maintenance.actions.compact import compact
+from maintenance.actions.drop_extended_stats import drop_extended_stats
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
 from tests.maintained import COMPACT, append, policy
 
 pytestmark = pytest.mark.stack

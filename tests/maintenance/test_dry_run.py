@@ -3,12 +3,12 @@
 import pytest
 
 from lakehouse.settings import Settings
-from maintenance.compact import compact
-from maintenance.drop_extended_stats import drop_extended_stats
-from maintenance.expire_snapshots import expire_snapshots
-from maintenance.outcome import Outcome, TableName
-from maintenance.remove_orphan_files import remove_orphan_files
-from maintenance.session import Session
+from maintenance.actions.compact import compact
+from maintenance.actions.drop_extended_stats import drop_extended_stats
+from maintenance.actions.expire_snapshots import expire_snapshots
+from maintenance.actions.remove_orphan_files import remove_orphan_files
+from maintenance.inventory.outcome import Outcome, TableName
+from maintenance.inventory.session import Session
 from tests.maintained import paths, plant, policy
 
 pytestmark = pytest.mark.stack

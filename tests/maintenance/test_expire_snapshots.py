@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from lakehouse.catalog import newest_data_snapshot
-from maintenance.compact import compact
-from maintenance.expire_snapshots import expire_snapshots
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from lakehouse.catalog.open import newest_data_snapshot
+from maintenance.actions.compact import compact
+from maintenance.actions.expire_snapshots import expire_snapshots
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
 from tests.maintained import COMPACT, EXPIRE_NOW, look_again, paths, policy, rows
 
 pytestmark = pytest.mark.stack
@@ -54,7 +54,7 @@ def test_a_reader_at_the_newest_cut_can_still_travel_there(session: Session, tab
 
 def publish_cut(session: Session, source: str, snapshots: dict[str, int]) -> None:
     """A row of meta.cuts, as ingestion writes it."""
-    from ingestion.publish import ensure_cuts
+    from ingestion.sink.publish import ensure_cuts
 
     now = datetime.now(UTC)
     row = {

@@ -3,14 +3,14 @@
 import psycopg
 import pytest
 
-from maintenance.compact import compact
-from maintenance.declared import MaintainedTable
-from maintenance.expire_snapshots import expire_snapshots
-from maintenance.lake import list_objects
-from maintenance.outcome import TableName
-from maintenance.remove_orphan_files import remove_orphan_files
-from maintenance.run import run_action
-from maintenance.session import Session
+from maintenance.actions.compact import compact
+from maintenance.actions.expire_snapshots import expire_snapshots
+from maintenance.actions.remove_orphan_files import remove_orphan_files
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+from maintenance.planning.declared import MaintainedTable
+from maintenance.runner.run import run_action
 from tests.maintained import COMPACT, EXPIRE_NOW, ORPHANS_NOW, SCHEMA, append, look_again, paths, plant, policy, rows
 
 pytestmark = pytest.mark.stack
@@ -50,7 +50,7 @@ class staged_prefix:
         self.dsn, self.source, self.prefix = session.settings.catalog_dsn(), source, prefix
 
     def __enter__(self) -> None:
-        from ingestion.state import ensure_state, register_staged
+        from ingestion.state.store import ensure_state, register_staged
 
         with psycopg.connect(self.dsn, autocommit=True) as connection:
             ensure_state(connection)

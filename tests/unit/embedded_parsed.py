@@ -12,7 +12,7 @@ from typing import Any
 
 import duckdb
 
-from ingestion.former_names import FORMERLY, renamed
+from ingestion.schema.former_names import FORMERLY, renamed
 from tests.unit.dbt_macros import macro_texts, macros
 
 METADATA = {

@@ -9,13 +9,22 @@ from typing import Any
 
 import pytest
 
-from ingestion.meta_tables import known_schemas
-from lakehouse.access import OWN, RULES, Relation, ensure_rules, not_for_readers, relations, rules, write_rules
+from ingestion.sink.meta_tables import known_schemas
 from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.declarations.access import (
+    OWN,
+    RULES,
+    Relation,
+    ensure_rules,
+    not_for_readers,
+    relations,
+    rules,
+    write_rules,
+)
+from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
-from lakehouse.manifest import load_manifest
 from lakehouse.settings import PROJECT_DIR, load_settings
-from maintenance.history import HISTORY
+from maintenance.planning.history import HISTORY
 from tests.unit.test_scaffold import declared
 
 PROJECT = PROJECT_DIR / "dbt_project"

@@ -11,18 +11,18 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from backup import run
-from backup.cuts import Cut, choose, rivals
-from backup.newer import newer_than, version
-from backup.objects import Saved, load_objects, save_objects
-from backup.pointers import behind
-from backup.run import make_backup, written_alone
-from backup.settle import why_not
-from ingestion.state import Position, Stream
+from ingestion.state.store import Position, Stream
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from maintenance.lake import StoredObject, list_objects
-from maintenance.outcome import TableName
+from lakehouse_backup import run
+from lakehouse_backup.cuts import Cut, choose, rivals
+from lakehouse_backup.newer import newer_than, version
+from lakehouse_backup.objects import Saved, load_objects, save_objects
+from lakehouse_backup.pointers import behind
+from lakehouse_backup.run import make_backup, written_alone
+from lakehouse_backup.settle import why_not
+from maintenance.inventory.lake import StoredObject, list_objects
+from maintenance.inventory.outcome import TableName
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -204,7 +204,7 @@ def test_an_object_whose_name_leads_elsewhere_is_refused_before_anything_is_copi
     append(table, 1)
     io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
     there = [*list_objects(io, warehouse), StoredObject(f"{warehouse}/{name}", 1, datetime.now(UTC))]
-    monkeypatch.setattr("backup.objects.list_objects", lambda *given: there)
+    monkeypatch.setattr("lakehouse_backup.objects.list_objects", lambda *given: there)
     with pytest.raises(LakehouseError, match="rename or delete it; nothing was copied"):
         save_objects(io, warehouse, folder)
     assert not list(folder.iterdir()) and not (tmp_path / "out").exists()

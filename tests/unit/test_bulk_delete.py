@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from lakehouse.bulk_delete import _endpoint, delete_objects
-from lakehouse.outage import told
+from lakehouse.catalog.bulk_delete import _endpoint, delete_objects
+from lakehouse.servers.outage import told
 
 DENIED = "<Error><Key>b</Key><Code>AccessDenied</Code><Message>not yours</Message></Error>"
 SLOW_DOWN = "<Error><Key>c</Key><Code>SlowDown</Code><Message>too fast</Message></Error>"

@@ -9,14 +9,14 @@ import pytest
 from pgoutput_encode import begin, commit, insert, relation, truncate
 from test_planning import FACTS, looks, position, resumed
 
-from ingestion.facts import Leaf
-from ingestion.lanes import Kept
-from ingestion.partitions import carried_doubt, partitions_of
-from ingestion.pgoutput import Decoder, Relation
-from ingestion.pgoutput.carried import carried_partitions
-from ingestion.pgoutput.model import RelationColumn
-from ingestion.planning import conclude, plan_course
-from ingestion.rows import TableTarget
+from ingestion.pipeline.table_plans import conclude, plan_course
+from ingestion.schema.facts import Leaf
+from ingestion.sink.rows import TableTarget
+from ingestion.sources.postgres.pgoutput import Decoder, Relation
+from ingestion.sources.postgres.pgoutput.carried import carried_partitions
+from ingestion.sources.postgres.pgoutput.model import RelationColumn
+from ingestion.tasks.lanes import Kept
+from ingestion.tasks.partitions import carried_doubt, partitions_of
 
 ID, V = RelationColumn("id", 23, -1, True), RelationColumn("v", 23, -1, False)
 LEAF = Relation(2, "public", "leaf", "d", (ID, V))

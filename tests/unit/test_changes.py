@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingestion.changes import what_helps
+from ingestion.tasks.changes import what_helps
 
 
 @pytest.mark.parametrize(

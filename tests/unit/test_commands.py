@@ -6,12 +6,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from cli.erase import erase
-from cli.ingest import ingest
-from cli.scaffold import scaffold
-from cli.stack import environment
 from lakehouse.settings import load_settings
-from stack.inspect import inspect
+from lakehouse_cli.erase import erase
+from lakehouse_cli.ingest import ingest
+from lakehouse_cli.scaffold import scaffold
+from lakehouse_cli.stack import environment
+from lakehouse_stack.inspect import inspect
 
 REFUSED = [
     (erase, ["--repeat", "--end"], "give SOURCE.TABLE and the row's key"),

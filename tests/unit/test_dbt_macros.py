@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ingestion.types import SourceType, target_type
-from ingestion.types.table import RULES
+from ingestion.schema.types import SourceType, target_type
+from ingestion.schema.types.table import RULES
 from scaffold.types import lake_type
 from tests.unit.dbt_macros import Refused, macro
 

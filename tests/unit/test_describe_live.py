@@ -9,13 +9,13 @@ import pytest
 from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.describe import describe, fingerprints
-from ingestion.evolve import doubt, name_columns
-from ingestion.points import Patience
-from ingestion.problem import TableProblem
-from ingestion.source import create_slot
+from ingestion.schema.evolve import doubt, name_columns
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.postgres.catalog.describe import describe, fingerprints
+from ingestion.sources.postgres.connection import create_slot
+from ingestion.sources.postgres.points import Patience
 from lakehouse.declarations import RawTable
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings
 from scaffold.propose import _read
 

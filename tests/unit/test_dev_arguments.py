@@ -16,8 +16,8 @@ import psycopg
 import pytest
 
 from lakehouse.settings import load_settings
+from lakehouse_stack.ports import is_free
 from orchestration.web.login import ui_secret
-from stack.ports import is_free
 from tests.test_dev import wait_for
 from tests.test_secrets import watched_processes, words
 from tests.unit.test_web import CODE, LAUNCH

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from cli.main import COMMANDS
-from lakehouse.policies import Policy
+from lakehouse.declarations.policies import Policy
 from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
-from stack.config import StackSettings
+from lakehouse_cli.main import COMMANDS
+from lakehouse_stack.config import StackSettings
 
 PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "docker/**/*.md") for path in PROJECT_DIR.glob(pattern))
 README = (PROJECT_DIR / "README.md").read_text()

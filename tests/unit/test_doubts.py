@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from test_planning import FACTS, column, looks, position, resumed
 
-from ingestion.columns.streamed import CannotTell, columns_of
-from ingestion.evolve import Truncates, doubt
-from ingestion.facts import Leaf, facts_from_json
-from ingestion.lanes import Kept
-from ingestion.pgoutput import Relation
-from ingestion.pgoutput.model import RelationColumn
-from ingestion.planning import conclude, plan_course
+from ingestion.pipeline.table_plans import conclude, plan_course
+from ingestion.schema.evolve import Truncates, doubt
+from ingestion.schema.facts import Leaf, facts_from_json
+from ingestion.sources.postgres.columns import CannotTell, columns_of
+from ingestion.sources.postgres.pgoutput import Relation
+from ingestion.sources.postgres.pgoutput.model import RelationColumn
+from ingestion.tasks.lanes import Kept
 
 OLDER = "edges", "attribute_rows"
 

@@ -19,10 +19,10 @@ from erasure.records import MineInRecords
 from erasure.rows import Mine, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.tombstones import tombstone
-from ingestion.pgoutput.tuples import joined, split
-from ingestion.shared_keys.positions import ranked
-from ingestion.snapshot import Point, rows_at
-from orchestration.erasing import held
+from ingestion.sources.postgres.pgoutput.tuples import joined, split
+from ingestion.tasks.shared_keys.positions import ranked
+from ingestion.tasks.snapshot import Point, rows_at
+from orchestration.checks.erasing import held
 from tests.unit import pgoutput_encode as wire
 
 COLUMNS = (("id", True), ("name", False), ("tier", False))

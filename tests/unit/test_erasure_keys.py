@@ -17,12 +17,12 @@ from erasure.run import HOW_TO_END
 from erasure.steps import Erasure
 from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
 from erasure.tombstones import Tombstone
-from ingestion.describe import describe
-from ingestion.facts import ColumnFacts, TableFacts
-from ingestion.former_names import FORMERLY
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.former_names import FORMERLY
+from ingestion.sources.postgres.catalog.describe import describe
 from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import LoadPolicy, RawPolicy
 
 KEPT = frozenset({"id"})
 

@@ -11,14 +11,14 @@ from erasure.places import derived_places, raw_place
 from erasure.strays import strays
 from erasure.subjects import parse_key
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.vault import VaultPolicy
+from lakehouse.declarations.vault_problems import problems_of
 from lakehouse.errors import LakehouseError
-from lakehouse.manifest import load_manifest
-from lakehouse.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import load_settings
-from lakehouse.vault import VaultPolicy
-from lakehouse.vault_problems import problems_of
-from maintenance.lake import Lake, Relation, StoredObject, _group
-from maintenance.outcome import TableName
+from maintenance.inventory.lake import Lake, Relation, StoredObject, _group
+from maintenance.inventory.outcome import TableName
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """When a follower publishes next."""
 
-from ingestion.follow import Last, flush_in
+from ingestion.run.follow import Last, flush_in
 from lakehouse.settings import IngestionSettings
 
 LIMITS = IngestionSettings(flush_interval_seconds=0.5, flush_bytes=1000)

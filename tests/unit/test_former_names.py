@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from pyiceberg.types import IntegerType
 
-from ingestion.former_names import FORMERLY, names_of, renamed
-from ingestion.repair.spelling import SpelledColumn
-from ingestion.rows import _lake_names
+from ingestion.pipeline.repair.spelling import SpelledColumn
+from ingestion.schema.former_names import FORMERLY, names_of, renamed
+from ingestion.sink.rows import _lake_names
 from tests.unit.dbt_macros import Refused, macro
 from tests.unit.test_renames import A, B, facts
 

@@ -9,13 +9,13 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import Settings
-from maintenance.health import Health, measure_health
-from maintenance.lake import Lake, Relation, _group, directory, list_objects
-from maintenance.outcome import TableName
-from maintenance.removed import RemovedFile
-from maintenance.session import Session
+from maintenance.inventory.lake import Lake, Relation, _group, directory, list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.removed import RemovedFile
+from maintenance.inventory.session import Session
+from maintenance.planning.health import Health, measure_health
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NAME = TableName("vault", "hub")

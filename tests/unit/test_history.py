@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from ingestion.history.server import check_same_server
-from ingestion.history.signature import confirmed_below, is_signed, signed
-from ingestion.history.witness import Witness, proves, same_history
+from ingestion.sources.postgres.history.server import check_same_server
+from ingestion.sources.postgres.history.signature import confirmed_below, is_signed, signed
+from ingestion.sources.postgres.history.witness import Witness, proves, same_history
 from lakehouse.errors import LakehouseError
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)

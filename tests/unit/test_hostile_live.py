@@ -12,22 +12,22 @@ from pyiceberg.types import StringType
 from throwaway_postgres import throwaway_postgres
 
 from erasure.subjects import as_printed, held_by_source
-from ingestion.describe import describe
-from ingestion.facts import TableFacts
-from ingestion.reconcile.streams import Pair, source_rows
-from ingestion.repair.key_range import KeyRange, bounds
-from ingestion.repair.source_side import digest_sql, rows_sql
-from ingestion.repair.spelling import SpelledColumn
-from ingestion.setup import Existing, existing, prepare, setup_statements
-from ingestion.setup.relations import read_stored
-from ingestion.shared_keys.enforced import check_key_is_one
-from ingestion.snapshot import plan_chunks, select_sql
-from ingestion.source import source_url
+from ingestion.pipeline.repair.key_range import KeyRange, bounds
+from ingestion.pipeline.repair.source_side import digest_sql, rows_sql
+from ingestion.pipeline.repair.spelling import SpelledColumn
+from ingestion.schema.facts import TableFacts
+from ingestion.sources.postgres.catalog.describe import describe
+from ingestion.sources.postgres.catalog.enforced import check_key_is_one
+from ingestion.sources.postgres.connection import source_url
+from ingestion.sources.postgres.setup import Existing, existing, prepare, setup_statements
+from ingestion.sources.postgres.setup.relations import read_stored
+from ingestion.tasks.snapshot import plan_chunks, select_sql
+from ingestion.verify.streams import Pair, source_rows
 from lakehouse.declarations import Source
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse.shown import visible
-from lakehouse.sql import ident, literal, relation, typed_ident
+from lakehouse.text.shown import visible
+from lakehouse.text.sql import ident, literal, relation, typed_ident
 from scaffold.propose import _read, proposal
 from tests.hostile import names
 from tests.hostile_database import Hostile, create, tables

@@ -4,9 +4,9 @@ import json
 
 from markdown_it import MarkdownIt
 
-from lakehouse.shown import visible
-from orchestration.markdown import plain
-from orchestration.translator import LakeTranslator
+from lakehouse.text.shown import visible
+from orchestration.assets.markdown import plain
+from orchestration.assets.translator import LakeTranslator
 from tests.hostile import names
 from tests.unit.dbt_macros import macro
 from tests.unit.embedded_parsed import Parsed

@@ -11,14 +11,14 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.types import StringType
 
-from ingestion.facts import TableFacts
-from ingestion.lanes import Lanes
-from ingestion.meta_tables import ensure_meta
-from ingestion.pgoutput import Decoder
-from ingestion.pgoutput.tuples import without
-from ingestion.replay_task import ReplayPlan, replay
-from ingestion.rows import TableTarget
-from ingestion.writer import writable_metadata
+from ingestion.schema.facts import TableFacts
+from ingestion.sink.meta_tables import ensure_meta
+from ingestion.sink.rows import TableTarget
+from ingestion.sink.writer import writable_metadata
+from ingestion.sources.postgres.pgoutput import Decoder
+from ingestion.sources.postgres.pgoutput.tuples import without
+from ingestion.tasks.lanes import Lanes
+from ingestion.tasks.replay import ReplayPlan, replay
 from tests.unit import pgoutput_encode as wire
 
 COLUMNS = (("id", True), ("card", False), ("salary", False), ("email", False), ("city", False))

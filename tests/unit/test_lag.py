@@ -7,12 +7,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.reports import SourceReport, SourceStatus, TableReport, TableStatus
+from ingestion.run.reports import SourceReport, SourceStatus, TableReport, TableStatus
 from lakehouse.declarations import RawTable, Source, declarations_from
+from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
-from orchestration.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
-from orchestration.raw import source_definitions
+from orchestration.assets.raw import source_definitions
+from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
 from orchestration.resources import Lake
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from pgoutput_encode import Stream, begin, commit, insert, relation, streams
 from pgoutput_support import XID_REFERENCE, Row, by_table, decode, rows_of
 
-from ingestion.live import Received
-from ingestion.pgoutput import Decoder
+from ingestion.sources.postgres.live import Received
+from ingestion.sources.postgres.pgoutput import Decoder
 
 
 def handed_over(received: Received, lsn: int, stream: Stream) -> list[Row]:

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from lakehouse.errors import LakehouseError
-from lakehouse.logins import (
+from lakehouse.servers.logins import (
     GROUPS,
     PASSWORDS,
     add_login,
@@ -20,7 +20,7 @@ from lakehouse.logins import (
     read_logins,
     remove_login,
 )
-from stack.certificate import RENEWED_BEFORE, VALID, ensure_certificate, make_certificate
+from lakehouse_stack.certificate import RENEWED_BEFORE, VALID, ensure_certificate, make_certificate
 
 OWN = {"lakehouse": "w" * 32, "reader": "r" * 32, "privacy": "p" * 32}
 

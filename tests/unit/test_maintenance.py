@@ -12,21 +12,28 @@ from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
-from lakehouse.commit import commit_on
+from lakehouse.catalog.commit import commit_on
+from lakehouse.declarations.policies import CompactPolicy, ExpirePolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import CompactPolicy, ExpirePolicy
-from maintenance.command import app
-from maintenance.cuts import newest_cut, snapshots_of_cuts
-from maintenance.declared import maintained_tables, schedule_groups, select
-from maintenance.expire_snapshots import Expiry, decide, expirable
-from maintenance.figures import live_manifests, measure, measure_all
-from maintenance.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
-from maintenance.layout import manifests_worth_rewriting, plan_for
-from maintenance.outcome import Outcome, TableName, one_line
-from maintenance.reachable import only_of, reachable_files
-from maintenance.result import Result
-from maintenance.run import ACTIONS
-from maintenance.temporary import changed_at, leftovers, model_of, temporary_prefix, temporary_relations, view_text
+from maintenance.actions.expire_snapshots import Expiry, decide, expirable
+from maintenance.actions.layout import manifests_worth_rewriting, plan_for
+from maintenance.command.maintain import app
+from maintenance.inventory.cuts import newest_cut, snapshots_of_cuts
+from maintenance.inventory.figures import live_manifests, measure, measure_all
+from maintenance.inventory.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
+from maintenance.inventory.outcome import Outcome, TableName, one_line
+from maintenance.inventory.reachable import only_of, reachable_files
+from maintenance.inventory.temporary import (
+    changed_at,
+    leftovers,
+    model_of,
+    temporary_prefix,
+    temporary_relations,
+    view_text,
+)
+from maintenance.planning.declared import maintained_tables, schedule_groups, select
+from maintenance.runner.result import Result
+from maintenance.runner.run import ACTIONS
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 RULE = CompactPolicy(target_file_size_mb=128, min_input_files=5)

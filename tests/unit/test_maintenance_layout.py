@@ -20,11 +20,11 @@ from pyiceberg.transforms import (
     YearTransform,
 )
 
-from lakehouse.policies import CompactPolicy
-from maintenance.engine import followed, spark_reads
-from maintenance.figures import live_manifests
-from maintenance.layout import CLUSTERED, MEGABYTE, Partition, _delete_files, _run, ordered_since, plan_for
-from maintenance.partitions import condition
+from lakehouse.declarations.policies import CompactPolicy
+from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, _delete_files, _run, ordered_since, plan_for
+from maintenance.actions.partitions import condition
+from maintenance.inventory.engine import followed, spark_reads
+from maintenance.inventory.figures import live_manifests
 
 SORTED = CompactPolicy(target_file_size_mb=100, min_input_files=5, sort_by=("id",))
 PACKED = CompactPolicy(target_file_size_mb=100, min_input_files=5)

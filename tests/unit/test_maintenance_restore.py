@@ -12,15 +12,15 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from lakehouse.commit import commit_on
+from lakehouse.catalog.commit import commit_on
 from lakehouse.errors import LakehouseError
-from maintenance.expire_snapshots import Expiry
-from maintenance.in_use import copies, elsewhere
-from maintenance.moments import find
-from maintenance.outcome import TableName
-from maintenance.pins import pin_cut, pin_table, pins, unpin
-from maintenance.restore import _put_back, _register
-from maintenance.restore_command import past
+from maintenance.actions.expire_snapshots import Expiry
+from maintenance.command.restore import past
+from maintenance.inventory.in_use import copies, elsewhere
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.pins import pin_cut, pin_table, pins, unpin
+from maintenance.restore.moments import find
+from maintenance.restore.table import _put_back, _register
 
 SCHEMA = pa.schema([("id", pa.int64())])
 NAME = TableName("shop", "sales")

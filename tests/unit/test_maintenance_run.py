@@ -7,15 +7,15 @@ from typing import Any, cast
 import pytest
 from typer.testing import CliRunner
 
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import MaintenancePolicy
-from maintenance.command import _interrupts_told, app
-from maintenance.declared import MaintainedTable
-from maintenance.maintain import Prepared, act
-from maintenance.outcome import Outcome, TableName
-from maintenance.plan import Allowance, Plan, Step
-from maintenance.probes import probed
-from maintenance.run import ACTIONS, WORKERS, a_few_at_a_time
+from maintenance.command.maintain import _interrupts_told, app
+from maintenance.inventory.outcome import Outcome, TableName
+from maintenance.planning.declared import MaintainedTable
+from maintenance.planning.plan import Allowance, Plan, Step
+from maintenance.runner.maintain import Prepared, act
+from maintenance.runner.probes import probed
+from maintenance.runner.run import ACTIONS, WORKERS, a_few_at_a_time
 
 NAME = TableName("vault", "hub")
 POLICY = MaintenancePolicy.model_validate(

@@ -12,12 +12,12 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.table import Table
 
-from ingestion.meta_tables import SCHEMAS, ensure_meta
-from ingestion.publish import CUTS_SCHEMA, ensure_cuts
-from maintenance import history
-from maintenance.cuts import newest_row
-from maintenance.history import recent
-from maintenance.outcome import Figures, Outcome, TableName
+from ingestion.sink.meta_tables import SCHEMAS, ensure_meta
+from ingestion.sink.publish import CUTS_SCHEMA, ensure_cuts
+from maintenance.inventory.cuts import newest_row
+from maintenance.inventory.outcome import Figures, Outcome, TableName
+from maintenance.planning import history
+from maintenance.planning.history import recent
 from tests.unit.dbt_macros import macro
 
 COLUMNS_OF_BOUNDS = ["invocation_id", "source", "epoch", "cut_lsn", "tables", "day_from", "day_to", "created_at"]
@@ -58,7 +58,7 @@ def test_two_processes_that_add_a_column_at_once_both_go_on(catalog: SqlCatalog,
     schema, ensure = MAKERS[name]
     stale = catalog.create_table(("meta", name), pa.schema(list(schema)[:-1]))
     ensure(catalog)
-    from lakehouse.evolving import complete
+    from lakehouse.catalog.evolving import complete
 
     assert complete(catalog, stale, schema).schema().as_arrow().names == schema.names
 

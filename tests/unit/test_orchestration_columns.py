@@ -2,10 +2,10 @@
 
 import pytest
 
-from ingestion.reports import TableReport
+from ingestion.run.reports import TableReport
 from lakehouse.declarations import Column, RawTable
-from lakehouse.policies import LoadPolicy, RawPolicy
-from orchestration.raw import check_columns
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from orchestration.assets.raw import check_columns
 
 DECLARED = {
     "id": "bigint", "Price": "numeric(8,2)", "mail": "integer", "opens": "time", "mood": "mood",

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from lakehouse.catalog import SnapshotFact
-from orchestration.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Seen, Skip, decide, fingerprint
-from orchestration.history import JobHistory, PastRun
+from lakehouse.catalog.open import SnapshotFact
 from orchestration.runs.held import Held, State, loaded_since, pack, unpack
+from orchestration.runs.history import JobHistory, PastRun
+from orchestration.sensors.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Seen, Skip, decide, fingerprint
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STORES = "raw_retail.stores"

@@ -10,13 +10,13 @@ import dagster as dg
 import pytest
 
 from lakehouse.declarations import Column, RawTable, Source
+from lakehouse.declarations.policies import Cron, LoadPolicy, RawPolicy
+from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import Cron, LoadPolicy, RawPolicy
-from lakehouse.project import project_maintenance
 from lakehouse.settings import PROJECT_DIR
-from orchestration.loads import loads_of
-from orchestration.maintenance_jobs import PARTS, cron_of
-from orchestration.raw import source_definitions
+from orchestration.assets.raw import source_definitions
+from orchestration.jobs.loads import loads_of
+from orchestration.jobs.maintenance_jobs import PARTS, cron_of
 
 GRAPH = Path(__file__).with_name("graph.txt")
 FIRST_DAY = date(2026, 1, 1)

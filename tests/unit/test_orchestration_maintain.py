@@ -8,20 +8,20 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from lakehouse.policies import MaintenancePolicy
+from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import PROJECT_DIR, load_settings
-from maintenance.declared import MaintainedTable
-from maintenance.maintain import Prepared, Run
-from maintenance.outcome import Figures, Outcome, TableName
-from maintenance.plan import Passed, Plan, Step
-from maintenance.result import sorted_result
-from maintenance.session import Session
-from orchestration import tags, workers
-from orchestration.maintain_job import PLAN, PlanConfig, maintain_definitions, maintain_job
-from orchestration.maintainer import Maintainer
+from maintenance.inventory.outcome import Figures, Outcome, TableName
+from maintenance.inventory.session import Session
+from maintenance.planning.declared import MaintainedTable
+from maintenance.planning.plan import Passed, Plan, Step
+from maintenance.runner.maintain import Prepared, Run
+from maintenance.runner.result import sorted_result
+from orchestration.assets.table_health import KEY, health_definitions
+from orchestration.jobs.maintain_job import PLAN, PlanConfig, maintain_definitions, maintain_job
+from orchestration.jobs.maintainer import Maintainer
+from orchestration.jobs.scope import scoped
 from orchestration.resources import Lake, LakeSpark
-from orchestration.scope import scoped
-from orchestration.table_health import KEY, health_definitions
+from orchestration.runs import tags, workers
 
 POLICY = MaintenancePolicy(schedule_group="nightly")
 HUB, SAT, LINK, GONE = (TableName("vault", name) for name in ("hub", "sat", "link", "gone"))
@@ -127,7 +127,7 @@ def test_a_table_that_could_not_be_measured_counts_as_failed(instance: dg.Dagste
 
 def test_an_interrupted_run_is_written_down_as_far_as_it_came(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Outcome] = []
-    monkeypatch.setattr("maintenance.maintain.record", lambda session, outcomes, steps: written.extend(outcomes))
+    monkeypatch.setattr("maintenance.runner.maintain.record", lambda session, outcomes, steps: written.extend(outcomes))
     plan = Plan((step(SAT, "compact"), step(HUB, "compact")), (), ())
     maintainer = Maintainer()
     maintainer._session, maintainer._outcomes = Session(load_settings()), [outcome(SAT)]

@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.reconcile import Example, TableComparison
-from ingestion.reports import SourceReport, TableReport
+from ingestion.run.reports import SourceReport, TableReport
+from ingestion.verify import Example, TableComparison
 from lakehouse.declarations import Column, RawTable, Source
-from lakehouse.policies import LoadPolicy, RawPolicy
-from orchestration.raw import source_definitions
-from orchestration.reconciling import CHECK
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from orchestration.assets.raw import source_definitions
+from orchestration.checks.reconciling import CHECK
 from orchestration.resources import Lake, LakeSpark
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.run import _days
 from lakehouse.errors import LakehouseError
-from orchestration.dbt_resource import environment
-from orchestration.progress import only_progress
+from lakehouse_cli.run import _days
+from orchestration.assets.dbt_resource import environment
 from orchestration.runs.failures import one_line
+from orchestration.runs.progress import only_progress
 
 DBT = """dagster_dbt.errors.DagsterDbtCliRuntimeError: The dbt CLI process with command
 

@@ -9,16 +9,16 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ingestion.reports import SourceReport, SourceStatus, TableReport
-from lakehouse.catalog import SnapshotFact
+from ingestion.run.reports import SourceReport, SourceStatus, TableReport
+from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations import Column, RawTable, Source
-from lakehouse.policies import LoadPolicy, RawPolicy
-from orchestration import decide, tags, workers
-from orchestration.days import daily_partitions
-from orchestration.history import read_history
-from orchestration.raw import source_definitions
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from orchestration.assets.raw import source_definitions
 from orchestration.resources import Lake, LakeSpark
-from orchestration.runs import held
+from orchestration.runs import held, tags, workers
+from orchestration.runs.days import daily_partitions
+from orchestration.runs.history import read_history
+from orchestration.sensors import decide
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

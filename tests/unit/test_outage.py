@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from trino.exceptions import HttpError, TrinoConnectionError
 
-from lakehouse.outage import told
+from lakehouse.servers.outage import told
 
 REFUSED = "connection refused\nIs the server running?"
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 from pgoutput_encode import begin, commit, insert, relation
 from pgoutput_support import XID_REFERENCE, rows_of
 
-from ingestion.pgoutput import Decoder, whole_transactions
+from ingestion.sources.postgres.pgoutput import Decoder, whole_transactions
 
 TOP, SUB = 700, 701
 TWO, THREE = [("id", True), ("v", False)], [("id", True), ("more", False), ("v", False)]

@@ -13,7 +13,7 @@ from pgoutput_support import XID_REFERENCE, Keys, assert_agrees, by_oid, by_tabl
 from test_pgoutput_facts import replay
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.pgoutput import Batch, Decoder
+from ingestion.sources.postgres.pgoutput import Batch, Decoder
 
 pytestmark = pytest.mark.stack
 

@@ -8,7 +8,7 @@ from pgoutput_encode import Stream, streams
 from pgoutput_reference import ReferenceDecoder
 from pgoutput_support import XID_REFERENCE, assert_agrees, by_table, decode, fixture_names, load_fixture, rows_of
 
-from ingestion.pgoutput import DecodeError, Decoder, wire
+from ingestion.sources.postgres.pgoutput import DecodeError, Decoder, wire
 
 RELAXED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 

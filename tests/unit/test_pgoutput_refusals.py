@@ -5,7 +5,7 @@ import pytest
 from pgoutput_encode import begin, commit, delete, insert, message, relation, truncate, update
 from pgoutput_support import XID_REFERENCE, decode, rows_of
 
-from ingestion.pgoutput import DecodeError, Decoder, wire
+from ingestion.sources.postgres.pgoutput import DecodeError, Decoder, wire
 
 TABLE = relation(1, [("id", True), ("v", False)])
 GOOD = insert(1, ["1", "a"])

@@ -11,8 +11,8 @@ from pgoutput_record import SLOT, peek, scratch_database
 from pgoutput_support import XID_REFERENCE, by_oid, by_table, rows_of
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.pgoutput import Decoder, streamed, whole_transactions
-from ingestion.source import aborted
+from ingestion.sources.postgres.connection import aborted
+from ingestion.sources.postgres.pgoutput import Decoder, streamed, whole_transactions
 
 pytestmark = pytest.mark.stack
 

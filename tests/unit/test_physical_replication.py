@@ -10,15 +10,15 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from ingestion.setup import advice, may_copy_cluster
+from ingestion.sources.postgres.setup import advice, may_copy_cluster
 from lakehouse.settings import Settings, SourceSettings
-from stack.accounts import Placement, hand_over, packaged_programs, place
-from stack.containers import HBA, IMAGES_HBA, container_files
-from stack.ports import is_free
-from stack.postgres import postgres_server
-from stack.process import start, stop
-from stack.render import render
-from stack.servers import Server
+from lakehouse_stack.accounts import Placement, hand_over, packaged_programs, place
+from lakehouse_stack.containers import HBA, IMAGES_HBA, container_files
+from lakehouse_stack.ports import is_free
+from lakehouse_stack.postgres import postgres_server
+from lakehouse_stack.process import start, stop
+from lakehouse_stack.render import render
+from lakehouse_stack.servers import Server
 from tests.clusters import ROLE, ROLE_PASSWORD, cluster
 
 pytestmark = pytest.mark.stack

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from lakehouse.policies import MaintenancePolicy, ProjectMaintenance
-from maintenance.declared import MaintainedTable
-from maintenance.health import Health
-from maintenance.history import Act
-from maintenance.maintain import by_table
-from maintenance.outcome import TableName
-from maintenance.plan import Allowance, Case, Plan, allowances, make_plan
-from maintenance.rates import Rates, Work, learn
+from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from maintenance.inventory.outcome import TableName
+from maintenance.planning.declared import MaintainedTable
+from maintenance.planning.health import Health
+from maintenance.planning.history import Act
+from maintenance.planning.plan import Allowance, Case, Plan, allowances, make_plan
+from maintenance.planning.rates import Rates, Work, learn
+from maintenance.runner.maintain import by_table
 
 NOW = datetime(2026, 1, 1, 2, 0, tzinfo=UTC)
 PARTS: dict[str, Any] = {

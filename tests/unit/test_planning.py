@@ -5,16 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from ingestion.evolve import doubt
-from ingestion.facts import ColumnFacts, Leaf, TableFacts, facts_from_json
-from ingestion.lanes import Kept
-from ingestion.planning import Course, conclude, plan_course
-from ingestion.problem import TableProblem
-from ingestion.raw_tables import check_names
-from ingestion.state import Position, TableState
-from ingestion.survey import Outlook
+from ingestion.pipeline.survey import Outlook
+from ingestion.pipeline.table_plans import Course, conclude, plan_course
+from ingestion.schema.evolve import doubt
+from ingestion.schema.facts import ColumnFacts, Leaf, TableFacts, facts_from_json
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.raw_tables import check_names
+from ingestion.state.store import Position, TableState
+from ingestion.tasks.lanes import Kept
 from lakehouse.declarations import RawTable
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 
 TABLE = RawTable(
     source="shop", name="orders", description="", columns=(),

@@ -7,11 +7,11 @@ import pytest
 import yaml
 
 from lakehouse.declarations import declarations_from
+from lakehouse.declarations.policies import MaintenancePolicy
+from lakehouse.declarations.project import project_maintenance
+from lakehouse.declarations.times import Window, check_cron
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import MaintenancePolicy
-from lakehouse.project import project_maintenance
-from lakehouse.times import Window, check_cron
-from maintenance.declared import maintained_tables
+from maintenance.planning.declared import maintained_tables
 
 PROJECT = """\
 vars:

@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from lakehouse.private_files import privately
+from lakehouse.files.private_files import privately
 
 
 def mode_of(path: Path) -> int:

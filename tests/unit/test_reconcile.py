@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
-from ingestion.reconcile.canonical import lake_form, order_key, source_form
-from ingestion.reconcile.compare import MAX_EXAMPLES, Layout, Row, TableComparison, compare
+from ingestion.verify.canonical import lake_form, order_key, source_form
+from ingestion.verify.compare import MAX_EXAMPLES, Layout, Row, TableComparison, compare
 from lakehouse.errors import LakehouseError
 
 LAYOUT = Layout(("id", "name"), (0,), (int,))

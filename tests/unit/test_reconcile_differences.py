@@ -4,8 +4,8 @@ import struct
 
 import pyarrow as pa
 
-from ingestion.reconcile.compare import MAX_EXAMPLES, TableComparison
-from ingestion.reconcile.differences import ComparedColumn, examine, readable
+from ingestion.verify.compare import MAX_EXAMPLES, TableComparison
+from ingestion.verify.differences import ComparedColumn, examine, readable
 
 COLUMNS = (
     ComparedColumn("id", True, None, False),

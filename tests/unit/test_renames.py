@@ -19,24 +19,24 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, StringType
 
-from ingestion import load_changes
-from ingestion.context import Cycle
-from ingestion.evolve import Step, doubt, name_columns, rename_in, steps
-from ingestion.facts import ColumnFacts, TableFacts
-from ingestion.former_names import names_of
-from ingestion.lake_columns import LakeColumn, stepped
-from ingestion.lanes import Kept
-from ingestion.planning import conclude, plan_course
-from ingestion.problem import TableProblem
-from ingestion.raw_tables import ensure_raw_table, follow_source, is_under_way
-from ingestion.rows import Counts, TableTarget, raw_rows
-from ingestion.snapshot import Point, rows_at
-from ingestion.source import SourceNow
-from ingestion.state import Position
-from ingestion.survey import Outlook
-from ingestion.writer import TableWriter, writable_metadata
+from ingestion.pipeline import load_changes
+from ingestion.pipeline.session import Cycle
+from ingestion.pipeline.survey import Outlook
+from ingestion.pipeline.table_plans import conclude, plan_course
+from ingestion.schema.evolve import Step, doubt, name_columns, rename_in, steps
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.former_names import names_of
+from ingestion.schema.lake_columns import LakeColumn, stepped
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_way
+from ingestion.sink.rows import Counts, TableTarget, raw_rows
+from ingestion.sink.writer import TableWriter, writable_metadata
+from ingestion.sources.postgres.connection import SourceNow
+from ingestion.state.store import Position
+from ingestion.tasks.lanes import Kept
+from ingestion.tasks.snapshot import Point, rows_at
 from lakehouse.declarations import Column, RawTable
-from lakehouse.policies import LoadPolicy, RawPolicy
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 
 TABLE = RawTable(
     source="shop", name="items", description="", columns=(), raw=RawPolicy(relation="public.items", key=("id",)),

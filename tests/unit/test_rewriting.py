@@ -12,14 +12,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 
-from ingestion.publish import surplus_snapshots
-from lakehouse.commit import commit_on
-from lakehouse.policies import CompactPolicy
-from lakehouse.rewriting import REWRITING, needed_since, rewriting
-from maintenance.compact import BYTES_AT_ONCE, PARTITIONS_AT_ONCE, _portions, _rewrite, _until_committed
-from maintenance.figures import history
-from maintenance.layout import Partition
-from maintenance.outcome import TableName
+from ingestion.sink.publish import surplus_snapshots
+from lakehouse.catalog.commit import commit_on
+from lakehouse.catalog.rewriting import REWRITING, needed_since, rewriting
+from lakehouse.declarations.policies import CompactPolicy
+from maintenance.actions.compact import BYTES_AT_ONCE, PARTITIONS_AT_ONCE, _portions, _rewrite, _until_committed
+from maintenance.actions.layout import Partition
+from maintenance.inventory.figures import history
+from maintenance.inventory.outcome import TableName
 
 ROWS = pa.table({"id": [1]})
 RULE = CompactPolicy(target_file_size_mb=128, min_input_files=3)

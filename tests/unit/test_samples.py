@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from lakehouse.errors import LakehouseError
-from samples.bank.workload import plan
-from samples.database import session
-from samples.loading import SAMPLES, load, schema_sql
-from samples.retail.options import Options
-from samples.retail.sales import Catalogue, draw_prices, draw_sale, draw_tiers
+from lakehouse_samples.bank.workload import plan
+from lakehouse_samples.database import session
+from lakehouse_samples.loading import SAMPLES, load, schema_sql
+from lakehouse_samples.retail.options import Options
+from lakehouse_samples.retail.sales import Catalogue, draw_prices, draw_sale, draw_tiers
 
 CATALOGUE = Catalogue(
     stores=(1, 2, 3),

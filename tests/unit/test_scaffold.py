@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.declarations.policies import NAME
 from lakehouse.errors import LakehouseError
-from lakehouse.policies import NAME
 from scaffold import apply, diagram, models_of, plan
 from scaffold.propose import Found, proposal
 from scaffold.text import flow

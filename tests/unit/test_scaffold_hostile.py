@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from lakehouse.declarations import Declarations, declarations_from
-from lakehouse.manifest import load_manifest
-from lakehouse.policies import NAME, split_relation
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.policies import NAME, split_relation
 from lakehouse.settings import Settings, load_settings
-from lakehouse.shown import visible
-from lakehouse.sql import typed_relation
+from lakehouse.text.shown import visible
+from lakehouse.text.sql import typed_relation
 from scaffold import apply, models_of, plan
 from scaffold.propose import Found, proposal
 from scaffold.text import jinja

@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 from test_planning import column
 
-from ingestion.facts import TableFacts, facts_from_json
-from ingestion.repair.stage import DELETE_SEQ, ROW_SEQ
-from ingestion.shared_keys.enforced import may_share_keys
-from ingestion.shared_keys.lives import Event, Untold, goes_without_saying, lives_of
-from ingestion.shared_keys.positions import MAX_RANK, ranked, sent_at_seq
-from ingestion.snapshot import CHUNK_SEQ
-from lakehouse.policies import RawPolicy
+from ingestion.pipeline.repair.stage import DELETE_SEQ, ROW_SEQ
+from ingestion.schema.facts import TableFacts, facts_from_json
+from ingestion.sources.postgres.catalog.enforced import may_share_keys
+from ingestion.tasks.shared_keys.lives import Event, Untold, goes_without_saying, lives_of
+from ingestion.tasks.shared_keys.positions import MAX_RANK, ranked, sent_at_seq
+from ingestion.tasks.snapshot import CHUNK_SEQ
+from lakehouse.declarations.policies import RawPolicy
 from tests.world import declared_source
 
 

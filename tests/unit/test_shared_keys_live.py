@@ -20,24 +20,24 @@ import pytest
 from psycopg import errors
 from pyiceberg.catalog.sql import SqlCatalog
 
-from ingestion import changes
-from ingestion.describe import describe
-from ingestion.evolve import name_columns
-from ingestion.facts import TableFacts
-from ingestion.lanes import Kept, Lanes
-from ingestion.meta_tables import ensure_meta
-from ingestion.pgoutput import Decoder, whole_transactions
-from ingestion.raw_tables import ensure_raw_table
-from ingestion.replay_task import ReplayPlan, replay
-from ingestion.rows import TableTarget
-from ingestion.shared_keys import hold
-from ingestion.shared_keys.enforced import may_share_keys
-from ingestion.shared_keys.indexes import enforcing_indexes
-from ingestion.shared_keys.positions import sent_at_seq
-from ingestion.source import aborted, peek
-from ingestion.writer import Written, writable_metadata
+from ingestion.schema.evolve import name_columns
+from ingestion.schema.facts import TableFacts
+from ingestion.sink.meta_tables import ensure_meta
+from ingestion.sink.raw_tables import ensure_raw_table
+from ingestion.sink.rows import TableTarget
+from ingestion.sink.writer import Written, writable_metadata
+from ingestion.sources.postgres.catalog.describe import describe
+from ingestion.sources.postgres.catalog.enforced import may_share_keys
+from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
+from ingestion.sources.postgres.connection import aborted, peek
+from ingestion.sources.postgres.pgoutput import Decoder, whole_transactions
+from ingestion.tasks import changes
+from ingestion.tasks.lanes import Kept, Lanes
+from ingestion.tasks.replay import ReplayPlan, replay
+from ingestion.tasks.shared_keys import hold
+from ingestion.tasks.shared_keys.positions import sent_at_seq
 from lakehouse.declarations import RawTable
-from lakehouse.policies import RawPolicy
+from lakehouse.declarations.policies import RawPolicy
 from tests.clusters import Cluster, cluster
 from tests.marks import slow
 from tests.world import Row, declared_source, position

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from cli.foreground import Command, _Child, _copy
 from lakehouse.errors import LakehouseError
-from lakehouse.shown import LineFormatter, busy, cell, console, lines, say, say_json, table, visible
+from lakehouse.text.shown import LineFormatter, busy, cell, console, lines, say, say_json, table, visible
+from lakehouse_cli.foreground import Command, _Child, _copy
 from tests.hostile import FORGED, effects, names
 
 TEXTS = st.one_of(st.sampled_from(names(1, 400)), st.text(max_size=80))
@@ -88,7 +88,7 @@ def test_a_log_of_a_child_process_is_text(tmp_path: object, capsys: pytest.Captu
 def test_a_warning_before_any_log_is_set_up_is_one_line() -> None:
     """`lakehouse ingest --once` names who holds it up: Python's last resort printed that as it was."""
     code = (
-        "import logging, sys; sys.argv = ['lakehouse', '--version']; import cli.main as main\n"
+        "import logging, sys; sys.argv = ['lakehouse', '--version']; import lakehouse_cli.main as main\n"
         "try: main.main()\nexcept SystemExit: logging.getLogger('x').warning('held by %s', 'a\\nb\\x1b[2J')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -96,7 +96,7 @@ def test_a_warning_before_any_log_is_set_up_is_one_line() -> None:
 
 
 def test_a_traceback_is_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from cli import main
+    from lakehouse_cli import main
 
     def broken() -> None:
         raise ValueError("a value \x1b[2J\u202e\u2028error: forged")

@@ -20,7 +20,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from ingestion.repair.small_side import spelled
+from ingestion.pipeline.repair.small_side import spelled
 
 NOON = datetime(2026, 5, 4, 12, 0, 0)
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.spark import AUTHENTICATED, JARS, OVERRIDES, spark_properties
 from lakehouse.settings import PROJECT_DIR, Settings, load_settings
-from lakehouse.spark import AUTHENTICATED, JARS, OVERRIDES, spark_properties
 
 SECRET, LOCAL = "s" * 32, Path("/local")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lakehouse.spark import quiet_accumulators
+from lakehouse.servers.spark import quiet_accumulators
 
 
 def test_a_jvm_that_ends_first_leaves_no_traceback_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:

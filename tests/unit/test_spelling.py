@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from lakehouse.declarations import _TableMeta, declarations_from
+from lakehouse.declarations.lines import mistakes_in
+from lakehouse.declarations.policies import ModelPolicy, ProjectMaintenance
+from lakehouse.declarations.read import _TableMeta, declarations_from
 from lakehouse.errors import LakehouseError
-from lakehouse.lines import mistakes_in
-from lakehouse.policies import ModelPolicy, ProjectMaintenance
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spelling import _alternatives, _is_model, _step, keys_at, line_in_toml
-from orchestration.policies import policies
-from stack.config import StackSettings, stack_settings
+from lakehouse.text.spelling import _alternatives, _is_model, _step, keys_at, line_in_toml
+from lakehouse_stack.config import StackSettings, stack_settings
+from orchestration.assets.policies import policies
 
 ROOTS = (_TableMeta, ProjectMaintenance, ModelPolicy, Settings)
 DECLARED = """\

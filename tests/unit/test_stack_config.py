@@ -16,16 +16,16 @@ from dagster._serdes import serialize_value
 from jinja2 import UndefinedError
 
 from lakehouse.errors import LakehouseError
-from lakehouse.logins import ROLES
-from lakehouse.private_files import write_private
+from lakehouse.files.private_files import write_private
+from lakehouse.servers.logins import ROLES
 from lakehouse.settings import load_settings
-from stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
-from stack.control import alone
-from stack.credentials import NAMES, ensure_credentials
-from stack.endpoints import endpoints, to_toml, write_endpoints
-from stack.instance import dagster_yaml, ensure_instance, password_file
-from stack.render import render
-from stack.trino import trino_files
+from lakehouse_stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
+from lakehouse_stack.control import alone
+from lakehouse_stack.credentials import NAMES, ensure_credentials
+from lakehouse_stack.endpoints import endpoints, to_toml, write_endpoints
+from lakehouse_stack.instance import dagster_yaml, ensure_instance, password_file
+from lakehouse_stack.render import render
+from lakehouse_stack.trino import trino_files
 
 PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}
 CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
@@ -272,7 +272,7 @@ def test_fixed_ports_come_from_the_environment(monkeypatch):
 
 
 def test_a_home_of_a_release_without_passwords_is_told_to_upgrade(own):
-    from cli.upgrade import _logins_planned
+    from lakehouse_cli.upgrade import _logins_planned
 
     assert _logins_planned(own) == []
     ensure_credentials(own.home / "run" / "credentials.json")

@@ -11,15 +11,15 @@ import psycopg
 import pytest
 
 from lakehouse.errors import LakehouseError
-from lakehouse.private_files import write_private
+from lakehouse.files.private_files import write_private
 from lakehouse.settings import load_settings
-from stack import moving
-from stack.accounts import Placement, place
-from stack.config import stack_settings
-from stack.control import up
-from stack.majors import OldCluster, finish_move, major_of, moved, old_clusters
-from stack.moving import move, move_clusters
-from stack.pathnames import credentials_file
+from lakehouse_stack import moving
+from lakehouse_stack.accounts import Placement, place
+from lakehouse_stack.config import stack_settings
+from lakehouse_stack.control import up
+from lakehouse_stack.majors import OldCluster, finish_move, major_of, moved, old_clusters
+from lakehouse_stack.moving import move, move_clusters
+from lakehouse_stack.pathnames import credentials_file
 from tests.clusters import former_cluster, former_programs, one_port
 
 FORMER, PASSWORD = "16", "super-1a2b"

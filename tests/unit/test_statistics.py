@@ -8,13 +8,13 @@ from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.statistics import BlobMetadata, StatisticsFile
 
-from ingestion.publish import TableAppend, _begin, _stage
-from lakehouse.commit import swap
-from lakehouse.lake_catalog import LakeCatalog
-from lakehouse.policies import StatisticsPolicy
-from maintenance.drop_extended_stats import _why_not
-from maintenance.figures import unanalyzed_share
-from maintenance.reachable import metadata_files
+from ingestion.sink.publish import TableAppend, _begin, _stage
+from lakehouse.catalog.commit import swap
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.declarations.policies import StatisticsPolicy
+from maintenance.actions.drop_extended_stats import _why_not
+from maintenance.inventory.figures import unanalyzed_share
+from maintenance.inventory.reachable import metadata_files
 
 NAME, MOST = ("raw_shop", "sales"), 10
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from cli.lag import source_lags
 from lakehouse.settings import Settings, SourceSettings
+from lakehouse_cli.lag import source_lags
 
 NOWHERE = "postgresql://x:y@127.0.0.1:1"
 SOURCE = """\

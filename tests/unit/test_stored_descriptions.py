@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from erasure import tombstones
-from ingestion.facts import Leaf, facts_from_json
+from ingestion.schema.facts import Leaf, facts_from_json
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from stack.credentials import ensure_credentials
+from lakehouse_stack.credentials import ensure_credentials
 from tests.unit.test_planning import FACTS
 
 

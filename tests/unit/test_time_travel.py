@@ -5,7 +5,7 @@ import re
 import pytest
 
 from lakehouse.errors import LakehouseError
-from lakehouse.time_travel import refuse_ignored
+from lakehouse.servers.time_travel import refuse_ignored
 
 MOMENT = "FOR TIMESTAMP AS OF TIMESTAMP '2026-01-01 00:00:00 UTC'"
 VIEWS = {("lake", "parsed", "current_s__t"), ("lake", "vault", "sat_t_v1"), ("lake", "mine", 'odd "view"')}

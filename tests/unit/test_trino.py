@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from lakehouse.retry import Unreachable
+from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.trino import answering, query
 from lakehouse.settings import Settings
-from lakehouse.trino import answering, query
 
 
 def test_a_trino_that_is_not_there_is_one_line_with_its_address_the_systems_words_and_the_remedy() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_types_table import numeric
 
-from ingestion.types import SourceType, UnreadableValue, UnrepresentableValue, convert
-from ingestion.types.table import RULES
+from ingestion.schema.types import SourceType, UnreadableValue, UnrepresentableValue, convert
+from ingestion.schema.types.table import RULES
 
 TYPES = {rule.name: SourceType(rule.oid, rule.name) for rule in RULES}
 DAY = 86_400_000_000

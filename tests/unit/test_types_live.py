@@ -14,9 +14,9 @@ from pgoutput_record import PINNED, SLOT, peek, scratch_database
 from pgoutput_support import decode
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.types import SourceType, convert, target_type
-from ingestion.types.model import Form
-from ingestion.types.table import RULES
+from ingestion.schema.types import SourceType, convert, target_type
+from ingestion.schema.types.model import Form
+from ingestion.schema.types.table import RULES
 from tests.type_values import ORACLE, SETUP, VALUES, exact, plain
 
 pytestmark = pytest.mark.stack

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from ingestion.types import SourceType, target_type
-from ingestion.types.docs import types_markdown
-from ingestion.types.table import NUMERIC_OID, RULES, numeric_digits
+from ingestion.schema.types import SourceType, target_type
+from ingestion.schema.types.docs import types_markdown
+from ingestion.schema.types.table import NUMERIC_OID, RULES, numeric_digits
 
 PAGE = Path(__file__).parents[2] / "docs" / "types.md"
 
@@ -16,7 +16,7 @@ def numeric(precision: int, scale: int) -> SourceType:
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text() == types_markdown(), "run: python -m ingestion.types.docs > docs/types.md"
+    assert PAGE.read_text() == types_markdown(), "run: python -m ingestion.schema.types.docs > docs/types.md"
 
 
 def test_every_rule_has_its_own_oid_and_name() -> None:

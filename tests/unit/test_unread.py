@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from lakehouse.declarations import declarations_from
+from lakehouse.declarations.unread import unread_tables
 from lakehouse.errors import LakehouseError
-from lakehouse.unread import unread_tables
 
 YAML = """sources:
   - name: shop

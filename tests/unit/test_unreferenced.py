@@ -8,8 +8,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from maintenance import reachable
-from maintenance.reachable import reachable_files, without_reference
+from maintenance.inventory import reachable
+from maintenance.inventory.reachable import reachable_files, without_reference
 
 SCHEMA = pa.schema([("id", pa.int64())])
 MERGING = {"commit.manifest-merge.enabled": "true", "commit.manifest.min-count-to-merge": "3"}

@@ -11,16 +11,16 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine
 from typer.testing import CliRunner
 
-from backup.dump import dump_catalog, load_catalog
-from cli.dev import alone
-from cli.main import _root
-from cli.upgrade import upgrade
-from ingestion import lease as leases
+from ingestion.state import lease as leases
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, pending, stamp
 from lakehouse.settings import Settings, load_settings
+from lakehouse_backup.dump import dump_catalog, load_catalog
+from lakehouse_cli.dev import alone
+from lakehouse_cli.main import _root
+from lakehouse_cli.upgrade import upgrade
+from lakehouse_stack.instance import with_driver, write_instance
 from orchestration.instance import migrate, outdated
-from stack.instance import with_driver, write_instance
 from tests.unit.throwaway_postgres import throwaway_postgres
 
 
@@ -131,7 +131,7 @@ def test_the_release_is_printed() -> None:
 def test_a_backup_of_a_newer_release_is_refused_before_anything_is_replaced(
     mine: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from backup import run
+    from lakehouse_backup import run
 
     with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
         ensure_state(states)

@@ -7,15 +7,15 @@ from random import Random
 import pytest
 from test_planning import FACTS, TABLE, column
 
-from ingestion.columns.places import possible_numbers
-from ingestion.columns.streamed import CannotTell
-from ingestion.describe import check_columns
-from ingestion.facts import TableFacts
-from ingestion.pgoutput import Relation
-from ingestion.pgoutput.model import RelationColumn
-from ingestion.problem import TableProblem
-from ingestion.rows import TableTarget
-from ingestion.withheld import check_still_withheld, form_of, withheld_in
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.match import possible_numbers
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.rows import TableTarget
+from ingestion.sources.postgres.catalog.describe import check_columns
+from ingestion.sources.postgres.columns import CannotTell
+from ingestion.sources.postgres.pgoutput import Relation
+from ingestion.sources.postgres.pgoutput.model import RelationColumn
+from ingestion.tasks.withheld import check_still_withheld, form_of, withheld_in
 
 NAMES = ["id", "a", "b", "c", "secret", "x"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.workspace import private_workspace
+from lakehouse.files.workspace import private_workspace
 
 HOLD = """
 import sys

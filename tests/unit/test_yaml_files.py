@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.yaml_files import check_yaml, mistakes
 from lakehouse.errors import LakehouseError
-from lakehouse.manifest import load_manifest
 from lakehouse.settings import Settings
-from lakehouse.yaml_files import check_yaml, mistakes
 
 SHOP = """\
 sources:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from stack.accounts import hand_over, place
-from stack.ports import is_free
+from lakehouse_stack.accounts import hand_over, place
+from lakehouse_stack.ports import is_free
 
 SETTINGS = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
 

@@ -1,4 +1,4 @@
-{#- The only place that quotes names and texts, as lakehouse/sql.py is in Python: a source may call its columns anything. -#}
+{#- The only place that quotes names and texts, as lakehouse/text/sql.py is in Python: a source may call its columns anything. -#}
 
 {#- A quoted name. Trino calls columns in lower case, and does not find İ, whose lower case is two letters, by itself. -#}
 {% macro quoted(name) -%}

@@ -1,5 +1,0 @@
-"""`lakehouse maintain`: keeps the lake's tables fast and small."""
-
-from maintenance.command import app
-
-__all__ = ["app"]

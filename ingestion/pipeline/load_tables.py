@@ -1,0 +1,335 @@
+"""Brings tables to the source's state at a consistent point: new ones by a snapshot, doubtful ones by a repair.
+
+While this goes on the tables' records land from the point on, outside of the cuts; other tables do not wait. A point
+and the locks it comes with are held for a few tables: the next ones have another.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import psycopg
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
+from pyiceberg.table import Table
+
+from ingestion.pipeline.repair import stage_repair
+from ingestion.pipeline.session import (
+    Connection,
+    Cycle,
+    RowCounts,
+    Writer,
+    add_counts,
+    appends_of,
+    begin_cycle,
+    merge,
+    meta_metadata,
+    register,
+    settle,
+    target,
+    total_rows,
+)
+from ingestion.pipeline.survey import Outlook, survey
+from ingestion.schema.evolve import steps
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.publish import Publication, publish
+from ingestion.sink.raw_tables import ensure_raw_table, follow_source
+from ingestion.sink.writer import Written
+from ingestion.sources.postgres.catalog.enforced import check_key_is_one
+from ingestion.sources.postgres.points import NotThere, Point, consistent_point
+from ingestion.sources.postgres.points.together import HELD_SECONDS, first_together, heap_bytes
+from ingestion.state import chunks, progress, store
+from ingestion.state import lease as leases
+from ingestion.state.chunks import Chunk
+from ingestion.tasks.runner import run_tasks
+from ingestion.tasks.snapshot import ChunkPlan, page_ranges, plan_chunks, read_chunk, select_sql, typed_columns
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+
+WAVE_CHUNKS = 16
+Reach = Callable[[int], RowCounts]
+
+
+class _PointPassed(Exception):
+    """The stream went past the point before the tables were registered with it."""
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """One table at a point; `ranges` are what is left to read, None for a repair."""
+
+    table: RawTable
+    iceberg: Table
+    position: store.Position
+    facts: TableFacts
+    ranges: list[Chunk] | None
+    afresh: bool
+
+
+Wave = list[tuple[_Loading, Chunk]]
+Joining = list[tuple[_Loading, store.TableState]]
+
+
+def to_load(writer: Writer, positions: dict[str, store.Position], outlooks: dict[str, Outlook]) -> list[RawTable]:
+    """The tables that a point has to be made for."""
+    waiting = ("new", "loading", "stale")
+    return [
+        o.table
+        for name, o in outlooks.items()
+        if o.problem is None and (name not in positions or positions[name].state in waiting)
+    ]
+
+
+def load_tables(
+    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
+) -> RowCounts:
+    """Loads the next of the wanted tables at one point; returns the rows added by table and operation.
+
+    Those are as many as are read at once, or one that is larger; who wants the others asks again.
+
+    `reach(lsn)` returns when the stream has been read up to there, before any row of the point lands: what the lake has
+    is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
+    its own is set aside with the reason; the others go on.
+    """
+    together = _next(writer, connection, states, wanted)
+    before: dict[str, Outlook] = {}
+
+    def look() -> None:
+        before.update(survey(writer, connection, store.read_positions(states, writer.name)))
+
+    try:
+        with consistent_point(writer.settings, writer.name, together, writer.waits, look) as point:
+            return _load_at(point, writer, connection, states, together, before, reach)
+    except NotThere:  # the next look at the catalog says so of that table, and the others go on
+        return {}
+
+
+def _next(writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable]) -> list[RawTable]:
+    """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
+    before = {name: position.point for name, position in store.read_positions(states, writer.name).items()}
+    heaps, chunk_bytes = heap_bytes(connection, wanted), writer.limits.snapshot_chunk_bytes
+    ranges = {name: max(1, sum(len(page_ranges(s, chunk_bytes)) for s in sizes)) for name, sizes in heaps.items()}
+    in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
+    return first_together(in_turn, ranges, WAVE_CHUNKS)
+
+
+def _load_at(
+    point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable],
+    before: dict[str, Outlook], reach: Reach,
+) -> RowCounts:  # fmt: skip
+    rows: RowCounts = {}
+    held_until = time.monotonic() + HELD_SECONDS
+    try:
+        loading = _register(writer, connection, states, wanted, before, point)
+    except _PointPassed:
+        return rows
+    if loading:
+        rows = reach(point.lsn)
+    for group in _groups([item for item in loading if item.ranges is not None]):
+        found = _contained(writer, states, group, lambda g: _snapshot(writer, states, g, point))
+        rows = add_counts(rows, found)
+    for item in (item for item in loading if item.ranges is None):
+        found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
+        rows = add_counts(rows, found)
+        if time.monotonic() > held_until:  # the others are in doubt as before: the next point is for them
+            break
+    return rows
+
+
+def _register(
+    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], before: dict[str, Outlook],
+    point: Point,
+) -> list[_Loading]:  # fmt: skip
+    """Makes the stream land the tables' records from the point on, before anything is read at it.
+
+    What was altered since `before`, around the point, waits for another one: it may have left the publication for a
+    while, and its changes are then in no stream.
+    """
+    positions = store.read_positions(states, writer.name)
+    outlooks = survey(writer, connection, positions)
+    stream = store.read_stream(states, writer.name)
+    assert stream is not None
+    loading = []
+    for table in wanted:
+        outlook = outlooks[table.name]
+        is_as_before = outlook.fingerprint == before[table.name].fingerprint
+        if outlook.facts is not None and outlook.problem is None and is_as_before:
+            position = positions.get(table.name) or store.Position(table.name, stream.epoch, 0, "new")
+            altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
+            if position.state == "new" or not altered:  # else the next read has to judge first what was altered
+                try:
+                    loading.append(_begin(writer, connection, states, outlook, position, point))
+                except TableProblem as problem:  # after which the point is made anew, for the others
+                    _park(writer, states, position, problem)
+    with states.transaction():
+        leases.check(states, writer.lease, writer.limits.lease_seconds)
+        current = store.read_stream(states, writer.name)
+        if current is None or current.lsn > point.lsn or current.revision != stream.revision:
+            raise _PointPassed
+        for item in loading:
+            store.put_position(states, writer.name, item.position)
+            if item.afresh and item.ranges is not None:
+                chunks.plan(states, writer.name, item.table.name, item.ranges)
+        store.revise(states, writer.name)
+    return loading
+
+
+def _begin(
+    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, position: store.Position, point: Point
+) -> _Loading:
+    table, facts = outlook.table, outlook.facts
+    assert facts is not None
+    check_key_is_one(connection, table, facts)
+    before = position.facts if position.versions else replace(facts, columns=())
+    iceberg = ensure_raw_table(writer.catalog, table, facts)
+    to_take = steps(table, before, facts, consent=True)
+    iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, writer.name))
+    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, doubt=None)
+    if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
+        kept = replace(described, versions=(*position.versions, facts))
+        return _Loading(table, iceberg, kept, facts, None, afresh=True)
+    begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
+    left = chunks.open_ranges(states, writer.name, table.name)
+    begun_before = position.state == "loading" and chunks.first_point(states, writer.name, table.name) is not None
+    if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
+        resumed = replace(begun, lsn=position.lsn, versions=position.versions)
+        return _Loading(table, iceberg, resumed, facts, left, afresh=False)
+    ranges = plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes)
+    return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
+
+
+def _groups(loading: list[_Loading]) -> list[list[_Loading]]:
+    """Small tables are published together, larger ones one by one."""
+    small = [item for item in loading if len(item.ranges or ()) <= 1]
+    large = [[item] for item in loading if len(item.ranges or ()) > 1]
+    return [small, *large] if small else large
+
+
+def _contained(
+    writer: Writer, states: Connection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
+) -> RowCounts:
+    """A problem of one table parks it until it is resumed, and lets the others of its group go on."""
+    while group:
+        try:
+            return load(group)
+        except TableProblem as problem:
+            culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
+            _park(writer, states, culprit.position, problem)
+            group = [_rest(writer, states, item) for item in group if item is not culprit]
+    return {}
+
+
+def _park(writer: Writer, states: Connection, position: store.Position, problem: TableProblem) -> None:
+    """Until it is resumed, which reads it anew."""
+    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)))
+
+
+def _rest(writer: Writer, states: Connection, item: _Loading) -> _Loading:
+    """A table of a group that begins again: what the group's waves have published is not read twice."""
+    if item.ranges is None:
+        return item
+    return replace(item, ranges=chunks.open_ranges(states, writer.name, item.table.name))
+
+
+def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: Point) -> RowCounts:
+    """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
+    stream = store.read_stream(states, writer.name)
+    assert stream is not None
+    rows: RowCounts = {}
+    pending = [(item, chunk) for item in group for chunk in item.ranges or ()]
+    if len(pending) > WAVE_CHUNKS:
+        progress.begin(states, writer.name, "snapshot", len(pending))
+    while True:
+        wave, pending = pending[:WAVE_CHUNKS], pending[WAVE_CHUNKS:]
+        with begin_cycle(writer, states, stream.epoch) as cycle:
+            meta = meta_metadata(writer, states, cycle, "unrepresentable")
+            register(states, writer, cycle, [item.iceberg for item in group])
+            plans = [_chunk_plan(writer, item, chunk, point, cycle, meta) for item, chunk in wave]
+            written = merge(run_tasks(writer.session, read_chunk, plans)) if plans else {}
+            parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
+            last = not pending
+            joining = [(item, _joins_as(writer, states, item)) for item in group] if last else []
+
+            def record(connection: psycopg.Connection, wave: Wave = wave, joining: Joining = joining) -> None:
+                for item, chunk in wave:
+                    chunks.done(connection, writer.name, item.table.name, [chunk], point.lsn)
+                for item, joins_as in joining:
+                    _finish(connection, writer, item, joins_as, point)
+
+            publication = Publication(
+                cycle_id=cycle.id,
+                source=writer.name,
+                epoch=stream.epoch,
+                appends=tuple(appends_of(writer, cycle, [part for part in parts if part.operations or last])),
+                record=record,
+            )
+            publish(writer.settings, writer.catalog, writer.lease, publication)
+        landed = {part.name: part.operations for part in parts}
+        progress.advance(states, writer.name, len(wave), total_rows(landed))
+        rows = add_counts(rows, landed)
+        if last or writer.stop.is_set():
+            return rows
+
+
+def _chunk_plan(
+    writer: Writer, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
+) -> ChunkPlan:
+    return ChunkPlan(
+        **writer.task_settings,
+        chunk=chunk,
+        select=select_sql(item.facts, chunk, typed_columns(item.facts, item.table.raw.mask)),
+        select_text=select_sql(item.facts, chunk),
+        point=point,
+        target=target(item.table, item.iceberg, item.facts, cycle, from_lsn=0),
+        restart=item.afresh and item.iceberg.current_snapshot() is not None,
+        unrepresentable=meta["unrepresentable"],
+    )
+
+
+def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) -> store.TableState:
+    """`streaming`, unless the snapshot went on after an interruption and the stream meanwhile left values out.
+
+    An update that does not carry a TOASTed value needs the version before it; where that row's range was read later,
+    and the row moved in between, there is none. A repair then finds and restates such rows.
+    """
+    first = chunks.first_point(connection, writer.name, item.table.name)
+    if item.afresh or first is None:
+        return "streaming"
+    fresh = writer.catalog.load_table(item.table.identifier)
+    since = And(EqualTo(term="_epoch", value=item.position.epoch), GreaterThanOrEqual(term="_commit_lsn", value=first))
+    rows = fresh.scan(row_filter=since, selected_fields=("_commit_lsn", "_unchanged")).to_arrow()
+    column = rows.column("_unchanged")
+    return "stale" if column.null_count < len(column) else "streaming"
+
+
+def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) -> RowCounts:
+    """Restates the rows that differ at the point, and lets the table into the cuts again."""
+    stream = store.read_stream(states, writer.name)
+    assert stream is not None
+    if stream.lsn < point.lsn:
+        raise LakehouseError(
+            f"source {writer.name!r}: the stream has not reached the point of a repair; it is made again"
+        )
+    with begin_cycle(writer, states, stream.epoch) as cycle:
+        register(states, writer, cycle, [item.iceberg])
+        written = stage_repair(writer, cycle, item.table, item.iceberg.refresh(), item.facts, point)
+        publication = Publication(
+            cycle_id=cycle.id,
+            source=writer.name,
+            epoch=stream.epoch,
+            appends=tuple(appends_of(writer, cycle, [written])),
+            record=lambda connection: _finish(connection, writer, item, "streaming", point),
+        )
+        publish(writer.settings, writer.catalog, writer.lease, publication)
+    return {item.table.name: written.operations}
+
+
+def _finish(
+    connection: psycopg.Connection, writer: Writer, item: _Loading, joins_as: store.TableState, point: Point
+) -> None:
+    """The table joins the cuts, unless it was altered or its state changed while it was read."""
+    now = store.read_positions(connection, writer.name).get(item.table.name)
+    if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
+        joined = replace(now, state=joins_as, point=point.lsn, reason=None)
+        store.put_position(connection, writer.name, joined)
+        store.revise(connection, writer.name)

@@ -1,0 +1,146 @@
+"""One spelling per value, written by each server itself: Postgres spells the source's, Spark the lake's.
+
+Nothing here passes through ingestion's own conversion. Where the two print a value alike, that text is the spelling;
+floats are spelled as their bits, times as microseconds. `NULL` stays null and is told from '' in a `cell`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyiceberg.table import Table
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    LongType,
+    TimestamptzType,
+)
+
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.former_names import Called, names_of
+from lakehouse.declarations import RawTable
+from lakehouse.text.sql import ident, spark_literal
+
+TIME_OID = 1083
+Mask = Literal["null", "sha256"] | None
+
+
+@dataclass(frozen=True)
+class SpelledColumn:
+    """A column on both sides. `names` are those by which rows call it: it may have been renamed since."""
+
+    source: ColumnFacts
+    lake_type: IcebergType
+    mask: Mask
+    names: tuple[Called, ...]
+
+    @property
+    def lake_name(self) -> str:
+        """Its name in the lake."""
+        return self.source.lake
+
+    @property
+    def printed(self) -> str:
+        """The value as the stream carries it; SQL for Postgres."""
+        return self.source.printed
+
+    @property
+    def source_text(self) -> str:
+        """The spelling of the source's value; SQL for Postgres."""
+        if self.mask == "null":
+            return "NULL::text"
+        if self.mask == "sha256":
+            return f"encode(sha256(convert_to({self.printed}, 'UTF8')), 'hex')"
+        column = ident(self.source.name)
+        if isinstance(self.lake_type, DoubleType):
+            return _bits(column, "float8", 64, "bigint")
+        if isinstance(self.lake_type, FloatType):
+            return _bits(column, "float4", 32, "integer")
+        return f"(extract(epoch FROM {column}) * 1000000)::bigint::text" if self._is_time else self.printed
+
+    def lake_text(self, value: str) -> str:
+        """The spelling of a lake value; SQL for Spark."""
+        match self.lake_type:
+            case BooleanType():
+                return f"CASE WHEN {value} THEN 't' WHEN NOT {value} THEN 'f' END"
+            case DoubleType():
+                return _lake_bits(value, "java.lang.Double", "doubleToLongBits", "0D")
+            case FloatType():
+                return _lake_bits(value, "java.lang.Float", "floatToIntBits", "0F")
+            case TimestamptzType():
+                return f"concat(CAST({value} AS string), '+00')"
+            case BinaryType():
+                return f"concat({spark_literal(chr(92) + 'x')}, lower(hex({value})))"
+        return f"CAST({value} AS string)"
+
+    def printed_text(self, text: str) -> str:
+        """The spelling of a value from what Postgres printed, as `_old_key` holds it; SQL for Spark."""
+        if isinstance(self.lake_type, DoubleType | FloatType):
+            return self.lake_text(f"CAST({text} AS {'double' if isinstance(self.lake_type, DoubleType) else 'float'})")
+        if self._is_time:
+            part = f"split({text}, ':')"
+            return (
+                f"CAST(CAST((CAST({part}[0] AS bigint) * 3600 + CAST({part}[1] AS bigint) * 60"
+                f" + CAST({part}[2] AS decimal(8, 6))) * 1000000 AS bigint) AS string)"
+            )
+        return text
+
+    @property
+    def in_old_key(self) -> str:
+        """What `_old_key` holds of it, by whichever name it had then; SQL for Spark."""
+        names = dict.fromkeys((self.source.name, *(called.name for called in self.names)))
+        held = [f"try_element_at(from_json(_old_key, 'map<string,string>'), {spark_literal(name)})" for name in names]
+        return f"coalesce({', '.join(held)})"
+
+    def left_out(self, value: str) -> str:
+        """Whether a row did not carry it: its value is null, and it is named as it was called then; SQL for Spark."""
+        return f"({value} IS NULL AND coalesce({' OR '.join(map(_names, self.names))}, false))"
+
+    @property
+    def _is_time(self) -> bool:
+        return self.source.type_oid == TIME_OID and isinstance(self.lake_type, LongType) and self.mask is None
+
+
+def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple[SpelledColumn, ...]:
+    """The columns that both sides have, in the source's order."""
+    in_lake = {field.name: field.field_type for field in iceberg.schema().fields}
+    return tuple(
+        SpelledColumn(
+            column,
+            in_lake[column.lake],
+            table.raw.mask.get(column.name),
+            names_of(column.lake, iceberg.properties),
+        )
+        for column in facts.columns
+        if column.lake in in_lake
+    )
+
+
+def _names(called: Called) -> str:
+    parts = [f"array_contains(_unchanged, {spark_literal(called.name)})"]
+    for bound, sign in ((called.since, ">="), (called.until, "<")):
+        if bound is not None:
+            parts.append(f"_ingested_at {sign} timestamp_micros({int(bound.timestamp()) * 10**6 + bound.microsecond})")
+    return " AND ".join(parts)
+
+
+def source_cell(text: str) -> str:
+    """A spelling that can be put beside others without ambiguity; SQL for Postgres."""
+    return f"coalesce(length({text}) || ':' || {text}, 'n')"
+
+
+def lake_cell(text: str) -> str:
+    """The same in SQL for Spark."""
+    return f"coalesce(concat(length({text}), ':', {text}), 'n')"
+
+
+def _bits(column: str, kind: str, bits: int, integer: str) -> str:
+    sent = f"('x' || encode({kind}send({column}::{kind}), 'hex'))::bit({bits})::{integer}::text"
+    return f"CASE WHEN {column}::{kind} = 'NaN' THEN 'NaN' ELSE {sent} END"
+
+
+def _lake_bits(value: str, java_class: str, method: str, zero: str) -> str:
+    called = f"java_method('{java_class}', '{method}', coalesce({value}, {zero}))"
+    return f"CASE WHEN isnan({value}) THEN 'NaN' WHEN {value} IS NOT NULL THEN {called} END"

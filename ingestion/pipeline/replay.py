@@ -1,0 +1,152 @@
+"""Lands what was kept aside: the spool of a table that resumes, and on demand what is left there and in quarantine."""
+
+from dataclasses import replace
+
+import psycopg
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan, Or
+from pyiceberg.table import Table
+
+from ingestion.pipeline.load_changes import schema_change_files
+from ingestion.pipeline.session import (
+    Connection,
+    Cycle,
+    RowCounts,
+    Writer,
+    append_of,
+    begin_cycle,
+    meta_appends,
+    meta_metadata,
+    register,
+    settle,
+    target,
+)
+from ingestion.pipeline.survey import Outlook
+from ingestion.pipeline.table_plans import Course, conclude, plan_course
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.meta_tables import ensure_meta
+from ingestion.sink.publish import Publication, publish
+from ingestion.sink.raw_tables import follow_source
+from ingestion.sources.postgres.connection import source_now
+from ingestion.state import store
+from ingestion.tasks.lanes import Kept
+from ingestion.tasks.replay import ReplayPlan, merged, replay
+from ingestion.tasks.runner import run_tasks
+from ingestion.tasks.shared_keys.hold import SPLIT
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+
+PLACES = ("spool", "quarantine")
+
+
+def resume(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
+    """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
+
+    To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
+    """
+    position = store.read_positions(states, writer.name)[outlook.table.name]
+    if not position.versions:
+        settle(writer, states, replace(position, state="new", reason=None))
+        return {}
+    course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
+    if course.aside is not None:
+        settle(writer, states, course.position)
+        return {}
+    try:
+        return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
+    except TableProblem as problem:
+        settle(writer, states, replace(position, state="parked", reason=str(problem)))
+        return {}
+
+
+def replay_kept(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> None:
+    """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
+    position = store.read_positions(states, writer.name).get(outlook.table.name)
+    if position is None or not position.lands or not position.versions:
+        raise LakehouseError(
+            f"source {writer.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
+        )
+    for place in PLACES:
+        _land(writer, connection, states, outlook, Course(position, position, None), place)
+
+
+def _land(
+    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, course: Course, place: str
+) -> RowCounts:
+    table, stream = outlook.table, store.read_stream(states, writer.name)
+    assert stream is not None
+    with begin_cycle(writer, states, stream.epoch) as cycle:
+        iceberg = writer.catalog.load_table(table.identifier)
+        followed, facts = course.before.followed, course.position.facts
+        iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
+        kept = ensure_meta(writer.catalog, place)
+        mine = _records_of(writer.name, table.name)
+        register(states, writer, cycle, [iceberg])
+        plans = _plans(writer, states, cycle, course, table, iceberg, kept, mine)
+        result = merged(run_tasks(writer.session, replay, plans) if plans else [])
+        noticed = result.noticed.get(table.name, Kept())
+        if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
+            noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
+        if result.written and place == "quarantine" and plans[0].target.shares_keys:
+            noticed = replace(noticed, stale=noticed.stale or SPLIT)
+        course = conclude(course, noticed, stream.lsn)
+        if noticed.parked is not None:  # the spool stays as it is
+            settle(writer, states, course.position)
+            return {}
+        now = source_now(connection)
+        files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
+
+        def record(connection: psycopg.Connection) -> None:
+            store.put_position(connection, writer.name, course.position)
+            store.revise(connection, writer.name)
+
+        publication = Publication(
+            cycle_id=cycle.id,
+            source=writer.name,
+            epoch=stream.epoch,
+            appends=(
+                *(append_of(writer, cycle, written) for written in result.written),
+                *meta_appends(writer, cycle, files, leaving={place: mine} if plans else {}),
+            ),
+            record=record,
+            revision=stream.revision,
+        )
+        publish(writer.settings, writer.catalog, writer.lease, publication)
+    return {written.name: written.operations for written in result.written}
+
+
+def _records_of(source: str, table: str) -> BooleanExpression:
+    return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
+
+
+def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) -> bool:
+    """Whether records are older than the table's newest snapshot: what they say may have been undone by then."""
+    older = And(EqualTo(term="epoch", value=epoch), LessThan(term="commit_lsn", value=point))
+    before = Or(LessThan(term="epoch", value=epoch), older)
+    return kept.scan(row_filter=And(mine, before), selected_fields=("epoch",)).to_arrow().num_rows > 0
+
+
+def _plans(
+    writer: Writer,
+    states: Connection,
+    cycle: Cycle,
+    course: Course,
+    table: RawTable,
+    iceberg: Table,
+    kept: Table,
+    mine: BooleanExpression,
+) -> list[ReplayPlan]:
+    """One for each epoch that has records."""
+    epochs = kept.scan(row_filter=mine, selected_fields=("epoch",)).to_arrow().column("epoch").unique().to_pylist()
+    meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable") if epochs else {}
+    landing = target(table, iceberg, course.position.facts, cycle, 0, course.position.versions)
+    return [
+        ReplayPlan(
+            metadata_json=kept.metadata.model_dump_json(),
+            tasks=tuple(kept.scan(row_filter=And(mine, EqualTo(term="epoch", value=epoch))).plan_files()),
+            target=replace(landing, epoch=epoch),
+            meta=meta,
+            io_properties=writer.task_settings["io_properties"],
+            file_bytes=writer.limits.file_bytes,
+        )
+        for epoch in epochs
+    ]

@@ -1,0 +1,225 @@
+"""What the steps of a cycle share: the writer of one source, and its plans for Spark tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.manifest import DataFile
+from pyiceberg.table import Table
+
+from ingestion.schema.facts import TableFacts
+from ingestion.sink.meta_tables import ensure_meta
+from ingestion.sink.publish import TableAppend
+from ingestion.sink.rows import TableTarget
+from ingestion.sink.writer import Written, staged_prefix, writable_metadata
+from ingestion.sources.postgres.catalog.enforced import may_share_keys
+from ingestion.sources.postgres.connection import source_url
+from ingestion.sources.postgres.points import Patience
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.state.lease import Lease
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import file_io_properties
+from lakehouse.declarations import RawTable, Source
+from lakehouse.settings import IngestionSettings, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Connection = psycopg.Connection[Any]
+RowCounts = dict[str, dict[str, int]]
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Everything a cycle works with; holds the lease of its source.
+
+    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `patience` is how
+    long others' transactions in the source are waited for; without it, as long as a command that is to end.
+    """
+
+    settings: Settings
+    catalog: LakeCatalog
+    session: SparkSession
+    lease: Lease
+    source: Source
+    live: set[str] = field(default_factory=set)
+    stop: Event = field(default_factory=Event)
+    patience: Patience | None = None
+
+    @property
+    def name(self) -> str:
+        """The source's name."""
+        return self.source.name
+
+    @property
+    def limits(self) -> IngestionSettings:
+        """Sizes and times of ingestion."""
+        return self.settings.ingestion
+
+    @property
+    def slot(self) -> str:
+        """Name of the replication slot."""
+        return self.settings.source(self.name).slot or f"lakehouse_{self.name}"
+
+    @property
+    def publication(self) -> str:
+        """Name of the publication."""
+        return self.settings.source(self.name).publication
+
+    @property
+    def waits(self) -> Patience:
+        """How long others' transactions are waited for."""
+        return self.patience or Patience(self.settings, self.name, self.limits.wait_seconds, self.stop)
+
+    @property
+    def task_settings(self) -> dict[str, Any]:
+        """What every task needs to reach source and warehouse. Holds secrets."""
+        return {
+            "source": self.name,
+            "url": source_url(self.settings.source(self.name)),
+            "io_properties": file_io_properties(self.settings),
+            "batch_bytes": self.limits.batch_bytes,
+            "file_bytes": self.limits.file_bytes,
+        }
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """The identity of one publish: its id, the incarnation of the source, and the catalog's time at its start."""
+
+    id: str
+    epoch: int
+    ingested_at: datetime
+
+
+def target(
+    table: RawTable,
+    iceberg: Table,
+    facts: TableFacts,
+    cycle: Cycle,
+    from_lsn: int,
+    versions: tuple[TableFacts, ...] = (),
+    seen: TableFacts | None = None,
+    *,
+    is_there: bool = True,
+) -> TableTarget:
+    """How a task writes one raw table; records of transactions below `from_lsn` are accounted for already."""
+    return TableTarget(
+        source=table.source,
+        name=table.name,
+        metadata_json=writable_metadata(iceberg, cycle.id),
+        columns=facts.columns,
+        versions=versions or (facts,),
+        excluded=frozenset(table.raw.exclude),
+        mask=dict(table.raw.mask),
+        key=table.key,
+        policy=table.raw.on_unrepresentable,
+        from_lsn=from_lsn,
+        epoch=cycle.epoch,
+        ingested_at=cycle.ingested_at,
+        shares_keys=may_share_keys(table, versions or (facts,)),
+        updates=table.raw.changes == "all",
+        seen=seen,
+        is_there=is_there,
+    )
+
+
+@contextmanager
+def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycle]:
+    """A new cycle, whose staged prefixes are spared until the `with` block ends."""
+    cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, writer.name))
+    writer.live.add(cycle.id)
+    try:
+        yield cycle
+    finally:
+        writer.live.discard(cycle.id)
+
+
+def settle(writer: Writer, states: Connection, position: store.Position) -> None:
+    """Changes where a table stands without a publish; raises LeaseLost."""
+    with states.transaction():
+        leases.check(states, writer.lease, writer.limits.lease_seconds)
+        store.put_position(states, writer.name, position)
+        store.revise(states, writer.name)
+
+
+def register(states: Connection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
+    """Names the prefixes the cycle is about to write."""
+    prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
+    store.register_staged(states, cycle.id, writer.name, prefixes, writer.live)
+
+
+def meta_metadata(writer: Writer, states: Connection, cycle: Cycle, *names: str) -> dict[str, str]:
+    """What tasks need to write `meta` tables, whose prefixes are registered too."""
+    tables = {name: ensure_meta(writer.catalog, name) for name in names}
+    register(states, writer, cycle, tables.values())
+    return {name: writable_metadata(table, cycle.id) for name, table in tables.items()}
+
+
+def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:
+    """The files of one table, with the counts that its snapshot's summary carries."""
+    counted = {f"lakehouse.rows.{op}": str(count) for op, count in sorted(written.operations.items())}
+    odd = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
+    summary = {"lakehouse.cycle": cycle.id, **counted, **odd}
+    return TableAppend((f"raw_{writer.name}", written.name), written.files, summary)
+
+
+def appends_of(writer: Writer, cycle: Cycle, parts: Sequence[Written]) -> list[TableAppend]:
+    """The files of several tables, and those of `meta.unrepresentable` that go with them."""
+    odd = tuple(file for part in parts for file in part.odd)
+    return [append_of(writer, cycle, part) for part in parts] + meta_appends(
+        writer, cycle, {"unrepresentable": odd} if odd else {}
+    )
+
+
+def meta_appends(
+    writer: Writer,
+    cycle: Cycle,
+    files: Mapping[str, tuple[DataFile, ...]],
+    leaving: Mapping[str, BooleanExpression] | None = None,
+) -> list[TableAppend]:
+    """The files of `meta` tables, and the rows that are `leaving` them."""
+    leaving = leaving or {}
+    summary = {"lakehouse.cycle": cycle.id, "lakehouse.source": writer.name}
+    return [
+        TableAppend(("meta", name), files.get(name, ()), summary, leaving.get(name))
+        for name in sorted(files.keys() | leaving.keys())
+    ]
+
+
+def merge(parts: Iterable[Written]) -> dict[str, Written]:
+    """The parts of each table as one."""
+    merged: dict[str, Written] = {}
+    for part in parts:
+        seen = merged.get(part.name, Written(part.name, (), {}, {}))
+        merged[part.name] = Written(
+            part.name,
+            seen.files + part.files,
+            dict(Counter(seen.operations) + Counter(part.operations)),
+            dict(Counter(seen.unrepresentable) + Counter(part.unrepresentable)),
+            seen.odd + part.odd,
+        )
+    return merged
+
+
+def total_rows(rows: RowCounts) -> int:
+    """Rows of all tables and operations."""
+    return sum(sum(operations.values()) for operations in rows.values())
+
+
+def add_counts(left: RowCounts, right: RowCounts) -> RowCounts:
+    """Sums rows by table and operation."""
+    return {
+        table: dict(Counter(left.get(table, {})) + Counter(right.get(table, {})))
+        for table in left.keys() | right.keys()
+    }

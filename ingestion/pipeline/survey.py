@@ -1,0 +1,111 @@
+"""What the cycle knows of each declared table before it reads: unaltered, altered, or with a problem of its own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ingestion.pipeline.session import Connection, Writer
+from ingestion.schema.evolve import name_columns
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.raw_tables import check_names
+from ingestion.sources.postgres.catalog.describe import check_columns, fingerprints, name_of, read_facts
+from ingestion.state import store
+from ingestion.tasks.withheld import check_still_withheld
+from lakehouse.declarations import RawTable
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """One table now: its description, with the columns' names in the lake, or the problem that is in the way.
+
+    `seen` is the description where a problem keeps the lake from following it.
+    """
+
+    table: RawTable
+    fingerprint: str
+    facts: TableFacts | None = None
+    problem: str | None = None
+    seen: TableFacts | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether there is a relation to look at."""
+        return (self.facts or self.seen) is not None
+
+
+def survey(writer: Writer, connection: Connection, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
+    """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position."""
+    found = fingerprints(connection, writer.source.tables, writer.publication)
+    outlooks = {}
+    for table in writer.source.tables:
+        position = positions.get(table.name)
+        fingerprint = declared_fingerprint(table, found[table.name])
+        if position and position.versions and position.fingerprint == fingerprint:
+            outlooks[table.name] = Outlook(table, fingerprint, position.facts)
+        else:
+            outlooks[table.name] = look(writer, connection, table, fingerprint, position)
+    return outlooks
+
+
+def unaltered(writer: Writer, connection: Connection, outlooks: Mapping[str, Outlook]) -> bool:
+    """Whether no table was altered since it was looked at."""
+    if not outlooks:
+        return True
+    found = fingerprints(connection, [outlook.table for outlook in outlooks.values()], writer.publication)
+    return all(declared_fingerprint(o.table, found[name]) == o.fingerprint for name, o in outlooks.items())
+
+
+def withholding(outlooks: Mapping[str, Outlook]) -> dict[str, Outlook]:
+    """The tables with columns that are left out or masked."""
+    return {name: outlook for name, outlook in outlooks.items() if outlook.table.raw.exclude or outlook.table.raw.mask}
+
+
+def declared_fingerprint(table: RawTable, found: str) -> str:
+    """The source's digest with what of the declaration decides about columns."""
+    declared = (*sorted(c.name for c in table.columns), table.key, table.raw.exclude, sorted(table.raw.alias.items()))
+    return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
+
+
+def look(
+    writer: Writer, connection: Connection, table: RawTable, fingerprint: str, position: store.Position | None
+) -> Outlook:
+    """Describes one table."""
+    before = position.facts if position and position.versions else None
+    described, problem = read_facts(connection, table, writer.publication, before.oid if before else None)
+    if described is None:
+        return Outlook(table, fingerprint, problem=_where_it_went(connection, table, before) or str(problem))
+    try:
+        check_withheld(table, position, described)
+        facts = name_columns(table, before, described)
+        check_names(table, facts)
+        check_columns(table, facts)
+    except TableProblem as other:
+        return Outlook(table, fingerprint, problem=str(problem or other), seen=described)
+    if problem is not None:
+        renamed = _where_it_went(connection, table, before) if described.relation != table.relation else None
+        return Outlook(table, fingerprint, facts, renamed or str(problem))
+    return Outlook(table, fingerprint, facts)
+
+
+def check_withheld(table: RawTable, position: store.Position | None, described: TableFacts) -> None:
+    """Raises TableProblem where a column would show more than it did when the table was last looked at."""
+    if position and position.versions:
+        check_still_withheld(table, position.facts, described)
+    elif position and position.former:
+        check_still_withheld(table, _as_declared(table, position.former), described)
+
+
+def _as_declared(table: RawTable, former: TableFacts) -> TableFacts:
+    """Who reads a table anew after an exclusion was taken back wants the column, whatever it is called by now."""
+    return replace(former, hidden=tuple(pair for pair in former.hidden if pair[1] in table.raw.exclude))
+
+
+def _where_it_went(connection: Connection, table: RawTable, before: TableFacts | None) -> str | None:
+    """What became of a relation that is not called as declared; None when it was never known."""
+    if before is None:
+        return None
+    where = f"source {table.source!r}, table {table.name!r}: relation {table.raw.relation}"
+    name = name_of(connection, before.oid)
+    if name is None:
+        return f"{where} was dropped: remove its declaration, or make it again and resume the table"
+    return f"{where} is called {'.'.join(name)} now: correct meta.raw.relation, then resume the table"

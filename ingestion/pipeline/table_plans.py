@@ -1,0 +1,142 @@
+"""Decides, before a read, what happens to each table's records, and after it, where the table stands. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ingestion.pipeline.survey import Outlook
+from ingestion.schema.evolve import Change, Step, Versions, changes, doubt, prune, rename_in, steps
+from ingestion.schema.problem import TableProblem
+from ingestion.state.store import Position
+from ingestion.tasks.lanes import Kept
+
+
+@dataclass(frozen=True)
+class Course:
+    """One table's course through a read: `before` it, and with what it is read.
+
+    `aside` is why its records go to the spool; None while they land. `steps` are what the raw table follows first.
+    """
+
+    before: Position
+    position: Position
+    aside: str | None
+    steps: tuple[Step, ...] = ()
+    changes: tuple[Change, ...] = ()
+    effect: str = "applied"
+
+
+def plan_course(position: Position, outlook: Outlook, *, consent: bool = False) -> Course:
+    """What happens to the records of a table, given where it stands and how it looks now."""
+    if not position.lands:
+        return Course(position, _noted(position, outlook), position.reason or position.state)
+    if outlook.problem or outlook.facts is None:
+        return _parked(position, outlook, outlook.problem or "")
+    if not position.versions:
+        return Course(position, replace(position, versions=(outlook.facts,), fingerprint=outlook.fingerprint), None)
+    if position.fingerprint == outlook.fingerprint and not position.unfollowed:
+        return Course(position, position, None)
+    try:
+        versions, to_take = _follow(position, outlook, consent)
+    except TableProblem as problem:
+        return _parked(position, outlook, str(problem))
+    followed = replace(position, versions=versions, fingerprint=outlook.fingerprint, unfollowed=0)
+    return Course(position, followed, None, to_take, changes(position.facts, outlook.facts))
+
+
+def _follow(position: Position, outlook: Outlook, consent: bool) -> tuple[Versions, tuple[Step, ...]]:
+    """The descriptions, as the raw table's columns will be called, and the steps from the first unfollowed one on."""
+    assert outlook.facts is not None
+    known = position.fingerprint == outlook.fingerprint
+    versions = position.versions if known else (*position.versions, outlook.facts)
+    taken: tuple[Step, ...] = ()
+    for after in range(len(position.versions) - position.unfollowed, len(versions)):
+        earlier, before, now = versions[: after - 1], versions[after - 1], versions[after]
+        found = steps(outlook.table, before, now, consent=consent, earlier=earlier)
+        versions = (*rename_in(versions[:after], found), *versions[after:])
+        taken += found
+    return versions, taken
+
+
+def _noted(position: Position, outlook: Outlook) -> Position:
+    """Remembers how a table looks whose records go to the spool: they will have to be read."""
+    if outlook.facts is None or not position.versions or position.fingerprint == outlook.fingerprint:
+        return position
+    return replace(
+        position,
+        versions=(*position.versions, outlook.facts),
+        fingerprint=outlook.fingerprint,
+        unfollowed=position.unfollowed + 1,
+        doubt=position.doubt or doubt(position.facts, outlook.facts),
+    )
+
+
+def _parked(position: Position, outlook: Outlook, problem: str) -> Course:
+    noted = _noted(position, outlook)
+    parked = replace(noted, state="parked", reason=problem, doubt=noted.doubt or _unfinished(position))
+    altered = changes(position.facts, parked.facts) if position.versions else ()
+    return Course(position, parked, problem, changes=altered, effect="parked")
+
+
+def _unfinished(position: Position) -> str | None:
+    """Why a repair is due once a table's records land again, whose snapshot or repair was under way."""
+    if position.state == "loading":
+        return "its snapshot was not finished"
+    return position.reason or "it was in doubt" if position.state == "stale" else None
+
+
+def conclude(course: Course, noticed: Kept, reached: int) -> Course:
+    """Where the table stands after the read up to `reached`."""
+    position = course.position
+    position = replace(position, doubt=position.doubt or _passing_partition(course, noticed))
+    reason = noticed.stale or position.doubt
+    if course.before.versions and course.position.fingerprint != course.before.fingerprint:
+        reason = reason or doubt(course.before.facts, position.facts, noticed.truncates)
+        reason = reason or _moved(course.before, position)
+    reason = reason or _begun_anew(course.steps)
+    if noticed.parked is not None:
+        parked = replace(position, state="parked", reason=noticed.parked, doubt=reason or _unfinished(course.before))
+        return replace(course, position=parked, aside=noticed.parked, effect="parked")
+    if course.aside is not None:
+        return replace(course, position=replace(position, doubt=position.doubt or noticed.stale))
+    position = replace(position, versions=prune(position.versions, reached), doubt=None)
+    if reason is None:
+        return replace(course, position=position)
+    if course.before.facts.oid != position.facts.oid:
+        position = replace(position, versions=position.versions[-1:])
+    begun_anew = position.state == "loading"
+    position = replace(position, state="new" if begun_anew else "stale", reason=reason)
+    return replace(course, position=position, effect=f"read anew: {reason}")
+
+
+def _passing_partition(course: Course, noticed: Kept) -> str | None:
+    """Why rows of the stream may be gone: they came into a partition that no look at the catalog has seen."""
+    versions = (*course.before.versions, *course.position.versions)
+    known = {leaf.oid for facts in versions for leaf in facts.leaves}
+    return "a partition came, had changes and went again" if noticed.partitions - known else None
+
+
+def _moved(before: Position, now: Position) -> str | None:
+    """Why a snapshot under way cannot go on: what is left of it to read is kept by name."""
+    old, new = ({leaf.oid: leaf.name for leaf in facts.leaves} for facts in (before.facts, now.facts))
+    renamed = before.facts.relation != now.facts.relation or any(
+        new.get(oid, name) != name for oid, name in old.items()
+    )
+    return "it was renamed before its snapshot was finished" if renamed and before.state == "loading" else None
+
+
+def _begun_anew(taken: tuple[Step, ...]) -> str | None:
+    """Why rows that nobody has updated lack values: their former ones were set aside, and Postgres rewrote nothing."""
+    aside = {step.column for step in taken if step.action == "rename" and step.to.startswith(f"{step.column}__")}
+    anew = sorted(aside & {step.column for step in taken if step.action == "add"})
+    return f"column {', '.join(anew)} begins anew with another type" if anew else None
+
+
+def covered(positions: Mapping[str, Position], reached: int) -> tuple[str, ...]:
+    """The tables that a cut at `reached` holds in full."""
+    return tuple(
+        sorted(
+            name
+            for name, position in positions.items()
+            if position.state == "streaming" and position.lsn <= reached and position.point <= reached
+        )
+    )

@@ -1,0 +1,270 @@
+"""Ingestion as its callers see it: bring a source up to now, and say how far it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
+
+from ingestion.pipeline.cycle import connections, run_cycle
+from ingestion.pipeline.replay import replay_kept
+from ingestion.pipeline.session import Connection, RowCounts, Writer
+from ingestion.pipeline.survey import survey
+from ingestion.run import operate
+from ingestion.run.recover import begin_next_epoch
+from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
+from ingestion.sources.postgres import connection as src
+from ingestion.state import lease as leases
+from ingestion.state import progress, store
+from ingestion.tasks.outage import OUTAGES, outage
+from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.spark import spark_session
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyspark.sql import SparkSession
+
+WAIT_STEP_SECONDS = 0.5
+Before = Callable[[Writer], None]
+
+
+def bring_up(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+) -> SourceReport:
+    """Everything the source has committed at this moment is in the lake when this returns.
+
+    Runs a cycle, or waits for the writer that holds the source's lease. Raises LakehouseError when the source or the
+    lake cannot be reached, when going on would lose rows, or when the other writer takes too long.
+    """
+    declared = declarations.source(source)
+    with src.connect_source(settings, source) as connection:
+        until = src.committed_lsn(connection)
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        deadline = time.monotonic() + settings.ingestion.wait_seconds
+        while time.monotonic() < deadline:
+            lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
+            if lease is not None:
+                return _cycle(settings, declared, lease, session, until, lambda writer: None)
+            if _has_reached(states, declared, until):
+                return _report(settings, declared, states, {})
+            time.sleep(WAIT_STEP_SECONDS)
+        held = leases.holder_of(states, source)
+    raise LakehouseError(
+        f"source {source!r}: the writer {held[0] if held else 'before this one'} did not reach "
+        f"{src.lsn_text(until)} within {settings.ingestion.wait_seconds:.0f} s: look at its log"
+    )
+
+
+def recover_source(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+) -> SourceReport:
+    """Goes on where the stream cannot: the slot is lost, or the source is another cluster or an older state of itself.
+
+    Begins the next epoch with a new slot. Each table is compared with the source at a new consistent point, and what
+    differs is restated, missed deletes included; a table without a key is read anew behind a truncate marker.
+    Raises LakehouseError while another writer holds the lease.
+    """
+    return _alone(settings, declarations, source, session, begin_next_epoch)
+
+
+def resnapshot(
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+) -> SourceReport:
+    """Snapshots the named tables again, behind a truncate marker; the others go on as before."""
+    return _change(operate.read_anew, settings, declarations, source, tables, session)
+
+
+def resume(
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+) -> SourceReport:
+    """Lands what was spooled of parked or paused tables; they stream again where that succeeds."""
+    return _change(operate.resume, settings, declarations, source, tables, session)
+
+
+def _change(
+    change: Callable[[Settings, RawTable], None],
+    settings: Settings,
+    declarations: Declarations,
+    source: str,
+    names: list[str],
+    session: SparkSession | None,
+) -> SourceReport:
+    """Does to each table what the next cycle goes by, then runs that cycle."""
+    for table in [declarations.source(source).table(name) for name in names]:
+        change(settings, table)
+    return bring_up(settings, declarations, source, session)
+
+
+def replay(
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+) -> SourceReport:
+    """Tries quarantined records of the named tables again; raises LakehouseError while another writer is at work."""
+    names = [declarations.source(source).table(name).name for name in tables]
+
+    def land(writer: Writer) -> None:
+        with connections(writer) as (connection, states):
+            outlooks = survey(writer, connection, store.read_positions(states, writer.name))
+            for name in names:
+                replay_kept(writer, connection, states, outlooks[name])
+
+    return _alone(settings, declarations, source, session, land)
+
+
+def _has_reached(states: Connection, declared: Source, until: int) -> bool:
+    """Whether the stream is there, and every declared table is in the cut or known to be aside."""
+    stream = store.read_stream(states, declared.name)
+    if stream is None or stream.lsn < until:
+        return False
+    aside = {item.name for item in _aside(states, declared)}
+    return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
+
+
+def _aside(states: Connection, declared: Source) -> tuple[Aside, ...]:
+    """The declared tables that wait for the user."""
+    positions = store.read_positions(states, declared.name)
+    return tuple(
+        Aside(name, position.state, position.reason or position.state)
+        for name, position in sorted(positions.items())
+        if position.state in ("parked", "paused") or (position.state == "new" and position.reason)
+    )
+
+
+def _alone(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None, before: Before
+) -> SourceReport:
+    declared, lease = declarations.source(source), _take_over(settings, source)
+    with src.connect_source(settings, source) as connection:
+        until = src.committed_lsn(connection)
+    return _cycle(settings, declared, lease, session, until, before)
+
+
+@contextmanager
+def up_to_date_alone(
+    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+) -> Iterator[Writer]:
+    """The source's only writer while the block runs, after a cycle: what was committed before is in the lake.
+
+    Raises LakehouseError while another writer holds the lease.
+    """
+    declared, lease = declarations.source(source), _take_over(settings, source)
+    with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
+        try:
+            running = session or spark_session(settings, "lakehouse-ingest")
+            writer = Writer(settings, catalog, running, lease, declared)
+            with src.connect_source(settings, source) as connection:
+                until = src.committed_lsn(connection)
+            run_cycle(writer, until)
+            yield writer
+        except OUTAGES as error:
+            raise outage(source, error) from error
+
+
+def _take_over(settings: Settings, source: str) -> leases.Lease:
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
+        held = leases.holder_of(states, source)
+    if lease is None:
+        raise LakehouseError(
+            f"source {source!r}: {held[0] if held else 'another writer'} is at work: stop it (a killed one is out "
+            f"after {settings.ingestion.lease_seconds:.0f} s), then run this again"
+        )
+    return lease
+
+
+def source_status(settings: Settings, source: str) -> SourceStatus:
+    """How far a source is in the lake; cheap, needs neither Spark nor Iceberg. Raises LakehouseError."""
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        stream, held = store.read_stream(states, source), leases.holder_of(states, source)
+        tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
+        under_way = progress.read(states, source) if held else None
+    with src.connect_source(settings, source) as connection:
+        slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
+        slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
+    behind = max(0, now.lsn - stream.lsn) if stream else 0
+    return SourceStatus(
+        source=source,
+        follower_alive=held is not None and held[1] == "follow",
+        holder=held[0] if held else None,
+        slot_lag_bytes=slot.lag_bytes if slot else 0,
+        slot_active=slot is not None and slot.active_pid is not None,
+        position_lsn=stream.lsn if stream else None,
+        position_at=stream.updated_at if stream else None,
+        cut_lsn=stream.cut_lsn if stream else None,
+        cut_at=stream.cut_at if stream else None,
+        behind_bytes=behind,
+        lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
+        slot_state=(slot.invalid or slot.wal_status) if slot else "missing",
+        progress=under_way,
+        tables=tuple(TableStatus(p.table, p.state, p.reason, p.lsn) for p in sorted(tables, key=lambda p: p.table)),
+    )
+
+
+def _cycle(
+    settings: Settings,
+    declared: Source,
+    lease: leases.Lease,
+    session: SparkSession | None,
+    until: int,
+    before: Before,
+) -> SourceReport:
+    with leases.kept_alive(settings, lease), store.connect_catalog(settings) as states:
+        catalog = open_catalog(settings)
+        try:
+            running = session or spark_session(settings, "lakehouse-ingest")
+            writer = Writer(settings, catalog, running, lease, declared)
+            before(writer)
+            begun = time.monotonic()
+            outcome = run_cycle(writer, until)
+            report = _report(settings, declared, states, outcome.rows, catalog)
+            return dataclasses.replace(report, seconds=time.monotonic() - begun)
+        except OUTAGES as error:
+            raise outage(declared.name, error) from error
+        finally:
+            catalog.close()
+
+
+def _report(
+    settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog | None = None
+) -> SourceReport:
+    catalog = catalog or open_catalog(settings)
+    stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
+    if stream is None or stream.cut_lsn is None or stream.cut_at is None:
+        raise LakehouseError(
+            "; ".join(item.reason for item in aside) or f"source {declared.name!r}: nothing was published"
+        )
+    with src.connect_source(settings, declared.name) as connection:
+        behind = max(0, src.source_now(connection).lsn - stream.lsn)
+    return SourceReport(
+        source=declared.name,
+        epoch=stream.epoch,
+        cut_lsn=stream.cut_lsn,
+        cut_at=stream.cut_at,
+        tables=tuple(
+            _table_report(catalog, table.identifier, rows.get(table.name, {}), behind)
+            for table in declared.tables
+            if table.name in stream.cut_tables
+        ),
+        aside=aside,
+    )
+
+
+def _table_report(catalog: SqlCatalog, identifier: tuple[str, str], rows: dict[str, int], behind: int) -> TableReport:
+    table = load_table(catalog, *identifier)
+    snapshot = table.current_snapshot() if table else None
+    summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return TableReport(
+        name=identifier[1],
+        snapshot_id=snapshot.snapshot_id if snapshot else None,
+        rows=rows,
+        total_rows=int(summary.get("total-records", 0)),
+        lag_bytes=behind,
+        columns=tuple((field.name, str(field.field_type)) for field in table.schema().fields) if table else (),
+    )

@@ -1,0 +1,279 @@
+"""The follower: a long-lived process that keeps the lake up with its sources, one thread per source.
+
+New tables, and those in doubt, are loaded by a second thread of the source: the others do not wait for them.
+
+A change that comes alone is published at once; the next publish begins `flush_interval_seconds` after the last one
+began, or after twice the time that the last two took at least, unless `flush_bytes` gather before. So a source in
+steady work is published in steady intervals, no more than half of the time goes into publishing, and one publish that
+was slow by chance does not delay the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
+from ingestion.pipeline.load_changes import stream_url
+from ingestion.pipeline.load_tables import load_tables
+from ingestion.pipeline.session import Connection, RowCounts, Writer
+from ingestion.sources.postgres import connection as src
+from ingestion.sources.postgres.history.server import started_at
+from ingestion.sources.postgres.live import LiveStream, LiveStreamLost
+from ingestion.sources.postgres.points import Patience
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.tasks.outage import OUTAGES, outage
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.spark import has_ended, spark_session
+from lakehouse.settings import IngestionSettings, Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("lakehouse.follow")
+LONGEST_PAUSE_SECONDS = 30.0
+LIVE_PAUSE_SECONDS = 5.0
+PUBLISH_SHARE = 2.0
+LOOK_SECONDS = 1.0
+
+
+def follow_sources(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
+    """Follows the sources until `stop` is set; a failing source is tried again and does not hold up the others.
+
+    Raises LakehouseError when Spark's JVM has ended: only a new process has a new one.
+    """
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+    session = spark_session(settings, "lakehouse-follow")
+    threads = [
+        threading.Thread(target=_follow_source, name=name, args=(settings, declarations.source(name), session, stop))
+        for name in sources
+    ]
+    for thread in threads:
+        thread.start()
+    ended = False
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(LOOK_SECONDS)
+            if not stop.is_set() and has_ended(session):
+                ended = True
+                stop.set()
+    if ended:
+        log_file = settings.home / "logs" / "spark.log"
+        raise LakehouseError(f"Spark's JVM has ended, the end of {log_file} may say why; nothing was lost: start again")
+
+
+def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, took: float) -> float:
+    """Seconds until the next publish is due, 0 when it is; the last one began `since_begun` seconds ago."""
+    if behind_bytes >= limits.flush_bytes:
+        return 0.0
+    return max(0.0, max(limits.flush_interval_seconds, PUBLISH_SHARE * took) - since_begun)
+
+
+def _follow_source(settings: Settings, source: Source, session: SparkSession, stop: threading.Event) -> None:
+    pause = settings.ingestion.poll_seconds
+    while not stop.is_set():
+        try:
+            _hold_and_follow(settings, source, session, stop)
+            pause = settings.ingestion.poll_seconds
+        except (LakehouseError, *OUTAGES) as error:
+            told = error if isinstance(error, LakehouseError) else outage(source.name, error)
+            said = str(told).removeprefix(f"source {source.name!r}: ")
+            log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
+        except Exception:
+            log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
+        stop.wait(pause)
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, stop: threading.Event) -> None:
+    lease = _wait_for_lease(settings, source.name, stop)
+    if lease is None:
+        return
+    with ExitStack() as stack:
+        stack.enter_context(leases.kept_alive(settings, lease))
+        catalog = open_catalog(settings)
+        stack.callback(catalog.close)
+        patience = Patience(settings, source.name, None, stop)
+        writer = Writer(settings, catalog, session, lease, source, patience=patience)
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
+        loader = Loader(writer)
+        stack.callback(loader.join)
+        stack.callback(writer.stop.set)
+        connection, states = stack.enter_context(connections(writer))
+        live = Live(writer)
+        stack.callback(live.close)
+        log.info("source %r: following", source.name)
+        last = Last()
+        while not stop.is_set():
+            begun = time.monotonic()
+            try:
+                rows = catch_up(writer, connection, states, live=live.stream).rows
+                _log_rows(source.name, rows)
+                last.passed(begun, time.monotonic() - begun, bool(rows))
+                loader.start_if_needed(waiting_tables(writer, connection, states))
+                live.open_if_near(connection, states)
+                _wait_for_flush(writer, connection, states, live.stream, stop, loader.wake, last)
+            except LiveStreamLost as reason:
+                log.info("source %r: reading the slot by peeks: %s", source.name, reason)
+                live.close()
+
+
+@dataclass
+class Last:
+    """When the last cycle began, when the last one began that had rows, and how long those took; monotonic seconds.
+
+    `took` is the shorter time of the newest two that had rows, `newest` that of the newest. A cycle that only passes
+    WAL without changes must not hold up a change that comes right after it.
+    """
+
+    begun: float = -math.inf
+    published: float = -math.inf
+    took: float = 0.0
+    newest: float = math.inf
+
+    def passed(self, begun: float, took: float, had_rows: bool) -> None:
+        """Notes a cycle that has just ended."""
+        self.begun = begun
+        if had_rows:
+            self.published, self.took, self.newest = begun, min(took, self.newest), took
+
+
+class Loader:
+    """Loads the tables that need a consistent point, one load at a time, beside the cycles."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._thread: threading.Thread | None = None
+        self.wake = threading.Event()
+
+    def start_if_needed(self, wanted: list[RawTable]) -> None:
+        """Begins a load of the wanted tables unless one is under way."""
+        if wanted and not (self._thread and self._thread.is_alive()):
+            name = f"load-{self._writer.name}"
+            self._thread = threading.Thread(target=self._load, name=name, args=(wanted,), daemon=True)
+            self._thread.start()
+
+    def join(self) -> None:
+        """Waits for the load under way; it ends soon once the writer's `stop` is set."""
+        if self._thread:
+            self._thread.join()
+
+    def _load(self, wanted: list[RawTable]) -> None:
+        try:
+            self._writer.session.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
+            with connections(self._writer) as (connection, states):
+                rows = load_tables(self._writer, connection, states, wanted, lambda lsn: self._reach(states, lsn))
+            _log_rows(self._writer.name, rows)
+        except (LakehouseError, *OUTAGES) as error:
+            log.error("source %r: loading %s: %s", self._writer.name, ", ".join(t.name for t in wanted), error)
+            self._writer.stop.wait(self._writer.limits.lease_seconds / 3)
+        except Exception:
+            log.exception("source %r: unexpected error while loading", self._writer.name)
+            self._writer.stop.wait(self._writer.limits.lease_seconds)
+        finally:
+            self.wake.set()
+
+    def _reach(self, states: Connection, lsn: int) -> RowCounts:
+        """Waits until the cycles have read up to there."""
+        self.wake.set()
+        while not self._writer.stop.wait(0.1):
+            stream = store.read_stream(states, self._writer.name)
+            if stream is not None and stream.lsn >= lsn:
+                return {}
+        raise LakehouseError(f"source {self._writer.name!r}: stopped before the load was done; it is made again")
+
+
+def _wait_for_lease(settings: Settings, source: str, stop: threading.Event) -> leases.Lease | None:
+    told = False
+    while not stop.is_set():
+        with store.connect_catalog(settings) as states:
+            lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "follow")
+            if lease is not None:
+                return lease
+            held = leases.holder_of(states, source)
+        if held and not told:
+            log.info("source %r: %s holds the lease; standing by", source, held[0])
+            told = True
+        stop.wait(settings.ingestion.poll_seconds)
+    return None
+
+
+class Live:
+    """The source's live stream, open while the lake is near the end of the WAL."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._not_before = 0.0
+        self.stream: LiveStream | None = None
+
+    def open_if_near(self, connection: Connection, states: Connection) -> None:
+        """Opens it unless it is open, was lost a moment ago, or there is a backlog, which peeks read faster."""
+        if self.stream is not None or time.monotonic() < self._not_before:
+            return
+        at, writer = store.read_stream(states, self._writer.name), self._writer
+        if at is None or src.source_now(connection).lsn - at.lsn > writer.limits.flush_bytes:
+            return
+        try:
+            url = stream_url(writer, connection)
+            server = started_at(connection)
+            self.stream = LiveStream(url, writer.slot, writer.publication, at.lsn, writer.limits.flush_bytes, server)
+        except LakehouseError as error:
+            log.warning("source %r: no live stream, reading the slot by peeks: %s", writer.name, error)
+            self._not_before = time.monotonic() + LONGEST_PAUSE_SECONDS
+
+    def close(self) -> None:
+        """Ends it; it is not opened again for some seconds."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+            self._not_before = time.monotonic() + LIVE_PAUSE_SECONDS
+
+
+def _wait_for_flush(
+    writer: Writer,
+    connection: Connection,
+    states: Connection,
+    live: LiveStream | None,
+    stop: threading.Event,
+    wake: threading.Event,
+    last: Last,
+) -> None:
+    """Waits for changes and then for the flush to be due, until woken or stopped."""
+    limits = writer.limits
+    stream = store.read_stream(states, writer.name)
+    assert stream is not None
+    revision, checked = stream.revision, time.monotonic()
+    while not stop.is_set() and not wake.is_set():
+        if time.monotonic() - checked > limits.poll_seconds:
+            stream, checked = store.read_stream(states, writer.name), time.monotonic()
+            if stream is None or stream.revision != revision:
+                break
+        if live is None:
+            behind = src.source_now(connection).lsn - stream.lsn
+        else:
+            live.wait(limits.poll_seconds)
+            behind = live.lsn - stream.lsn
+        begun = last.published if live and live.has_changes else last.begun
+        rest = flush_in(limits, behind, time.monotonic() - begun, last.took)
+        if rest == 0 and behind > 0:
+            break
+        if behind > 0:
+            stop.wait(min(rest, limits.poll_seconds))
+        elif live is None:
+            stop.wait(limits.poll_seconds)
+    wake.clear()
+
+
+def _log_rows(source: str, rows: dict[str, dict[str, int]]) -> None:
+    parts = [f"{table} {op}={count}" for table, ops in sorted(rows.items()) for op, count in sorted(ops.items())]
+    if parts:
+        log.info("source %r: published %s", source, ", ".join(parts))

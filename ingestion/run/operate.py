@@ -1,0 +1,77 @@
+"""What a user does to one table of a live pipeline. A follower goes by the new state at its next cycle."""
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+
+import psycopg
+
+from ingestion.state import store
+from ingestion.state.store import Position
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+PAUSED = "paused by the user"
+
+
+def pause(settings: Settings, table: RawTable) -> None:
+    """From now on the table's records go to the spool, and the table is in no cut. Raises LakehouseError."""
+
+    def paused(position: Position) -> Position:
+        if position.state != "streaming":
+            raise _refusal(table, position, "only a table that streams can be paused")
+        return replace(position, state="paused", reason=PAUSED)
+
+    _change(settings, table, paused)
+
+
+def resume(settings: Settings, table: RawTable) -> None:
+    """The next cycle lands what was spooled, then the table streams again. Raises LakehouseError."""
+
+    def resumed(position: Position) -> Position:
+        if position.state not in ("paused", "parked", "resuming"):
+            raise _refusal(table, position, "only a parked or paused table can be resumed")
+        return replace(position, state="resuming")
+
+    _change(settings, table, resumed)
+
+
+def forget(settings: Settings, source: str, table: str, declared: Collection[str]) -> None:
+    """Leaves a table that is declared no longer out of the cuts; its rows stay in the lake. Raises LakehouseError."""
+    if table in declared:
+        raise LakehouseError(
+            f"source {source!r}, table {table!r}: it is declared: remove its declaration first, or pause it"
+        )
+    with store.connect_catalog(settings) as states, states.transaction():
+        store.ensure_state(states)
+        _lock(states, source)
+        if table not in store.read_positions(states, source):
+            raise LakehouseError(f"source {source!r}: the lake knows no table {table!r} of it")
+        store.forget_positions(states, source, [table])
+        store.revise(states, source)
+
+
+def read_anew(settings: Settings, table: RawTable) -> None:
+    """The next cycle reads the whole table again, behind a truncate marker."""
+    _change(settings, table, lambda position: replace(position.forgotten, state="new", reason=None))
+
+
+def _change(settings: Settings, table: RawTable, change: Callable[[Position], Position]) -> None:
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        with states.transaction():
+            _lock(states, table.source)
+            position = store.read_positions(states, table.source).get(table.name)
+            if position is None:
+                raise LakehouseError(f"source {table.source!r}, table {table.name!r}: it has not been ingested yet")
+            store.put_position(states, table.source, change(position))
+            store.revise(states, table.source)
+
+
+def _lock(connection: psycopg.Connection, source: str) -> None:
+    """Keeps a publish from committing in between."""
+    connection.execute("SELECT 1 FROM lakehouse.leases WHERE source = %s FOR UPDATE", (source,))
+
+
+def _refusal(table: RawTable, position: Position, rule: str) -> LakehouseError:
+    return LakehouseError(f"source {table.source!r}, table {table.name!r}: it is {position.state}: {rule}")

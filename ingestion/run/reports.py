@@ -1,0 +1,89 @@
+"""What ingestion tells its callers: plain frozen data, no server handles."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from ingestion.state.progress import Progress
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """One raw table after a cycle; `rows` counts what this cycle added, by `_op`."""
+
+    name: str
+    snapshot_id: int | None
+    rows: dict[str, int]
+    total_rows: int
+    lag_bytes: int
+    columns: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A table that is in no cut now: its state (see `ingestion.state.store.TableState`) and why."""
+
+    name: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class SourceReport:
+    """One source after it was brought up to a position; `tables` are in the cut, `aside` are not.
+
+    `seconds` is how long that took, None when another writer was waited for.
+    """
+
+    source: str
+    epoch: int
+    cut_lsn: int
+    cut_at: datetime
+    tables: tuple[TableReport, ...]
+    aside: tuple[Aside, ...] = ()
+    seconds: float | None = None
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """All rows that this work added over its time; None when another writer did it."""
+        rows = sum(sum(table.rows.values()) for table in self.tables)
+        return rows / self.seconds if self.seconds else None
+
+
+@dataclass(frozen=True)
+class TableStatus:
+    """One table of a source: whether the stream reaches it, why not, and how far it is."""
+
+    name: str
+    state: str
+    reason: str | None
+    lsn: int
+
+
+@dataclass(frozen=True)
+class SourceStatus:
+    """How far a source is in the lake, without Spark. LSNs are numbers, lags are bytes and seconds.
+
+    `slot_lag_bytes` is the WAL that the source keeps for the slot, `behind_bytes` what lies beyond the lake's position,
+    and `lag_seconds` how long ago that position moved last, zero when nothing lies beyond it. `slot_state` is
+    Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ...
+    """
+
+    source: str
+    follower_alive: bool
+    holder: str | None
+    slot_lag_bytes: int
+    slot_active: bool
+    position_lsn: int | None
+    position_at: datetime | None
+    cut_lsn: int | None
+    cut_at: datetime | None
+    behind_bytes: int
+    lag_seconds: float = 0.0
+    slot_state: str = "reserved"
+    progress: Progress | None = None
+    tables: tuple[TableStatus, ...] = ()
+
+    @property
+    def slot_is_sound(self) -> bool:
+        """Whether the stream can go on from the slot."""
+        return self.slot_state in ("reserved", "extended", "unreserved") or self.position_lsn is None

@@ -1,0 +1,292 @@
+"""What an altered table means for the lake. Pure: facts before and now in, decisions out.
+
+Postgres does not put DDL into the stream; it shows only in what describes the next rows. A rename is known by the
+column's number (attnum), which stays the same; where another column takes a name, the raw table's column of that name
+goes on. What neither the stream nor the catalog can tell (that, a rewrite, a partition attached with its rows) is a
+doubt: the table is repaired.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
+
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.renumbered import renumbered
+from ingestion.schema.types import SourceType, target_type
+from lakehouse.declarations import RawTable
+
+Versions = tuple[TableFacts, ...]
+_PLAIN = {"pg_catalog.textout", "pg_catalog.varcharout"}  # output functions that print alike
+
+
+@dataclass(frozen=True)
+class Change:
+    """One alteration, as `meta.schema_changes` records it."""
+
+    kind: str
+    column: str | None
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True)
+class Truncates:
+    """The transactions (32 bits) that truncated a table in the stream, and those of them that inserted afterwards."""
+
+    by: frozenset[int] = frozenset()
+    refilled_by: frozenset[int] = frozenset()
+
+
+NO_TRUNCATES = Truncates()
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is done to the raw table's columns: `rename` to another name, or `add` or `widen` to a type."""
+
+    action: str
+    column: str
+    to: str = ""
+    type: IcebergType | None = None
+    doc: str = ""
+
+
+def source_type(column: ColumnFacts) -> SourceType:
+    """The column's type as the conversion table knows it."""
+    return SourceType(oid=column.type_oid, name=column.type_name, typmod=column.typmod, kind=column.type_kind)
+
+
+def lake_type(table: RawTable, column: ColumnFacts) -> IcebergType:
+    """The type a column lands in."""
+    as_text = table.raw.mask.get(column.name) == "sha256"
+    return target_type(SourceType(25, "text") if as_text else source_type(column)).iceberg
+
+
+def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) -> TableFacts:
+    """`now` with each column's name in the lake, and those that nobody has any more.
+
+    A renamed column keeps its name in the lake while the declaration goes on naming it so, and no other column of the
+    source has taken it; otherwise the lake follows.
+    """
+    same = before is not None and before.oid == now.oid
+    kept = {c.number: c for c in before.columns} if before and same else {}
+    declared = {table.raw.alias.get(name, name) for name in {c.name for c in table.columns} | set(table.key)}
+    followed = {column.number: table.raw.alias.get(column.name, column.name) for column in now.columns}
+    taken = {lake.lower() for lake in followed.values()}
+    named = []
+    for column in now.columns:
+        old, lake = kept.get(column.number), followed[column.number]
+        if old is not None and old.lake in declared and lake not in declared and old.lake.lower() not in taken:
+            lake = old.lake
+        named.append(replace(column, lake=lake))
+    now = replace(now, columns=tuple(named))
+    return replace(now, gone=_gone(before, now)) if before else now
+
+
+def _gone(before: TableFacts, now: TableFacts) -> tuple[str, ...]:
+    """Names of the raw table's columns that no column of the source has any more."""
+    go_on = {was.lake for was in places(before, now).values() if was is not None}
+    there = {column.lake.lower() for column in now.columns}
+    left = {*before.gone, *(column.lake for column in before.columns)} - go_on
+    return tuple(sorted(name for name in left if name.lower() not in there))
+
+
+def places(before: TableFacts, now: TableFacts) -> dict[int, ColumnFacts | None]:
+    """By number of each column of `now`, the one of `before` whose column of the raw table it goes on in.
+
+    The name decides: who reads the table by it saw the one's values, and sees the other's from now on. Only a name
+    that the raw table has not yet moves a column of it, and only when its former name is free.
+    """
+    held: dict[str, ColumnFacts | None] = dict.fromkeys(map(str.lower, before.gone))
+    held |= {c.lake.lower(): c for c in before.columns}
+    names = {c.lake.lower() for c in now.columns}
+    free = {c.number: c for c in before.columns if c.lake.lower() not in names and before.oid == now.oid}
+    return {c.number: held.get(c.lake.lower(), free.get(c.number)) for c in now.columns}
+
+
+def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
+    """What was altered, in words."""
+    found = []
+    if before.relation != now.relation:
+        found.append(Change("table renamed", None, ".".join(before.relation), ".".join(now.relation)))
+    if before.oid != now.oid:
+        return (*found, Change("table made again", None, None, None))
+    if before.replica_identity != now.replica_identity:
+        found.append(Change("replica identity", None, before.replica_identity, now.replica_identity))
+    old, new = ({c.number: c for c in facts.columns} for facts in (before, now))
+    for number in sorted(old.keys() | new.keys()):
+        was, now_is = old.get(number), new.get(number)
+        if was is None and now_is is not None:
+            found.append(Change("column added", now_is.name, None, now_is.declared_type))
+        elif now_is is None and was is not None:
+            found.append(Change("column dropped", was.name, was.declared_type, None))
+        elif was is not None and now_is is not None:
+            if was.name != now_is.name:
+                found.append(Change("column renamed", now_is.name, was.name, now_is.name))
+            if was.declared_type != now_is.declared_type:
+                found.append(Change("type changed", now_is.name, was.declared_type, now_is.declared_type))
+    return tuple(found)
+
+
+def doubt(before: TableFacts, now: TableFacts, truncates: Truncates = NO_TRUNCATES) -> str | None:
+    """Why the stream alone cannot have told what the table holds now; None when it has.
+
+    `truncates` are those of the stream: a TRUNCATE also moves the table to a new file.
+    """
+    if before.oid != now.oid:
+        return "the relation was dropped and made again"
+    if before.member != now.member:
+        return "it had left the publication for a while"
+    if before.publishes and before.publishes != now.publishes:
+        return "its publication was altered, and may have left changes out"
+    if before.filenode != now.filenode and not _only_truncated(before, now, truncates):
+        return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
+    if reason := _partition_doubt(before, now, truncates):
+        return reason
+    old = {c.number for c in before.columns}
+    hidden = dict(before.hidden)
+    went_on, gone = places(before, now), {name.lower() for name in before.gone}
+    for column in now.columns:
+        was = went_on[column.number]
+        if column.number in hidden:
+            return f"column {column.name} had been left out"
+        if column.number not in old and column.has_default_for_earlier_rows:
+            return f"column {column.name} was added with a default, which earlier rows now have"
+        if was.number != column.number if was else column.lake.lower() in gone:
+            return f"column {column.name} is another one than it was, by the same name"
+        if was is not None and _prints_otherwise(was, column):
+            return f"the type of column {column.name} was altered, and with it how values are printed"
+    return renumbered(before, now)
+
+
+def _prints_otherwise(was: ColumnFacts, now: ColumnFacts) -> bool:
+    """Whether a stored value may read otherwise although nothing was rewritten."""
+    functions = {was.output_function, now.output_function}
+    if was.type_oid != now.type_oid and len(functions) > 1 and not functions <= _PLAIN:
+        return True
+    said = dict(was.prints or ())
+    return any(said.get(part, says) != says for part, says in now.prints or ())
+
+
+def _only_truncated(before: TableFacts, now: TableFacts, truncates: Truncates) -> bool:
+    """Whether nothing but a TRUNCATE in the stream can have given the table its new file.
+
+    The transaction may have rewritten the rows behind it (ALTER TYPE, a volatile default): then a column's row of the
+    catalog is newer too. Or it may have filled the table while that was UNLOGGED, which Postgres refuses only where the
+    table itself is a member of a publication.
+    """
+    unaltered = before.attribute_rows is not None and before.attribute_rows == now.attribute_rows
+    return now.changed_by in truncates.by and unaltered and now.member != 0
+
+
+def _partition_doubt(before: TableFacts, now: TableFacts, truncates: Truncates) -> str | None:
+    old, new = ({leaf.oid: leaf for leaf in facts.leaves} for facts in (before, now))
+    if gone := [leaf.name for oid, leaf in old.items() if oid not in new]:
+        return f"partition {', '.join(gone)} was detached or dropped"
+    for oid, leaf in new.items():
+        if oid not in old and leaf.has_rows:
+            return f"partition {leaf.name} is new and has rows"
+        emptied = leaf.changed_by in truncates.by - truncates.refilled_by and not leaf.has_rows
+        if oid in old and old[oid].filenode != leaf.filenode and not emptied:
+            return f"partition {leaf.name} was truncated or rewritten by itself"
+    were, are = dict(before.edges or ()), dict(now.edges or ())
+    if again := [oid for oid, attached_by in were.items() if are.get(oid, attached_by) != attached_by]:
+        names = ", ".join(new[oid].name if oid in new else "with partitions of its own" for oid in again)
+        return f"partition {names} was detached for a while"
+    return None
+
+
+def steps(
+    table: RawTable, before: TableFacts, now: TableFacts, *, consent: bool, earlier: Versions = ()
+) -> tuple[Step, ...]:
+    """How the raw table follows, columns as they are called in the lake.
+
+    A type that Iceberg cannot widen to raises TableProblem, unless the user has given `consent`: then the old values
+    are set aside under a name of their own and the column begins anew. So are those of a column that was dropped
+    earlier; `earlier` are the descriptions before `before` that rows may still be of.
+    """
+    known = [column for facts in (before, *reversed(earlier)) for column in facts.columns]
+    taken = {c.lake.lower() for c in (*known, *now.columns)}
+    asides: dict[str, str] = {}
+    renames: list[Step] = []
+    found: list[Step] = []
+    for column, was in zip(now.columns, places(before, now).values(), strict=True):
+        type_ = lake_type(table, column)
+        step = Step("widen", column.lake, type=type_, doc=column.declared_type)
+        if was is None:
+            found.append(replace(step, action="add"))
+            same = [other for other in known if other.lake.lower() == column.lake.lower()]
+            for other in same:
+                if not fits(lake_type(table, other), type_):
+                    asides.setdefault(other.lake, unused(set_aside_name(other), {*taken, *asides.values()}))
+            spelled = {*(other.lake for other in same), *before.gone} - {column.lake, *asides}
+            renames += [Step("rename", n, to=column.lake) for n in spelled if n.lower() == column.lake.lower()]
+            continue
+        had = lake_type(table, was)
+        if fits(had, type_):
+            if widens(had, type_):
+                found.append(step)
+            if was.lake != column.lake:
+                renames.append(Step("rename", was.lake, to=column.lake))
+            continue
+        aside = unused(set_aside_name(was), {*taken, *asides.values()})
+        if not consent:
+            raise TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and "
+                f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
+                f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
+                f"far stay under the name {aside})"
+            )
+        asides[was.lake] = aside
+        found.append(replace(step, action="add"))
+    return (*(Step("rename", name, to=aside) for name, aside in asides.items()), *renames, *found)
+
+
+def set_aside_name(column: ColumnFacts) -> str:
+    """Where the values of a former type, or of a column that is gone, stay."""
+    return f"{column.lake}__{column.type_name.lstrip('_')}"
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, longer where it is taken; `taken` are in lower case, as Trino compares."""
+    while name.lower() in taken:
+        name += "_"
+    return name
+
+
+def rename_in(versions: Versions, steps: Iterable[Step]) -> Versions:
+    """Earlier descriptions with the names that their columns have in the lake once the steps are taken."""
+    renames = [(step.column, step.to) for step in steps if step.action == "rename"]
+
+    def by_now(name: str) -> str:
+        for column, to in renames:
+            name = to if name == column else name
+        return name
+
+    return tuple(
+        replace(facts, columns=tuple(replace(c, lake=by_now(c.lake)) for c in facts.columns)) for facts in versions
+    )
+
+
+def fits(had: IcebergType, wanted: IcebergType) -> bool:
+    """Whether a column of the one type can go on with the other: it is as wide, or becomes so."""
+    return had == wanted or widens(had, wanted) or widens(wanted, had)
+
+
+def widens(had: IcebergType, to: IcebergType) -> bool:
+    """Whether Iceberg can promote one type to the other (Iceberg specification, "Schema Evolution")."""
+    if isinstance(had, IntegerType):
+        return isinstance(to, LongType)
+    if isinstance(had, FloatType):
+        return isinstance(to, DoubleType)
+    if isinstance(had, DecimalType) and isinstance(to, DecimalType):
+        return had.scale == to.scale and had.precision <= to.precision
+    return False
+
+
+def prune(versions: Versions, position: int) -> Versions:
+    """Leaves out the descriptions that nothing from `position` on can be of."""
+    surely = [index for index, facts in enumerate(versions) if facts.lsn <= position]
+    return versions[surely[-1] :] if surely else versions

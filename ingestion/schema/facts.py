@@ -1,0 +1,107 @@
+"""A table as its source describes it: columns, key, partitions, and what tells that one of them was altered."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lakehouse.files.stored import known_fields
+from lakehouse.text.sql import ident
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A published column: its base type behind any domain, the type that the stream names, its name in the lake.
+
+    `prints` is what of the type's definition decides how values print: labels by the oids of enums' values, attributes
+    by those of composites, and what tells of an alteration that was taken back. Descriptions of earlier versions have
+    None there. `has_default_for_earlier_rows` holds for a partitioned table when it does for one of its partitions.
+    """
+
+    name: str
+    number: int
+    declared_type: str
+    type_oid: int
+    type_name: str
+    type_kind: str
+    typmod: int
+    stream_oid: int
+    stream_typmod: int
+    output_function: str
+    has_default_for_earlier_rows: bool = False
+    lake: str = ""
+    prints: tuple[tuple[str, str], ...] | None = None
+
+    @property
+    def printed(self) -> str:
+        """SQL for the column's values as their type's output function prints them, which is what the stream carries.
+
+        A cast to text is not the same: it strips the padding of char(n) and spells booleans and addresses differently.
+        """
+        return f"pg_catalog.textin({self.output_function}({ident(self.name)}))"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A partition that holds rows itself; `changed_by` is the transaction that last wrote its pg_class row."""
+
+    oid: int
+    name: str
+    filenode: int
+    changed_by: int
+    has_rows: bool = True
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """A table as the source has it, in the columns that are published and not excluded.
+
+    `member` is the oid of its membership in the publication (0: published otherwise), `publishes` what the publication
+    says beside that, `hidden` are number and name of the columns that do not land, `gone` the raw table's columns that
+    the source has no more, `lsn` is a position at which the table surely was as described: what the stream carries from
+    there on is of this form or a newer one. `edges` are the oid of each partition below the root and the transaction
+    that attached it, `attribute_rows` the number of every column there ever was and the transaction that last altered
+    it; descriptions of earlier versions have None there. `enforced_by` are the oids of unique indexes that keep every
+    row from another one's declared key at once; a description of an earlier version names none.
+    """
+
+    oid: int
+    filenode: int | None
+    relkind: str
+    replica_identity: str
+    key: tuple[str, ...]
+    columns: tuple[ColumnFacts, ...]
+    relation: tuple[str, str] = ("", "")
+    changed_by: int = 0
+    member: int = 0
+    leaves: tuple[Leaf, ...] = ()
+    hidden: tuple[tuple[int, str], ...] = ()
+    lsn: int = 0
+    publishes: str = ""
+    gone: tuple[str, ...] = ()
+    edges: tuple[tuple[int, int], ...] | None = None
+    enforced_by: tuple[int, ...] = ()
+    attribute_rows: tuple[tuple[int, int], ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON form that `facts_from_json` reads back."""
+        return asdict(self)
+
+
+def facts_from_json(stored: Mapping[str, Any]) -> TableFacts:
+    """The facts that were kept with the table's position."""
+    columns = tuple(column_facts(column) for column in stored["columns"])
+    leaves = tuple(Leaf(**known_fields(Leaf, leaf)) for leaf in stored.get("leaves", ()))
+    hidden = tuple((number, name) for number, name in stored.get("hidden", ()))
+    edges = None if stored.get("edges") is None else tuple((oid, attached_by) for oid, attached_by in stored["edges"])
+    rows = stored.get("attribute_rows")
+    attribute_rows = None if rows is None else tuple((number, altered_by) for number, altered_by in rows)
+    lists = {name: tuple(stored[name]) for name in ("key", "relation", "gone", "enforced_by") if name in stored}
+    nested = {"columns": columns, "leaves": leaves, "hidden": hidden, "edges": edges, "attribute_rows": attribute_rows}
+    return TableFacts(**(known_fields(TableFacts, stored) | lists | nested))
+
+
+def column_facts(given: Mapping[str, Any]) -> ColumnFacts:
+    """The facts of a column from its JSON form, or from a row of the source's catalog."""
+    prints = given.get("prints")
+    printed = None if prints is None else tuple((part, says) for part, says in prints)
+    return ColumnFacts(**known_fields(ColumnFacts, given) | {"prints": printed})

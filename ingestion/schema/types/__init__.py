@@ -1,0 +1,34 @@
+"""Postgres types to Iceberg types, and the source's text to typed columns.
+
+`table` is the one place that decides which type becomes which; `convert` applies it to a column; `docs` prints
+it as docs/types.md. A value that the target cannot hold is never changed silently: a policy names what happens and
+it is counted.
+"""
+
+from ingestion.schema.types.convert import convert
+from ingestion.schema.types.model import (
+    ConversionError,
+    Converted,
+    Policy,
+    SourceType,
+    Target,
+    UnreadableValue,
+    UnrepresentableValue,
+)
+from ingestion.schema.types.native import NeedsText, arrives_typed, typed
+from ingestion.schema.types.table import target_type
+
+__all__ = [
+    "ConversionError",
+    "Converted",
+    "NeedsText",
+    "Policy",
+    "SourceType",
+    "Target",
+    "UnreadableValue",
+    "UnrepresentableValue",
+    "arrives_typed",
+    "convert",
+    "target_type",
+    "typed",
+]

@@ -1,0 +1,56 @@
+"""Text columns to typed columns, with a policy for the values that the target type cannot hold.
+
+A column is read in one pass as if it had no odd value; only where that fails are the odd ones looked for.
+"""
+
+from functools import reduce
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestion.schema.types.model import Converted, Policy, SourceType, Target, UnreadableValue, UnrepresentableValue
+from ingestion.schema.types.odd import find_odd, stand_in
+from ingestion.schema.types.read import read
+from ingestion.schema.types.table import target_type
+
+
+def convert(values: pa.Array | pa.ChunkedArray, source: SourceType, policy: Policy = "error") -> Converted:
+    """Convert a column of text as Postgres prints it. Raises UnrepresentableValue under the policy `error`."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+    target = target_type(source)
+    try:
+        return Converted(read(values, target), pa.array([], pa.int64()), pa.array([], pa.string()))
+    except pa.ArrowInvalid:
+        return _convert_odd(values, source, target, policy)
+
+
+def _convert_odd(values: pa.Array, source: SourceType, target: Target, policy: Policy) -> Converted:
+    found = list(find_odd(values, target))
+    odd = reduce(pc.or_, (mask for _, mask in found), pa.repeat(False, len(values)))
+    regular = pc.if_else(odd, pa.scalar(None, values.type), values)
+    try:
+        array = read(regular, target)
+    except pa.ArrowInvalid:
+        raise UnreadableValue(source, _first_unreadable(regular, target), "a text of unknown form") from None
+    rows = pc.indices_nonzero(odd).cast(pa.int64())
+    if policy == "error":
+        first = rows[0].as_py()
+        raise UnrepresentableValue(source, first, next(kind.name for kind, mask in found if mask[first].as_py()))
+    if policy == "clamp":
+        for kind, mask in found:
+            array = pc.if_else(mask, stand_in(kind, target), array)
+    return Converted(array, rows, values.take(rows).cast(pa.string()))
+
+
+def _first_unreadable(values: pa.Array, target: Target) -> int:
+    """The first row that cannot be read, by halving."""
+    first, last = 0, len(values)
+    while last - first > 1:
+        middle = (first + last) // 2
+        try:
+            read(values.slice(first, middle - first), target)
+            first = middle
+        except pa.ArrowInvalid:
+            last = middle
+    return first

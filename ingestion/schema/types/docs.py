@@ -1,0 +1,67 @@
+"""docs/types.md, printed from the type table: `python -m ingestion.schema.types.docs > docs/types.md`."""
+
+from ingestion.schema.types.model import Form
+from ingestion.schema.types.odd import FIRST_DAY, KINDS, LAST_DAY
+from ingestion.schema.types.table import MAX_PRECISION, NUMERIC_NOTE, RULES, TEXT_KINDS, UNTYPED_NUMERIC, WIDE_NUMERIC
+
+_HEAD = """# Types
+
+<!-- Generated: `python -m ingestion.schema.types.docs > docs/types.md`. A test fails when it is out of date. -->
+
+What a Postgres column becomes in a raw table. A domain is taken as its base type, with the domain's precision.
+
+| Postgres | Iceberg | Note |
+|---|---|---|
+"""
+
+_POLICIES = f"""
+## Values that Iceberg cannot hold
+
+They follow the table's `on_unrepresentable` policy, are counted, and are never changed silently. `error` (the
+default) stops that table and names the kind of value and its row; `null` stores null; `clamp` stores the nearest
+value that has a place, from {FIRST_DAY} to {LAST_DAY} for dates and timestamps. The original text
+is kept in `meta.unrepresentable`.
+
+| Type | Value | `clamp` stores |
+|---|---|---|
+"""
+
+_CLAMP = {"lowest": "the lowest value", "highest": "the highest value", "null": "null: no number is near it"}
+
+
+def types_markdown() -> str:
+    """The page."""
+    return _HEAD + "\n".join(_type_rows()) + "\n" + _POLICIES + "\n".join(_policy_rows()) + "\n"
+
+
+def _type_rows() -> list[str]:
+    rows = []
+    for rule in RULES:
+        if rule.iceberg is None:
+            rows += [
+                f"| `numeric(p,s)`, p ≤ {MAX_PRECISION} | `decimal(p,s)` | {NUMERIC_NOTE} |",
+                f"| `numeric(p,s)`, p > {MAX_PRECISION} | `string` | {WIDE_NUMERIC} |",
+                f"| `numeric` | `string` | {UNTYPED_NUMERIC} |",
+            ]
+        else:
+            rows.append(f"| `{rule.name}` | `{rule.iceberg}` | {rule.note} |")
+    for note in TEXT_KINDS.values():
+        name, _, text = note.partition(": ")
+        rows.append(f"| {name} | `string` | {text} |")
+    return rows
+
+
+def _policy_rows() -> list[str]:
+    names: dict[Form, list[str]] = {}
+    for rule in RULES:
+        names.setdefault(rule.form, []).append(rule.name if rule.iceberg else f"{rule.name}(p,s)")
+    return [
+        f"| `{name}` | {kind.name} | {_CLAMP[kind.clamp]} |"
+        for form, kinds in KINDS.items()
+        for name in names[form]
+        for kind in kinds
+    ]
+
+
+if __name__ == "__main__":
+    print(types_markdown(), end="")

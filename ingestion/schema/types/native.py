@@ -1,0 +1,51 @@
+"""Columns of a snapshot that arrive typed: sent in binary, which costs neither side the detour over text.
+
+Postgres has values there that the lake has not. The driver's shift to 1970 wraps around at infinity: such moments
+all lie outside of the years 0001 to 9999. A numeric it prints itself, digit for digit, but for NaN and infinities. A
+range that has one of these is read as text, where each has its name.
+"""
+
+from datetime import UTC
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestion.schema.types.model import Form, SourceType
+from ingestion.schema.types.odd import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
+from ingestion.schema.types.table import target_type
+
+_OIDS = frozenset((16, 17, 20, 21, 23, 25, 700, 701, 1043, 1082, 1114, 1184))
+_BOUNDS = {
+    Form.DATE: (FIRST_DAY, LAST_DAY),
+    Form.TIMESTAMP: (FIRST_INSTANT, LAST_INSTANT),
+    Form.TIMESTAMPTZ: (FIRST_INSTANT.replace(tzinfo=UTC), LAST_INSTANT.replace(tzinfo=UTC)),
+}
+
+
+class NeedsText(Exception):
+    """A value that only its text describes."""
+
+
+def arrives_typed(source: SourceType) -> bool:
+    """Whether binary values of the type become the target's values, but for those that raise NeedsText."""
+    return source.oid in _OIDS or target_type(source).form is Form.DECIMAL
+
+
+def typed(values: pa.Array, source: SourceType) -> pa.Array:
+    """Values as the driver made them of binary ones, in the target's type; raises NeedsText."""
+    target = target_type(source)
+    if target.form is Form.DECIMAL:
+        return _decimal(values.storage, target.arrow)
+    if target.form in _BOUNDS:
+        first, last = (pa.scalar(bound, target.arrow).value for bound in _BOUNDS[target.form])
+        found = pc.min_max(values.view(pa.int32() if target.form is Form.DATE else pa.int64()))
+        if found["min"].is_valid and not (first <= found["min"].as_py() and found["max"].as_py() <= last):
+            raise NeedsText
+    return values if values.type == target.arrow else values.cast(target.arrow)
+
+
+def _decimal(printed: pa.Array, arrow: pa.DataType) -> pa.Array:
+    try:
+        return printed.cast(arrow)
+    except pa.ArrowInvalid:
+        raise NeedsText from None

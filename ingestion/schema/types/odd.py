@@ -1,0 +1,80 @@
+"""Values that Postgres has and Iceberg has not: where they are in a column, what replaces them under `clamp`."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestion.schema.types.model import Form, Target
+
+FIRST_DAY, LAST_DAY = date(1, 1, 1), date(9999, 12, 31)
+FIRST_INSTANT, LAST_INSTANT = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)
+
+_DAY_PATTERN = r"^\d{4,}-\d\d-\d\d"
+_LONG_YEAR = r"^\d{5,}-\d\d-\d\d"
+_REST = r"( \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)*)?)?"
+
+
+@dataclass(frozen=True)
+class OddKind:
+    """One kind of value that has no place in the target; `clamp` says which bound replaces it, if one can."""
+
+    name: str
+    found: Callable[[pa.Array], pa.Array]
+    clamp: str  # lowest, highest or null
+
+
+def _equals(text: str) -> Callable[[pa.Array], pa.Array]:
+    return lambda values: pc.equal(values, text)
+
+
+def _matches(pattern: str) -> Callable[[pa.Array], pa.Array]:
+    return lambda values: pc.match_substring_regex(values, pattern)
+
+
+_TEMPORAL = (
+    OddKind("infinity", _equals("infinity"), "highest"),
+    OddKind("-infinity", _equals("-infinity"), "lowest"),
+    OddKind("a year before 0001", _matches(_DAY_PATTERN + _REST + " BC$"), "lowest"),
+    OddKind("a year after 9999", _matches(_LONG_YEAR + _REST + "$"), "highest"),
+)
+_NUMERIC = (
+    OddKind("NaN", _equals("NaN"), "null"),
+    OddKind("Infinity", _equals("Infinity"), "highest"),
+    OddKind("-Infinity", _equals("-Infinity"), "lowest"),
+)
+KINDS: dict[Form, tuple[OddKind, ...]] = {
+    Form.DATE: _TEMPORAL,
+    Form.TIMESTAMP: _TEMPORAL,
+    Form.TIMESTAMPTZ: _TEMPORAL,
+    Form.DECIMAL: _NUMERIC,
+}
+
+
+def find_odd(values: pa.Array, target: Target) -> Iterator[tuple[OddKind, pa.Array]]:
+    """The kinds of odd values that occur, each with a mask of where (false where null)."""
+    for kind in KINDS.get(target.form, ()):
+        mask = pc.fill_null(kind.found(values), False)
+        if pc.any(mask).as_py():
+            yield kind, mask
+
+
+def stand_in(kind: OddKind, target: Target) -> pa.Scalar:
+    """The value that replaces an odd one under `clamp`."""
+    if kind.clamp == "null":
+        return pa.scalar(None, target.arrow)
+    lowest, highest = _bounds(target)
+    return pa.scalar(lowest if kind.clamp == "lowest" else highest, target.arrow)
+
+
+def _bounds(target: Target) -> tuple[object, object]:
+    if target.form is Form.DATE:
+        return FIRST_DAY, LAST_DAY
+    if target.form is Form.DECIMAL:
+        nines = (9,) * target.arrow.precision
+        return Decimal((1, nines, -target.arrow.scale)), Decimal((0, nines, -target.arrow.scale))
+    zone = UTC if target.form is Form.TIMESTAMPTZ else None
+    return FIRST_INSTANT.replace(tzinfo=zone), LAST_INSTANT.replace(tzinfo=zone)

@@ -1,0 +1,301 @@
+"""Publishes a cycle: all tables it touched, its cut and its positions, in one catalog transaction.
+
+PyIceberg stages each table's next metadata file; nothing is visible yet. Then one SQL transaction checks the lease
+and swaps the metadata pointers, in sorted order so that two publishes cannot deadlock. A conflict (a compaction
+committed first) rolls all of it back, and everything is staged again on the new state.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.expressions import BooleanExpression
+from pyiceberg.io.pyarrow import _dataframe_to_data_files
+from pyiceberg.manifest import DataFile
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table, Transaction
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.update.snapshot import ExpireSnapshots
+from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
+
+from ingestion.sink.manifests import TieredAppend
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.state.lease import Lease
+from lakehouse.catalog.commit import move_pointer
+from lakehouse.catalog.evolving import complete
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import load_table
+from lakehouse.catalog.rewriting import needed_since
+from lakehouse.catalog.statistics import carry
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.retry import until_answered
+from lakehouse.settings import Settings
+
+CUTS = ("meta", "cuts")
+CUTS_SCHEMA = Schema(
+    NestedField(1, "source", StringType(), required=False),
+    NestedField(2, "epoch", IntegerType(), required=False),
+    NestedField(3, "cut_lsn", LongType(), required=False),
+    NestedField(4, "cut_at", TimestamptzType(), required=False),
+    NestedField(5, "published_at", TimestamptzType(), required=False),
+    NestedField(6, "snapshots", MapType(7, StringType(), 8, StringType(), value_required=False), required=False),
+)
+TABLE_PROPERTIES = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    "write.metadata.previous-versions-max": "20",
+    "write.metadata.compression-codec": "gzip",
+    "write.metadata.delete-after-commit.enabled": "false",  # a backup of the catalog may point to one
+    "commit.retry.num-retries": "20",
+}
+STAGING_THREADS = 4
+MAX_CONFLICTS = 50
+
+
+@dataclass(frozen=True)
+class TableAppend:
+    """Data files to append to one table; no files still make a snapshot, so that a cut can name one.
+
+    `delete` names rows that go in the same commit: records that leave the spool as they land.
+    """
+
+    identifier: tuple[str, str]
+    data_files: tuple[DataFile, ...]
+    summary: dict[str, str]
+    delete: BooleanExpression | None = None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A consistent point of the source: everything at or below `lsn` of the named tables."""
+
+    epoch: int
+    lsn: int
+    at: datetime
+    tables: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What one publish does. `revision` is the stream's when the publish was planned; None where that does not matter.
+
+    `record` writes further state in the same transaction.
+    """
+
+    cycle_id: str
+    source: str
+    epoch: int
+    appends: tuple[TableAppend, ...]
+    revision: int | None = None
+    cut: Cut | None = None
+    advance_to: int | None = None
+    record: Callable[[psycopg.Connection], None] = lambda connection: None
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """An append that has its snapshot's id but is not written yet."""
+
+    table: Table
+    append: TableAppend
+    transaction: Transaction
+    update: TieredAppend
+
+
+@dataclass(frozen=True)
+class _Staged:
+    identifier: tuple[str, str]
+    old_location: str
+    new_location: str
+
+
+class _Staging(Transaction):
+    """A transaction that derives the table's metadata once after each update.
+
+    PyIceberg does so at every look, a dozen per commit, with a deep copy each time: 20 ms for 1,000 snapshots.
+    """
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table)
+        self._derived: tuple[int, TableMetadata] = (0, table.metadata)
+
+    @property
+    def table_metadata(self) -> TableMetadata:
+        updates, metadata = self._derived
+        if updates != len(self._updates):
+            metadata = super().table_metadata
+            self._derived = (len(self._updates), metadata)
+        return metadata
+
+
+class Outdated(Exception):
+    """Positions were changed after the publish was planned: it has to be planned again."""
+
+
+class _Conflict(Exception):
+    """Another commit moved a table's metadata pointer between staging and publishing."""
+
+
+def ensure_table(catalog: SqlCatalog, identifier: tuple[str, str], create: Callable[[], Table]) -> Table:
+    """The table, made by `create` when it is missing."""
+    table = load_table(catalog, *identifier)
+    if table is None:
+        catalog.create_namespace_if_not_exists(identifier[0])
+        create()
+        table = catalog.load_table(identifier)
+    return table
+
+
+def ensure_cuts(catalog: SqlCatalog) -> Table:
+    """`meta.cuts`, created when it is missing; one of an earlier release gets the columns that it lacks."""
+    table = ensure_table(
+        catalog,
+        CUTS,
+        lambda: catalog.create_table_if_not_exists(CUTS, CUTS_SCHEMA, properties=TABLE_PROPERTIES),
+    )
+    return complete(catalog, table, CUTS_SCHEMA)
+
+
+def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication: Publication) -> None:
+    """Makes a cycle visible, all of it or nothing.
+
+    Raises LeaseLost when another writer took the source over, Outdated when its plan no longer holds.
+    """
+    for _ in range(MAX_CONFLICTS):
+        all_staged = _stage_all(settings, catalog, publication)
+        try:
+            _swap(settings, catalog.name, lease, publication, all_staged)
+        except _Conflict:
+            continue
+        return
+    raise LakehouseError(
+        f"source {lease.source!r}: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost"
+    )
+
+
+def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> list[_Staged]:
+    """Stages all tables and the cut at once: most of it is waiting for the object store."""
+    tables = catalog.load_tables([append.identifier for append in publication.appends])
+    begun = [_begin(tables[append.identifier], append) for append in publication.appends]
+    with ThreadPoolExecutor(STAGING_THREADS) as pool:
+        most = settings.ingestion.max_snapshots
+        staged = [pool.submit(_stage, catalog, item, most) for item in begun]
+        cut = _stage_cut(settings, catalog, publication, begun) if publication.cut else []
+        return [*(item.result() for item in staged), *cut]
+
+
+def _begin(table: Table, append: TableAppend) -> _Begun:
+    """Only the snapshot's id, unless there are rows to delete."""
+    transaction = _Staging(table)
+    if append.delete is not None:
+        transaction.delete(append.delete, snapshot_properties=append.summary)
+    update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=append.summary)
+    return _Begun(table, append, transaction, update)
+
+
+def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
+    table, identifier, transaction = begun.table, begun.append.identifier, begun.transaction
+    with begun.update as update:
+        for file in begun.append.data_files:
+            update.append_data_file(file)
+    if surplus := surplus_snapshots(table.metadata, max_snapshots, time.time_ns() // 1_000_000):
+        statistics = carry(table.metadata, frozenset(surplus))
+        ExpireSnapshots(transaction).by_ids(surplus).commit()
+        transaction._apply(statistics)
+    staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
+    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    catalog.remember(identifier, staged.metadata_location, staged.metadata)
+    return _Staged(identifier, table.metadata_location, staged.metadata_location)
+
+
+def _stage_cut(
+    settings: Settings, catalog: LakeCatalog, publication: Publication, begun: Collection[_Begun]
+) -> list[_Staged]:
+    cut, table = publication.cut, ensure_cuts(catalog)
+    assert cut is not None
+    with store.connect_catalog(settings) as connection:
+        now = store.ingestion_clock(connection, publication.source)
+    new = {item.append.identifier: item.update.snapshot_id for item in begun}
+    covered = [(f"raw_{publication.source}", name) for name in cut.tables]
+    others = catalog.load_tables([identifier for identifier in covered if identifier not in new])
+    snapshots = {
+        identifier[1]: str(new[identifier] if identifier in new else _current_snapshot(others[identifier]))
+        for identifier in covered
+    }
+    row = pa.Table.from_pylist(
+        [
+            {
+                "source": publication.source,
+                "epoch": cut.epoch,
+                "cut_lsn": cut.lsn,
+                "cut_at": cut.at,
+                "published_at": now,
+                "snapshots": list(snapshots.items()),
+            }
+        ],
+        schema=table.schema().as_arrow(),
+    )
+    files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
+    append = TableAppend(CUTS, files, {"lakehouse.source": publication.source, "lakehouse.cycle": publication.cycle_id})
+    return [_stage(catalog, _begin(table, append), settings.ingestion.max_snapshots)]
+
+
+def surplus_snapshots(metadata: TableMetadata, most: int, now_ms: int) -> list[int]:
+    """The oldest snapshots that are not tagged, once there are more than `most`: half of them go, and not one by one.
+
+    Every publish writes the whole metadata file, so a table that gets one each second would slow down without end. No
+    row goes with them: these tables are appended to. Their manifest lists are left to orphan removal. What a rewrite
+    needs stays until that has ended; then no more than `most` go at a time, for PyIceberg compares each with all.
+    """
+    if len(metadata.snapshots) <= most:
+        return []
+    named = {ref.snapshot_id for ref in metadata.refs.values()}
+    since = needed_since(metadata, now_ms)
+    numbered = sorted((s.sequence_number or 0, s.snapshot_id) for s in metadata.snapshots)
+    old = numbered[: len(numbered) - most // 2]
+    return [i for number, i in old if i not in named and (since is None or number < since)][:most]
+
+
+def _current_snapshot(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None, f"{table.name()} is in a cut but has no snapshot"
+    return snapshot.snapshot_id
+
+
+def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publication, staged: list[_Staged]) -> None:
+    """The one SQL transaction. After an answer that never came, the cycle id tells whether it landed."""
+
+    def attempt() -> None:
+        with store.connect_catalog(settings) as connection, connection.transaction():
+            leases.check(connection, lease, settings.ingestion.lease_seconds)
+            # The lease's row is locked now, so an earlier attempt has either committed or gone.
+            if store.cycle_landed(connection, publication.cycle_id):
+                return
+            if publication.revision is not None:
+                stream = store.read_stream(connection, publication.source)
+                if stream is None or stream.revision != publication.revision:
+                    raise Outdated
+            for table in sorted(staged, key=lambda item: item.identifier):
+                moved = (catalog_name, table.identifier, table.old_location, table.new_location)
+                if not move_pointer(connection, *moved):
+                    raise _Conflict
+            publication.record(connection)
+            if publication.advance_to is not None:
+                store.advance_positions(connection, publication.source, publication.advance_to)
+            cut = publication.cut
+            store.finish_cycle(
+                connection,
+                publication.cycle_id,
+                publication.source,
+                publication.epoch,
+                (cut.lsn, cut.at, list(cut.tables)) if cut else None,
+            )
+
+    until_answered(attempt, what=f"publish of source {lease.source!r}")

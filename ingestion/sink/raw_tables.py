@@ -1,0 +1,162 @@
+"""Raw tables: the source's columns with faithful types, then the metadata columns, partitioned by commit day."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from hashlib import md5
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import (
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    NestedField,
+    StringType,
+    TimestamptzType,
+)
+
+from ingestion.schema.evolve import Step, lake_type, widens
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.former_names import renamed
+from ingestion.schema.lake_columns import LakeColumn, stepped
+from ingestion.schema.problem import TableProblem
+from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
+from lakehouse.declarations import RawTable
+
+METADATA: tuple[tuple[str, IcebergType, str], ...] = (
+    ("_op", StringType(), "r snapshot row, c insert, u update, d delete, t truncate"),
+    ("_epoch", IntegerType(), "incarnation of the source"),
+    ("_commit_lsn", LongType(), "commit LSN of the transaction"),
+    ("_seq", LongType(), "position within the transaction"),
+    ("_xid", LongType(), "transaction id, widened to 64 bits"),
+    ("_committed_at", TimestamptzType(), "commit time"),
+    ("_ingested_at", TimestamptzType(), "when ingestion wrote the row"),
+    ("_unchanged", ListType(0, StringType(), element_required=True), "TOASTed columns the update did not carry"),
+    ("_old_key", StringType(), "JSON of the previous key on the c of a key change"),
+)
+HIDDEN_IN_TRINO = ("$path", "$partition", "$file_modified_time")  # a table with such a column cannot be read there
+PARTITION_BY = "_committed_at"
+BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alteration began with
+
+
+def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
+    """The Iceberg schema of a raw table; raises TableProblem when two names would collide in Trino."""
+    names = [column.lake for column in facts.columns]
+    check_names(table, facts)
+    types = [lake_type(table, column) for column in facts.columns]
+    fields = [
+        NestedField(index, name, kind, required=False, doc=column.declared_type)
+        for index, (name, kind, column) in enumerate(zip(names, types, facts.columns, strict=True), start=1)
+    ]
+    next_id = len(fields) + 1
+    for name, kind, doc in METADATA:
+        if isinstance(kind, ListType):
+            kind = ListType(1000, kind.element_type, element_required=True)
+        fields.append(NestedField(next_id, name, kind, required=False, doc=doc))
+        next_id += 1
+    return Schema(*fields)
+
+
+def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) -> Table:
+    """The raw Iceberg table, created from the source's types when it is missing."""
+    schema = raw_schema(table, facts)
+    day = PartitionField(schema.find_field(PARTITION_BY).field_id, 1000, DayTransform(), "_committed_at_day")
+    properties = TABLE_PROPERTIES | {"comment": table.description}
+    return ensure_table(
+        catalog,
+        table.identifier,
+        lambda: catalog.create_table_if_not_exists(
+            table.identifier, schema, partition_spec=PartitionSpec(day), properties=properties
+        ),
+    )
+
+
+def follow_source(
+    iceberg: Table, table: RawTable, steps: Iterable[Step], followed: TableFacts, now: TableFacts, at: datetime
+) -> Table:
+    """Takes the steps that lead from the description that the table has `followed` to the one of `now`.
+
+    `at` is a moment at or before that of the rows that land next, and after that of those which have landed.
+    Repeating them, or others from the same beginning, ends as if nothing had been done before: a cycle may be killed,
+    or the table altered once more, before the new description is kept. Columns keep their field ids, so earlier
+    snapshots and files stay readable. Raises TableProblem when a column of `now` would not have its place.
+    """
+    here = {field.field_id: field for field in iceberg.schema().fields}
+    begun = _schema_at(iceberg, followed)
+    columns = {f.name: LakeColumn(f.field_type, f.doc or "", f.field_id) for f in begun.fields if f.field_id in here}
+    known = {column.field_id for column in columns.values()}
+    made = {f.name: LakeColumn(f.field_type, f.doc or "", f.field_id) for f in here.values() if f.field_id not in known}
+    wanted = stepped(columns, steps, made)
+    _check_places(table, now, wanted)
+    renames = {
+        here[c.field_id].name: name for name, c in wanted.items() if c.field_id and here[c.field_id].name != name
+    }
+    with iceberg.transaction() as transaction:
+        if renames or any(column.field_id is None for column in wanted.values()):
+            properties = {BEGUN: f"{_digest(followed)} {begun.schema_id}"}
+            for name, to in renames.items():
+                properties |= renamed(name, to, at, iceberg.properties)
+            transaction.set_properties(properties)
+            with transaction.update_schema() as update:
+                for name, to in renames.items():
+                    update.rename_column(name, to)
+        with transaction.update_schema() as update:  # by itself: a rename may have made room for a column that is added
+            for name, column in wanted.items():
+                if column.field_id is None:
+                    update.add_column(name, column.type, doc=column.doc)
+                elif widens(here[column.field_id].field_type, column.type):
+                    update.update_column(name, column.type, doc=column.doc)
+    return iceberg.refresh()
+
+
+def _schema_at(iceberg: Table, followed: TableFacts) -> Schema:
+    """The schema that the steps from this description on began with: some of them may be taken already."""
+    if not is_under_way(iceberg, followed):
+        return iceberg.schema()
+    return iceberg.schemas().get(int(iceberg.properties[BEGUN].split()[1]), iceberg.schema())
+
+
+def is_under_way(iceberg: Table, followed: TableFacts) -> bool:
+    """Whether steps from this description on were taken by a cycle that did not come to its end.
+
+    There may be none to take any more, when the source was altered back: then those are undone.
+    """
+    return BEGUN in iceberg.properties and iceberg.properties[BEGUN].startswith(_digest(followed))
+
+
+def _digest(facts: TableFacts) -> str:
+    return md5(json.dumps(facts.to_json()).encode(), usedforsecurity=False).hexdigest()
+
+
+def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeColumn]) -> None:
+    for column in facts.columns:
+        type_, there = lake_type(table, column), wanted.get(column.lake)
+        if there is None or not (there.type == type_ or widens(type_, there.type)):
+            raise TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {column.name!r} has no place in the lake, "
+                f"where {column.lake!r} is {there.type if there else 'missing'}: "
+                f"`lakehouse ingest --resnapshot {table.source}.{table.name}`"
+            )
+
+
+def check_names(table: RawTable, facts: TableFacts) -> None:
+    """Raises TableProblem when two columns would bear one name in Trino."""
+    for problem in colliding_names(table, facts):
+        raise problem
+
+
+def colliding_names(table: RawTable, facts: TableFacts) -> Iterator[TableProblem]:
+    """One for each column that would bear the name of an earlier one in Trino."""
+    taken = {*(name for name, _, _ in METADATA), *HIDDEN_IN_TRINO}
+    for name in (column.lake for column in facts.columns):
+        if name.lower() in taken:
+            yield TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {name!r} collides (names are compared in lower "
+                f"case, metadata columns included): declare meta.raw.alias: {{{name}: another_name}}"
+            )
+        taken.add(name.lower())

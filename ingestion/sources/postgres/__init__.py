@@ -1,0 +1,1 @@
+"""Postgres as a source: logical replication slots, snapshots, and what its catalog says."""

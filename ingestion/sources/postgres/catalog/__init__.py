@@ -1,0 +1,1 @@
+"""The declared tables as Postgres's catalog describes them."""

@@ -1,0 +1,315 @@
+"""Connections to a source database, and what is checked there before a cycle reads anything.
+
+Every check here guards against a way of losing rows without an error: Postgres only warns about a missing
+publication, forgets a slot, or answers from another cluster after a restore.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.pq.abc import PGresult
+from psycopg.rows import dict_row
+
+from ingestion.sources.postgres.history.server import check_same_server, started_at
+from ingestion.sources.postgres.history.signature import confirmed_below, is_signed, signed
+from ingestion.sources.postgres.setup.unprepared import fill_sample
+from ingestion.state.store import Cluster
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.unreachable import unreachable_source
+from lakehouse.servers.urls import parse_url
+from lakehouse.settings import Settings, SourceSettings
+from lakehouse.text.sql import ident, literal
+
+# Values arrive as text, so everything that changes how Postgres prints a value is pinned; all but lc_monetary, which
+# decides what a value of money is: an integer in the smallest unit of its currency. The role's is one for every
+# connection. `row_security = off` turns a policy that would silently filter rows into an error; ADBC knows types by
+# the names of their functions, and none that is quoted.
+PINNED = {
+    "DateStyle": "ISO,YMD",
+    "TimeZone": "UTC",
+    "bytea_output": "hex",
+    "IntervalStyle": "postgres",
+    "extra_float_digits": "1",
+    "quote_all_identifiers": "off",
+    "xmloption": "content",
+    "row_security": "off",
+    "search_path": "pg_catalog",
+    "standard_conforming_strings": "on",
+    "statement_timeout": "0",
+    "lock_timeout": "60000",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+
+Execute = Callable[[psycopg.Connection[Any], str, str], PGresult]
+APPLICATION = "lakehouse"
+OWN_READER_PATIENCE_SECONDS = 0.5
+KEEPALIVES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+
+
+def source_url(settings: SourceSettings, **session: str) -> str:
+    """The run-time role's URL with every session setting pinned that changes how values are printed, and `session`."""
+    url = parse_url(settings.url.get_secret_value())
+    given = dict(url.options)
+    pinned = " ".join(f"-c {name}={value}" for name, value in (PINNED | session).items())
+    given["options"] = f"{given.get('options', '')} {pinned}".strip()
+    given["client_encoding"] = "UTF8"
+    given.setdefault("application_name", APPLICATION)
+    given.setdefault("connect_timeout", "10")
+    for name, seconds in KEEPALIVES.items():  # a network that swallows everything is found out within a minute
+        given.setdefault(name, seconds)
+    given |= {"host": url.host, "port": str(url.port), "user": url.user, "password": url.password}
+    given["dbname"] = url.database
+    return "postgresql://?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
+
+
+def connect_source(settings: Settings, source: str, *, replication: bool = False) -> psycopg.Connection[Any]:
+    """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy."""
+    configured = settings.source(source)
+    try:
+        url = source_url(configured)
+    except LakehouseError as error:
+        raise LakehouseError(f"source {source!r}: {error}") from None
+    try:
+        return psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
+    except psycopg.OperationalError as error:
+        raise unreachable_source(settings, source, error) from None
+
+
+def lsn_text(lsn: int) -> str:
+    """An LSN as Postgres writes it, such as 16/B374D848."""
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+
+def lsn_number(text: str) -> int:
+    """The number behind an LSN's text."""
+    high, low = text.split("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+@dataclass(frozen=True)
+class SourceNow:
+    """The source at one moment: everything committed below `lsn` is flushed; `xid` is at or above every one used."""
+
+    lsn: int
+    at: datetime
+    xid: int
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A logical slot: everything below `confirmed_lsn` is confirmed, `signed` if this product did so.
+
+    `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more.
+    """
+
+    confirmed_lsn: int
+    signed: bool
+    active_pid: int | None
+    lag_bytes: int
+    wal_status: str
+    invalid: str | None = None
+
+
+def identify(settings: Settings, source: str, beside: psycopg.Connection[Any]) -> Cluster:
+    """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right.
+
+    Raises LakehouseError when another server answers than `beside`.
+    """
+    try:
+        with connect_source(settings, source, replication=True) as connection:
+            check_same_server(source, started_at(beside), started_at(connection))
+            result = connection.pgconn.exec_(b"IDENTIFY_SYSTEM")
+            if result.ntuples != 1:
+                raise LakehouseError(f"source {source!r}: {result.error_message.decode().strip()}")
+            system, timeline = result.get_value(0, 0), result.get_value(0, 1)
+    except Unreachable as error:
+        if "replication" in str(error) or "walsender" in str(error).lower():
+            role = parse_url(settings.source(source).url.get_secret_value()).user
+            raise LakehouseError(
+                f"source {source!r}: role {role} may not replicate: "
+                f"run `ALTER ROLE {ident(role)} REPLICATION` as a superuser"
+            ) from None
+        raise
+    assert system is not None and timeline is not None
+    return Cluster(system.decode(), int(timeline))
+
+
+def check_server(connection: psycopg.Connection[Any], source: str) -> None:
+    """Raises LakehouseError when the server cannot decode its WAL or the role may not."""
+    level = _value(connection, "SELECT current_setting('wal_level')")
+    if level != "logical":
+        raise LakehouseError(
+            f"source {source!r}: wal_level is {level}, not logical: run `ALTER SYSTEM SET wal_level = logical`"
+            " as a superuser and restart Postgres"
+        )
+    role = _value(
+        connection, "SELECT rolname FROM pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper"
+    )
+    if role is not None:
+        raise LakehouseError(
+            f"source {source!r}: role {role} may not replicate: "
+            f"run `ALTER ROLE {ident(role)} REPLICATION` as a superuser"
+        )
+
+
+def publication_oid(settings: Settings, connection: psycopg.Connection[Any], source: str, publication: str) -> int:
+    """The oid of the publication; raises LakehouseError when it is missing or leaves operations out.
+
+    It may carry inserts and truncates only: whether that will do is for each table to say (`meta.raw.changes`).
+    """
+    row = connection.execute(
+        "SELECT oid::bigint, pubinsert AND pubtruncate AND pubupdate = pubdelete"
+        " FROM pg_publication WHERE pubname = %s",
+        (publication,),
+    ).fetchone()
+    if row is None:
+        remedy = fill_sample(settings, connection, source) or f"`lakehouse prepare {source}`"
+        raise LakehouseError(f"source {source!r}: publication {publication!r} does not exist: run {remedy}")
+    if not row[1]:
+        raise LakehouseError(
+            f"source {source!r}: publication {publication!r} leaves out some of insert, update, delete, truncate: "
+            f"run `ALTER PUBLICATION {ident(publication)} SET (publish = 'insert, update, delete, truncate')`"
+        )
+    return int(row[0])
+
+
+def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
+    """The slot's state, or None when there is none in this database."""
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(
+            "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint AS confirmed_lsn, active_pid, wal_status,"
+            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes,"
+            " to_jsonb(s) ->> 'invalidation_reason' AS reason"  # a column since Postgres 17
+            " FROM pg_replication_slots s"
+            " WHERE slot_name = %s AND database = current_database() AND plugin = 'pgoutput'",
+            (slot,),
+        ).fetchone()
+    if row is None:
+        return None
+    status = row["wal_status"] or "unknown"
+    invalid = row["reason"] or ("wal_removed" if status == "lost" else None)
+    confirmed = row["confirmed_lsn"] or 0
+    return Slot(confirmed_below(confirmed), is_signed(confirmed), row["active_pid"], row["lag_bytes"], status, invalid)
+
+
+def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
+    """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits).
+
+    Raises LakehouseError on a standby, which has no WAL of its own.
+    """
+    try:
+        row = connection.execute(
+            "SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint, clock_timestamp(),"
+            " pg_snapshot_xmax(pg_current_snapshot())::text::bigint"
+        ).fetchone()
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        raise _standby(connection) from None
+    assert row is not None
+    return SourceNow(int(row[0]), row[1], int(row[2]))
+
+
+def committed_lsn(connection: psycopg.Connection[Any]) -> int:
+    """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush.
+
+    Raises LakehouseError on a standby.
+    """
+    try:
+        return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+    except psycopg.errors.ObjectNotInPrerequisiteState:
+        raise _standby(connection) from None
+
+
+def lock_timeout_seconds(connection: psycopg.Connection[Any]) -> float:
+    """How long a statement of the connection waits for a lock."""
+    return int(_value(connection, "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'")) / 1000
+
+
+def create_slot(connection: psycopg.Connection[Any], slot: str, execute: Execute) -> int:
+    """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it."""
+    sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')"
+    result = execute(connection, sql, f"slot {slot} to be made (a new slot waits for every older transaction)")
+    connection.execute("RESET lock_timeout")  # which waiting took off
+    lsn = result.get_value(0, 0)
+    assert lsn is not None
+    return lsn_number(lsn.decode())
+
+
+def stream_options(publication: str) -> dict[str, str]:
+    """How pgoutput is asked, by a peek and by a walsender alike, so that both deliver the same messages."""
+    return {"proto_version": "1", "publication_names": ident(publication), "messages": "true"}
+
+
+def peek(slot: str, publication: str, upto_lsn: int, unfinished: bool = False) -> str:
+    """SQL for the slot's messages up to the last commit below `upto_lsn`, as a FROM item; it consumes nothing.
+
+    With `unfinished`, transactions too large for the server's memory come in blocks before they end, for
+    `pgoutput.whole_transactions` (Postgres 14 and newer).
+    """
+    options = stream_options(publication) | ({"proto_version": "2", "streaming": "on"} if unfinished else {})
+    listed = ", ".join(f"{literal(key)}, {literal(value)}" for key, value in options.items())
+    return f"pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(upto_lsn))}, NULL, {listed})"
+
+
+def aborted(connection: psycopg.Connection[Any], xids: Sequence[int]) -> list[int]:
+    """Which of some transactions and subtransactions, by their ids of 64 bits, were rolled back."""
+    rows = connection.execute(
+        "SELECT xid FROM unnest(%s::bigint[]) AS xid WHERE pg_xact_status(xid::text::xid8) = 'aborted'", (list(xids),)
+    )
+    return [row[0] for row in rows]
+
+
+def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patience: float = 15.0) -> None:
+    """Waits until nothing reads the slot; what an earlier process of ours left behind is ended.
+
+    A server notices a killed client only when it next looks at the connection. Whoever calls this holds the source's
+    lease, so no reader of ours is in the right. Raises LakehouseError naming a reader that stays.
+    """
+    begun = time.monotonic()
+    while pid := _value(connection, f"SELECT active_pid FROM pg_replication_slots WHERE slot_name = {literal(slot)}"):
+        waited = time.monotonic() - begun
+        if waited > patience:
+            raise LakehouseError(
+                f"source {source!r}: slot {slot} is being read by process {pid} of the server, which is not ours: end "
+                f"it, or give this lake a slot of its own with LAKEHOUSE_SOURCES__{source.upper()}__SLOT"
+            )
+        if waited > OWN_READER_PATIENCE_SECONDS:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid = %s AND usename = current_user AND application_name = %s",
+                (pid, APPLICATION),
+            )
+        time.sleep(0.02)
+
+
+def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
+    """Drops an inactive slot; nothing can be read from it any more."""
+    connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
+
+
+def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
+    """Confirms everything below `lsn`, which must be in the lake, unless the slot has come that far."""
+    connection.execute(
+        "SELECT pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) FROM pg_replication_slots"
+        " WHERE slot_name = %(slot)s AND confirmed_flush_lsn < %(lsn)s::pg_lsn",
+        {"slot": slot, "lsn": lsn_text(signed(lsn))},
+    )
+
+
+def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:
+    at = connection.info
+    return LakehouseError(
+        f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: "
+        "correct the source's URL to the primary"
+    )
+
+
+def _value(connection: psycopg.Connection[Any], sql: str) -> Any:
+    row = connection.execute(sql).fetchone()
+    return row[0] if row else None

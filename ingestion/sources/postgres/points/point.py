@@ -1,0 +1,123 @@
+"""A consistent point: a temporary slot whose exported snapshot stays readable, and the tables locked as they were.
+
+From the point on the stream takes over: a transaction that the snapshot does not contain has a commit LSN at or above
+it. The slot comes first, as making it may take as long as others' transactions are open, and a lock held meanwhile
+would queue the application's own DDL, and behind that its reads. The locks come after; where a table was altered in
+between, a later reader of the snapshot would see it as altered, or empty, so the point is made anew.
+"""
+
+import math
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import psycopg
+
+from ingestion.sources.postgres.connection import connect_source, lsn_number, source_now
+from ingestion.sources.postgres.points.patience import Blocked, Patience, one_of
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from lakehouse.text.sql import ident, relation
+
+Connection = psycopg.Connection[Any]
+LOCK_SECONDS = 2.0  # how long the locks that are held already wait for the next one
+RETRY_SECONDS = 0.2
+GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege)
+
+# Whatever alters a table, a partition or a child writes one of these rows anew; a rewrite gives it another file.
+_DEFINITIONS = """
+WITH RECURSIVE family(oid) AS (
+  SELECT c.oid FROM unnest(%s::text[], %s::text[]) AS w(schema, name)
+  JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+  UNION SELECT i.inhrelid FROM family f JOIN pg_inherits i ON i.inhparent = f.oid)
+SELECT c.oid::bigint, c.relname, c.xmin::text, pg_relation_filenode(c.oid)::bigint,
+  (SELECT string_agg(concat_ws(' ', a.attnum, a.xmin), ',' ORDER BY a.attnum) FROM pg_attribute a
+   WHERE a.attrelid = c.oid AND a.attnum > 0),
+  (SELECT string_agg(concat_ws(' ', i.inhparent, i.xmin), ',' ORDER BY i.inhparent) FROM pg_inherits i
+   WHERE i.inhrelid = c.oid)
+FROM family f JOIN pg_class c ON c.oid = f.oid ORDER BY c.oid
+"""
+
+
+class NotThere(LakehouseError):
+    """A table was dropped, renamed or closed to us while its point was made."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
+
+    lsn: int
+    snapshot: str
+    at: datetime
+
+
+@contextmanager
+def consistent_point(
+    settings: Settings,
+    source: str,
+    tables: Sequence[RawTable],
+    patience: Patience | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> Iterator[Point]:
+    """A point whose snapshot stays readable, and whose tables stay as they are, inside the `with` block.
+
+    `look` is called before each try, so that its caller can tell what was altered around the point.
+
+    Waits for transactions that are older than the point, and for who has a table locked, holding nothing but an
+    unfinished slot; raises Blocked when the patience is at its end, NotThere for a table that has gone meanwhile.
+    """
+    waits, begun = one_of(patience, settings, source), time.monotonic()
+    while True:
+        with ExitStack() as held:
+            holder = held.enter_context(connect_source(settings, source))
+            exporter = held.enter_context(connect_source(settings, source, replication=True))
+            before = _definitions(holder, tables)
+            look()
+            point = _export(settings, source, exporter, waits)
+            if _lock(holder, tables) and _definitions(holder, tables) == before:
+                yield point
+                return
+        # Who asks for a lock against readers has a transaction id by then: the next slot waits for it, and names it.
+        if waits.stop.wait(RETRY_SECONDS) or (waits.seconds or math.inf) < time.monotonic() - begun:
+            raise Blocked(f"source {source!r}: its tables are altered faster than they can be read; nothing was lost")
+
+
+def _lock(holder: Connection, tables: Sequence[RawTable]) -> bool:
+    """Locks all of them in a transaction; false where somebody else keeps one locked."""
+    holder.execute("BEGIN READ ONLY")
+    holder.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS * 1000:.0f}ms'")
+    for table in tables:
+        try:
+            holder.execute(f"LOCK TABLE {relation(*table.relation)} IN ACCESS SHARE MODE")
+        except psycopg.errors.LockNotAvailable:
+            return False
+        except GONE as error:
+            reason = error.diag.message_primary
+            raise NotThere(f"source {table.source!r}, table {table.name!r}: {reason}; nothing was lost") from None
+    return True
+
+
+def _export(settings: Settings, source: str, exporter: Connection, patience: Patience) -> Point:
+    name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
+    command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
+    with connect_source(settings, source) as clock:
+        begun_at = source_now(clock).at
+    result = patience.execute(exporter, command, "a consistent point (a new slot waits for every older transaction)")
+    if result.ntuples != 1:
+        raise LakehouseError(f"source {source!r}: no consistent point: the server answered without one")
+    lsn, snapshot = result.get_value(0, 1), result.get_value(0, 2)
+    assert lsn is not None and snapshot is not None
+    # No later than the point itself, so that no change behind it is of an earlier time.
+    at = begun_at + timedelta(seconds=patience.waited)
+    return Point(lsn_number(lsn.decode()), snapshot.decode(), at)
+
+
+def _definitions(connection: Connection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:
+    schemas, names = zip(*(table.relation for table in tables), strict=True)
+    return connection.execute(_DEFINITIONS, (list(schemas), list(names))).fetchall()

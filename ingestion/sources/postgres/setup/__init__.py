@@ -1,0 +1,16 @@
+"""Set-up of a source: what its owner runs once, and what has to be right there before that.
+
+Nothing here may make a statement of the source's application fail: a published table that has no replica identity
+refuses its every UPDATE and DELETE, so such a table is not published.
+"""
+
+from ingestion.sources.postgres.setup.check import check_source, unpublishable
+from ingestion.sources.postgres.setup.findings import Finding
+from ingestion.sources.postgres.setup.physical import advice, may_copy_cluster
+from ingestion.sources.postgres.setup.prepare import Unfit, prepare
+from ingestion.sources.postgres.setup.statements import Existing, existing, setup_statements
+
+__all__ = [
+    "Existing", "Finding", "Unfit", "advice", "check_source", "existing", "may_copy_cluster", "prepare",
+    "setup_statements", "unpublishable",
+]  # fmt: skip

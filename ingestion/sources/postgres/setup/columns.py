@@ -1,0 +1,110 @@
+"""What a table's declaration says of its columns, against the source: what ingestion would refuse, but all of it.
+
+The words are ingestion's own, as it would set the table aside with them.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from ingestion.pipeline.survey import check_withheld
+from ingestion.schema.evolve import name_columns
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.types.declared import is_known, type_name
+from ingestion.sink.raw_tables import colliding_names
+from ingestion.sources.postgres.catalog.describe import read_facts
+from ingestion.sources.postgres.catalog.problems import problem_of_key
+from ingestion.sources.postgres.setup.findings import Finding
+from ingestion.sources.postgres.setup.relations import Stored
+from ingestion.state import store
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+Connection = psycopg.Connection[Any]
+Positions = Mapping[str, store.Position]
+
+
+def known_positions(settings: Settings, source: str) -> Positions:
+    """What the lake knows of the source's tables; nothing where it was never set up, or does not answer."""
+    try:
+        with store.connect_catalog(settings) as states:
+            return store.read_positions(states, source)
+    except (LakehouseError, psycopg.Error):
+        return {}
+
+
+def column_findings(
+    connection: Connection, table: RawTable, stored: list[Stored], publication: str, positions: Positions
+) -> Iterator[Finding]:
+    """One for each mistake about columns that are there; those that are not have findings of their own."""
+    facts, _ = read_facts(connection, table, publication)
+    if facts is None:
+        return
+    finding = partial(Finding, table.source, table.name)
+    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
+    if set(table.key) <= existing:
+        for problem in _of_key(table, facts, stored, existing):
+            yield finding("key", "in the way", *_said(table, problem))
+    position = positions.get(table.name)
+    if (withheld := _of_withheld(table, position, facts)) is not None:
+        yield finding("withheld columns", "in the way", *_said(table, withheld))
+    before = position.facts if position and position.versions else None
+    for problem in colliding_names(table, name_columns(table, before, facts)):
+        yield finding("column names", "in the way", *_said(table, problem))
+    yield from _of_types(connection, table, facts)
+
+
+def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored], existing: set[str]) -> Iterator[TableProblem]:
+    """The table's own identity, and that of each partition: an UPDATE carries the one of where the row is."""
+    if (problem := problem_of_key(table, facts.replica_identity, facts.key, existing)) is not None:
+        yield problem
+        return
+    for leaf in (item for item in stored if item.root_kind == "p" and item.kind == "r" and item.identity is not None):
+        if (problem := problem_of_key(table, leaf.identity or "", leaf.identified_by, existing)) is not None:
+            yield TableProblem(f"{_where(table)}partition {leaf.quoted}: {str(problem).removeprefix(_where(table))}")
+
+
+def _of_withheld(table: RawTable, position: store.Position | None, facts: TableFacts) -> TableProblem | None:
+    try:
+        check_withheld(table, position, facts)
+    except TableProblem as problem:
+        return problem
+    return None
+
+
+def _of_types(connection: Connection, table: RawTable, facts: TableFacts) -> Iterator[Finding]:
+    actual = {column.name: column for column in facts.columns}
+    for column in (column for column in table.columns if column.data_type is not None):
+        there, declared = actual.get(column.name), column.data_type or ""
+        if there is None or is_known(declared):
+            continue
+        if declared != there.declared_type and not _names_a_type(connection, declared):
+            says = f"column {column.name} is declared as {declared!r}, a type that Postgres does not have"
+            remedy = f"declare data_type: {there.declared_type}, which it has in {table.raw.relation}"
+            yield Finding(table.source, table.name, "types", "in the way", says, remedy)
+
+
+def _names_a_type(connection: Connection, declared: str) -> bool:
+    """Whether Postgres reads it as a type, or some schema has one of that name: its own types all land as text."""
+    bare = type_name(declared).removesuffix("[]").rpartition(".")[2].strip('"')
+    if connection.execute("SELECT EXISTS (SELECT FROM pg_type WHERE lower(typname) = %s)", (bare,)).fetchone() == (
+        True,
+    ):
+        return True
+    try:
+        return connection.execute("SELECT to_regtype(%s) IS NOT NULL", (declared,)).fetchone() == (True,)
+    except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError):  # it reads as no type at all
+        return False
+
+
+def _said(table: RawTable, problem: TableProblem) -> tuple[str, str]:
+    says, _, remedy = str(problem).removeprefix(_where(table)).partition(": ")
+    return says, remedy
+
+
+def _where(table: RawTable) -> str:
+    return f"source {table.source!r}, table {table.name!r}: "

@@ -1,0 +1,81 @@
+"""`lakehouse prepare`: the missing set-up statements, run as the owner or printed for one, or refused as a whole."""
+
+from typing import Any
+
+import psycopg
+
+from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.postgres.setup.findings import Finding
+from ingestion.sources.postgres.setup.identities import identity_findings, publishes
+from ingestion.sources.postgres.setup.relations import read_members, read_publication, read_stored
+from ingestion.sources.postgres.setup.statements import existing, setup_statements
+from ingestion.sources.postgres.setup.unprepared import fill_sample
+from lakehouse.declarations import RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.unreachable import unreachable_source
+from lakehouse.servers.urls import parse_url
+from lakehouse.settings import Settings
+from lakehouse.text.sql import relation
+
+LOCK_TIMEOUT = "10s"
+
+
+class Unfit(LakehouseError):
+    """Publishing the tables would make statements of the source's application fail."""
+
+
+def prepare(settings: Settings, source: Source) -> tuple[list[str], bool]:
+    """The missing set-up statements of a source, run as the owner when its URL is set.
+
+    Returns the statements and whether they were run. Raises Unfit, with nothing run, when the application's UPDATE or
+    DELETE of a table would fail afterwards; LakehouseError naming the statement that failed.
+    """
+    configured = settings.source(source.name)
+    role = parse_url(configured.url.get_secret_value()).user
+    with connect_source(settings, source.name) as connection:
+        statements = setup_statements(source, configured.publication, role, existing(settings, source))
+        _refuse(connection, source, configured.publication)
+    if configured.owner_url is None:
+        return statements, False
+    try:
+        url = configured.owner_url.get_secret_value()
+        connected = psycopg.connect(url, connect_timeout=10, client_encoding="UTF8")  # a database may be in SQL_ASCII
+    except psycopg.OperationalError as error:
+        raise unreachable_source(settings, source.name, error, "owner_url") from None
+    try:
+        with connected as owner:
+            owner.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")  # what waits behind our locks waits no longer
+            for table in source.tables:
+                _check_exists(settings, owner, table)
+            for statement in statements:
+                owner.execute(statement)
+            _refuse(owner, source, configured.publication)  # a table that is being published is not altered meanwhile
+    except psycopg.Error as error:
+        reason = str(error).strip().splitlines()[0]
+        raise LakehouseError(
+            f"source {source.name!r}: set-up as the owner failed and was rolled back: {reason}"
+        ) from None
+    return statements, True
+
+
+def application_findings(connection: psycopg.Connection[Any], source: Source, publication: str) -> list[Finding]:
+    """What would fail in the application, or does already, with the publication as it is or as it would be made."""
+    published = read_publication(connection, publication) or publishes(source.tables)
+    members = read_members(connection, publication)
+    stored = read_stored(connection, source.tables)
+    return list(identity_findings(source, stored, published, members, connection.info.server_version))
+
+
+def _refuse(connection: psycopg.Connection[Any], source: Source, publication: str) -> None:
+    found = application_findings(connection, source, publication)
+    if lines := [finding.line for finding in found if finding.weight == "in the way"]:
+        raise Unfit(f"source {source.name!r}: nothing was done, as the application would suffer: " + "; ".join(lines))
+
+
+def _check_exists(settings: Settings, owner: psycopg.Connection, table: RawTable) -> None:
+    if owner.execute("SELECT to_regclass(%s)", (relation(*table.relation),)).fetchone() == (None,):
+        samples = fill_sample(settings, owner, table.source)
+        raise LakehouseError(
+            f"source {table.source!r}, table {table.name!r}: relation {table.raw.relation} does not exist: "
+            + (f"run {samples}" if samples else "correct meta.raw.relation of the declaration")
+        )

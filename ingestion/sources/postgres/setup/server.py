@@ -1,0 +1,73 @@
+"""The server's side of a set-up: version, settings, free slots and senders, and who keeps a new slot waiting."""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import psycopg
+
+from ingestion.sources.postgres.points.blockers import old_transactions
+from ingestion.sources.postgres.setup.findings import Finding
+from lakehouse.declarations import Source
+from lakehouse.servers.urls import parse_url
+from lakehouse.settings import Settings
+from lakehouse.text.sql import ident
+
+OLDEST = 150_000
+NEWEST_TRIED = 18
+SENDERS = 2  # the live stream, and the one that makes the points of loads and comparisons
+OLD_SECONDS = 60
+
+_SERVER = """
+SELECT current_setting('wal_level'), pg_is_in_recovery(),
+  current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
+  current_setting('max_wal_senders')::int,
+  (SELECT count(*) FROM pg_stat_replication r WHERE r.pid IS DISTINCT FROM
+    (SELECT active_pid FROM pg_replication_slots WHERE slot_name = %(slot)s)),
+  (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),
+  EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %(slot)s),
+  (SELECT coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE wal_status WHEN 'lost' THEN 'wal_removed' END)
+    FROM pg_replication_slots s WHERE slot_name = %(slot)s)
+"""
+
+
+def server_findings(connection: psycopg.Connection[Any], settings: Settings, source: Source) -> Iterator[Finding]:
+    """What of the server, or of the run-time role, is in the way."""
+    finding = partial(Finding, source.name, None)
+    configured = settings.source(source.name)
+    role = ident(parse_url(configured.url.get_secret_value()).user)
+    row = connection.execute(_SERVER, {"slot": configured.slot or f"lakehouse_{source.name}"}).fetchone()
+    assert row is not None
+    level, standby, max_slots, slots, max_senders, senders, replicates, has_slot, invalid = row
+    version = connection.info.server_version
+    if version < OLDEST:
+        yield finding("version", "in the way", f"it is Postgres {version // 10_000}", "upgrade it to 15 or newer")
+    elif version // 10_000 > NEWEST_TRIED:
+        says = f"it is Postgres {version // 10_000}, which this release has not been tried with"
+        yield finding("version", "warning", says, f"{NEWEST_TRIED} is the newest that has been")
+    if standby:
+        yield finding("standby", "in the way", "it is a standby in recovery", "correct the URL to the primary")
+    if level != "logical":
+        remedy = "run ALTER SYSTEM SET wal_level = logical as a superuser, and restart Postgres"
+        yield finding("wal_level", "in the way", f"wal_level is {level}, not logical", remedy)
+    if not replicates:
+        remedy = f"run ALTER ROLE {role} REPLICATION as a superuser"
+        yield finding("rights", "in the way", f"role {role} may not replicate", remedy)
+    if invalid is not None:
+        remedy = f"`lakehouse ingest --recover {source.name}`"
+        yield finding("slot", "in the way", f"its slot was invalidated ({invalid})", remedy)
+    yield from _room(finding, "max_replication_slots", max_slots, slots, 1 if has_slot else 2, "slots")
+    yield from _room(finding, "max_wal_senders", max_senders, senders, SENDERS, "senders")
+    for blocker in old_transactions(connection, OLD_SECONDS):
+        yield finding(
+            "old transaction", "warning", "a new slot, and so the load of a table, has to wait for it", blocker
+        )
+
+
+def _room(
+    finding: "partial[Finding]", setting: str, there: int, used: int, needed: int, what: str
+) -> Iterator[Finding]:
+    if there - used < needed:
+        says = f"{max(0, there - used)} of {there} replication {what} are free, and {needed} are needed"
+        remedy = f"raise {setting} to {used + needed} or more and restart Postgres, or drop what is not used any more"
+        yield finding(setting, "in the way", says, remedy)

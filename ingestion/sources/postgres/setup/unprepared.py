@@ -1,0 +1,19 @@
+"""What to do about a source that was never set up."""
+
+from typing import Any
+
+import psycopg
+
+from lakehouse.servers.embedded import is_sample
+from lakehouse.settings import Settings
+
+_IS_EMPTY = (
+    "SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_tables WHERE schemaname NOT IN ('pg_catalog', 'information_schema'))"
+)
+
+
+def fill_sample(settings: Settings, connection: psycopg.Connection[Any], source: str) -> str | None:
+    """The command that makes the tables of a sample's database which has none yet; None of any other."""
+    if is_sample(settings, source) and connection.execute(_IS_EMPTY).fetchone() == (True,):
+        return f"`lakehouse samples {source}`, then `lakehouse prepare {source}`"
+    return None

@@ -1,0 +1,1 @@
+"""The authority on what is in the lake: positions, leases, chunks and progress beside the Iceberg catalog's rows."""

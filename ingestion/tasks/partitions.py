@@ -1,0 +1,30 @@
+"""What the stream says of partitions: it describes each one behind the table whose rows it carries as."""
+
+from collections.abc import Collection
+
+from ingestion.sink.rows import TableTarget
+from ingestion.sources.postgres.pgoutput import Relation
+
+Carried = Collection[tuple[int, Relation]]  # a root's oid, and the partition whose rows came as the root's
+
+
+def partitions_of(target: TableTarget, carried: Carried) -> frozenset[int]:
+    """The oids of partitions whose rows came as the table's own."""
+    return frozenset(leaf.oid for root, leaf in carried if root in target.oids)
+
+
+def carried_doubt(target: TableTarget, carried: Carried) -> str | None:
+    """Why the table's own records cannot have told everything; None when they can.
+
+    Rows of a table that is a partition for a while come as its root's. A partition with a replica identity of its own
+    tells by that, and not by the root's, which row was changed.
+    """
+    mine = target.oids | {leaf.oid for facts in target.versions for leaf in facts.leaves}
+    for root, leaf in carried:
+        if root not in target.oids and leaf.oid in mine:
+            return "rows of it came as those of another table, which it was or had a partition of"
+        identity = {column.name for column in leaf.columns if column.is_key}
+        told = leaf.replica_identity == "f" or identity.issuperset(target.key)
+        if root in target.oids and target.updates and not told:
+            return f"partition {leaf.schema}.{leaf.name} had a replica identity without the declared key"
+    return None

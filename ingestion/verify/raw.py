@@ -1,0 +1,257 @@
+"""Reconciles the raw layer with the source at one cut, while both go on, and repairs it on demand."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, TimestampType, TimestamptzType
+
+from ingestion.pipeline.cycle import MAX_REPLANS, connections, run_cycle
+from ingestion.pipeline.load_changes import load_changes
+from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
+from ingestion.pipeline.repair.key_range import KeyRange
+from ingestion.pipeline.repair.stage import write_repair
+from ingestion.pipeline.session import Writer, appends_of, begin_cycle, register
+from ingestion.pipeline.stream import ensure_stream
+from ingestion.pipeline.survey import survey
+from ingestion.run.api import bring_up
+from ingestion.sink.publish import Cut, Outdated, Publication, publish
+from ingestion.sink.writer import Written, pack, unpack
+from ingestion.sources.postgres.connection import source_now
+from ingestion.sources.postgres.points import Point, consistent_point
+from ingestion.sources.postgres.points.together import HELD_SECONDS, heap_bytes
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.verify.compare import TableComparison
+from ingestion.verify.differences import ComparedColumn, add, examine
+from ingestion.verify.run import select
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.spark import spark_session
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES_AT_A_POINT = 64
+TABLES_TOGETHER = 16
+BOUNDED = (DateType, TimestampType, TimestamptzType, DecimalType)
+
+
+def reconcile_raw(
+    settings: Settings,
+    declarations: Declarations,
+    wanted: Sequence[str] = (),
+    *,
+    key_range: KeyRange | None = None,
+    repair: bool = False,
+    session: SparkSession | None = None,
+) -> Iterator[TableComparison]:
+    """Compares the wanted tables (`source`, `source.table`; all when empty) with their raw logs, at one consistent
+    point of each source up to which the lake is brought first; yields each as it is done. A point is let go after
+    HELD_SECONDS, or as many tables, and another one made for the rest; a large table has one of its own.
+
+    With `repair`, what differs is published as events of that point. Raises LakehouseError for an unknown name, a
+    server that does not answer, a table without a key, and with `repair` while another writer is at work.
+    """
+    chosen = select(declarations, wanted)
+    for _, tables in chosen:
+        _check_keys(tables)
+    running = session or spark_session(settings, "lakehouse-reconcile")
+    for source, tables in chosen:
+        with _writer(settings, source, running, alone=repair) as writer:
+            waiting = list(tables)
+            while waiting:
+                looked_at = at_one_point(waiting, _sizes(writer, waiting), writer.limits.snapshot_chunk_bytes)
+                with _at_point(writer, looked_at, repair) as (point, made_at):
+                    while looked_at:
+                        group, looked_at = looked_at[:TABLES_TOGETHER], looked_at[TABLES_TOGETHER:]
+                        waiting = [table for table in waiting if table not in group]
+                        yield from _reconcile_tables(writer, group, point, key_range, repair)
+                        if time.monotonic() - made_at > HELD_SECONDS:
+                            break
+
+
+def at_one_point(tables: Sequence[RawTable], sizes: Mapping[str, int], large: int) -> list[RawTable]:
+    """Which of the tables share the next point: the first one if it is large, else the small ones, in their order."""
+    if sizes[tables[0].name] > large:
+        return [tables[0]]
+    return [table for table in tables if sizes[table.name] <= large][:TABLES_AT_A_POINT]
+
+
+def _sizes(writer: Writer, tables: Sequence[RawTable]) -> dict[str, int]:
+    with connections(writer) as (connection, _):
+        return {name: sum(sizes) for name, sizes in heap_bytes(connection, tables).items()}
+
+
+def _check_keys(tables: list[RawTable]) -> None:
+    for table in tables:
+        if not table.key:
+            raise LakehouseError(
+                f"source {table.source!r}, table {table.name!r} has no key, so its rows cannot be paired: "
+                f"`lakehouse ingest --resnapshot {table.source}.{table.name}` makes the lake equal"
+            )
+
+
+@contextmanager
+def _writer(settings: Settings, source: Source, session: SparkSession, alone: bool) -> Iterator[Writer]:
+    """The source's writer; with `alone` it holds the lease, else its lease is one that could not publish."""
+    with closing(open_catalog(settings)) as catalog:
+        reader = Writer(settings, catalog, session, leases.Lease(source.name, 0, ""), source)
+        if not alone:
+            yield reader
+            return
+        with store.connect_catalog(settings) as states:
+            store.ensure_state(states)
+            lease = leases.acquire(states, source.name, settings.ingestion.lease_seconds, "once")
+            held = leases.holder_of(states, source.name)
+        if lease is None:
+            raise LakehouseError(
+                f"source {source.name!r}: {held[0] if held else 'another writer'} is at work: stop it, then repair"
+            )
+        with leases.kept_alive(settings, lease):
+            yield replace(reader, lease=lease)
+
+
+@contextmanager
+def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[tuple[Point, float]]:
+    """A point below which the lake has everything, with `alone` and nothing from there on; when it was made."""
+    declared = Declarations(sources=(writer.source,))
+    try:
+        if alone:
+            run_cycle(writer)
+        else:
+            bring_up(writer.settings, declared, writer.name, writer.session)
+        with consistent_point(writer.settings, writer.name, tables, writer.waits) as point:
+            made_at = time.monotonic()
+            if alone:
+                _read_exactly_to(writer, point)
+            else:
+                bring_up(writer.settings, declared, writer.name, writer.session)
+            yield point, made_at
+    except psycopg.Error as error:
+        reason = " ".join(str(error).split())[:300]
+        raise LakehouseError(f"source {writer.name!r}: Postgres: {reason}") from error
+
+
+def _read_exactly_to(writer: Writer, point: Point) -> None:
+    """Changes after the point must not land before its repair: they may leave out values that the repair restates."""
+    for _ in range(MAX_REPLANS):
+        with connections(writer) as (connection, states), suppress(Outdated):
+            ensure_stream(writer, connection, states)
+            outlooks = survey(writer, connection, store.read_positions(states, writer.name))
+            now = source_now(connection)
+            load_changes(writer, connection, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
+            return
+    raise LakehouseError(f"source {writer.name!r}: its tables are altered faster than they can be read; try again")
+
+
+def _reconcile_tables(
+    writer: Writer, tables: Sequence[RawTable], point: Point, key_range: KeyRange | None, repair: bool
+) -> Iterator[TableComparison]:
+    """The tables' digests together, then each by itself what differs."""
+    started = time.monotonic()
+    with store.connect_catalog(writer.settings) as states:
+        stream, positions = store.read_stream(states, writer.name), store.read_positions(states, writer.name)
+    assert stream is not None
+    for table in tables:
+        if (position := positions[table.name]).state != "streaming":
+            aside = f"{position.state}: {position.reason}" if position.reason else position.state
+            yield TableComparison(table.source, table.name, (), aside=aside)
+    streaming = [table for table in tables if positions[table.name].state == "streaming"]
+    if not streaming:
+        return
+    wanted = [
+        Wanted(table, writer.catalog.load_table(table.identifier), positions[table.name].facts) for table in streaming
+    ]
+    compared = compare(writer, wanted, point, stream.epoch, key_range)
+    share = (time.monotonic() - started) / len(streaming)
+    for table, found in zip(streaming, compared, strict=True):
+        yield _reconcile_table(writer, table, positions[table.name], point, found, repair, share)
+
+
+def _reconcile_table(
+    writer: Writer,
+    table: RawTable,
+    position: store.Position,
+    point: Point,
+    found: Comparison,
+    repair: bool,
+    seconds: float,
+) -> TableComparison:
+    started = time.monotonic()
+    result = TableComparison(table.source, table.name, tuple(column.source.name for column in found.columns))
+    result.source_rows, result.lake_rows = found.rows
+    result.absent_columns = tuple(c.name for c in position.facts.columns if c.name not in result.columns)
+    if found.buckets:
+        _look_closer(writer, table, found, result)
+    if repair and not result.equal:
+        written = _publish_repair(writer, table, position, point, found)
+        result.repaired = dict(written.operations)
+    result.seconds = seconds + time.monotonic() - started
+    return result
+
+
+def _publish_repair(
+    writer: Writer, table: RawTable, position: store.Position, point: Point, found: Comparison
+) -> Written:
+    """Publishes the events with a cut that holds them: readers go no further than the newest cut."""
+    with store.connect_catalog(writer.settings) as states:
+        stream = store.read_stream(states, writer.name)
+        assert stream is not None
+        with begin_cycle(writer, states, stream.epoch) as cycle:
+            iceberg = writer.catalog.load_table(table.identifier)
+            register(states, writer, cycle, [iceberg])
+            written = write_repair(writer, cycle, table, iceberg, position.facts, point, found)
+            publication = Publication(
+                cycle_id=cycle.id,
+                source=writer.name,
+                epoch=stream.epoch,
+                appends=tuple(appends_of(writer, cycle, [written])),
+                cut=Cut(stream.epoch, stream.lsn - 1, point.at, tuple(stream.cut_tables)),
+            )
+            publish(writer.settings, writer.catalog, writer.lease, publication)
+    return written
+
+
+def _look_closer(writer: Writer, table: RawTable, found: Comparison, result: TableComparison) -> None:
+    """Rows of the differing ranges, compared in Spark tasks."""
+    columns = compared_columns(table, found)
+    empty = pack(TableComparison(table.source, table.name, result.columns))
+
+    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        part = unpack(empty)
+        assert isinstance(part, TableComparison)
+        examine(part, columns, batches)
+        yield pa.RecordBatch.from_pydict({"result": [pack(part)]})
+
+    sides = [f"s{i}" for i in range(len(columns))]
+    sides += [f"{column.lake_text(f'c{i}')} AS l{i}" for i, column in enumerate(found.columns)]
+    with plain_errors():
+        rows = found.differences([column.source_text for column in found.columns])
+        parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(look, "result binary").collect()
+    for row in parts:
+        part = unpack(bytes(row["result"]))
+        assert isinstance(part, TableComparison)
+        add(result, part)
+
+
+def compared_columns(table: RawTable, found: Comparison) -> list[ComparedColumn]:
+    """How each column's spelling is to be read."""
+    replaces = table.raw.on_unrepresentable != "error"
+    return [
+        ComparedColumn(
+            name=column.source.name,
+            is_key=column in found.key,
+            bits={FloatType: "f", DoubleType: "d"}.get(type(column.lake_type)),  # type: ignore[arg-type]
+            bounded=replaces and column.mask is None and isinstance(column.lake_type, BOUNDED),
+        )
+        for column in found.columns
+    ]

@@ -1,0 +1,85 @@
+"""Reconciles the `current_` views of declared tables, one snapshot of the source per table."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+
+from ingestion.verify.canonical import order_key
+from ingestion.verify.compare import Layout, TableComparison, compare
+from ingestion.verify.differences import UNREPRESENTABLE
+from ingestion.verify.streams import Pair, lake_rows, lake_session, pair_columns, source_rows, source_snapshot
+from lakehouse.declarations import Declarations, RawTable, Source
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from trino.dbapi import Connection
+
+_UNREPRESENTABLE = re.compile(UNREPRESENTABLE, re.IGNORECASE)
+
+
+def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[str] = ()) -> Iterator[TableComparison]:
+    """Compares the wanted tables (`source`, `source.table`; all when empty), yielding each as it is done.
+
+    Raises LakehouseError for an unknown name, a server that does not answer, or a view that is not built.
+    """
+    for source, tables in select(declarations, wanted):
+        publication = settings.source(source.name).publication
+        with lake_session(settings) as lake:
+            for table in tables:
+                with source_snapshot(settings, source.name) as postgres:  # held for no longer than this table takes
+                    result = _compare_table(postgres, lake, table, publication)
+                yield result
+
+
+def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Source, list[RawTable]]]:
+    """The tables that names such as `retail` and `bank.users` stand for, grouped by source."""
+    if not wanted:
+        return [(source, list(source.tables)) for source in declarations.sources]
+    chosen: dict[str, list[RawTable]] = {}
+    for name in wanted:
+        tables = [declarations.named(name)] if "." in name else declarations.source(name).tables
+        known = chosen.setdefault(name.partition(".")[0], [])
+        known.extend(table for table in tables if table not in known)
+    return [(declarations.source(name), tables) for name, tables in chosen.items()]
+
+
+def _compare_table(
+    postgres: psycopg.Connection[Any], lake: Connection, table: RawTable, publication: str
+) -> TableComparison:
+    started = time.monotonic()
+    pairs, absent = pair_columns(lake, postgres, table, publication)
+    if not pairs:
+        raise LakehouseError(f"source {table.source!r}, table {table.name!r}: the lake has none of its columns")
+    key = [pair for name in table.key for pair in pairs if pair.source.name == name] or pairs
+    result = TableComparison(table.source, table.name, tuple(pair.source.name for pair in pairs), absent_columns=absent)
+    compare(
+        result,
+        _layout(table, pairs, key),
+        source_rows(postgres, table, pairs, key),
+        lake_rows(lake, table, pairs, key),
+    )
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def _layout(table: RawTable, pairs: list[Pair], key: list[Pair]) -> Layout:
+    return Layout(
+        columns=tuple(pair.source.name for pair in pairs),
+        key=tuple(pairs.index(pair) for pair in key),
+        order=tuple(order_key(pair.lake_type) for pair in key),
+        replaced=_replaced(table, pairs),
+    )
+
+
+def _replaced(table: RawTable, pairs: list[Pair]) -> Callable[[int, str], bool]:
+    """Which differences the table's `on_unrepresentable` policy explains."""
+    bounded = {index for index, pair in enumerate(pairs) if pair.lake_type.startswith(("date", "timestamp", "decimal"))}
+    if table.raw.on_unrepresentable == "error":
+        return lambda index, text: False
+    return lambda index, text: index in bounded and _UNREPRESENTABLE.fullmatch(text) is not None

@@ -1,0 +1,56 @@
+"""Tables of the lake's own, made by an earlier release, get the columns that this one writes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import load_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.schema import Schema
+    from pyiceberg.table import Table
+    from pyiceberg.types import NestedField
+
+ATTEMPTS = 10
+
+
+def complete(catalog: SqlCatalog, table: Table, wanted: Schema | pa.Schema) -> Table:
+    """The table with every column of `wanted`: those it lacks are added as optional ones, at its end.
+
+    Columns that this release does not know stay. Another process may add the same ones at the same time.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    known = catalog._convert_schema_if_needed(wanted)
+    for attempt in range(ATTEMPTS):
+        if not (missing := lacking(table, known)):
+            break
+        try:
+            with table.update_schema() as update:
+                for field in missing:
+                    update.add_column((field.name,), field.field_type, field.doc)
+        except CommitFailedException:
+            if attempt == ATTEMPTS - 1:
+                raise
+        table = catalog.load_table(table.name())
+    return table
+
+
+def lacking(table: Table, wanted: Schema) -> list[NestedField]:
+    """Columns of `wanted` that the table has not."""
+    there = {field.name for field in table.schema().fields}
+    return [field for field in wanted.fields if field.name not in there]
+
+
+def outdated(catalog: SqlCatalog, schemas: Mapping[tuple[str, str], Schema | pa.Schema]) -> dict[str, list[str]]:
+    """By table, the columns that it lacks; tables that are complete, or not made yet, are left out."""
+    found = {}
+    for (namespace, name), wanted in schemas.items():
+        table = load_table(catalog, namespace, name)
+        missing = lacking(table, catalog._convert_schema_if_needed(wanted)) if table else []
+        if missing:
+            found[f"{namespace}.{name}"] = [field.name for field in missing]
+    return found

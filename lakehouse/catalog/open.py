@@ -1,0 +1,102 @@
+"""The Iceberg catalog: rows of a Postgres database, reached through PyIceberg.
+
+This module alone knows that the catalog is a JDBC catalog, so that a REST catalog can follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from lakehouse.servers.urls import parse_url
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+# SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
+LOST_CONNECTION = ("57P01", "57P02", "57P03")
+DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
+
+
+@dataclass(frozen=True)
+class SnapshotFact:
+    """What a snapshot's summary says: no file is read for it."""
+
+    snapshot_id: int
+    committed_at: datetime
+    total_rows: int
+    added_rows: int
+
+
+def open_catalog(settings: Settings) -> LakeCatalog:
+    """The catalog; connects to its database at once. The caller closes it."""
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+    return LakeCatalog(
+        settings.catalog_name,
+        **{
+            "uri": parse_url(settings.catalog_dsn()).sqlalchemy(),
+            "warehouse": settings.warehouse,
+            "init_catalog_tables": "false",
+            "pool_pre_ping": "true",
+            **file_io_properties(settings),
+        },
+    )
+
+
+def file_io_properties(settings: Settings) -> dict[str, str]:
+    """PyIceberg FileIO properties for the warehouse; holds secrets."""
+    properties = {
+        "py-io-impl": "lakehouse.catalog.file_io.LakeFileIO",
+        "s3.region": settings.s3.region,
+        "s3.force-virtual-addressing": str(not settings.s3.path_style).lower(),
+    }
+    if settings.s3.endpoint:
+        properties["s3.endpoint"] = settings.s3.endpoint
+    if settings.s3.access_key and settings.s3.secret_key:
+        properties["s3.access-key-id"] = settings.s3.access_key.get_secret_value()
+        properties["s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()
+    return properties
+
+
+def load_table(catalog: SqlCatalog, namespace: str, name: str) -> Table | None:
+    """The table, or None when there is none."""
+    from pyiceberg.exceptions import NoSuchTableError
+
+    try:
+        return catalog.load_table((namespace, name))
+    except NoSuchTableError:
+        return None
+
+
+def newest_data_snapshot(catalog: SqlCatalog, namespace: str, name: str) -> SnapshotFact | None:
+    """The newest snapshot that changed data; None when the table is missing or empty.
+
+    A `replace` (compaction) holds the same rows in other files and is passed over.
+    """
+    table = load_table(catalog, namespace, name)
+    snapshot = table.current_snapshot() if table else None
+    while table and snapshot and not _changes_data(snapshot):
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    return _fact(snapshot) if snapshot else None
+
+
+def _changes_data(snapshot: Snapshot) -> bool:
+    return snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS
+
+
+def _fact(snapshot: Snapshot) -> SnapshotFact:
+    summary = snapshot.summary.additional_properties if snapshot.summary else {}
+    return SnapshotFact(
+        snapshot_id=snapshot.snapshot_id,
+        committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC),
+        total_rows=int(summary.get("total-records", 0)),
+        added_rows=int(summary.get("added-records", 0)),
+    )

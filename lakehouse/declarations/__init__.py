@@ -1,0 +1,23 @@
+"""The declarations: one dbt source entry per raw table, with its policies, its vault and who may read it."""
+
+from lakehouse.declarations.read import (
+    METADATA_COLUMNS,
+    Column,
+    Declarations,
+    RawTable,
+    Source,
+    declarations_from,
+    load_declarations,
+    source_and_table,
+)
+
+__all__ = [
+    "METADATA_COLUMNS",
+    "Column",
+    "Declarations",
+    "RawTable",
+    "Source",
+    "declarations_from",
+    "load_declarations",
+    "source_and_table",
+]

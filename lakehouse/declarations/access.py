@@ -1,0 +1,192 @@
+"""Which role reads what in Trino: its rules, made from the declarations and dbt's graph. Pure, but for the file.
+
+`writer` is the pipeline. `reader` sees marts, current views, parsed and the vault, without personal data; `privacy`
+sees that too. Raw, stages and the lake's own tables are the writer's. What no rule names is closed.
+
+Personal data goes where a column of its name goes: a relation hides every personal name of the raw tables above it,
+whether it has such a column or not. A model that renames personal data has to declare it. Hubs and links pass nothing
+on, because no key is personal (V8).
+
+Tables keep columns that are declared no more, and their snapshots keep the former names. So a name that was personal
+once stays hidden, until a column of that name lands that is declared and not personal. It is remembered beside the
+rules.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+
+from lakehouse.declarations.lines import line_in_model, mistakes_in, refuse
+from lakehouse.declarations.policies import AccessPolicy
+from lakehouse.declarations.read import Declarations, RawTable
+from lakehouse.files.private_files import write_private
+from lakehouse.servers.logins import WRITER, Role
+
+CATALOG = "lake"
+OPEN = frozenset({"parsed", "vault", "marts"})  # schemas whose relations readers may read, unless one says otherwise
+PREPARED = "stage"  # folder of views with all columns of a source, between parsed and the vault
+RULES, REMEMBERED = "rules.json", "personal.json"
+READERS = "reader|privacy"
+ALL = ("SELECT", "INSERT", "DELETE", "UPDATE", "OWNERSHIP", "GRANT_SELECT")
+ANY_ROW = "true"
+"""A filter that drops nothing. Trino asks no rule whether somebody may run `ALTER TABLE … EXECUTE`, which can roll a
+table back; but it refuses that on a table with a row filter."""
+
+
+class Relation(NamedTuple):
+    """A table or view, the least role that reads it, and the columns that it hides from `reader`."""
+
+    schema: str
+    name: str
+    least: Role
+    personal: frozenset[str] = frozenset()
+
+
+Names = Mapping[str, frozenset[str]]  # raw table (`raw_shop.orders`) → columns that are not for readers
+OWN = (Relation("meta", "cuts", "reader"),)
+"""Those of the lake's own tables that say nothing of anybody."""
+
+
+def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path) -> None:
+    """Writes the rules where they differ; Trino reads them within seconds. Raises LakehouseError for a wrong policy."""
+    file = folder / REMEMBERED
+    before = {table: frozenset(names) for table, names in json.loads(file.read_text()).items()} if file.exists() else {}
+    hidden = not_for_readers(declarations, before)
+    wanted = rules(relations(manifest, declarations, project_dir, hidden))
+    _write(file, {table: sorted(names) for table, names in sorted(hidden.items())})
+    _write(folder / RULES, wanted)
+
+
+def ensure_rules(folder: Path) -> None:
+    """Rules by which nobody but the writer reads anything, until the declarations have been read."""
+    if not (folder / RULES).exists():
+        _write(folder / RULES, rules(()))
+
+
+def not_for_readers(declarations: Declarations, before: Names) -> dict[str, frozenset[str]]:
+    """The columns of each raw table that are personal or were so once, as Trino calls them."""
+    found = dict(before)
+    for table in declarations.tables:
+        personal = _names(table, (*table.personal, *table.raw.personal))  # also those that land no more
+        shown = _names(table, table.landed) - personal
+        found[".".join(table.identifier)] = personal | (before.get(".".join(table.identifier), frozenset()) - shown)
+    return found
+
+
+def relations(
+    manifest: Mapping[str, Any], declarations: Declarations, project_dir: Path, hidden: Names
+) -> tuple[Relation, ...]:
+    """Every relation that dbt makes, and the lake's own that are not the writer's alone."""
+    nodes = manifest["nodes"]
+    models = {key: node for key, node in nodes.items() if node["resource_type"] == "model"}
+    policies = _policies(models, project_dir)
+    satellites = _personal_satellites(declarations)
+    found: dict[str, frozenset[str]] = {
+        key: hidden.get(f"{node['schema']}.{node['name']}", frozenset()) for key, node in manifest["sources"].items()
+    }
+
+    def personal(key: str) -> frozenset[str]:
+        """The personal columns of whatever dbt knows, by all that is above it."""
+        if key not in found:
+            node = nodes.get(key, {})
+            above = () if key in models and _has_keys_alone(node) else node.get("depends_on", {}).get("nodes", ())
+            declared = (name.lower() for name in policies[key].personal) if key in models else ()
+            found[key] = frozenset(declared).union(*(personal(parent) for parent in above))
+        return found[key]
+
+    made = (
+        Relation(node["schema"], node["alias"], policies[key].access or _least(node, satellites), personal(key))
+        for key, node in models.items()
+    )
+    return (*OWN, *sorted(made))
+
+
+def rules(found: Iterable[Relation]) -> dict[str, Any]:
+    """The text of Trino's rules.json. The first rule that fits decides."""
+    return {
+        "catalogs": [
+            {"group": "writer", "allow": "all"},
+            {"group": READERS, "catalog": CATALOG, "allow": "read-only"},
+            {"group": READERS, "catalog": "system", "allow": "read-only"},
+        ],
+        "schemas": [{"group": "writer", "owner": True}, {"owner": False}],
+        "tables": [
+            {"group": "writer", "privileges": ALL},
+            {"group": READERS, "catalog": "system", "schema": "jdbc|metadata", "privileges": ["SELECT"]},
+            {"group": READERS, "catalog": "system", "schema": "runtime", "table": "queries", "privileges": ["SELECT"]},
+            *(rule for relation in found for rule in _table_rules(relation)),
+            {"privileges": [], "filter": ANY_ROW},
+        ],
+        "queries": [
+            {"group": "writer", "allow": ["execute", "view", "kill"]},
+            {"group": READERS, "allow": ["execute"]},
+            {"allow": []},
+        ],
+        "procedures": [{"group": "writer", "privileges": ["EXECUTE", "GRANT_EXECUTE"]}, {"privileges": []}],
+        "functions": [{"group": "writer", "privileges": ["EXECUTE", "GRANT_EXECUTE", "OWNERSHIP"]}, {"privileges": []}],
+        "system_information": [{"user": WRITER, "allow": ["read"]}],
+    }
+
+
+def _table_rules(relation: Relation) -> list[dict[str, Any]]:
+    """Names are regular expressions there, and columns that are not there do no harm."""
+    place = {"catalog": CATALOG, "schema": re.escape(relation.schema), "table": re.escape(relation.name)}
+    reads = {**place, "privileges": ["SELECT"], "filter": ANY_ROW}
+    if relation.least == "writer":
+        return [{**place, "privileges": [], "filter": ANY_ROW}]
+    if relation.least == "privacy":
+        return [{"group": "privacy", **reads}]
+    if not relation.personal:
+        return [{"group": READERS, **reads}]
+    hidden = [{"name": name, "allow": False} for name in sorted(relation.personal)]
+    return [{"group": "privacy", **reads}, {"group": "reader", **reads, "columns": hidden}]
+
+
+def _least(node: Mapping[str, Any], personal_satellites: frozenset[str]) -> Role:
+    if node["schema"] not in OPEN or node["fqn"][1] == PREPARED:
+        return "writer"
+    if node["schema"] == "vault" and node["name"].removesuffix("_v1") in personal_satellites:
+        return "privacy"  # as a whole: a hashdiff is a fingerprint of what it was made of
+    return "reader"
+
+
+def _policies(nodes: Mapping[str, Any], project_dir: Path) -> dict[str, AccessPolicy]:
+    found, problems = {}, []
+    for key, node in nodes.items():
+        meta = {**node.get("meta", {}), **node["config"].get("meta", {})}
+        try:
+            found[key] = AccessPolicy.model_validate({k: v for k, v in meta.items() if k in AccessPolicy.model_fields})
+        except ValidationError as error:
+            for path, text in mistakes_in(error, AccessPolicy):
+                problems.append(f"{line_in_model(project_dir, dict(node), path)}: {node['name']}: {text}")
+    refuse(problems)
+    return found
+
+
+def _personal_satellites(declarations: Declarations) -> frozenset[str]:
+    return frozenset(
+        f"{'ref' if table.vault and table.vault.reference_table else 'sat'}_{name}"
+        for table in declarations.tables
+        for name, satellite in (table.vault.satellites if table.vault else {}).items()
+        if satellite.personal
+    )
+
+
+def _names(table: RawTable, columns: Iterable[str]) -> frozenset[str]:
+    return frozenset(table.raw.alias.get(name, name).lower() for name in columns)
+
+
+def _has_keys_alone(node: Mapping[str, Any]) -> bool:
+    return node["fqn"][1] == "vault" and node["name"].startswith(("hub_", "link_"))
+
+
+def _write(file: Path, wanted: Mapping[str, Any]) -> None:
+    text = json.dumps(wanted, indent=1) + "\n"
+    if not file.exists() or file.read_text() != text:
+        write_private(file, text)

@@ -1,0 +1,104 @@
+"""dbt's manifest, parsed again only when the project has changed.
+
+`dbt parse` needs no server but takes seconds, so its result is kept in the home together with a fingerprint of
+the project's files.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lakehouse.declarations.yaml_files import check_yaml
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import is_here
+from lakehouse.settings import Settings
+
+CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
+_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages")
+
+
+def manifest_path(settings: Settings) -> Path:
+    """Where the current manifest is kept: in a folder of the project's own, as projects may share a home."""
+    project = settings.dbt_project_dir.resolve()
+    key = hashlib.sha256(str(project).encode()).hexdigest()[:12]
+    return settings.home / "dbt" / f"{project.parent.name}-{key}" / "manifest.json"
+
+
+def load_manifest(settings: Settings) -> dict[str, Any]:
+    """The manifest of the dbt project as it is now; raises LakehouseError when the project does not parse."""
+    return json.loads(ensure_manifest(settings).read_text())
+
+
+def ensure_manifest(settings: Settings) -> Path:
+    """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed."""
+    target = manifest_path(settings)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with (target.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp = target.with_suffix(".key")
+        key = _fingerprint(settings)
+        if not (target.exists() and stamp.exists() and stamp.read_text() == key):
+            parsed = _parse(settings, target.parent / "target")
+            parsed.replace(target)
+            stamp.write_text(key)
+    return target
+
+
+def dbt_environment(settings: Settings) -> dict[str, str]:
+    """What profiles.yml reads. `dbt parse` is given the same as a run: dbt parses anew when its connection differs."""
+    trino = settings.trino
+    values = {name: value for name in CONNECTION if (value := getattr(trino, name)) is not None}
+    if trino.password is not None:
+        values["password"] = trino.password.get_secret_value()
+    found = {f"LAKEHOUSE_TRINO__{name.upper()}": str(value) for name, value in values.items()}
+    if trino.ca is not None:
+        found["REQUESTS_CA_BUNDLE"] = str(trino.ca)  # one that is set wins over the profile's `cert`
+    if is_here(trino.host):
+        found["NO_PROXY"] = found["no_proxy"] = ",".join(filter(None, (os.environ.get("no_proxy"), trino.host)))
+    return found
+
+
+def _fingerprint(settings: Settings) -> str:
+    project_dir = settings.dbt_project_dir
+    digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
+    for part in _PARTS:
+        root = project_dir / part
+        for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
+            if file.is_file() and "__pycache__" not in file.parts:
+                stat = file.stat()
+                digest.update(f"{file}\0{stat.st_mtime_ns}\0{stat.st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _parse(settings: Settings, target_dir: Path) -> Path:
+    project = settings.dbt_project_dir
+    if not (project / "dbt_project.yml").exists():
+        raise LakehouseError(f"{project}: no dbt_project.yml; set LAKEHOUSE_PROJECT_DIR to the checkout that holds it")
+    check_yaml(project)
+    _dbt(settings, target_dir, "parse", "the dbt project does not parse")
+    return target_dir / "manifest.json"
+
+
+def rebuild(settings: Settings, models: Sequence[str]) -> None:
+    """Builds these models anew, as wholes; raises LakehouseError with dbt's last words."""
+    target_dir = manifest_path(settings).parent / "target"
+    _dbt(settings, target_dir, "run", "dbt run failed", "--full-refresh", "--select", *models)
+
+
+def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *arguments: str) -> None:
+    project = settings.dbt_project_dir
+    line = [
+        str(Path(sys.executable).with_name("dbt")), command, "--quiet", "--no-use-colors",
+        "--project-dir", str(project), "--profiles-dir", str(project),
+        "--target-path", str(target_dir), "--log-path", str(target_dir), *arguments,
+    ]  # fmt: skip
+    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)})
+    if done.returncode:
+        lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise LakehouseError(f"{failure}: " + " ".join(lines[-6:])[:600])

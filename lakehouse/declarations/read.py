@@ -1,0 +1,268 @@
+"""The declarations: one dbt source entry per raw table, read from dbt's manifest.
+
+Ingestion, maintenance and orchestration read only these models. What is wrong in a declaration is reported with
+the file and line it stands on.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from lakehouse.declarations.lines import line_in_source, mistakes_in, refuse
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.policies import NAME, LagPolicy, LoadPolicy, MaintenancePolicy, Owner, Policy, RawPolicy
+from lakehouse.declarations.vault import VaultPolicy
+from lakehouse.declarations.vault_problems import Problem, problems_among, problems_of
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+METADATA_COLUMNS = (
+    "_op", "_epoch", "_commit_lsn", "_seq", "_xid", "_committed_at", "_ingested_at", "_unchanged", "_old_key",
+)  # fmt: skip
+"""What ingestion adds to the source's columns, in this order."""
+
+
+class Declared(BaseModel):
+    """A frozen model."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Column(Declared):
+    """A declared column of a raw table."""
+
+    name: str
+    data_type: str | None
+    description: str
+
+
+class RawTable(Declared):
+    """One raw table: a dbt source entry with its policies."""
+
+    source: str
+    name: str
+    description: str
+    columns: tuple[Column, ...]
+    raw: RawPolicy
+    load: LoadPolicy
+    maintenance: MaintenancePolicy | None
+    owners: tuple[str, ...]
+    lag: LagPolicy | None = None
+    vault: VaultPolicy | None = None
+
+    @property
+    def landed(self) -> tuple[str, ...]:
+        """The declared columns that come into the lake, as the source spells them."""
+        return tuple(column.name for column in self.columns if column.name not in self.raw.exclude)
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """The columns of personal data that land, as the source spells them: erasing a data subject empties them."""
+        named = set(self.raw.personal).union(
+            *(s.columns for s in (self.vault.satellites if self.vault else {}).values() if s.personal)
+        )
+        return tuple(name for name in self.landed if name in named)
+
+    @property
+    def namespace(self) -> str:
+        """The Iceberg namespace, `raw_<source>`."""
+        return f"raw_{self.source}"
+
+    @property
+    def asset_key(self) -> tuple[str, str]:
+        """[schema, table], as everywhere in Dagster and Trino."""
+        return (self.namespace, self.name)
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """The Iceberg table identifier."""
+        return (self.namespace, self.name)
+
+    @property
+    def relation(self) -> tuple[str, str]:
+        """Schema and name of the relation in Postgres."""
+        return self.raw.schema_and_table
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The declared key columns, as the source spells them."""
+        return self.raw.key
+
+
+class Source(Declared):
+    """One source database with its raw tables."""
+
+    name: str
+    description: str
+    load: LoadPolicy
+    tables: tuple[RawTable, ...]
+
+    def table(self, name: str) -> RawTable:
+        """The raw table of that name; raises LakehouseError."""
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise LakehouseError(f"source {self.name!r} declares no table {name!r}; it declares {_names(self.tables)}")
+
+
+class Declarations(Declared):
+    """Everything that is declared."""
+
+    sources: tuple[Source, ...]
+
+    def source(self, name: str) -> Source:
+        """The source of that name; raises LakehouseError."""
+        for source in self.sources:
+            if source.name == name:
+                return source
+        raise LakehouseError(f"no source {name!r} is declared; declared are {_names(self.sources)}")
+
+    def named(self, name: str) -> RawTable:
+        """The raw table that `source.table` names; raises LakehouseError."""
+        source, table = source_and_table(name)
+        return self.source(source).table(table)
+
+    @property
+    def tables(self) -> tuple[RawTable, ...]:
+        """All raw tables of all sources."""
+        return tuple(table for source in self.sources for table in source.tables)
+
+
+def source_and_table(name: str) -> tuple[str, str]:
+    """Splits `source.table`; raises LakehouseError."""
+    source, _, table = name.partition(".")
+    if not (source and table):
+        raise LakehouseError(f"{name!r} is not SOURCE.TABLE")
+    return source, table
+
+
+class _TableMeta(Policy):
+    raw: RawPolicy
+    load: LoadPolicy | None = None
+    lag: LagPolicy | None = None
+    maintenance: MaintenancePolicy | None = None
+    owners: tuple[Owner, ...] = ()
+    vault: VaultPolicy | None = None
+
+
+class _Mistakes(ValueError):
+    """What is wrong within one declaration, with the path of each mistake."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__(problems[0][1])
+        self.problems = problems
+
+
+def load_declarations(settings: Settings) -> Declarations:
+    """Reads the declarations of `settings.dbt_project_dir`, parsing the dbt project when it has changed.
+
+    The rules of our own Trino follow them at once: a table that is declared is closed before it is made.
+    Raises LakehouseError with file and line for the first mistake, and the number of further ones.
+    """
+    manifest = load_manifest(settings)
+    declarations = declarations_from(manifest, settings.dbt_project_dir)
+    if settings.trino.access is not None:
+        from lakehouse.declarations.access import write_rules
+
+        write_rules(settings.trino.access, manifest, declarations, settings.dbt_project_dir)
+    return declarations
+
+
+def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declarations:
+    """Builds the models from a dbt manifest; pure but for reading YAML to name a line."""
+    grouped: dict[str, list[RawTable]] = {}
+    descriptions: dict[str, str] = {}
+    problems: list[str] = []
+    nodes: dict[tuple[str, str], dict[str, Any]] = {}
+    for node in _raw_nodes(manifest):
+        nodes[node["source_name"], node["name"]] = node
+        descriptions[node["source_name"]] = node.get("source_description") or ""
+        try:
+            grouped.setdefault(node["source_name"], []).append(_raw_table(node))
+        except (ValidationError, ValueError) as error:
+            problems += [f"{line_in_source(project_dir, node, path)}: {text}" for path, text in _problems(error)]
+    for table, (path, text) in problems_among(table for tables in grouped.values() for table in tables):
+        assert isinstance(table, RawTable)
+        problems.append(f"{line_in_source(project_dir, nodes[table.source, table.name], path)}: {text}")
+    for table in _declared_again(table for tables in grouped.values() for table in tables):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("raw", "relation"))
+        problems.append(
+            f"{where}: meta.raw.relation: {table.raw.relation} is declared as another table of source {table.source!r} "
+            "too; each change of it lands once: declare it once"
+        )
+    refuse(problems)
+    return Declarations(
+        sources=tuple(
+            Source(name=name, description=descriptions[name], load=tables[0].load, tables=tuple(tables))
+            for name, tables in sorted(grouped.items())
+        )
+    )
+
+
+def _declared_again(tables: Iterable[RawTable]) -> Iterator[RawTable]:
+    seen = set()
+    for table in tables:
+        if (place := (table.source, *table.relation)) in seen:
+            yield table
+        seen.add(place)
+
+
+def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for _, node in sorted(manifest["sources"].items()):
+        if node["schema"].startswith("raw_"):
+            yield node
+
+
+def _raw_table(node: dict[str, Any]) -> RawTable:
+    for name in (node["source_name"], node["name"]):
+        if not NAME.fullmatch(name):
+            raise ValueError(
+                f"name {name!r} must match {NAME.pattern} (put the source's spelling in meta.raw.relation)"
+            )
+    if node["schema"] != f"raw_{node['source_name']}":
+        raise ValueError(f"schema of source {node['source_name']!r} must be raw_{node['source_name']}")
+    meta = _TableMeta.model_validate({**node.get("meta", {}), **node["config"].get("meta", {})})
+    columns = tuple(
+        Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
+        for c in node["columns"].values()
+    )
+    _check_columns(meta.raw, columns)
+    table = RawTable(
+        source=node["source_name"],
+        name=node["name"],
+        description=node.get("description") or "",
+        columns=columns,
+        raw=meta.raw,
+        load=meta.load or LoadPolicy(),
+        maintenance=meta.maintenance,
+        owners=meta.owners,
+        lag=meta.lag,
+        vault=meta.vault,
+    )
+    if mistakes := list(problems_of(table)):
+        raise _Mistakes(mistakes)
+    return table
+
+
+def _check_columns(raw: RawPolicy, columns: tuple[Column, ...]) -> None:
+    declared = {column.name for column in columns}
+    for part in ("key", "exclude", "mask", "alias", "personal"):
+        unknown = sorted(set(getattr(raw, part)) - declared - set(raw.exclude))
+        if unknown:
+            raise ValueError(f"meta.raw.{part} names {', '.join(unknown)}, which is not among the declared columns")
+    if lost := sorted(set(raw.key) & (set(raw.exclude) | set(raw.mask))):
+        raise ValueError(f"key column {', '.join(lost)} cannot be excluded or masked")
+
+
+def _problems(error: ValidationError | ValueError) -> list[tuple[tuple[str, ...], str]]:
+    if isinstance(error, _Mistakes):
+        return error.problems
+    if not isinstance(error, ValidationError):
+        return [((), str(error))]
+    return mistakes_in(error, _TableMeta)
+
+
+def _names(items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:
+    return ", ".join(item.name for item in items) or "none"

@@ -1,0 +1,116 @@
+"""What a raw table means in the vault: its hub, what it refers to, its links and satellites.
+
+Read from `config.meta.vault` of the table's declaration. `lakehouse scaffold` writes the models from it.
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, field_validator
+
+from lakehouse.declarations.policies import LakeName, Policy
+
+
+class HubPolicy(Policy):
+    """The thing a row is about."""
+
+    name: LakeName
+    column: LakeName | None = Field(
+        None, description="business key's name in the hub; by default the key column's, `id` as <hub>_id"
+    )
+    description: str = ""
+    collision_code: str | None = Field(None, description="tells apart equal keys of different systems in one hub")
+    normalize: Literal["upper_trim"] | None = None
+    blank: Literal["keep", "unknown", "error"] = "keep"
+
+
+class ReferencePolicy(Policy):
+    """Columns that name a row of another hub."""
+
+    columns: tuple[str, ...]
+    hub: str | None = Field(None, description="by default the reference's own name")
+    note: str = Field("", description="what it means that the reference is empty")
+
+
+class LinkPolicy(Policy):
+    """The table's hub and what it is linked with, in one combination at a time."""
+
+    to: tuple[str, ...] = Field(description="names of references")
+    description: str = ""
+    effectivity: bool = True
+
+
+class SatellitePolicy(Policy):
+    """Columns that change together, or that are personal data."""
+
+    columns: tuple[str, ...]
+    description: str = ""
+    personal: bool = False
+
+
+class EventPolicy(Policy):
+    """Rows that happen once and never change: a non-historized link, with what they say in the same row."""
+
+    name: LakeName
+    to: tuple[str, ...] = Field((), description="names of references")
+    columns: tuple[str, ...] = Field((), description="what the event says")
+    description: str = ""
+
+
+class JunctionPolicy(Policy):
+    """Rows whose key is what they link: a link of the references, with satellites of its own."""
+
+    name: LakeName
+    to: tuple[str, ...] = Field(description="names of references; their columns are part of the table's key")
+    description: str = ""
+
+
+class VaultPolicy(Policy):
+    """The whole of `config.meta.vault`. Short forms: a hub by its name, a reference by its column, a link by its
+    references, a satellite by its columns."""
+
+    hub: HubPolicy | None = None
+    reference_table: LakeName | None = Field(None, description="codes without a hub: ref_<name>, under the natural key")
+    children_of: str | None = Field(
+        None, description="reference to the thing that has several rows here at a time: its satellites are multi-active"
+    )
+    event: EventPolicy | None = None
+    link: JunctionPolicy | None = None
+    none: str | None = Field(None, min_length=1, description="why the table has no place in the vault")
+    references: dict[LakeName, ReferencePolicy] = Field(default_factory=dict)
+    links: dict[LakeName, LinkPolicy] = Field(default_factory=dict)
+    satellites: dict[LakeName, SatellitePolicy] = Field(default_factory=dict)
+    ignored: tuple[str, ...] = Field((), description="columns without business meaning")
+    track_deletes: bool = True
+    track_mentions: bool = Field(False, description="rts_<hub>: in which loads each table mentioned a key of the hub")
+
+    @field_validator("hub", mode="before")
+    @classmethod
+    def _hub(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("references", "links", "satellites", mode="before")
+    @classmethod
+    def _short(cls, value: Any, info: Any) -> Any:
+        part = "to" if info.field_name == "links" else "columns"
+        return {name: _expanded(short, part) for name, short in (value or {}).items()}
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether the table has a place in the vault at all."""
+        return bool(self.forms)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """What the table is: one of these, when the declaration is right."""
+        forms = ("hub", "reference_table", "children_of", "event", "link")
+        return tuple(form for form in forms if getattr(self, form) is not None)
+
+    def hub_of(self, role: str) -> str:
+        """The hub that a reference names."""
+        return self.references[role].hub or role
+
+
+def _expanded(short: Any, part: str) -> Any:
+    if isinstance(short, str):
+        return {part: (short,)}
+    return {part: tuple(short)} if isinstance(short, list) else short

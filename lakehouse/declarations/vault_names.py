@@ -1,0 +1,150 @@
+"""Every name that the declaration of a table makes in the vault: its relations, and the columns of its stage.
+
+Two things of one name are silently one: a satellite called `status` and the status satellite share the column
+`hd_status`, and one overwrites the other. All columns of the vault's tables come from a stage; timelines add
+`VALIDITY`.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.declarations.vault import VaultPolicy
+
+EVENT = ("load_date", "applied_date", "source_seq", "record_source")
+VALIDITY = ("source_seq_to", "valid_from", "valid_to", "is_current")
+_ALIAS = "give the column another name in the lake with meta.raw.alias"
+
+
+class Vaulted(Protocol):
+    """A raw table, as far as the vault goes by it."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def raw(self) -> RawPolicy: ...
+    @property
+    def vault(self) -> VaultPolicy | None: ...
+    @property
+    def landed(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """A name, what bears it, the key below `meta` that makes it, and how to change it (empty: it cannot be)."""
+
+    name: str
+    what: str
+    path: tuple[str, ...] = ("vault",)
+    remedy: str = ""
+
+
+def in_lake(raw: RawPolicy, columns: Iterable[str]) -> tuple[str, ...]:
+    """These columns of the source under their names in the lake."""
+    return tuple(raw.alias.get(column, column) for column in columns)
+
+
+def business_key(raw: RawPolicy, vault: VaultPolicy) -> tuple[str, ...]:
+    """The key's columns as the hub names them: `id` alone becomes `<hub>_id`."""
+    key = in_lake(raw, raw.key)
+    if vault.hub is None or len(key) != 1:
+        return key
+    return (vault.hub.column or (f"{vault.hub.name}_id" if key == ("id",) else key[0]),)
+
+
+def stage_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
+    """All columns of the table's stage; a name that comes twice is a mistake."""
+    for name in ("is_deleted", *EVENT):
+        yield Named(name, "a column that each stage has")
+    yield from _landed(table, table.landed)
+    if vault.hub is not None:
+        yield from _hub_columns(table, vault, vault.hub.name)
+    parts = [("reference", "references", name) for name in vault.references]
+    parts += [("link", "links", name) for name in vault.links]
+    for kind, key, name in parts:
+        yield Named(f"hk_{name}", f"the key of {kind} {name!r}", ("vault", key, name), f"rename the {kind}")
+    if vault.event is not None:
+        event = vault.event.name
+        yield Named(f"hk_{event}", f"the key of event {event!r}", ("vault", "event"), "rename the event")
+    if vault.link is not None:
+        link = vault.link.name
+        yield Named(f"hk_{link}", f"the key of link {link!r}", ("vault", "link"), "rename the link")
+    for name in vault.satellites:
+        what = f"the fingerprint of satellite {name!r}"
+        yield Named(f"hd_{name}", what, ("vault", "satellites", name), "rename the satellite")
+
+
+def _hub_columns(table: Vaulted, vault: VaultPolicy, hub: str) -> Iterator[Named]:
+    at = ("vault", "hub")
+    for name, column in zip(business_key(table.raw, vault), in_lake(table.raw, table.raw.key), strict=True):
+        if name != column:
+            what = f"the key {column!r} under its name in hub {hub!r}"
+            yield Named(name, what, at, f"name it otherwise with `hub: {{name: {hub}, column: …}}`")
+    yield Named(f"hk_{hub}", f"the key of hub {hub!r}", at, "rename the hub")
+    if vault.track_deletes:
+        yield Named("hd_status", f"the fingerprint of the status satellite of hub {hub!r}")
+
+
+def timeline_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
+    """The columns of the table that stand in a timeline, and those that each timeline adds."""
+    for name in VALIDITY:
+        yield Named(name, "a column that each timeline has")
+    held = [column for satellite in vault.satellites.values() for column in satellite.columns]
+    if vault.hub is None:
+        held += table.raw.key
+    yield from _landed(table, dict.fromkeys(column for column in held if column in table.landed))
+
+
+def _landed(table: Vaulted, columns: Iterable[str]) -> Iterator[Named]:
+    for column in columns:
+        name = in_lake(table.raw, [column])[0]
+        yield Named(name.lower(), f"column {column!r} of the table", ("vault",), _ALIAS)
+
+
+def relations(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
+    """All models of the vault that the declaration makes; no other table may make one of the same name."""
+    yield Named(f"stg_{table.source}__{table.name}", "the stage")
+    if vault.hub is not None:
+        yield from _hub_relations(vault, vault.hub.name)
+    for name, link in vault.links.items():
+        yield from _link_relations(name, ("vault", "links", name), link.effectivity)
+    if vault.event is not None:
+        yield from _made("nh_link", vault.event.name, "event", ("vault", "event"), timeline=False)
+    if vault.link is not None:
+        yield from _link_relations(vault.link.name, ("vault", "link"), effectivity=vault.track_deletes)
+    kind = "ref" if vault.reference_table else "ma_sat" if vault.children_of else "sat"
+    for name in vault.satellites:
+        yield from _made(kind, name, "satellite", ("vault", "satellites", name))
+
+
+def _hub_relations(vault: VaultPolicy, hub: str) -> Iterator[Named]:
+    at = ("vault", "hub")
+    yield from _made("hub", hub, "hub", at, timeline=False)
+    if vault.track_deletes:
+        yield from _made("sts", hub, "the status satellite of hub", at)
+    if vault.track_mentions:
+        yield from _made("rts", hub, "the mentions of hub", at, timeline=False)
+
+
+def _link_relations(link: str, at: tuple[str, ...], effectivity: bool) -> Iterator[Named]:
+    yield from _made("link", link, "link", at, timeline=False)
+    if effectivity:
+        yield from _made("eff_sat", link, "the effectivity of link", at)
+
+
+def _made(kind: str, name: str, what: str, path: tuple[str, ...], timeline: bool = True) -> Iterator[Named]:
+    yield Named(f"{kind}_{name}", f"{what} {name!r}", path)
+    if timeline:
+        yield Named(f"{kind}_{name}_v1", f"the timeline of {what} {name!r}", path)
+
+
+def clashes(named: Iterable[Named]) -> Iterator[tuple[Named, Named]]:
+    """Pairs of one name, the one that can be changed last."""
+    first: dict[str, Named] = {}
+    for one in named:
+        other = first.setdefault(one.name, one)
+        if other is not one:
+            yield (other, one) if one.remedy else (one, other)

@@ -1,0 +1,201 @@
+"""Mistakes in what a table means in the vault, each with a code.
+
+V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown reference, V6 unknown column,
+V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, or a link that is not
+in its table's key, V10 a table that is two things, V11 a table of which nothing is made.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from lakehouse.declarations.vault import VaultPolicy
+from lakehouse.declarations.vault_names import Named, Vaulted, clashes, relations, stage_columns, timeline_columns
+
+Problem = tuple[tuple[str, ...], str]
+
+
+def problems_of(table: Vaulted) -> Iterator[Problem]:
+    """Mistakes within one table's declaration, each with the path of the key below `meta` that is wrong."""
+    vault = table.vault
+    yield from _personal_problems(table, vault)
+    yield from _nothing_made(table, vault)
+    if vault is None or not vault.is_modelled:
+        return
+    if not table.raw.key:
+        yield ("vault", vault.forms[0]), "V1: a hub needs a key: declare meta.raw.key"
+    yield from _form_problems(table, vault)
+    for name, link in vault.links.items():
+        at = ("vault", "links", name)
+        if unknown := [role for role in link.to if role not in vault.references]:
+            yield at, f"V5: link {name!r} leads to {', '.join(unknown)}, which meta.vault.references does not have"
+        if vault.hub is None or not link.to:
+            yield at, f"V2: link {name!r} has one hub; it needs the table's own and at least one reference in `to`"
+    for path, names in _lists(vault):
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            yield path, f"V3: {', '.join(twice)} is named twice here: name it once"
+    yield from _column_problems(table, vault)
+    yield from _name_problems(table, vault)
+
+
+def _nothing_made(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
+    """A table that lands and is never seen again, without a word about it."""
+    if vault is None:
+        if not table.raw.key:
+            yield (
+                ("raw",),
+                (
+                    "V11: without a key the table stays in raw, and nothing of it is parsed: declare meta.raw.key,"
+                    " or say why with `vault: {none: …}`"
+                ),
+            )
+    elif vault.none is not None and (vault.is_modelled or vault.satellites or vault.links or vault.references):
+        yield ("vault", "none"), "V11: `none` says that the table has no place in the vault, and the rest gives it one"
+    elif vault.none is None and not vault.is_modelled:
+        yield (
+            ("vault",),
+            (
+                "V11: nothing is made of this: say what the table is (hub, link, event, children_of or"
+                " reference_table), or why it has no place in the vault with `none`"
+            ),
+        )
+
+
+def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    if len(vault.forms) > 1:
+        yield ("vault", vault.forms[1]), f"V10: a table is one thing, not {' and '.join(vault.forms)}"
+    if vault.track_mentions and vault.hub is None:
+        yield ("vault", "track_mentions"), "V1: mentions are tracked for a hub, and the table declares none"
+    if vault.event is not None:
+        at = ("vault", "event")
+        if unknown := [role for role in vault.event.to if role not in vault.references]:
+            yield at, f"V5: the event names {', '.join(unknown)}, which meta.vault.references does not have"
+        if not vault.event.to:
+            yield at, "V2: an event is a link, it needs at least one reference in `to`"
+        if vault.satellites:
+            yield ("vault", "satellites"), "V10: an event never changes: what it says stands in `event.columns`"
+    if vault.link is not None:
+        at = ("vault", "link")
+        if unknown := [role for role in vault.link.to if role not in vault.references]:
+            yield at, f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have"
+        elif len(vault.link.to) < 2:
+            yield at, "V2: a link has two references at least in `to`"
+        else:
+            linked = {column for role in vault.link.to for column in vault.references[role].columns}
+            if missing := sorted(linked - set(table.raw.key)):
+                yield (
+                    at,
+                    (
+                        f"V9: {', '.join(missing)} is not in the table's key, so a row may be linked with others later:"
+                        " give the table a hub, and declare the link under `links`"
+                    ),
+                )
+        for name, satellite in vault.satellites.items():
+            if satellite.personal:
+                yield (
+                    ("vault", "satellites", name),
+                    "V8: personal data of a link could not be erased: give the table a hub of its own",
+                )
+    if vault.children_of is not None:
+        at, parent = ("vault", "children_of"), vault.references.get(vault.children_of)
+        if parent is None:
+            yield at, f"V5: children_of names {vault.children_of!r}, which meta.vault.references does not have"
+        elif not set(parent.columns) < set(table.raw.key):
+            yield (
+                at,
+                f"V9: the key has to be {', '.join(parent.columns)} and at least one column that tells the rows"
+                f" of one {vault.children_of} apart; it is {', '.join(table.raw.key) or 'empty'}",
+            )
+        for name, satellite in vault.satellites.items():
+            if satellite.personal:
+                yield (
+                    ("vault", "satellites", name),
+                    "V8: personal data of children could not be erased: give them a hub of their own",
+                )
+
+
+def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
+    """Keys stay when a data subject is erased, and so does what is told apart by them or fingerprinted with others."""
+    satellites = vault.satellites if vault else {}
+    references = vault.references.values() if vault else ()
+    named = set(table.raw.personal).union(*(s.columns for s in satellites.values() if s.personal))
+    if keys := sorted(named & set(table.raw.key)):
+        yield ("raw", "key"), f"V8: key column {', '.join(keys)} is personal data, and a key cannot be erased"
+    if linked := sorted(named & {column for reference in references for column in reference.columns}):
+        yield ("vault", "references"), f"V8: {', '.join(linked)} is personal data, and a reference cannot be erased"
+    for name, satellite in satellites.items():
+        if not satellite.personal and (mixed := sorted(named & set(satellite.columns))):
+            yield (
+                ("vault", "satellites", name),
+                f"V8: {', '.join(mixed)} is personal data: put it into a satellite with `personal: true`",
+            )
+
+
+def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    places = dict(_places(vault))
+    landed = set(table.landed)
+    for path, columns in places.items():
+        if unknown := sorted(set(columns) - landed):
+            yield path, f"V6: {', '.join(unknown)} is not among the columns that land"
+    referring = {column for reference in vault.references.values() for column in reference.columns}
+    others = (columns for path, columns in places.items() if path[1] != "references")
+    counts = Counter([*referring, *(column for columns in others for column in columns)])
+    if twice := sorted(column for column, count in counts.items() if count > 1):
+        yield (
+            ("vault",),
+            f"V3: {', '.join(twice)} is in two places: a column is in references, in one satellite or ignored",
+        )
+    if nowhere := sorted(landed - set(counts) - set(table.raw.key)):
+        yield ("vault",), f"V4: {', '.join(nowhere)} is nowhere: put it into a satellite, a reference or `ignored`"
+
+
+def _name_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    if vault.hub is not None and vault.hub.column and len(table.raw.key) > 1:
+        yield ("vault", "hub", "column"), "V7: `column` names a key of one column; this key has several"
+        return
+    for columns, where in ((stage_columns, "the stage"), (timeline_columns, "a timeline")):
+        for other, one in clashes(columns(table, vault)):
+            yield (
+                one.path,
+                f"V7: {where} would have {one.name!r} twice, as {other.what} and as {one.what}: {one.remedy}",
+            )
+
+
+def _lists(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """What becomes columns of one table, or parts of one key."""
+    for name, reference in vault.references.items():
+        yield ("vault", "references", name), reference.columns
+    for name, link in vault.links.items():
+        yield ("vault", "links", name), link.to
+    for form in ("event", "link"):
+        if (made := getattr(vault, form)) is not None:
+            yield ("vault", form), made.to
+
+
+def _places(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    for name, reference in vault.references.items():
+        yield ("vault", "references", name), reference.columns
+    for name, satellite in vault.satellites.items():
+        yield ("vault", "satellites", name), satellite.columns
+    if vault.event is not None:
+        yield ("vault", "event"), vault.event.columns
+    yield ("vault", "ignored"), vault.ignored
+
+
+def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem]]:
+    """Mistakes that only show when all tables are seen."""
+    modelled = [(table, table.vault) for table in tables if table.vault and table.vault.is_modelled]
+    owners: dict[str, tuple[Vaulted, Named]] = {}
+    for table, vault in modelled:
+        for made in relations(table, vault):
+            owner, other = owners.setdefault(made.name, (table, made))
+            if other is not made:
+                yield table, (made.path, f"V7: {made.name} would be {made.what} and {other.what} of table {owner.name}")
+    keys = {vault.hub.name: table.raw.key for table, vault in modelled if vault.hub}
+    for table, vault in modelled:
+        for role, reference in vault.references.items():
+            hub, at = vault.hub_of(role), ("vault", "references", role)
+            if hub not in keys:
+                yield table, (at, f"V5: no table declares a hub {hub!r}")
+            elif len(keys[hub]) != len(reference.columns):
+                needed, given = ", ".join(keys[hub]), ", ".join(reference.columns) or "none"
+                yield table, (at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}")

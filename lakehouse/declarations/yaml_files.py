@@ -1,0 +1,142 @@
+"""What dbt takes from a YAML file without a word, or refuses in words of its own, told with file, line and remedy.
+
+Of a key that is there twice dbt takes the last, and a key of a column that it does not know it keeps to itself.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from lakehouse.declarations.lines import PROJECT_FILE, refuse
+from lakehouse.text.spelling import unknown
+
+FOLDERS = ("models", "macros", "tests", "seeds", "snapshots")
+COLUMN_KEYS = (
+    "name", "description", "data_type", "config", "meta", "tests", "data_tests", "tags", "quote", "docs",
+    "constraints", "granularity",
+)  # fmt: skip
+"""What dbt knows of a column."""
+Mistake = tuple[int, str]
+
+
+def check_yaml(project_dir: Path) -> None:
+    """Raises LakehouseError with the first mistake in a YAML file of the project, and the number of further ones."""
+    found = []
+    for file in _files(project_dir):
+        where = f"{project_dir.name}/{file.relative_to(project_dir)}"
+        found += [f"{where}:{line}: {text}" for line, text in mistakes(file.read_bytes())]
+    refuse(found)
+
+
+def _files(project_dir: Path) -> Iterator[Path]:
+    yield from (file for file in [project_dir / PROJECT_FILE] if file.exists())
+    for folder in FOLDERS:
+        files = (project_dir / folder).rglob("*")
+        yield from sorted(file for file in files if file.suffix in (".yml", ".yaml") and file.is_file())
+
+
+def mistakes(content: bytes) -> Iterator[Mistake]:
+    """Line and text of each mistake in a file, in their order."""
+    try:
+        root = _composed(content)
+    except yaml.YAMLError as error:
+        yield _broken(content, error)
+        return
+    found = [*_repeated(root, set())]
+    for source in _entries(root, "sources", found):
+        for table in _entries(source, "tables", found):
+            for column in _entries(table, "columns", found):
+                found += _unknown(column)
+    yield from sorted(set(found))
+
+
+def _composed(content: bytes) -> yaml.Node | None:
+    """By libyaml where it is there; what it refuses is read by Python, whose words the remedies go by."""
+    try:
+        return yaml.compose(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return yaml.compose(content, Loader=yaml.SafeLoader)
+
+
+def _broken(content: bytes, error: yaml.YAMLError) -> Mistake:
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+        line, problem = error.problem_mark.line + 1, str(error.problem)
+        if error.context_mark is not None and error.context_mark.line + 1 != line:
+            problem += f" ({error.context}, which begins on line {error.context_mark.line + 1})"
+    else:
+        before = content[: getattr(error, "position", 0) or 0]
+        line, problem = before.count(b"\n") + 1, " ".join(str(getattr(error, "reason", error)).split())
+    remedy = next((remedy for part, remedy in _REMEDIES.items() if part in problem), "correct it")
+    return line, f"this is no YAML: {problem}: {remedy}"
+
+
+_REMEDIES = {
+    "'\\t'": "indent with spaces",
+    "mapping values are not allowed": "align keys that belong together, and quote a value with a colon and a space",
+    "could not find expected ':'": "write `key: value`",
+    "',' or ']'": "close the list with `]`",
+    "',' or '}'": "close the braces with `}`",
+    "<block end>": "align what belongs together",
+    "unexpected end of stream": "close the quote",
+    "cannot start any token": "put the value into quotes",
+    "single document": "take out the line `---`",
+    "special characters": "take out the control character",
+    "byte": "write the file in UTF-8",
+}
+
+
+def _repeated(node: yaml.Node | None, seen: set[int]) -> Iterator[Mistake]:
+    """Keys that a mapping has twice, at any depth; a node that is referred to again is looked at once."""
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _repeated(item, seen)
+    elif isinstance(node, yaml.MappingNode):
+        first: dict[str, int] = {}
+        for key, value in node.value:
+            line = key.start_mark.line + 1
+            if key.value != "<<" and (name := str(key.value)) in first:
+                yield line, f"key `{name}` is there twice, first on line {first[name]}: keep one, or put both into one"
+            first.setdefault(str(key.value), line)
+            yield from _repeated(value, seen)
+
+
+def _entries(node: yaml.Node | None, key: str, found: list[Mistake]) -> Iterator[yaml.MappingNode]:
+    """The entries of a list of named things; one that is no such list, and a name that is there twice, are mistakes."""
+    for value in (value for name, value in _pairs(node) if name.value == key and not _is_empty(value)):
+        if not isinstance(value, yaml.SequenceNode):
+            found.append((value.start_mark.line + 1, f"`{key}` is a list: write `- name: …` for each"))
+            continue
+        first: dict[str, int] = {}
+        for item in value.value:
+            line = item.start_mark.line + 1
+            name = next((value.value for name, value in _pairs(item) if name.value == "name"), None)
+            if not isinstance(name, str) or not isinstance(item, yaml.MappingNode):
+                found.append((line, f"an entry of `{key}` has no name: write `- name: …`"))
+                continue
+            if key != "sources" and name in first:
+                found.append((line, f"{name!r} is twice among `{key}`, first on line {first[name]}: keep one"))
+            first.setdefault(name, line)
+            yield item
+
+
+def _unknown(column: yaml.MappingNode) -> Iterator[Mistake]:
+    for key, _ in _pairs(column):
+        if key.value not in (*COLUMN_KEYS, "<<"):
+            yield key.start_mark.line + 1, f"columns: {unknown(str(key.value), COLUMN_KEYS)}"
+
+
+def _pairs(node: yaml.Node | None) -> list[tuple[yaml.Node, yaml.Node]]:
+    """The mapping's own keys, then those of the mappings that are merged in."""
+    if not isinstance(node, yaml.MappingNode):
+        return []
+    merged = (value for key, value in node.value if key.value == "<<")
+    parts = (part for value in merged for part in (value.value if isinstance(value, yaml.SequenceNode) else [value]))
+    return [*node.value, *(pair for part in parts if part is not node for pair in _pairs(part))]
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"

@@ -1,0 +1,1 @@
+"""Files of the home: private ones, secrets, and what another release has written down."""

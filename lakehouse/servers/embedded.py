@@ -1,0 +1,27 @@
+"""Which sources the embedded stack serves: those of the samples, at the addresses that `lakehouse up` wrote down."""
+
+import tomllib
+from typing import TYPE_CHECKING
+
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.urls import PostgresUrl, parse_url
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+
+def embedded_sources(settings: "Settings") -> dict[str, PostgresUrl]:
+    """The address of each source of the embedded stack, by its name; nothing where there is none."""
+    file = settings.home / "endpoints.toml"
+    sources = tomllib.loads(file.read_text()).get("sources", {}) if file.exists() else {}
+    try:
+        return {name: parse_url(source["url"]) for name, source in sources.items()}
+    except (LakehouseError, KeyError):
+        return {}
+
+
+def is_sample(settings: "Settings", source: str) -> bool:
+    """Whether the source is one that `lakehouse samples` fills."""
+    here = parse_url(settings.source(source).url.get_secret_value())
+    there = embedded_sources(settings).get(source)
+    return there is not None and (here.host, here.port, here.database) == (there.host, there.port, there.database)

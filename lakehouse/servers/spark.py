@@ -1,0 +1,219 @@
+"""The Spark session that ingestion and maintenance share.
+
+All properties travel in a file with mode 0600: PySpark would put them on the command line of the JVM, where `ps`
+shows the passwords of the catalog and the object store to everybody. That file, and what Spark spills, lie in a
+folder of the home that only its owner may enter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import LOST_CONNECTION
+from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import privately, write_private
+from lakehouse.files.workspace import private_workspace
+from lakehouse.servers.java import spark_java_home
+from lakehouse.servers.urls import parse_url
+from lakehouse.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("lakehouse.servers.spark")
+
+# G1 grows the heap whenever other processes keep it waiting; a follower's JVM then has twice what it needs for good.
+# The parallel collector may grow the old generation: without its adaptive policy it collects for ever instead. What the
+# heap begins with is touched at once, and not bit by bit over the first quarter of an hour.
+STEADY_HEAP = "-XX:+UseParallelGC -XX:+AlwaysPreTouch -Xms384m -Xmn192m"
+WORKERS = "ingestion.tasks.daemon"  # the module that Spark's Python workers are forked from
+JARS = ("iceberg-spark-runtime-4.1_2.13-1.12.0.jar", "iceberg-aws-bundle-1.12.0.jar", "postgresql-42.7.14.jar")
+OVERRIDES = ("fixed/lz4-java-1.13.0", "fixed/netty-4.2.18.Final")  # folders of jars that go before Spark's own
+
+AUTH_SECRET = "spark.authenticate.secret"
+AUTHENTICATED = {  # of the driver's ports; `docker/spark.conf` says the same to master and workers
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
+
+
+def spark_session(settings: Settings, app_name: str) -> SparkSession:
+    """The process's Spark session with the Iceberg catalog; started at the first call (5–9 s), shared afterwards.
+
+    Raises LakehouseError when jars or a fitting Java are missing, or Spark does not start.
+    """
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    if SparkContext._active_spark_context is not None:
+        return SparkSession.builder.getOrCreate()
+    os.environ["JAVA_HOME"] = str(spark_java_home(settings))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if settings.spark.master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # the machine's own name may not resolve
+    properties = _write_properties(settings, app_name)
+    log = settings.home / "logs" / "spark.log"
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(properties))} pyspark-shell"
+    try:
+        with _stderr_to(log), privately():
+            session = SparkSession.builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
+    finally:
+        properties.unlink(missing_ok=True)
+    session.sparkContext.setLogLevel("ERROR")
+    quiet_accumulators()
+    return session
+
+
+def quiet_accumulators() -> None:
+    """Keeps PySpark's thread that talks to the JVM from printing a traceback when the JVM goes first, as on Ctrl-C."""
+    from pyspark.accumulators import AccumulatorTCPServer, AccumulatorUnixServer
+
+    for server in (AccumulatorTCPServer, AccumulatorUnixServer):
+        server.handle_error = _note_error  # type: ignore[method-assign, assignment]
+
+
+def _note_error(server: object, request: object, client_address: object) -> None:
+    level = logging.DEBUG if isinstance(sys.exc_info()[1], EOFError | ConnectionError) else logging.ERROR
+    log.log(level, "Spark's accumulator server: a connection ended in an error", exc_info=True)
+
+
+def has_ended(session: SparkSession) -> bool:
+    """Whether the session's JVM, a child of this process, is gone; nothing that needs Spark can work from then on."""
+    child = getattr(session.sparkContext._gateway, "proc", None)
+    return child is not None and child.poll() is not None
+
+
+def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str, str]:
+    """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
+    catalog = f"spark.sql.catalog.{settings.catalog_name}"
+    url = parse_url(settings.catalog_dsn())
+    derby = settings.home / "data" / "derby"
+    fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)
+    properties = {
+        "spark.master": settings.spark.master,
+        "spark.app.name": app_name,
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.driver.extraClassPath": fixed,
+        "spark.executor.extraClassPath": fixed,  # of a cluster, where its machines have them in the same place
+        "spark.local.dir": str(local),
+        **AUTHENTICATED,
+        "spark.jars": ",".join(map(str, _jars(settings))),
+        "spark.python.daemon.module": WORKERS,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "ERROR",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.parser.escapedStringLiterals": "false",  # as lakehouse/text/sql.py quotes
+        "spark.sql.variable.substitute": "false",  # it takes `${env:…}` in a quoted name or value for a variable
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
+        "spark.driver.extraJavaOptions": f"{STEADY_HEAP} {_option('derby.system.home', derby)}",
+        catalog: "org.apache.iceberg.spark.SparkCatalog",
+        f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        f"{catalog}.uri": url.jdbc(),
+        f"{catalog}.jdbc.user": url.user,
+        f"{catalog}.jdbc.password": url.password,
+        f"{catalog}.jdbc.schema-version": "V1",
+        f"{catalog}.jdbc.init-catalog-tables": "false",
+        f"{catalog}.retryable_status_codes": ",".join(LOST_CONNECTION),
+        f"{catalog}.warehouse": settings.warehouse,
+        f"{catalog}.cache-enabled": "false",
+        f"{catalog}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        f"{catalog}.client.region": settings.s3.region,
+        f"{catalog}.s3.path-style-access": str(settings.s3.path_style).lower(),
+    }
+    if not settings.spark.master.startswith("local"):
+        del properties["spark.driver.host"]
+    if settings.s3.endpoint:
+        properties[f"{catalog}.s3.endpoint"] = settings.s3.endpoint
+    if settings.s3.access_key and settings.s3.secret_key:
+        properties[f"{catalog}.s3.access-key-id"] = settings.s3.access_key.get_secret_value()
+        properties[f"{catalog}.s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()
+    if settings.spark.secret is not None:
+        properties[AUTH_SECRET] = settings.spark.secret.get_secret_value()
+    return _known_to_its_peers(properties | settings.spark.conf)
+
+
+def _option(name: str, value: Path) -> str:
+    """A Java option as Spark takes a line of them apart: a space in it ends it, unless it stands in quotes."""
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"-D{name}={text}"'
+
+
+def _known_to_its_peers(properties: dict[str, str]) -> dict[str, str]:
+    """The same; Spark makes a secret of its own for every master but a standalone one."""
+    authenticated = properties["spark.authenticate"] == "true"
+    if properties["spark.master"].startswith("spark://") and authenticated and AUTH_SECRET not in properties:
+        raise LakehouseError(
+            f"{properties['spark.master']} and this session need a secret in common: set LAKEHOUSE_SPARK__SECRET, "
+            "and start master and workers with it (docs/operations.md, A Spark cluster)"
+        )
+    return properties
+
+
+@contextmanager
+def _stderr_to(log: Path) -> Iterator[None]:
+    """The JVM started inside the block writes its messages to `log` rather than over the user's terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.dup2(file, 2)
+        yield
+    finally:
+        os.dup2(terminal, 2)
+        os.close(terminal)
+        os.close(file)
+
+
+def _jars(settings: Settings) -> list[Path]:
+    jars = [settings.artifacts / "jars" / jar for jar in JARS]
+    fixed = [settings.artifacts / folder for folder in OVERRIDES]
+    missing = [path.name for path in (*jars, *fixed) if not path.exists()]
+    if missing:
+        raise LakehouseError(
+            f"{settings.artifacts}: {', '.join(missing)} missing; run `lakehouse up`, which fetches it"
+        )
+    return jars
+
+
+def _write_properties(settings: Settings, app_name: str) -> Path:
+    folder = settings.home / "run"
+    folder.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(folder)
+    workspace = private_workspace(folder / "spark")
+    path = workspace / "spark.properties"
+    properties = spark_properties(settings, app_name, workspace / "local")
+    write_private(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
+    return path
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Release 0.1 wrote `spark-<pid>.properties`, which a kill while Spark started left behind."""
+    for left in folder.glob("spark-*.properties"):
+        if not Path("/proc", left.stem.removeprefix("spark-")).exists():
+            left.unlink(missing_ok=True)
+
+
+def _escape(value: str) -> str:
+    """Java's properties format: a backslash escapes."""
+    return value.replace("\\", "\\\\").replace("\n", "\\n")

@@ -1,0 +1,95 @@
+"""Connections to Trino."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.servers.logins import Role
+from lakehouse.servers.retry import Unreachable
+from lakehouse.settings import Settings, TrinoSettings
+
+if TYPE_CHECKING:
+    from requests import Session
+    from trino.dbapi import Connection
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+
+def connect(settings: Settings, properties: Mapping[str, str] = NONE, role: Role = "writer") -> Connection:
+    """A DB-API connection to the lake's catalog, with session properties of that; nothing is sent before a query."""
+    return connect_to(settings.trino, properties, role)
+
+
+def connect_to(
+    trino: TrinoSettings, properties: Mapping[str, str] = NONE, role: Role = "writer", attempts: int = 3
+) -> Connection:
+    """The same from the settings of Trino alone; each query is tried so many times."""
+    from trino.auth import BasicAuthentication
+    from trino.dbapi import connect as trino_connect
+
+    login = trino.login(role)
+    auth = BasicAuthentication(login.user, login.password.get_secret_value()) if login.password else None
+    return trino_connect(
+        host=trino.host, port=trino.port, user=login.user, catalog=trino.catalog, http_scheme=trino.http_scheme,
+        auth=auth, source="lakehouse", http_session=http_session(trino), max_attempts=attempts,
+        session_properties={f"{trino.catalog}.{name}": value for name, value in properties.items()},
+    )  # fmt: skip
+
+
+def http_session(trino: TrinoSettings) -> Session:
+    """What verifies Trino's certificate, and goes to this machine itself without a proxy."""
+    import requests
+
+    class OneServer(requests.Session):
+        """REQUESTS_CA_BUNDLE wins over a session's `verify` otherwise, and would know our authority from nowhere."""
+
+        def merge_environment_settings(self, *given: Any) -> Any:
+            merged = super().merge_environment_settings(*given)
+            return {**merged, "verify": str(trino.ca)} if trino.ca else merged
+
+    session = OneServer()
+    session.trust_env = not is_here(trino.host)
+    return session
+
+
+def is_here(host: str) -> bool:
+    """Whether the host is this machine."""
+    return host in ("127.0.0.1", "::1", "localhost")
+
+
+@contextmanager
+def answering(settings: Settings) -> Iterator[None]:
+    """Turns a failure to reach Trino into Unreachable (a LakehouseError); what is wrong with a query passes through."""
+    from trino.exceptions import HttpError, TrinoAuthError, TrinoConnectionError
+
+    try:
+        yield
+    except (TrinoConnectionError, TrinoAuthError, HttpError, OSError) as error:
+        where = f"{settings.trino.host}:{settings.trino.port}"
+        if "error 401" in str(error):
+            raise Unreachable(
+                f"Trino at {where} does not let this login in: check LAKEHOUSE_TRINO__USER and …__PASSWORD, "
+                "or run `lakehouse up`"
+            ) from None
+        raise Unreachable(
+            f"Trino at {where} does not answer ({_reason(error)}): check LAKEHOUSE_TRINO__HOST and …__PORT, "
+            "or run `lakehouse up`"
+        ) from None
+
+
+def _reason(error: Exception) -> str:
+    """The system's own words where there are any: the client wraps them in pages."""
+    text = " ".join(str(error).split())
+    system = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
+    return system[1] if system else text[:200]
+
+
+def query(settings: Settings, sql: str, properties: Mapping[str, str] = NONE, role: Role = "writer") -> list[list[Any]]:
+    """All rows of one statement, run with session properties of the lake's catalog."""
+    cursor = connect(settings, properties, role).cursor()
+    cursor.execute(sql)
+    return cursor.fetchall()

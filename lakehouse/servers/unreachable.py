@@ -1,0 +1,25 @@
+"""A source that cannot be reached: which one, where, and what to do about it."""
+
+from typing import TYPE_CHECKING
+
+from lakehouse.servers.embedded import embedded_sources
+from lakehouse.servers.retry import Unreachable
+from lakehouse.servers.urls import parse_url
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+
+def unreachable_source(settings: "Settings", source: str, error: Exception, key: str = "url") -> Unreachable:
+    """What to tell where no connection to a source comes about; `key` says by which of its URLs."""
+    variable = f"LAKEHOUSE_SOURCES__{source.upper()}__{key.upper()}"
+    configured = settings.source(source)
+    url = configured.owner_url if key == "owner_url" and configured.owner_url else configured.url
+    at = parse_url(url.get_secret_value(), variable)
+    lines = str(error).strip().splitlines()
+    reason = lines[0].rstrip(".;: ") if lines else type(error).__name__
+    if (at.host, at.port) in {(url.host, url.port) for url in embedded_sources(settings).values()}:
+        remedy = f"run `lakehouse up`, or correct {variable}"
+    else:
+        remedy = f"start that server, or correct {variable}"
+    return Unreachable(f"source {source!r}: no connection to {at.host}:{at.port} ({reason}): {remedy}")

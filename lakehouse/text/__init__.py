@@ -1,0 +1,1 @@
+"""Text for people and for servers: quoting, escaping, spelling."""

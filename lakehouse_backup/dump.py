@@ -1,0 +1,93 @@
+"""The catalog's database as one file, by Postgres's own tools.
+
+Iceberg's tables and those of the schema `lakehouse` are dumped, as the catalog's role owns these and nothing else. It
+may not make tables in `public`: `lakehouse up`, or whoever set the database up, has made Iceberg's, and a restore fills
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from psycopg.conninfo import make_conninfo
+
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.urls import parse_url
+from lakehouse.settings import Settings
+from lakehouse_stack.accounts import packaged_programs
+
+STATE = "lakehouse"
+ICEBERG = ("iceberg_tables", "iceberg_namespace_properties")
+DROP_STATE = f"SELECT format('DROP TABLE {STATE}.%I', tablename) FROM pg_tables WHERE schemaname = '{STATE}' \\gexec\n"
+
+
+def dump_catalog(settings: Settings, to: Path) -> None:
+    """Writes the database to a file in pg_dump's custom format, consistent at one moment; raises LakehouseError."""
+    part = to.with_name(f"{to.name}.part")
+    tables = [f"--table={pattern}" for pattern in (f"{STATE}.*", *ICEBERG)]
+    _run(settings, "pg_dump", "--format=custom", "--no-owner", *tables, f"--file={part}")
+    part.replace(to)
+
+
+def load_catalog(settings: Settings, dump: Path) -> None:
+    """Replaces what the database holds by the dump: all of it or, when that fails, nothing."""
+    if not dump.exists():
+        raise LakehouseError(f"{dump} is not there: name a folder that `lakehouse backup` has made")
+    emptied = "".join(f"DELETE FROM {table};\n" for table in ICEBERG)
+    rows = _script(dump, "--data-only", *(f"--table={table}" for table in ICEBERG))
+    tables = _script(dump, "--clean", "--if-exists", "--no-owner", f"--schema={STATE}")
+    script = f"CREATE SCHEMA IF NOT EXISTS {STATE};\n" if _lacks_schema(settings) else ""
+    script += DROP_STATE  # tables and a version that the dump has not would stay beside what it has
+    options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", "--file=-")
+    _run(settings, "psql", *options, given=script + emptied + rows + tables)
+
+
+def stamp_of(dump: Path) -> tuple[int, str]:
+    """Version of the state in a dump, and the release that made it so; 0 where that did not say, as 0.1.0."""
+    rows = _script(dump, "--data-only", "--table=schema_version") if dump.exists() else ""
+    copied = re.findall(r"^(\d+)\t[^\t]*\t([^\t]*)\t", rows, re.MULTILINE)
+    return max(((int(version), release) for version, release in copied), default=(0, ""))
+
+
+def _script(dump: Path, *options: str) -> str:
+    """A part of the dump as SQL."""
+    done = subprocess.run([_program("pg_restore"), *options, "--file=-", str(dump)], capture_output=True, text=True)
+    if done.returncode:
+        raise LakehouseError(f"{dump}: {_reason(done.stderr)}")
+    return done.stdout
+
+
+def _lacks_schema(settings: Settings) -> bool:
+    answer = _run(settings, "psql", "--no-psqlrc", "-Atc", f"SELECT to_regnamespace('{STATE}') IS NULL")
+    return answer.strip() == "t"
+
+
+def _run(settings: Settings, program: str, *arguments: str, given: str | None = None) -> str:
+    url = parse_url(settings.catalog_dsn())
+    place = make_conninfo(
+        host=url.host, port=url.port, dbname=url.database, user=url.user, connect_timeout=10, **dict(url.options)
+    )
+    command = [_program(program), f"--dbname={place}", "--no-password", *arguments]
+    environment = {**os.environ, "PGPASSWORD": url.password}
+    done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True)
+    if done.returncode:
+        raise LakehouseError(f"{program} of {url.database} at {url.host}:{url.port}: {_reason(done.stderr)}")
+    return done.stdout
+
+
+def _reason(errors: str) -> str:
+    lines = [line for line in errors.splitlines() if "error" in line.lower()] or errors.splitlines()
+    return lines[0] if lines else "no message"
+
+
+def _program(name: str) -> str:
+    """The one that came with the embedded Postgres, else the system's; raises LakehouseError."""
+    packaged = packaged_programs() / name
+    found = str(packaged) if packaged.exists() else shutil.which(name)
+    if found is None:
+        raise LakehouseError(f"{name} is not there: install Postgres's client programs")
+    return found

@@ -1,0 +1,132 @@
+"""`lakehouse erase`: removes a data subject from the lake and proves it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.declarations import declarations_from
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+from lakehouse.text.shown import busy, console, say, say_json
+
+if TYPE_CHECKING:
+    from erasure.plan import Plan
+    from erasure.proof import Look
+    from erasure.steps import Erasure
+
+SHOWN = 10
+
+
+def erase(
+    table: Annotated[
+        str | None, typer.Argument(metavar="SOURCE.TABLE", help="The table whose row is about the subject.")
+    ] = None,
+    key: Annotated[list[str] | None, typer.Argument(metavar="COLUMN=VALUE...", help="The row's key.")] = None,
+    repeat: Annotated[bool, typer.Option("--repeat", help="Do all erasures again: after any restore.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="Show what was erased, when and by whom.")] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="Forget an erasure, of one who is lawfully back: --repeat passes it over.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where the subject is; change nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Remove one data subject's personal data from every layer, old snapshots and files, and prove that it is gone.
+
+    Keys, counts and everybody else's history stay. Exits 1 when anything is left.
+    """
+    from erasure import run
+
+    if (table is not None) + repeat + list_ != 1 or (dry_run + end and table is None) or (dry_run and end):
+        raise typer.BadParameter(
+            "give SOURCE.TABLE and the row's key, with --dry-run or --end if you like, or one of --repeat and --list"
+        )
+    settings = load_settings()
+    if end:
+        assert table is not None
+        stone = run.end(settings, table, key or ())
+        if as_json:
+            say_json(asdict(stone))
+        else:
+            say(f"{stone}: the erasure is forgotten; what it removed stays gone")
+        return
+    manifest = load_manifest(settings)
+    declarations = declarations_from(manifest, settings.dbt_project_dir)
+    if list_:
+        stones = run.remembered(settings)
+        lines = [
+            f"{stone}: asked {stone.asked_at} by {stone.asked_by}, proved {stone.done_at or 'not yet'}"
+            for stone in stones
+        ]
+        if as_json:
+            say_json([asdict(stone) for stone in stones])
+        else:
+            for line in lines or ["nothing was erased"]:
+                say(line)
+        return
+    if dry_run:
+        assert table is not None
+        _print_preview(*run.preview(settings, declarations, manifest, table, key or ()), as_json)
+        return
+    if not (yes or repeat):
+        _ask(f"{table} {' '.join(key or ())}")
+    problems: list[str] = []
+    with busy(console(error=True), "erasing") as now:
+        if repeat:
+            done, problems = run.repeat(settings, declarations, manifest, say=now)
+        else:
+            assert table is not None
+            done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
+    say_json([erasure.as_dict() for erasure in done]) if as_json else _print(done)
+    if left := [finding for erasure in done for finding in erasure.left]:
+        problems.insert(0, f"{len(left)} objects are left, first {left[0].path}: {left[0].why}")
+    if problems:
+        raise LakehouseError("; ".join(problems))
+
+
+def _ask(subject: str) -> None:
+    if not sys.stdin.isatty():
+        raise LakehouseError(f"erasing {subject} cannot be undone: add --yes, or look first with --dry-run")
+    typer.confirm(f"Erase {subject}? This cannot be undone.", abort=True)
+
+
+def _print_preview(plan: Plan, look: Look, problem: str | None, as_json: bool) -> None:
+    whole = [str(part.place) for part in plan.derived if part.place.treatment == "rebuild"]
+    if as_json:
+        found = [asdict(finding) for finding in look.findings]
+        say_json({"findings": found, "rebuilt": whole, "in_the_way": problem})
+        return
+    for name in dict.fromkeys(finding.table for finding in look.findings):
+        mine = [finding for finding in look.findings if finding.table == name]
+        say(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots go")
+    for name in whole:
+        say(f"{name:<40} is built anew, its old snapshots go")
+    if not look.findings:
+        say("nothing personal is in the lake")
+    if problem:
+        say(f"in the way: {problem}")
+
+
+def _print(erasures: Iterable[Erasure]) -> None:
+    for erasure in erasures:
+        for done in erasure.tables.values():
+            what = "built anew" if done.rebuilt else f"{done.rewritten:,} files rewritten"
+            say(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
+        if erasure.unreadable_records:
+            say(
+                f"{erasure.unreadable_records:,} records that nobody can read stay: none holds a value of the subject's"
+            )
+        verdict = f"{len(erasure.left)} STILL HOLD IT" if erasure.left else "nothing left"
+        looked = (
+            f"{erasure.objects:,} objects, {erasure.bytes:,} bytes looked at for rows and {erasure.values:,} values"
+        )
+        common = f"{erasure.values_in_common:,} too short or not the subject's alone"
+        say(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
+        for finding in erasure.left[:SHOWN]:
+            say(f"  {finding.table}: {finding.path}: {finding.why}")

@@ -1,0 +1,145 @@
+"""Child processes in the foreground: prefixed output, a log each, restarted when they end, all gone at the end."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import IO
+
+import psutil
+
+from lakehouse.text.shown import visible
+
+ANSI = re.compile(rb"\x1b\[[0-9;]*m")
+COLORS = ("36", "35", "33", "32")
+PATIENCE = 20.0
+LONGEST_PAUSE = 60.0
+STEADY = 60.0  # seconds after which a child counts as well, and its next restart is prompt again
+
+
+@dataclass(frozen=True)
+class Command:
+    """A child to keep running."""
+
+    name: str
+    argv: Sequence[str]
+    log: Path
+
+
+@dataclass
+class _Child:
+    command: Command
+    color: str
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    restart_at: float = 0.0
+    pause: float = 1.0
+    readers: list[threading.Thread] = field(default_factory=list)
+
+
+def keep_running(commands: Sequence[Command], cwd: Path, env: Mapping[str, str]) -> None:
+    """Runs the commands until SIGINT or SIGTERM; then ends them and everything they have started."""
+    children = [_Child(command, COLORS[i % len(COLORS)]) for i, command in enumerate(commands)]
+    with _stop_signals() as stop:
+        try:
+            while not stop.wait(0.5):
+                for child in children:
+                    _tend(child, cwd, env)
+        finally:
+            _end(children)
+
+
+def _tend(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
+    now = time.monotonic()
+    if child.process is None:
+        if now >= child.restart_at:
+            _start(child, cwd, env)
+    elif (status := child.process.poll()) is not None:
+        child.pause = 1.0 if now - child.started > STEADY else min(child.pause * 2, LONGEST_PAUSE)
+        child.restart_at, child.process = now + child.pause, None
+        _say(child, f"ended with status {status}, starts again in {child.pause:.0f} s; see {child.command.log}")
+
+
+def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
+    child.command.log.parent.mkdir(parents=True, exist_ok=True)
+    # A session of its own: Ctrl-C on the terminal reaches this process alone, which then ends the others in order.
+    child.process = subprocess.Popen(
+        child.command.argv,
+        cwd=cwd,
+        env={**os.environ, **env},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    child.started = time.monotonic()
+    reader = threading.Thread(target=_copy, args=(child, child.process.stdout), daemon=True)
+    reader.start()
+    child.readers.append(reader)
+
+
+def _copy(child: _Child, output: IO[bytes]) -> None:
+    with child.command.log.open("ab") as log:
+        for line in output:
+            text = ANSI.sub(b"", line).decode(errors="replace").rstrip()
+            log.write(f"{visible(text)}\n".encode())
+            log.flush()
+            _say(child, text)
+
+
+def _say(child: _Child, text: str) -> None:
+    name = f"{child.command.name:<9}"
+    prefix = f"\033[{child.color}m{name}\033[0m" if sys.stdout.isatty() else name
+    with suppress(BrokenPipeError):
+        print(f"{prefix} {visible(text)}", flush=True)  # noqa: T201 (the prefix has a color)
+
+
+def _end(children: Sequence[_Child]) -> None:
+    """Asks each child to end, then kills what is left of all of them: servers, run workers, JVMs."""
+    alive = [psutil.Process(c.process.pid) for c in children if c.process is not None and c.process.poll() is None]
+    family = {process.pid: process for parent in alive for process in _with_descendants(parent)}
+    for parent in alive:
+        with suppress(psutil.NoSuchProcess):
+            parent.send_signal(signal.SIGTERM)
+    psutil.wait_procs(alive, timeout=PATIENCE)
+    left = [process for process in family.values() if process.is_running()]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, stubborn = psutil.wait_procs(left, timeout=5)
+    for process in stubborn:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    for child in children:
+        for reader in child.readers:
+            reader.join(timeout=2)
+
+
+def _with_descendants(parent: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.NoSuchProcess):
+        return [parent, *parent.children(recursive=True)]
+    return []
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    """An event that SIGINT and SIGTERM set; a second Ctrl-C does not interrupt the clean end."""
+    stop = threading.Event()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

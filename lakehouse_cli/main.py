@@ -1,0 +1,101 @@
+"""Entry point of the `lakehouse` command: mounts the groups and turns errors into one line."""
+
+import importlib
+import logging
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+
+from lakehouse.errors import LakehouseError
+from lakehouse.text.shown import LineFormatter, say
+
+app = typer.Typer(
+    help="An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+# Command → module and function; a sub-command group is a module's `app`. Loaded lazily: `--help` of one command
+# should not import Spark for another.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("lakehouse_cli.stack", "up"),
+    "down": ("lakehouse_cli.stack", "down"),
+    "status": ("lakehouse_cli.stack", "status"),
+    "env": ("lakehouse_cli.stack", "env"),
+    "samples": ("lakehouse_cli.samples", "load_samples"),
+    "simulate": ("lakehouse_cli.simulate", "app"),
+    "prepare": ("lakehouse_cli.ingest", "prepare"),
+    "ingest": ("lakehouse_cli.ingest", "ingest"),
+    "run": ("lakehouse_cli.run", "run"),
+    "scaffold": ("lakehouse_cli.scaffold", "scaffold"),
+    "maintain": ("lakehouse_cli.maintain", "app"),
+    "reconcile": ("lakehouse_cli.reconcile", "reconcile"),
+    "erase": ("lakehouse_cli.erase", "erase"),
+    "upgrade": ("lakehouse_cli.upgrade", "upgrade"),
+    "backup": ("lakehouse_cli.backup", "backup"),
+    "restore-backup": ("lakehouse_cli.backup", "restore_backup"),
+    "sql": ("lakehouse_cli.sql", "sql"),
+    "user": ("lakehouse_cli.user", "app"),
+    "show": ("lakehouse_cli.show", "show"),
+    "demo": ("lakehouse_cli.demo", "demo"),
+    "dev": ("lakehouse_cli.dev", "dev"),
+}
+
+
+def _mount(name: str) -> None:
+    module, attribute = COMMANDS[name]
+    target: Any = getattr(importlib.import_module(module), attribute)
+    if isinstance(target, typer.Typer):
+        app.add_typer(target, name=name)
+    else:
+        app.command(name)(target)
+
+
+def main() -> None:
+    """Runs the command line; exits 1 with one line on stderr for a LakehouseError and for a server that went away."""
+    wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
+    for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
+        _mount(name)
+    app.callback()(_root)
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LineFormatter())
+    try:
+        app()
+    except LakehouseError as error:
+        _complain(f"error: {error}")
+        sys.exit(1)
+    except Exception as error:
+        from lakehouse.servers.outage import told
+
+        outage = told(error)
+        _complain(f"error: {outage}" if outage else "".join(traceback.format_exception(error)).rstrip())
+        sys.exit(1)
+
+
+def _complain(text: str) -> None:
+    for line in text.split("\n"):
+        say(line, error=True)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        say(f"lakehouse {version('lakehouse')}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the release and exit.")
+    ] = False,
+) -> None:
+    """An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut."""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""`lakehouse reconcile`: is the lake what the source is?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.declarations import load_declarations
+from lakehouse.settings import load_settings
+from lakehouse.text.shown import busy, cell, console, say, say_json
+
+if TYPE_CHECKING:
+    from ingestion.pipeline.repair import KeyRange
+    from ingestion.verify import TableComparison
+
+
+def reconcile(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Sources or source.table names; all when left out.")
+    ] = None,
+    keys: Annotated[
+        str | None,
+        typer.Option(metavar="FIRST..END", help="Only this range of the first key column, END left out; of one table."),
+    ] = None,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Write what differs to the raw layer, as events; still exits 1.")
+    ] = False,
+    views: Annotated[
+        bool, typer.Option("--views", help="Compare the current_ views, as last loaded, with the source of now.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+) -> None:
+    """Compare every column of every row of the source with the raw layer, at one cut; exits 1 on a difference.
+
+    The lake is brought up to a point first and compared at exactly that point, so both sides may be busy. Columns
+    that the declaration excludes are left out. With --views the source has to be quiet since the last load.
+    """
+    from ingestion.verify import reconcile as reconcile_views
+    from ingestion.verify import reconcile_raw, select
+
+    if views and (repair or keys):
+        raise typer.BadParameter("--views compares whole tables and repairs nothing: leave out --keys and --repair")
+    if keys and (len(tables or ()) != 1 or "." not in (tables or [""])[0]):
+        raise typer.BadParameter("--keys wants one table named, as SOURCE.TABLE")
+    settings = load_settings()
+    declarations, chosen = load_declarations(settings), tables or ()
+    out = console(error=True)
+    results: list[TableComparison] = []
+    with busy(out, "comparing") as now:
+        if views:
+            found = reconcile_views(settings, declarations, chosen)
+        else:
+            found = reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
+        total = sum(len(tables) for _, tables in select(declarations, chosen))
+        out.print(f"comparing {total} tables")
+        for result in found:
+            results.append(result)
+            out.print(cell(_progress(result, len(results), total)), soft_wrap=True)
+            now(f"comparing, {len(results)} of {total} tables done")
+    if as_json:
+        say_json([result.as_dict() for result in results])
+    else:
+        _print(results)
+    if not all(result.equal for result in results):
+        raise typer.Exit(1)
+
+
+def _progress(result: TableComparison, done: int, total: int) -> str:
+    verdict = "not compared" if result.aside else "equal" if result.equal else "DIFFERENT"
+    return f"{done}/{total} {result.source}.{result.table}: {verdict}, {result.source_rows:,} rows"
+
+
+def _key_range(keys: str | None) -> KeyRange | None:
+    from ingestion.pipeline.repair import KeyRange
+
+    if keys is None:
+        return None
+    first, dots, end = keys.partition("..")
+    if not dots:
+        raise typer.BadParameter(f"{keys!r} is not FIRST..END; one of the two may be left out")
+    return KeyRange(first or None, end or None)
+
+
+def _print(results: list[TableComparison]) -> None:
+    headings = ("source rows", "lake rows", "missing", "extra", "differing", "columns", "seconds")
+    say(f"{'table':<30}" + "".join(f"{heading:>13}" for heading in headings))
+    for result in results:
+        counts = (result.source_rows, result.lake_rows, result.missing, result.extra, result.differing)
+        cells = [f"{count:,}" for count in (*counts, len(result.columns))] + [f"{result.seconds:.1f}"]
+        verdict = "equal" if result.equal else "DIFFERENT"
+        say(f"{f'{result.source}.{result.table}':<30}" + "".join(f"{cell:>13}" for cell in cells), verdict)
+    for result in results:
+        _print_differences(result)
+
+
+def _print_differences(result: TableComparison) -> None:
+    where = f"{result.source}.{result.table}"
+    if result.aside:
+        say(f"{where}: not compared, it is {result.aside}")
+    if result.absent_columns:
+        say(f"{where}: the lake has no column {', '.join(result.absent_columns)}")
+    if result.unrepresentable:
+        say(f"{where}: {result.unrepresentable:,} values replaced by the table's on_unrepresentable policy")
+    for example in result.examples:
+        key = ", ".join(f"{name}={value}" for name, value in example.key.items())
+        say(f"{where}: {_WORDS[example.kind]} ({key}){_columns(example.columns)}")
+    if result.repaired:
+        counts = ", ".join(f"{op} {count:,}" for op, count in sorted(result.repaired.items()))
+        say(f"{where}: repaired, as new raw events: {counts}")
+
+
+_WORDS = {"missing": "not in the lake", "extra": "only in the lake", "differs": "differs"}
+
+
+def _columns(columns: dict[str, tuple[str | None, str | None]]) -> str:
+    texts = [f"{name}: source {ours!r}, lake {theirs!r}" for name, (ours, theirs) in columns.items()]
+    return f": {'; '.join(texts)}" if texts else ""

@@ -1,0 +1,37 @@
+"""`lakehouse samples`: creates the sample tables in the source databases."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+from lakehouse.text.shown import say, say_json
+from lakehouse_samples.database import owner_url
+from lakehouse_samples.loading import SAMPLES, LoadReport, load
+
+
+def load_samples(
+    sources: Annotated[
+        list[str] | None, typer.Argument(help=f"Which samples: {', '.join(SAMPLES)}; all when left out.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Load the sample databases as the owner of their tables; what is there already is left alone."""
+    settings = load_settings()
+    wanted = sources or list(SAMPLES)
+    if unknown := sorted(set(wanted) - set(SAMPLES)):
+        raise LakehouseError(f"there is no sample {unknown[0]!r}: choose from {', '.join(SAMPLES)}")
+    urls = {source: owner_url(settings, source) for source in wanted}
+    reports = [load(url, source) for source, url in urls.items()]
+    if as_json:
+        say_json([asdict(report) for report in reports])
+        return
+    for report in reports:
+        say(_line(report))
+
+
+def _line(report: LoadReport) -> str:
+    counts = ", ".join(f"{table} {rows:,}" for table, rows in report.rows.items())
+    return f"{report.source}: {'loaded' if report.loaded else 'already there'} ({counts})"

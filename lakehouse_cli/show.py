@@ -1,0 +1,106 @@
+"""`lakehouse show`: what is where, from the catalog's metadata; no data file is read."""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lakehouse.catalog.open import newest_data_snapshot, open_catalog
+from lakehouse.settings import Settings, load_settings
+from lakehouse.text.shown import console, say_json, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+LAYERS = ("raw", "parsed", "vault", "marts", "meta")
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """One table: rows by its snapshot's summary, and when its data last changed."""
+
+    layer: str
+    namespace: str
+    name: str
+    rows: int
+    changed_at: datetime | None
+
+
+@dataclass(frozen=True)
+class LakeCut:
+    """The newest cut of a source."""
+
+    source: str
+    epoch: int
+    cut_lsn: str
+    cut_at: datetime
+    age_seconds: float
+
+
+def show(json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
+    """Show the lake: rows per table and layer, and how fresh each source's cut is."""
+    settings = load_settings()
+    tables, cuts = lake_tables(settings), newest_cuts(settings)
+    if json:
+        shown = {"tables": [asdict(t) for t in tables], "cuts": [asdict(c) for c in cuts]}
+        say_json(shown, indent=2)
+        return
+    out = console()
+    out.print(_tables(tables))
+    out.print(_cuts(cuts))
+
+
+def lake_tables(settings: Settings) -> list[LakeTable]:
+    """Every Iceberg table of the lake, by layer."""
+    catalog = open_catalog(settings)
+    try:
+        found = [
+            (namespace[0], identifier[-1])
+            for namespace in catalog.list_namespaces()
+            for identifier in catalog.list_tables(namespace)
+        ]
+        tables = []
+        for namespace, name in found:
+            fact = newest_data_snapshot(catalog, namespace, name)
+            layer = "raw" if namespace.startswith("raw_") else namespace
+            rows, changed = (fact.total_rows, fact.committed_at) if fact else (0, None)
+            tables.append(LakeTable(layer, namespace, name, rows, changed))
+    finally:
+        catalog.close()
+    order = {layer: index for index, layer in enumerate(LAYERS)}
+    return sorted(tables, key=lambda t: (order.get(t.layer, len(order)), t.namespace, t.name))
+
+
+def newest_cuts(settings: Settings) -> list[LakeCut]:
+    """The newest cut of every source that has one."""
+    from ingestion.sources.postgres.connection import lsn_text
+    from ingestion.state.store import connect_catalog, ensure_state
+
+    with connect_catalog(settings) as states:
+        ensure_state(states)
+        rows = states.execute(
+            "SELECT source, epoch, cut_lsn, cut_at FROM lakehouse.streams WHERE cut_lsn IS NOT NULL ORDER BY source"
+        ).fetchall()
+    now = datetime.now(UTC)
+    return [LakeCut(s, epoch, lsn_text(lsn), at, (now - at).total_seconds()) for s, epoch, lsn, at in rows]
+
+
+def _tables(tables: list[LakeTable]) -> "Table":
+    rows = [
+        (
+            t.layer, f"{t.namespace}.{t.name}", f"{t.rows:,}",
+            f"{t.changed_at:%Y-%m-%d %H:%M:%S}" if t.changed_at else "never",
+        )
+        for t in tables
+    ]  # fmt: skip
+    made = table(("layer", "table", "rows", "data changed at (UTC)"), rows)
+    made.columns[2].justify = "right"
+    return made
+
+
+def _cuts(cuts: list[LakeCut]) -> "Table":
+    return table(
+        ("source", "epoch", "cut LSN", "cut at (UTC)", "age"),
+        [(c.source, c.epoch, c.cut_lsn, f"{c.cut_at:%Y-%m-%d %H:%M:%S}", f"{c.age_seconds:.0f} s") for c in cuts],
+    )

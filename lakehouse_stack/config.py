@@ -1,0 +1,52 @@
+"""Settings of the embedded stack alone; everything else reads `lakehouse.settings`."""
+
+import os
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import TABLE, Port, wrong_settings
+from lakehouse.text.spelling import close
+
+SERVERS = ("sources", "catalog", "s3", "trino")
+SAMPLE_DATABASES = ("retail", "bank", "payroll")
+
+
+class StackSettings(BaseSettings):
+    """`LAKEHOUSE_STACK_*` environment variables; a port that is not set is chosen once and kept in the home."""
+
+    model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_STACK_", frozen=True, allow_inf_nan=False)
+
+    sources_port: Port | None = None
+    catalog_port: Port | None = None
+    s3_port: Port | None = None
+    trino_port: Port | None = None
+    dagster_port: Port | None = None
+    trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
+    s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")
+    start_seconds: float = Field(240.0, gt=0, description="how long a server may take until it answers")
+    system_dir: Path = Field(
+        Path("/var/lib/lakehouse"),
+        description="as root, the clusters live here when their own user cannot reach the home (/root, say)",
+    )
+
+    def fixed_ports(self) -> dict[str, int]:
+        """The ports the user insists on."""
+        ports = {name: getattr(self, f"{name}_port") for name in (*SERVERS, "dagster")}
+        return {name: port for name, port in ports.items() if port is not None}
+
+
+def stack_settings() -> StackSettings:
+    """Reads the environment; raises LakehouseError naming the variable."""
+    known = {f"LAKEHOUSE_STACK_{name}".upper() for name in StackSettings.model_fields}
+    if unknown := sorted(name for name in os.environ if name.startswith("LAKEHOUSE_STACK_") and name not in known):
+        meant = close(unknown[0], known, 0.6)
+        raise LakehouseError(
+            f"settings: {unknown[0]} is no setting{f': did you mean {meant}?' if meant else f'; {TABLE}'}"
+        )
+    try:
+        return StackSettings()
+    except ValidationError as error:
+        raise LakehouseError(f"settings: {wrong_settings(error, StackSettings, 'LAKEHOUSE_STACK_')}; {TABLE}") from None

@@ -1,0 +1,57 @@
+"""What runs and what does not, for `lakehouse status`; nothing is changed."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from lakehouse.settings import Settings
+from lakehouse_stack.config import SERVERS, stack_settings
+from lakehouse_stack.control import running
+from lakehouse_stack.credentials import ensure_credentials
+from lakehouse_stack.pathnames import credentials_file, ports_file
+from lakehouse_stack.plan import build_servers
+from lakehouse_stack.ports import read_ports
+from lakehouse_stack.servers import Server
+
+
+@dataclass(frozen=True)
+class ServerStatus:
+    """One server as seen now."""
+
+    name: str
+    pid: int | None
+    port: int | None
+    healthy: bool
+    trouble: str | None
+    uptime_seconds: int | None
+    log: Path
+
+
+def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
+    """The state of each server of this home; where `up` never ran all are down, or none is there when others serve."""
+    ports = read_ports(ports_file(settings))
+    if not set(SERVERS) <= set(ports) or not credentials_file(settings).exists():
+        if settings.catalog_url is not None:
+            return ()
+        return tuple(
+            ServerStatus(name, None, ports.get(name), False, "down", None, settings.home / "logs" / f"{name}.log")
+            for name in SERVERS
+        )
+    servers = build_servers(settings, stack_settings(), ports, ensure_credentials(credentials_file(settings)))
+    with ThreadPoolExecutor(len(servers)) as pool:  # a server that hangs must not delay the others' answers
+        return tuple(pool.map(lambda server: _status(server, settings), servers))
+
+
+def _status(server: Server, settings: Settings) -> ServerStatus:
+    process = running(settings, server.name)
+    trouble = server.trouble() if process else "down"
+    return ServerStatus(
+        name=server.name,
+        pid=process.pid if process else None,
+        port=server.port,
+        healthy=trouble is None,
+        trouble=trouble,
+        uptime_seconds=int(time.time() - process.create_time()) if process else None,
+        log=server.launch.log,
+    )

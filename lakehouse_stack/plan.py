@@ -1,0 +1,59 @@
+"""The servers of a home, from settings, ports and credentials."""
+
+from collections.abc import Mapping
+
+from lakehouse.settings import Settings
+from lakehouse_stack.accounts import place
+from lakehouse_stack.artifacts import artifact
+from lakehouse_stack.config import SAMPLE_DATABASES, StackSettings
+from lakehouse_stack.pathnames import run_dir
+from lakehouse_stack.ports import LOOPBACK
+from lakehouse_stack.postgres import postgres_server
+from lakehouse_stack.render import render
+from lakehouse_stack.s3 import s3_server
+from lakehouse_stack.servers import Server
+from lakehouse_stack.trino import trino_server
+
+
+def build_servers(
+    settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
+) -> tuple[Server, ...]:
+    """All servers; nothing is started or written but the folders that decide who runs Postgres."""
+    home, where = settings.home, place(settings.home, stack.system_dir)
+    sources = postgres_server(
+        "sources",
+        ports["sources"],
+        where,
+        home / "logs" / "sources.log",
+        credentials["sources_superuser"],
+        render("sources.sql.j2", databases=SAMPLE_DATABASES),
+        {
+            "LAKEHOUSE_APP_PASSWORD": credentials["app"],
+            "LAKEHOUSE_INGEST_PASSWORD": credentials["lakehouse_ingest"],
+        },
+    )
+    catalog = postgres_server(
+        "catalog",
+        ports["catalog"],
+        where,
+        home / "logs" / "catalog.log",
+        credentials["catalog_superuser"],
+        render("catalog.sql.j2"),
+        {
+            "LAKEHOUSE_CATALOG_PASSWORD": credentials["lakehouse"],
+            "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
+            "LAKEHOUSE_DAGSTER_PASSWORD": credentials["dagster"],
+        },
+    )
+    s3 = s3_server(home, settings.artifacts / artifact("s3proxy").target, ports["s3"], stack.s3_heap_mb, credentials)
+    trino = trino_server(
+        home,
+        run_dir(settings) / "trino",
+        settings.artifacts,
+        ports["trino"],
+        stack.trino_heap_mb,
+        f"jdbc:postgresql://{LOOPBACK}:{ports['catalog']}/lake",
+        f"http://{LOOPBACK}:{ports['s3']}",
+        credentials,
+    )
+    return sources, catalog, s3, trino

@@ -1,0 +1,193 @@
+"""Trino with the `lake` catalog: coordinator and worker in one process. It asks who you are, and speaks TLS alone."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lakehouse.catalog.open import LOST_CONNECTION
+from lakehouse.declarations.access import ensure_rules
+from lakehouse.files.private_files import private_dir, write_private
+from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
+from lakehouse.servers.trino import connect_to
+from lakehouse.settings import TrinoSettings
+from lakehouse_stack.artifacts import artifact
+from lakehouse_stack.certificate import ensure_certificate
+from lakehouse_stack.java import server_java
+from lakehouse_stack.ports import LOOPBACK
+from lakehouse_stack.process import Launch
+from lakehouse_stack.render import render
+from lakehouse_stack.servers import Server
+
+CATALOG = "lake"
+INTERNAL = "LAKEHOUSE_TRINO_INTERNAL"
+
+
+def access_dir(home: Path) -> Path:
+    """Who may log in, and who may read what: the files that Trino reads again by itself."""
+    return home / "run" / "access"
+
+
+def authority_file(home: Path) -> Path:
+    """What clients verify Trino's certificate with; anybody may read it."""
+    return home / "trino-ca.pem"
+
+
+def certificate_file(home: Path) -> Path:
+    """Trino's private key and certificate."""
+    return home / "run" / "trino.pem"
+
+
+def ensure_access(home: Path, credentials: Mapping[str, str]) -> None:
+    """The files without which Trino lets nobody in: its certificate, the home's own logins, and rules."""
+    ensure_certificate(certificate_file(home), authority_file(home), (LOOPBACK, "localhost"))
+    ensure_own_logins(access_dir(home), {name: credentials[f"trino_{role}"] for name, role in OWN.items()})
+    ensure_rules(access_dir(home))
+
+
+def trino_server(
+    home: Path,
+    etc: Path,
+    artifacts: Path,
+    port: int,
+    heap_mb: int,
+    catalog_jdbc: str,
+    s3_endpoint: str,
+    credentials: Mapping[str, str],
+) -> Server:
+    """Trino; secrets reach it by its environment, which its configuration refers to."""
+    data, certificate = home / "data" / "trino", certificate_file(home)
+    programs = artifacts / artifact("trino-server-core").target
+    files = trino_files(
+        etc=etc,
+        certificate=certificate,
+        access=access_dir(home),
+        port=port,
+        heap_mb=heap_mb,
+        host=LOOPBACK,
+        catalog_jdbc=catalog_jdbc,
+        s3_endpoint=s3_endpoint,
+        plugin_dir=etc / "plugin",
+        bind=LOOPBACK,
+    )
+    plugins = (programs / "plugin" / "password-authenticators", artifacts / artifact("trino-iceberg").target)
+    authority = authority_file(home)
+
+    def prepare() -> None:
+        private_dir(data)
+        for name, text in files.items():
+            write_private(etc / name, text)
+        _link(data / "etc", etc)  # Trino looks for the group provider below its working directory
+        for plugin in plugins:
+            _link(etc / "plugin" / plugin.name, plugin)
+
+    node = [f"-D{line}" for line in files["node.properties"].splitlines() if not line.startswith("#")]
+    java = [str(server_java()), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}"]
+    launch = Launch(
+        argv=(*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer"),
+        cwd=data,
+        log=home / "logs" / "trino.log",
+        env={
+            "LAKEHOUSE_TRINO_CATALOG_USER": "trino",
+            "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
+            "LAKEHOUSE_S3_ACCESS_KEY": credentials["s3_access_key"],
+            "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
+            INTERNAL: credentials["trino_internal"],
+        },
+        config="".join((*files.values(), authority.read_text() if authority.exists() else "")),
+    )
+    return Server(
+        name="trino",
+        port=port,
+        launch=launch,
+        trouble=lambda: _trouble(home, port, credentials),
+        prepare=prepare,
+        follow_up=lambda: None,
+        works_in=data,
+        program="java",
+    )
+
+
+def trino_files(
+    *,
+    etc: Path,
+    certificate: Path,
+    access: Path,
+    port: int,
+    heap_mb: int,
+    host: str,
+    catalog_jdbc: str,
+    s3_endpoint: str,
+    plugin_dir: Path | None = None,
+    bind: str | None = None,
+    data_dir: Path | None = None,
+) -> dict[str, str]:
+    """Trino's configuration by file name below `etc`: half the heap for queries, a quarter as head-room."""
+    config = render(
+        "trino.config.properties.j2",
+        port=port,
+        host=host,
+        etc=etc,
+        certificate=certificate,
+        plugin_dir=plugin_dir,
+        heap=f"{heap_mb} MB",
+        query_memory=f"{heap_mb // 2}MB",
+        headroom=f"{heap_mb // 4}MB",
+        cores=os.cpu_count() or 1,
+    )
+    lake = render(
+        "lake.properties.j2",
+        catalog_name=CATALOG,
+        catalog_jdbc=catalog_jdbc,
+        warehouse="s3://warehouse/",
+        s3_endpoint=s3_endpoint,
+        s3_region="us-east-1",
+        lost_connection=",".join(LOST_CONNECTION),
+    )
+    return {
+        "config.properties": config,
+        "password-authenticator.properties": render("trino.password-authenticator.properties.j2", access=access),
+        "group-provider.properties": render("trino.group-provider.properties.j2", access=access),
+        "access-control.properties": render("trino.access-control.properties.j2", access=access),
+        "node.properties": render("trino.node.properties.j2", node_id=CATALOG, listen=bind, data_dir=data_dir),
+        "jvm.config": render("trino.jvm.config.j2", heap_mb=heap_mb),
+        f"catalog/{CATALOG}.properties": lake,
+    }
+
+
+def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[str, Any]:
+    """How the pipeline and readers get there, in the shape of `lakehouse.settings.TrinoSettings`."""
+    return {
+        "host": LOOPBACK,
+        "port": port,
+        "catalog": CATALOG,
+        "http_scheme": "https",
+        "ca": str(authority_file(home)),
+        "access": str(access_dir(home)),
+        "user": WRITER,
+        "password": credentials["trino_writer"],
+        "reader_user": "reader",
+        "reader_password": credentials["trino_reader"],
+        "privacy_user": "privacy",
+        "privacy_password": credentials["trino_privacy"],
+    }
+
+
+def _trouble(home: Path, port: int, credentials: Mapping[str, str]) -> str | None:
+    """Asks for the lake's schemas: catalog database, roles and credentials are right, and a worker is there."""
+    from trino.exceptions import Error, HttpError
+
+    try:
+        trino = TrinoSettings.model_validate(trino_client(home, port, credentials))
+        connect_to(trino, attempts=1).cursor().execute(f"SHOW SCHEMAS FROM {CATALOG}").fetchall()
+    except Error as error:
+        return " ".join(str(getattr(error, "message", error)).split())
+    except (OSError, HttpError) as error:
+        return f"no answer ({error})"
+    return None
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)

@@ -1,0 +1,1 @@
+"""The actions: each does one thing to one table."""

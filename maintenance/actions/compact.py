@@ -1,0 +1,275 @@
+"""Compaction: rewrites small data files, puts them in the declared order, applies or merges deletes, merges manifests.
+
+What is rewritten is decided in `layout`, so that a table with nothing to do costs milliseconds.
+
+The engine is Spark: its procedures sort and interleave more than fits into memory, rewrite beside other writers
+(an append in between is no conflict), and commit group by group, so that a run that is killed keeps what it has done.
+Trino's `optimize` has one commit, no z-order, and leaves the order to the table's properties. It is for the data of
+tables that Spark refuses to read (see `engine`), in the partitions that need it.
+
+A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
+the groups that were committed stay, the rest is planned anew after a pause, a few times. The engines look for such
+commits along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long
+as one takes (see `lakehouse.catalog.rewriting`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.commit import commit_on, until_committed
+from lakehouse.catalog.open import DATA_OPERATIONS
+from lakehouse.catalog.rewriting import REWRITING, rewriting
+from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
+from lakehouse.text.sql import literal, relation, spark_ident, spark_literal, spark_relation
+from maintenance.actions.action import action
+from maintenance.actions.layout import CLUSTERED, MEGABYTE, SMALL, Partition, Plan, order_of, ordered_since, plan_for
+from maintenance.inventory.engine import followed, spark_reads
+from maintenance.inventory.figures import measure, total
+from maintenance.inventory.outcome import Figures, Outcome, TableName, one_line
+from maintenance.inventory.session import DATA, Session
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
+
+NAME = "compact"
+MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
+MAX_COMMITS = 10  # of one procedure: groups are committed together in so many portions
+EXACT_COMMITS = 2  # one that fails is only logged by default; of more, Spark miscounts those that were to be made
+COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
+GROUP_FILES = 16  # target sizes that are merged in one group
+PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
+SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slower loses the snapshots since it began
+CONFLICTS = (
+    "CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR",
+    "of other writers in a row", "rewrite commits failed",
+)  # fmt: skip
+
+
+@action(NAME)
+def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
+    """Rewrites what is worth it by the policy; a reader sees the same rows before and after."""
+    rule, loaded = policy.compact, session.load(table)
+    if rule is None:
+        return Outcome(NAME, table, "skipped", "the policy has no compact part")
+    if loaded is None:
+        return Outcome(NAME, table, "skipped", "not in the lake yet")
+    rule = followed(loaded, rule)
+    before, plan = measure(loaded), plan_for(loaded, rule)
+    if not (plan.data or plan.manifests):
+        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
+    if session.dry_run:
+        return Outcome(NAME, table, "planned", _what(plan, before, rule), before=before)
+    conflicts = _until_committed(session, table, rule)
+    now = session.catalog.load_table(table)
+    read, written = _moved(loaded, now)
+    reason = _what(plan, before, rule) + (f"; {conflicts} conflicts with other writers" if conflicts else "")
+    return Outcome(
+        NAME, table, "done", reason, before=before, after=measure(now), read_bytes=read, written_bytes=written
+    )
+
+
+def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:
+    """Rewrites, again after a conflict; returns how many there were, raises RuntimeError after too many."""
+    last = "files could not be replaced (Spark's log says why)"
+    for conflicts in range(MAX_TRIES):
+        time.sleep(FIRST_PAUSE_SECONDS * (2**conflicts - 1))
+        try:
+            failed = _rewrite(session, table, rule)
+        except Exception as error:
+            if not any(name in str(error) for name in CONFLICTS):
+                raise
+            failed, last = 1, one_line(error)
+        if not failed:
+            return conflicts
+    raise RuntimeError(f"{MAX_TRIES} tries, the last one: {last}; what was committed stays, the next run goes on")
+
+
+def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
+    """What is worth it by now; returns how many files could not be replaced because of other writers."""
+    failed, loaded = 0, session.catalog.load_table(table)
+    try:
+        if spark_reads(loaded):
+            failed = _by_spark(session, table, rule, loaded)
+        else:
+            _by_trino(session, table, rule, loaded)
+    finally:
+        _let_go(session, table)
+    if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
+        files = measure(loaded).files or 0
+        session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
+    return failed
+
+
+def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
+    """Rewrites data and delete files; returns how many could not be replaced because of other writers."""
+    failed, plan = 0, plan_for(loaded, rule)
+    if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
+        loaded = _begin_order(session, loaded, rule)
+        plan = plan_for(loaded, rule)
+    for part in _portions(plan.sorted, _whole):
+        size = sum(map(_whole, part))
+        failed += _rewrite_data(session, table, rule, _condition(part), size, {"rewrite-all": "true"})
+    if plan.delete_files == "apply":
+        size = measure(loaded).bytes or 0
+        failed += _rewrite_data(session, table, rule, "", size, {"delete-file-threshold": "1"})
+    else:
+        for part in _portions(plan.merged, _small):
+            size = sum(map(_small, part))
+            failed += _rewrite_data(session, table, rule, _condition(part), size, {})
+    if plan.delete_files == "merge":
+        _hold(session, table, 0)
+        session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
+    return failed
+
+
+def _by_trino(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> None:
+    """Merges small files; where there are delete files, all that those refer to as well, in the whole table."""
+    plan, size = plan_for(loaded, rule), f"{rule.target_file_size_mb}MB"
+    threshold = f"{int(SMALL * rule.target_file_size_mb * MEGABYTE)}B"
+    statement = f"ALTER TABLE {relation(*table)} EXECUTE optimize(file_size_threshold => {literal(threshold)})"
+    calls = [(_condition(part), sum(map(_small, part))) for part in _portions(plan.merged, _small)]
+    for where, moved in [("", measure(loaded).bytes or 0)] if plan.deletes else calls:
+        _hold(session, table, moved)
+        session.trino(f"{statement} WHERE {where}" if where else statement, target_max_file_size=size)
+
+
+def _moved(before: Table, now: Table) -> tuple[int, int]:
+    """Bytes of the files that were replaced since, and of those that took their place."""
+    known = {snapshot.snapshot_id for snapshot in before.metadata.snapshots}
+    made = [snapshot for snapshot in now.metadata.snapshots if snapshot.snapshot_id not in known]
+    mine = [s for s in made if s.summary is not None and s.summary.operation.value not in DATA_OPERATIONS]
+    return sum(total(s, "removed-files-size") for s in mine), sum(total(s, "added-files-size") for s in mine)
+
+
+def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
+    """Writes down which order is kept from now on; all files that are there count as loose."""
+    from pyiceberg.table.update import SetPropertiesUpdate
+
+    since = max((snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots), default=0)
+    value = f"{order_of(rule)}@{since}"
+    return commit_on(session.catalog, table, (SetPropertiesUpdate(updates={CLUSTERED: value}),))
+
+
+def _hold(session: Session, table: TableName, size: int) -> None:
+    """Has ingestion keep all snapshots from now on, for as long as it may take to rewrite so many bytes."""
+    from pyiceberg.table.update import SetPropertiesUpdate
+
+    until = time.time() + SLOWEST_SECONDS + size / SLOWEST_BYTES_A_SECOND
+
+    def change(loaded: Table) -> TableUpdate:
+        return SetPropertiesUpdate(updates=rewriting(loaded.metadata, int(until * 1000)))
+
+    if _is_published(table):
+        until_committed(session.catalog, table, change)
+
+
+def _let_go(session: Session, table: TableName) -> None:
+    """Ends that, also what a killed run left."""
+    from pyiceberg.table.update import RemovePropertiesUpdate
+
+    def change(loaded: Table) -> TableUpdate | None:
+        return RemovePropertiesUpdate(removals=[REWRITING]) if REWRITING in loaded.properties else None
+
+    if _is_published(table):
+        until_committed(session.catalog, table, change)
+
+
+def _is_published(table: TableName) -> bool:
+    """Whether ingestion may write the table; it bounds the snapshots of those that it does."""
+    return table.namespace == "meta" or table.namespace.startswith("raw_")
+
+
+def _portions(partitions: Sequence[Partition], size: Callable[[Partition], int]) -> Iterator[Sequence[Partition]]:
+    """The partitions, some at a time; all at once where one of them cannot be named."""
+    portion: list[Partition] = []
+    named = all(partition.where for partition in partitions)
+    for partition in partitions:
+        more = sum(map(size, portion)) + size(partition) > BYTES_AT_ONCE or len(portion) == PARTITIONS_AT_ONCE
+        if portion and named and more:
+            yield portion
+            portion = []
+        portion.append(partition)
+    if portion:
+        yield portion
+
+
+def _whole(partition: Partition) -> int:
+    return partition.bytes
+
+
+def _small(partition: Partition) -> int:
+    return sum(partition.off)
+
+
+def _condition(partitions: Sequence[Partition]) -> str:
+    """Names the partitions; empty for the whole table.
+
+    Where a partition cannot be named, Spark looks at the whole table: it passes over what has too few small files.
+    """
+    named = all(partition.where for partition in partitions)
+    return " OR ".join(f"({partition.where})" for partition in partitions) if named else ""
+
+
+def _rewrite_data(
+    session: Session, table: TableName, rule: CompactPolicy, where: str, size: int, more: dict[str, str]
+) -> int:
+    """Rewrites about `size` bytes; returns how many files could not be replaced because of other writers."""
+    _hold(session, table, size)
+    target, commits = rule.target_file_size_mb * MEGABYTE, min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)
+    options = {
+        "target-file-size-bytes": str(target),
+        "min-input-files": str(rule.min_input_files),
+        "partial-progress.enabled": "true",
+        "partial-progress.max-commits": str(commits),
+        "remove-dangling-deletes": str("delete-file-threshold" in more).lower(),
+        **more,
+    }
+    if commits <= EXACT_COMMITS:
+        options["partial-progress.max-failed-commits"] = "0"
+    if not order_of(rule):
+        options["max-file-group-size-bytes"] = str(GROUP_FILES * target)
+    pairs = ", ".join(f"{spark_literal(text)}" for pair in options.items() for text in pair)
+    arguments = [f"table => {_argument(table)}", f"options => map({pairs})", *_order_arguments(rule)]
+    if where:
+        arguments.append(f"where => {spark_literal(where)}")
+    rows: list[Any] = session.call("rewrite_data_files", ", ".join(arguments), files=DATA)
+    return sum(row.failed_data_files_count for row in rows)
+
+
+def _order_arguments(rule: CompactPolicy) -> list[str]:
+    if not order_of(rule):
+        return []
+    if rule.zorder_by:
+        order = f"zorder({', '.join(map(spark_ident, rule.zorder_by))})"
+    else:
+        order = ", ".join(f"{spark_ident(name)} ASC NULLS LAST" for name in rule.sort_by)
+    return ["strategy => 'sort'", f"sort_order => {spark_literal(order)}"]
+
+
+def _argument(table: TableName) -> str:
+    return spark_literal(spark_relation(*table))
+
+
+def _what(plan: Plan, before: Figures, rule: CompactPolicy) -> str:
+    parts = []
+    if plan.partitions:
+        order = f", {order_of(rule).replace(':', ' by ').replace(',', ', ')}" if order_of(rule) else ""
+        anew = f", {len(plan.sorted)} of them whole" if plan.sorted else ""
+        parts.append(f"{plan.files} files in {plan.partitions} partition{'s' * (plan.partitions != 1)}{anew}{order}")
+    if plan.deletes:
+        parts.append(f"{before.delete_files} delete files")
+    if plan.manifests:
+        parts.append(f"{before.manifests} manifests")
+    return "rewrites " + ", ".join(parts)
+
+
+def _why_not(before: Figures, rule: CompactPolicy) -> str:
+    if not before.files:
+        return "no data files"
+    if before.files < rule.min_input_files:
+        return f"{before.files} files, below min_input_files {rule.min_input_files}"
+    return f"{before.files} files, no partition with {rule.min_input_files} of them off the target size"

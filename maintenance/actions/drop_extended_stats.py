@@ -1,0 +1,66 @@
+"""Optimizer statistics: Trino drops its extended ones (distinct counts) and analyzes the table anew.
+
+The engine is Trino: the statistics are its own, and no other engine writes them as it reads them. They are dropped
+first, because ANALYZE merges into what is there and a distinct count would never fall.
+
+ANALYZE reads the whole table, so it waits until the rows that were added and deleted since are a declared share
+(`stale_share`) of all. That is counted along the line of snapshots, back to the one that was analyzed, or to which its
+statistics were carried (see `lakehouse.catalog.statistics`); where that has expired, Trino does not find them either,
+and the table is analyzed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakehouse.declarations.policies import MaintenancePolicy, StatisticsPolicy
+from lakehouse.text.sql import relation
+from maintenance.actions.action import action
+from maintenance.inventory.figures import measure, total, unanalyzed_share
+from maintenance.inventory.outcome import Outcome, TableName
+from maintenance.inventory.session import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+NAME = "drop_extended_stats"
+
+
+@action(NAME)
+def drop_extended_stats(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
+    """Drops the extended statistics and, where the policy says so, runs ANALYZE."""
+    rule, loaded = policy.statistics, session.load(table)
+    if rule is None:
+        return Outcome(NAME, table, "skipped", "the policy has no statistics part")
+    if loaded is None:
+        return Outcome(NAME, table, "skipped", "not in the lake yet")
+    before = measure(loaded)
+    if reason := _why_not(loaded, rule):
+        return Outcome(NAME, table, "skipped", reason, before=before, after=before)
+    what = "dropped statistics" + (" and analyzed" if rule.analyze else "") + _why(loaded)
+    if session.dry_run:
+        return Outcome(NAME, table, "planned", what, before=before)
+    session.trino(f"ALTER TABLE {relation(*table)} EXECUTE drop_extended_stats")
+    if rule.analyze:
+        session.trino(f"ANALYZE {relation(*table)}")
+    return Outcome(NAME, table, "done", what, before=before, after=measure(session.load(table) or loaded))
+
+
+def _why_not(table: Table, rule: StatisticsPolicy) -> str | None:
+    if not rule.analyze:
+        return None if table.metadata.statistics else "no statistics to drop"
+    if total(table.current_snapshot(), "total-records") == 0:
+        return "no rows"
+    share, made = unanalyzed_share(table)
+    if made is not None and share == 0:
+        return "statistics describe the newest data"
+    if made is not None and share < rule.stale_share:
+        return f"{share:.1%} of the rows changed since the statistics were made, below {rule.stale_share:.0%}"
+    return None
+
+
+def _why(table: Table) -> str:
+    share, made = unanalyzed_share(table)
+    if made is not None:
+        return f": {share:.0%} of the rows changed since"
+    return ": what they described has expired" if table.metadata.statistics else ""

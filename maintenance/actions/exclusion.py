@@ -1,0 +1,73 @@
+"""Two maintenance runs on one table exclude each other, on whichever machines they are.
+
+A session-level advisory lock in the catalog database: it is gone with its holder's process, so that nothing has to be
+cleared after a kill. Each lock has a connection of its own, whose start is the time since which the table is held.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC
+from hashlib import sha256
+from typing import Any
+
+import psycopg
+
+from lakehouse.servers.database import connect_catalog
+from lakehouse.settings import Settings
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+
+APPLICATION = "lakehouse maintenance"
+HOLDER = """
+SELECT activity.application_name, activity.backend_start
+FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
+WHERE held.locktype = 'advisory' AND held.granted AND held.database = (
+    SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (held.classid::bigint << 32 | held.objid::bigint) = %s AND held.objsubid = 1
+"""
+# The server notices within two minutes that the holder's machine is gone.
+KEEPALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=15 -c tcp_keepalives_count=6"
+
+
+class Held(Exception):
+    """Another run is at work on the table; says which one."""
+
+
+@contextmanager
+def exclusive(session: Session, table: TableName) -> Iterator[None]:
+    """Holds the table for as long as the block runs; raises Held at once when another run does.
+
+    Raises LakehouseError when the catalog database cannot be reached.
+    """
+    key = lock_key(session.settings.catalog_name, table)
+    with _connect(session.settings) as connection:
+        row = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
+        if row is None or not row[0]:
+            raise Held(_who(connection, key))
+        yield
+
+
+def lock_key(catalog: str, table: TableName) -> int:
+    """A signed 64-bit number for the table, the same in every process."""
+    digest = sha256("\0".join(("maintenance", catalog, *table)).encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _connect(settings: Settings) -> psycopg.Connection[Any]:
+    name = f"{APPLICATION} {socket.gethostname()[:30]} {os.getpid()}"
+    return connect_catalog(settings, application_name=name, options=KEEPALIVE)
+
+
+def _who(connection: psycopg.Connection[Any], key: int) -> str:
+    row = connection.execute(HOLDER, (key,)).fetchone()  # bigint wraps around as the lock's two halves do
+    if row is None:
+        return "another maintenance run held it until just now"
+    holder, since = row
+    host, _, pid = holder.removeprefix(APPLICATION).strip().rpartition(" ")
+    return (
+        f"another maintenance run ({host}, process {pid}, since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC) holds it"
+    )

@@ -1,0 +1,222 @@
+"""Snapshot expiry: drops old snapshots, and takes the files that only they refer to out of use.
+
+Which snapshots go is decided here, one by one, because Iceberg's own rule (age and count) knows nothing of cuts.
+
+The engine is PyIceberg: to expire is to write one metadata file. What Spark's procedure is needed for, comparing and
+deleting files, is not done here: files are only written down, with the metadata file of before, and deleted by a later
+`purge`, so that a restore within that time needs nothing but them. The commit is made on exactly the state that was
+looked at; when ingestion or a load was first, it is decided anew.
+
+In the same commit go references whose time is over, statistics of snapshots that went, and metadata files from the
+table's log beyond `keep_metadata_files`. Writers no longer delete those (`delete-after-commit`): a backup of the
+catalog may point to one. They become orphans, and orphan removal takes them in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.commit import commit_on
+from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
+from maintenance.actions.action import action
+from maintenance.actions.purge import Purged, purge
+from maintenance.inventory import removed
+from maintenance.inventory.figures import history, measure_all, newest_data_chain
+from maintenance.inventory.outcome import Figures, Outcome, TableName
+from maintenance.inventory.reachable import Sizes, only_of
+from maintenance.inventory.session import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
+
+NAME = "expire_snapshots"
+MAX_CONFLICTS = 20
+KEPT_METADATA, DELETES_METADATA = "write.metadata.previous-versions-max", "write.metadata.delete-after-commit.enabled"
+KEPT_BY_DEFAULT = 100  # Iceberg's own, where the property is not set
+
+
+@dataclass(frozen=True)
+class Expiry:
+    """What is to go, and properties that are to be set."""
+
+    snapshots: tuple[int, ...]
+    references: tuple[str, ...]
+    properties: dict[str, str]
+
+    def __bool__(self) -> bool:
+        return bool(self.snapshots or self.references or self.properties)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.snapshots:
+            parts.append(f"{len(self.snapshots)} snapshots")
+        if self.references:
+            parts.append(f"references {', '.join(self.references)}")
+        if self.properties:
+            parts.append(f"metadata files beyond {self.properties.get(KEPT_METADATA, 'the log')}")
+        return ", ".join(parts)
+
+    def updates(self, table: Table) -> Iterator[TableUpdate]:
+        """The changes of the table's metadata."""
+        from pyiceberg.table import update
+
+        for name in self.references:
+            yield update.RemoveSnapshotRefUpdate(ref_name=name)
+        if self.snapshots:
+            yield update.RemoveSnapshotsUpdate(snapshot_ids=list(self.snapshots))
+        for statistics in table.metadata.partition_statistics:
+            if statistics.snapshot_id in self.snapshots:
+                yield update.RemovePartitionStatisticsUpdate(snapshot_id=statistics.snapshot_id)
+        if self.properties:
+            yield update.SetPropertiesUpdate(updates=self.properties)
+
+
+@action(NAME)
+def expire_snapshots(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
+    """Expires snapshots older than the policy says, except those that must stay; see `must_stay`."""
+    rule, loaded = policy.expire_snapshots, session.load(table)
+    if rule is None:
+        return Outcome(NAME, table, "skipped", "the policy has no expire_snapshots part")
+    if loaded is None:
+        return Outcome(NAME, table, "skipped", "not in the lake yet")
+    before = measure_all(loaded)
+    if session.dry_run:
+        if expiry := _decide(session, table, loaded, rule):
+            return Outcome(NAME, table, "planned", f"expires {expiry}", before=before)
+        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before)
+    expiry, files = _expire(session, table, rule)
+    purged = purge(session, table, policy.keep_removed_hours)
+    return _outcome(session, table, rule, before, expiry, files, purged)
+
+
+def decide(table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, now_ms: int) -> Expiry:
+    """What expires: snapshots from before the limit that need not stay, and references that are too old."""
+    refs = table.metadata.refs
+    over = tuple(
+        name
+        for name, reference in refs.items()
+        if name != "main"
+        and reference.max_ref_age_ms is not None
+        and (snapshot := table.snapshot_by_id(reference.snapshot_id)) is not None
+        and snapshot.timestamp_ms + reference.max_ref_age_ms < now_ms
+    )
+    return Expiry(tuple(expirable(table, rule, named_by_cuts, limit_ms, over)), over, properties_to_set(table, rule))
+
+
+def expirable(
+    table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, over: tuple[str, ...] = ()
+) -> list[int]:
+    """The snapshots to expire: committed before the limit, and not among those that must stay."""
+    keep = must_stay(table, rule.retain_last, over) | named_by_cuts
+    return [s.snapshot_id for s in table.metadata.snapshots if s.timestamp_ms < limit_ms and s.snapshot_id not in keep]
+
+
+def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set[int]:
+    """The newest snapshots, the way back to the newest data, and what tags and branches (but those `over`) refer to."""
+    stays: set[int] = {snapshot.snapshot_id for snapshot in islice(history(table), retain_last)}
+    stays.update(snapshot.snapshot_id for snapshot in newest_data_chain(table))
+    for name, reference in table.metadata.refs.items():
+        if name in over:
+            continue
+        if reference.snapshot_ref_type == "tag":
+            stays.add(reference.snapshot_id)
+        elif name != "main":
+            stays.update(snapshot.snapshot_id for snapshot in history(table, reference.snapshot_id))
+    return stays
+
+
+def properties_to_set(table: Table, rule: ExpirePolicy) -> dict[str, str]:
+    """Properties that bring the log of metadata files to its length, and keep writers from deleting what leaves it."""
+    keep, wanted = rule.keep_metadata_files, {}
+    if len(table.metadata.metadata_log) > keep or int(table.properties.get(KEPT_METADATA, KEPT_BY_DEFAULT)) < keep:
+        wanted[KEPT_METADATA] = str(keep)
+    if DELETES_METADATA in table.properties:
+        wanted[DELETES_METADATA] = "false"
+    return {name: value for name, value in wanted.items() if table.properties.get(name) != value}
+
+
+def _decide(session: Session, table: TableName, loaded: Table, rule: ExpirePolicy) -> Expiry:
+    """The cuts are read after the table: what a cut names that is not seen here is newer than all that may go."""
+    named = session.snapshots_of_cuts(table, rule.older_than_hours)
+    limit, now = (int(moment.timestamp() * 1000) for moment in (session.ago(rule.older_than_hours), session.now))
+    return decide(loaded, rule, named, limit, now)
+
+
+def _expire(session: Session, table: TableName, rule: ExpirePolicy) -> tuple[Expiry, Sizes]:
+    """Writes the files down, then commits; what was written down for a commit that failed is in use and stays.
+
+    To find the files takes seconds, and ingestion may commit each second: they are found once, and again only where a
+    snapshot that was to go must stay after all. A commit that came between can only have added to what is there.
+    """
+    from pyiceberg.exceptions import CommitFailedException
+
+    expiry, files = Expiry((), (), {}), dict[str, int | None]()
+    for _ in range(MAX_CONFLICTS):
+        loaded = session.catalog.load_table(table)
+        now = _decide(session, table, loaded, rule)
+        if not expiry or not set(expiry.snapshots) <= set(now.snapshots):
+            expiry = now
+            if not expiry:
+                break
+            files = _only_of(loaded, expiry)
+            _write_down(session, table, loaded, files)
+            continue
+        try:
+            commit_on(session.catalog, loaded, tuple(replace(now, snapshots=expiry.snapshots).updates(loaded)))
+        except CommitFailedException:
+            continue
+        return expiry, files
+    else:
+        raise RuntimeError(f"{MAX_CONFLICTS} commits of other writers in a row; the next run tries again")
+    return expiry, {}
+
+
+def _only_of(table: Table, expiry: Expiry) -> Sizes:
+    """The files that nothing refers to once the expiry is committed."""
+    if not expiry.snapshots:
+        return {}
+    gone = set(expiry.snapshots)
+    metadata = table.metadata
+    sizes = only_of(
+        table,
+        (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in gone),
+        (snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id not in gone),
+    )
+    for statistics in (*metadata.statistics, *metadata.partition_statistics):
+        if statistics.snapshot_id in gone:
+            sizes[statistics.statistics_path] = statistics.file_size_in_bytes
+    return sizes
+
+
+def _write_down(session: Session, table: TableName, loaded: Table, files: Sizes) -> None:
+    location = loaded.metadata_location
+    with removed.catalog_database(session.settings) as connection:
+        removed.record(connection, table, [*files.items(), (location, None)], NAME, location)
+
+
+def _outcome(
+    session: Session,
+    table: TableName,
+    rule: ExpirePolicy,
+    before: Figures,
+    expiry: Expiry,
+    files: Sizes,
+    purged: Purged,
+) -> Outcome:
+    if not (expiry or purged.files):
+        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
+    after = measure_all(session.catalog.load_table(table))
+    done = [f"expired {expiry}, {len(files)} files out of use"] if expiry else []
+    reason = "; ".join([*done, *([str(purged)] if purged.files else [])])
+    size = sum(size or 0 for size in files.values())
+    return Outcome(
+        NAME, table, "done", reason, before=before, after=after, removed_files=len(files), removed_bytes=size
+    )
+
+
+def _why_not(before: Figures, rule: ExpirePolicy) -> str:
+    return f"{before.snapshots} snapshots, none to expire after {rule.older_than_hours:g} h"

@@ -1,0 +1,190 @@
+"""What of a table is worth rewriting, decided from its metadata alone.
+
+Without a declared order, files off the target size count, per partition, by Spark's own measures.
+
+With one, files are told apart that a compaction has ordered already. No bookkeeping is needed for that: a rewritten
+file keeps the sequence number of its data, which is below that of the commit that added it, while a file as it was
+loaded has the same number twice. A property of the table says which order it is and since which sequence number, so
+that another declaration makes all files count as loose. Loose small files are ordered among themselves and become a
+sorted run; only when a partition has many runs, or much of it came loose in large files, is all of it sorted anew. So
+each row is rewritten a number of times that grows with the logarithm of its partition, and a sorted partition that
+gets nothing new is never touched again. (A partition that no condition can name, a bucket, only gets runs.)
+
+The partition of today is not left out: its readers are the most, and its small files cost a target size per run at
+most, as what has reached it is left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from lakehouse.declarations.policies import CompactPolicy
+from maintenance.actions.partitions import condition
+from maintenance.inventory.engine import followed
+from maintenance.inventory.figures import live_manifests, total
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyiceberg.manifest import ManifestEntry, ManifestFile
+    from pyiceberg.table import Table
+
+MEGABYTE = 1024 * 1024
+SMALL, LARGE = 0.75, 1.8  # of the target size: what Spark leaves alone
+MANIFEST_BYTES = 8 * MEGABYTE  # Iceberg's default target size of a manifest
+GROUP_BYTES = 100 * 1024 * MEGABYTE  # Iceberg's default: more than this is not sorted in one piece
+LOOSE_SHARE = 0.25  # of a partition in large files that are not in order, from which on it is sorted anew
+DELETED_SHARE = 0.05  # of the rows, from which on deletes are applied rather than their files merged
+CLUSTERED = "lakehouse.clustered"  # property: `<order>@<sequence number>`
+
+
+@dataclass
+class Partition:
+    """The data files of one partition: bytes of all, small ones, sizes of those to be merged, loose large ones, runs.
+
+    `where` names it in SQL, see `partitions.condition`.
+    """
+
+    where: str | None
+    bytes: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+    off: list[int] = field(default_factory=list)
+    loose_bytes: int = 0
+    runs: set[int] = field(default_factory=set)
+
+    def is_to_be_sorted(self, rule: CompactPolicy) -> bool:
+        """Whether the whole partition is sorted anew."""
+        if not order_of(rule) or self.where is None:
+            return False
+        much = self.loose_bytes > LOOSE_SHARE * self.bytes
+        return much or len(self.runs) >= rule.min_input_files + self.bytes // GROUP_BYTES
+
+    def is_to_be_merged(self, rule: CompactPolicy) -> bool:
+        """Whether its small files are merged."""
+        target = rule.target_file_size_mb * MEGABYTE
+        return len(self.off) >= rule.min_input_files or (not order_of(rule) and sum(self.off) > LARGE * target)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is worth rewriting: partitions whole or in their small files, deletes, manifests.
+
+    `small_files` are all that are below 75 % of the target size, worth it or not.
+    """
+
+    merged: tuple[Partition, ...] = ()
+    sorted: tuple[Partition, ...] = ()
+    delete_files: Literal["leave", "merge", "apply"] = "leave"
+    manifests: bool = False
+    small_files: int = 0
+    small_bytes: int = 0
+
+    @property
+    def files(self) -> int:
+        """Small files to be merged."""
+        return sum(len(partition.off) for partition in (*self.merged, *self.sorted))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes to be read: of small files, and of partitions that are sorted."""
+        return sum(sum(p.off) for p in self.merged) + sum(p.bytes for p in self.sorted)
+
+    @property
+    def partitions(self) -> int:
+        """Partitions that are touched."""
+        return len(self.merged) + len(self.sorted)
+
+    @property
+    def deletes(self) -> bool:
+        """Whether delete files are dealt with."""
+        return self.delete_files != "leave"
+
+    @property
+    def data(self) -> bool:
+        """Whether data or delete files are to be rewritten."""
+        return self.partitions > 0 or self.deletes
+
+
+def plan_for(table: Table, rule: CompactPolicy) -> Plan:
+    """Decides what to rewrite; reads the table's manifests."""
+    rule, manifests = followed(table, rule), live_manifests(table)
+    partitions = _partitions(table, manifests, rule)
+    whole = tuple(p for p in partitions if p.is_to_be_sorted(rule))
+    return Plan(
+        merged=tuple(p for p in partitions if not p.is_to_be_sorted(rule) and p.is_to_be_merged(rule)),
+        sorted=whole,
+        delete_files=_delete_files(table, rule),
+        manifests=manifests_worth_rewriting(manifests, rule),
+        small_files=sum(partition.small_files for partition in partitions),
+        small_bytes=sum(partition.small_bytes for partition in partitions),
+    )
+
+
+def order_of(rule: CompactPolicy) -> str:
+    """The declared order as it stands in the property; empty where none is declared."""
+    if rule.zorder_by:
+        return f"zorder:{','.join(rule.zorder_by)}"
+    return f"sort:{','.join(rule.sort_by)}" if rule.sort_by else ""
+
+
+def ordered_since(table: Table, rule: CompactPolicy) -> int | None:
+    """The sequence number behind which compactions have kept the declared order; None where none has yet."""
+    order, _, since = table.properties.get(CLUSTERED, "").rpartition("@")
+    return int(since) if order and order == order_of(rule) else None
+
+
+def manifests_worth_rewriting(manifests: list[ManifestFile], rule: CompactPolicy) -> bool:
+    """Whether there are at least `min_input_files` manifests and more than twice as many as their size asks for."""
+    needed = -(-sum(manifest.manifest_length for manifest in manifests) // MANIFEST_BYTES)
+    return len(manifests) >= max(rule.min_input_files, 2 * needed + 1)
+
+
+def _partitions(table: Table, manifests: list[ManifestFile], rule: CompactPolicy) -> list[Partition]:
+    target, since, ordered = rule.target_file_size_mb * MEGABYTE, ordered_since(table, rule), bool(order_of(rule))
+    found: dict[object, Partition] = {}
+    for spec_id, entry in _entries(table, manifests):
+        key = entry.data_file.partition
+        if (partition := found.get((spec_id, key))) is None:
+            partition = found[spec_id, key] = Partition(condition(table, spec_id, key))
+        size = entry.data_file.file_size_in_bytes
+        partition.bytes += size
+        if size < SMALL * target:
+            partition.small_files += 1
+            partition.small_bytes += size
+        run = _run(entry, since)
+        if run is not None:
+            partition.runs.add(run)
+        elif not SMALL * target <= size <= LARGE * target:
+            partition.off.append(size)
+        elif ordered:
+            partition.loose_bytes += size
+    return list(found.values())
+
+
+def _run(entry: ManifestEntry, since: int | None) -> int | None:
+    """The commit that put a file in order; None for a loose one."""
+    data, commit = entry.sequence_number, entry.file_sequence_number
+    if since is None or data is None or commit is None or not max(data, since) < commit:
+        return None
+    return commit
+
+
+def _entries(table: Table, manifests: list[ManifestFile]) -> Iterator[tuple[int, ManifestEntry]]:
+    from pyiceberg.manifest import ManifestContent
+
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA:
+            for entry in manifest.fetch_manifest_entry(table.io):
+                yield manifest.partition_spec_id, entry
+
+
+def _delete_files(table: Table, rule: CompactPolicy) -> Literal["leave", "merge", "apply"]:
+    snapshot = table.current_snapshot()
+    if total(snapshot, "total-delete-files") < rule.min_input_files:
+        return "leave"
+    rows, deleted = total(snapshot, "total-records"), total(snapshot, "total-position-deletes")
+    if total(snapshot, "total-equality-deletes") or deleted >= DELETED_SHARE * rows:
+        return "apply"
+    return "merge"

@@ -1,0 +1,70 @@
+"""Deletes for good what has been out of use for `keep_removed_hours`; part of expiry and of orphan removal.
+
+Everything is looked at again first: the table as it is now, and all that others refer to. What is in use after all
+(a restore, an expiry that was killed before its commit) is struck out and stays.
+
+The engine is one request to the store for each thousand files (see `bulk_delete`): it needs no Spark. A batch is struck
+out when it is deleted, so that a purge that is killed has lost nothing: deleting what is gone is no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from lakehouse.catalog.bulk_delete import BATCH, delete_objects
+from maintenance.inventory import removed
+from maintenance.inventory.in_use import Unknown, elsewhere
+from maintenance.inventory.lake import staged_prefixes
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.reachable import reachable_files
+from maintenance.inventory.removed import RemovedFile
+from maintenance.inventory.session import Session
+
+
+@dataclass(frozen=True)
+class Purged:
+    """What was deleted for good; `bytes` of those files whose size is known."""
+
+    files: int = 0
+    bytes: int = 0
+
+    def __str__(self) -> str:
+        return f"deleted {self.files} files removed earlier" if self.files else ""
+
+
+def purge(session: Session, table: TableName, keep_hours: float | None) -> Purged:
+    """Deletes the table's removed files that are older than `keep_hours`; nothing where no time is declared."""
+    if keep_hours is None or session.dry_run:
+        return Purged()
+    files = size = 0
+    with removed.catalog_database(session.settings) as connection:
+        old = removed.due(connection, table, keep_hours)
+        if not old:
+            return Purged()
+        try:
+            used = _used(session, table)
+        except Unknown:  # the files wait; orphan removal says why
+            return Purged()
+        staged = staged_prefixes(session.catalog)
+        spared = [file.path for file in old if file.path in used or file.path.startswith(staged)]
+        removed.forget(connection, spared)
+        kept = set(spared)
+        for batch in _batches([file for file in old if file.path not in kept]):
+            delete_objects(session.io, [file.path for file in batch])
+            removed.forget(connection, [file.path for file in batch])
+            files += len(batch)
+            size += sum(file.size or 0 for file in batch)
+    return Purged(files, size)
+
+
+def _used(session: Session, table: TableName) -> set[str]:
+    loaded = session.load(table)
+    return elsewhere(session, table) | (reachable_files(loaded) if loaded is not None else set())
+
+
+def _batches(files: Sequence[RemovedFile]) -> Iterator[list[RemovedFile]]:
+    rest = iter(files)
+    while batch := list(islice(rest, BATCH)):
+        yield batch

@@ -1,0 +1,1 @@
+"""`lakehouse maintain` and `python -m maintenance`: the same commands."""

@@ -1,0 +1,131 @@
+"""`lakehouse maintain` and `python -m maintenance`: the same commands.
+
+Without a subcommand it plans and acts; each action can also be run by its name, over all tables that declare it.
+"""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from lakehouse.declarations.project import project_maintenance
+from lakehouse.settings import load_settings
+from lakehouse.text.shown import console, say, say_json
+from maintenance.command import restore as restore_command
+from maintenance.command.show import print_outcomes, print_plan, print_status
+from maintenance.inventory.session import Session
+from maintenance.planning.survey import survey
+from maintenance.runner.maintain import maintain as plan_and_act
+from maintenance.runner.run import ACTIONS, Report, run
+
+Tables = Annotated[list[str] | None, typer.Option("--table", help="Only this table, as namespace.table; repeatable.")]
+Group = Annotated[str | None, typer.Option(help="Only the tables of this schedule group.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")]
+Share = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Exit non-zero above this share of failed tables; declared in vars.maintenance."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Minutes = Annotated[
+    float | None, typer.Option(min=0, help="Time for the run, instead of the groups' budgets and windows.")
+]
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def maintain(
+    context: typer.Context,
+    table: Tables = None,
+    group: Group = None,
+    budget_minutes: Minutes = None,
+    dry_run: DryRun = False,
+    max_failed_share: Share = None,
+    as_json: Json = False,
+) -> None:
+    """Keep the lake's tables fast and small; without a command: measure, plan what is worth it, do it in time.
+
+    What is done to which table is declared in dbt: config.meta.maintenance; for how long, and what holds for all
+    tables, in vars.maintenance of dbt_project.yml. A command's options stand behind it.
+    """
+    if (command := context.invoked_subcommand) is not None:
+        if table or group or dry_run or as_json or (budget_minutes, max_failed_share) != (None, None):
+            raise typer.BadParameter(f"options stand behind the command, as {command} --help has them")
+        return
+    with closing(Session(load_settings(), dry_run)) as session, _progress() as report, _interrupts_told():
+        done = plan_and_act(session, table or (), group, budget_minutes, report)
+    if as_json:
+        say_json(done.as_dict())
+    else:
+        print_plan(done.plan, dry_run)
+        if not dry_run or done.result.failed:
+            print_outcomes(done.result)
+    done.result.check(done.max_failed_share if max_failed_share is None else max_failed_share)
+
+
+@app.command()
+def status(table: Tables = None, group: Group = None, as_json: Json = False) -> None:
+    """Show how each table is: files, deletes, snapshots, metadata, orphans, the last action and the gain to be had."""
+    with closing(Session(load_settings(), dry_run=True)) as session:
+        seen = survey(session, table or (), group)
+    say_json(seen.as_dict()) if as_json else print_status(seen)
+
+
+def _by_name(*actions: str) -> Callable[..., None]:
+    def command(
+        table: Tables = None,
+        group: Group = None,
+        dry_run: DryRun = False,
+        max_failed_share: Share = None,
+        as_json: Json = False,
+    ) -> None:
+        settings = load_settings()
+        with closing(Session(settings, dry_run)) as session, _progress() as report, _interrupts_told():
+            result = run(session, actions, table or (), group, report)
+        say_json(result.as_dict()) if as_json else print_outcomes(result)
+        declared = project_maintenance(settings.dbt_project_dir).max_failed_share
+        result.check(declared if max_failed_share is None else max_failed_share)
+
+    return command
+
+
+HELP = {
+    "compact": "Rewrite small data files, files with deletes, and small manifests.",
+    "expire_snapshots": "Drop old snapshots and the files that only they need.",
+    "remove_orphan_files": "Take files out of the way that no snapshot refers to.",
+    "drop_extended_stats": "Drop the optimizer's statistics and make them anew.",
+    "clean_dbt_temporary": "Drop temporary relations and objects that dbt left.",
+}
+for name in ACTIONS:
+    app.command(name, help=HELP[name])(_by_name(name))
+for subcommand in restore_command.COMMANDS:
+    app.command(subcommand.__name__)(subcommand)
+app.command("all", help="Run all actions over all tables, whatever a plan would say.")(_by_name(*ACTIONS))
+
+
+@contextmanager
+def _interrupts_told() -> Iterator[None]:
+    """Says on Ctrl-C why the command does not end at once."""
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        say("interrupted: what is at work ends first, and is written down; nothing else is begun", error=True)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, tell)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress() -> Iterator[Report]:
+    out = console(error=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=out, disable=not out.is_terminal, transient=True) as bar:
+        task = bar.add_task("maintenance", total=None)
+        yield lambda outcome: bar.update(task, advance=1, description=f"{outcome.action} {outcome.table}")

@@ -1,0 +1,139 @@
+"""`lakehouse maintain restore`, `pin`, `unpin` and `pins`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import load_settings
+from lakehouse.text.shown import console, say, say_json, table
+from maintenance.actions.exclusion import Held, exclusive
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.pins import Pin, pin_cut, pin_table
+from maintenance.inventory.pins import pins as all_pins
+from maintenance.inventory.pins import unpin as take_off
+from maintenance.inventory.session import Session
+from maintenance.restore.table import restore as restore_table
+
+BEFORE_ANY_LAKE = datetime(1970, 1, 1, tzinfo=UTC)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def restore(
+    table: Annotated[str, typer.Argument(metavar="NAMESPACE.TABLE", help="The table.")],
+    as_of: Annotated[str, typer.Option(metavar="TIME", help="ISO 8601; UTC where it names no zone.")],
+    in_place: Annotated[
+        bool, typer.Option("--in-place", help="Make it the table's newest state; not for raw tables and meta.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Restore a table as it was at a time, beside the table or in its place.
+
+    Files that maintenance removes stay for keep_removed_hours, so no byte of data is copied. To be rid of a restored
+    copy, drop it: the table's own files stay.
+    """
+    name, then = table_name(table), past(as_of)
+    with _session() as session:
+        try:
+            with exclusive(session, name):
+                done = restore_table(session, name, then, in_place)
+        except Held as held:
+            raise LakehouseError(f"{name}: {held}; run it again later") from None
+    if as_json:
+        say_json(done.as_dict())
+    else:
+        say(f"{done.table}: {done.rows:,} rows, as of {done.committed_at:%Y-%m-%d %H:%M:%S} UTC, the commit before")
+
+
+def pin(
+    consumer: Annotated[str, typer.Argument(help="Who reads there: a-z, 0-9 and _.")],
+    source: Annotated[str | None, typer.Option(help="Pin all tables of this source's newest cut.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="NAMESPACE.TABLE", help="Pin this table alone.")] = None,
+    snapshot: Annotated[int | None, typer.Option(help="With --table: at this snapshot rather than the newest.")] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601; for ever without it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Keep a state from expiry for a consumer: a cut of a source, or one table.
+
+    It is an Iceberg tag, pin_CONSUMER: read at it with FOR VERSION AS OF 'pin_CONSUMER'.
+    """
+    if (source is None) == (table is None) or (snapshot is not None and table is None):
+        raise typer.BadParameter("give --source, or --table with or without --snapshot")
+    end = moment(until) if until else None
+    with _session() as session:
+        if source is not None:
+            made = pin_cut(session, consumer, source, end)
+        else:
+            made = pin_table(session, consumer, table_name(table or ""), snapshot, end)
+    _show(made, as_json)
+
+
+def unpin(consumer: Annotated[str, typer.Argument(help="Whose pins go.")], as_json: Json = False) -> None:
+    """Take a consumer's pins off: the next expiry may drop what they kept."""
+    with _session() as session:
+        _show(take_off(session, consumer), as_json)
+
+
+def pins(as_json: Json = False) -> None:
+    """List the pins."""
+    with _session() as session:
+        _show(all_pins(session), as_json)
+
+
+COMMANDS = (restore, pin, unpin, pins)
+
+
+def table_name(text: str) -> TableName:
+    """Splits `namespace.table`; raises LakehouseError."""
+    namespace, dot, name = text.partition(".")
+    if not (dot and namespace and name):
+        raise LakehouseError(f"{text!r} is not NAMESPACE.TABLE")
+    return TableName(namespace, name)
+
+
+def moment(text: str) -> datetime:
+    """An ISO 8601 time, in UTC where it names no zone; returned in UTC. Raises LakehouseError."""
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise LakehouseError(f"{text!r} is no time in ISO 8601, such as 2026-11-21T18:30") from None
+
+
+def past(text: str) -> datetime:
+    """A moment that is over and that a lake can have seen; raises LakehouseError."""
+    found = moment(text)
+    if not BEFORE_ANY_LAKE < found <= datetime.now(UTC):
+        raise LakehouseError(f"{text} is not in the past: nothing can be restored as of then; times are in UTC")
+    return found
+
+
+@contextmanager
+def _session() -> Iterator[Session]:
+    with closing(Session(load_settings())) as session:
+        session.check()
+        yield session
+
+
+def _show(found: Sequence[Pin], as_json: bool) -> None:
+    if as_json:
+        say_json([pin.as_dict() for pin in found])
+        return
+    if not found:
+        say("nothing is pinned")
+        return
+    rows = [
+        (
+            pin.consumer, pin.table, pin.snapshot_id, f"{pin.committed_at:%Y-%m-%d %H:%M:%S}",
+            f"{pin.until.astimezone(UTC):%Y-%m-%d %H:%M}" if pin.until else "for ever",
+        )
+        for pin in found
+    ]  # fmt: skip
+    headings = ("consumer", "table", "snapshot", "committed (UTC)", "until (UTC)")
+    console(width=None if sys.stdout.isatty() else 160).print(table(headings, rows, kept_whole=headings))

@@ -1,0 +1,1 @@
+"""What the lake holds, who uses it, and the session that looks."""

@@ -1,0 +1,85 @@
+"""Snapshots that a reader at a consistent cut may travel to: expiry leaves them alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThanOrEqual
+
+from lakehouse.catalog.open import load_table
+from maintenance.inventory.outcome import TableName
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+
+CUTS = ("meta", "cuts")
+ORDER = ("epoch", "cut_lsn", "published_at")
+LOOKS_BACK = (timedelta(hours=1), timedelta(days=1), timedelta(days=30), None)  # there may be 100,000 cuts a day
+
+
+def snapshots_of_cuts(catalog: SqlCatalog, source: str, since: datetime) -> dict[TableName, frozenset[int]]:
+    """Table → snapshots named by the cuts of a source published since then, and always by its newest cut."""
+    cuts = load_table(catalog, *CUTS)
+    if cuts is None:
+        return {}
+    named = _named(cuts, source, _since(source, since)) or _named_by_newest(cuts, source)
+    return {table: frozenset(ids) for table, ids in named.items()}
+
+
+def newest_cut(catalog: SqlCatalog, source: str) -> dict[TableName, int]:
+    """Table → its snapshot in the newest cut of a source; empty before the first cut."""
+    cuts = load_table(catalog, *CUTS)
+    named = _named_by_newest(cuts, source) if cuts is not None else {}
+    return {table: next(iter(ids)) for table, ids in named.items()}
+
+
+def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
+    """The newest cut of a source in a state of `meta.cuts`: `epoch`, `cut_lsn`, `cut_at` and `snapshots`."""
+    condition = _newest(cuts, source)
+    rows = _read(cuts, condition, (*ORDER, "cut_at", "snapshots")).to_pylist() if condition is not None else []
+    return rows[0] if rows else None
+
+
+def _named_by_newest(cuts: Table, source: str) -> dict[TableName, set[int]]:
+    """By the newest cut alone."""
+    condition = _newest(cuts, source)
+    return _named(cuts, source, condition) if condition is not None else {}
+
+
+def _newest(cuts: Table, source: str) -> BooleanExpression | None:
+    """The newest cut, found by its position: those of years are not read with all they name."""
+    now = datetime.now(UTC)
+    for back in LOOKS_BACK:
+        condition = _since(source, now - back) if back else EqualTo(term="source", value=source)
+        positions = _read(cuts, condition, ORDER).sort_by([(name, "descending") for name in ORDER])
+        if positions.num_rows:
+            newest = positions.slice(0, 1).to_pylist()[0]
+            at = newest["published_at"].isoformat()
+            exactly = (EqualTo(term=name, value=newest[name]) for name in ("epoch", "cut_lsn"))
+            return And(_since(source, at), LessThanOrEqual(term="published_at", value=at), *exactly)
+    return None
+
+
+def _named(cuts: Table, source: str, condition: BooleanExpression) -> dict[TableName, set[int]]:
+    """Table → snapshots that the cuts of a condition name, each once."""
+    maps = _read(cuts, condition, ("snapshots",)).column("snapshots")
+    named: dict[TableName, set[int]] = defaultdict(set)
+    for chunk in maps.chunks:
+        first, last = chunk.offsets[0].as_py(), chunk.offsets[-1].as_py()  # of a slice, keys are those of the whole
+        pairs = pa.table({"table": chunk.keys[first:last], "snapshot": chunk.items[first:last]})
+        for pair in pairs.group_by(["table", "snapshot"]).aggregate([]).to_pylist():
+            named[TableName(f"raw_{source}", pair["table"])].add(int(pair["snapshot"]))
+    return named
+
+
+def _since(source: str, moment: datetime | str) -> BooleanExpression:
+    at = moment if isinstance(moment, str) else moment.isoformat()
+    return And(EqualTo(term="source", value=source), GreaterThanOrEqual(term="published_at", value=at))
+
+
+def _read(cuts: Table, condition: BooleanExpression, columns: tuple[str, ...]) -> pa.Table:
+    return cuts.scan(row_filter=condition, selected_fields=columns).to_arrow()

@@ -1,0 +1,86 @@
+"""Sizes and histories of a table from its Iceberg metadata: what every action plans with, no data file is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import DATA_OPERATIONS
+from lakehouse.catalog.statistics import origin, rows_changed
+from maintenance.inventory.outcome import Figures
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+
+def measure(table: Table) -> Figures:
+    """The table's current size: one manifest list is read."""
+    snapshot = table.current_snapshot()
+    return Figures(
+        files=total(snapshot, "total-data-files"),
+        bytes=total(snapshot, "total-files-size"),
+        delete_files=total(snapshot, "total-delete-files"),
+        manifests=len(live_manifests(table)),
+        snapshots=len(table.metadata.snapshots),
+    )
+
+
+def measure_all(table: Table) -> Figures:
+    """The same, with the bytes of the table's metadata file: one request more."""
+    return replace(measure(table), metadata_bytes=metadata_size(table))
+
+
+def metadata_size(table: Table) -> int:
+    """Bytes of the table's current metadata file, as it is stored."""
+    return len(table.io.new_input(table.metadata_location))
+
+
+def total(snapshot: Snapshot | None, key: str) -> int:
+    """A number of the snapshot's summary; 0 when there is no snapshot or the writer left it out."""
+    summary = snapshot.summary if snapshot else None
+    return int(summary.additional_properties.get(key, 0)) if summary else 0
+
+
+def live_manifests(table: Table) -> list[ManifestFile]:
+    """The current snapshot's manifests that still hold a file (the next commit drops the others)."""
+    snapshot = table.current_snapshot()
+    manifests = snapshot.manifests(table.io) if snapshot else []
+    return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
+
+
+def history(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
+    """A snapshot, the current one by default, and its ancestors, newest first."""
+    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # there may be 70,000
+    following = table.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    while following is not None and (snapshot := known.get(following)) is not None:
+        yield snapshot
+        following = snapshot.parent_snapshot_id
+
+
+def newest_data_chain(table: Table) -> list[Snapshot]:
+    """The current snapshot back to the newest one that changed data, that one included.
+
+    Sensors walk this chain to tell new data from a compaction, so no link of it may be missing.
+    """
+    chain = []
+    for snapshot in history(table):
+        chain.append(snapshot)
+        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+            break
+    return chain
+
+
+def unanalyzed_share(table: Table) -> tuple[float, int | None]:
+    """Share of rows added or deleted since the newest statistics, at most 1; and when those were made, in ms."""
+    metadata = table.metadata
+    described = {statistics.snapshot_id: statistics for statistics in metadata.statistics}
+    rows, changed = total(table.current_snapshot(), "total-records"), 0
+    for snapshot in history(table):
+        if (statistics := described.get(snapshot.snapshot_id)) is not None:
+            before, made_ms = origin(metadata, statistics)
+            return (min(1.0, (before + changed) / rows) if rows else 0.0), made_ms
+        changed += rows_changed(snapshot)
+    return (1.0 if rows else 0.0), None

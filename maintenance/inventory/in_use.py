@@ -1,0 +1,86 @@
+"""What other tables refer to: a file below one table's location may be another one's.
+
+That is so for a table registered a second time, for a restored copy (see `restore`), and after `add_files`. Of tables
+at the same place and of copies every snapshot counts. Of all others it is the newest and what tags and branches name:
+to read the whole past of the whole lake would cost more than all else that is done to a table.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import load_table
+from lakehouse.errors import LakehouseError
+from maintenance.inventory.lake import READERS, directory, list_relations
+from maintenance.inventory.outcome import TableName, one_line
+from maintenance.inventory.reachable import files_of, reachable_files
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+
+    from maintenance.inventory.session import Session
+
+RESTORED_FROM = "lakehouse.restored-from"  # property of a restored copy: the table whose files it refers to
+
+
+class Unknown(LakehouseError):
+    """A table cannot be read, so nobody knows what it refers to: nothing may be deleted. Says which one."""
+
+    def __init__(self, table: TableName, error: Exception) -> None:
+        super().__init__(
+            f"{table} cannot be read, so what it refers to is unknown and nothing is deleted ({one_line(error)})"
+        )
+
+
+def elsewhere(session: Session, table: TableName) -> set[str]:
+    """Files that tables other than this one refer to; raises Unknown when one cannot be read."""
+    own = session.load(table)
+    named = session.once("lake.named", lambda: _named(session.catalog))
+    used: set[str] = set().union(*(files for name, files in named.items() if name != table))
+    for name, other in all_tables(session.catalog).items():
+        if name != table and _is_near(other, own, table):
+            used |= reachable_files(other)
+    return used
+
+
+def copies(catalog: SqlCatalog, table: tuple[str, str]) -> list[TableName]:
+    """The restored copies of a table that are there."""
+    wanted = str(TableName(*table))
+    return [name for name, other in all_tables(catalog).items() if other.properties.get(RESTORED_FROM) == wanted]
+
+
+def all_tables(catalog: SqlCatalog) -> dict[TableName, Table]:
+    """Every table whose metadata file is there; without it nobody can use what it referred to."""
+    names = [relation.name for relation in list_relations(catalog) if relation.kind == "table"]
+    with ThreadPoolExecutor(READERS) as pool:
+        loaded = pool.map(lambda name: _load(catalog, name), names)
+    return {name: table for name, table in zip(names, loaded, strict=True) if table is not None}
+
+
+def _load(catalog: SqlCatalog, name: TableName) -> Table | None:
+    try:
+        return load_table(catalog, *name)
+    except FileNotFoundError:
+        return None
+    except Exception as error:
+        raise Unknown(name, error) from None
+
+
+def _is_near(other: Table, own: Table | None, table: TableName) -> bool:
+    if other.properties.get(RESTORED_FROM) == str(table):
+        return True
+    return own is not None and directory(other.location()) == directory(own.location())
+
+
+def _named(catalog: SqlCatalog) -> dict[TableName, set[str]]:
+    """The files of every table's newest snapshot and of those that tags and branches name."""
+    found = {}
+    for name, table in all_tables(catalog).items():
+        ids = {reference.snapshot_id for reference in table.metadata.refs.values()}
+        try:
+            found[name] = set(files_of(table, [s for s in table.metadata.snapshots if s.snapshot_id in ids]))
+        except Exception as error:  # a broken file shows in many ways
+            raise Unknown(name, error) from None
+    return found

@@ -1,0 +1,165 @@
+"""One look at the whole lake for the actions that delete objects: a single listing serves all tables.
+
+The order makes it safe beside a running ingestion, whatever the age limit: objects are listed first, then the staged
+prefixes are read, then the tables. An object written for an unpublished cycle has its prefix in `staged_files`
+since before it was written; when the prefix is gone by the second step, the cycle was published, and the table read
+in the third step refers to the object.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Literal
+
+from pyarrow import fs
+from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from sqlalchemy import select, text
+from sqlalchemy.orm import Session as SqlSession
+
+from lakehouse.catalog.open import load_table
+from maintenance.inventory.outcome import TableName
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.table import Table
+
+READERS = 8
+UNREADABLE = (OSError, ValueError, ValidationError)  # what PyIceberg raises for files that are missing or broken
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """An object of the store."""
+
+    path: str
+    size: int
+    modified: datetime
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table or view as the catalog has it."""
+
+    name: TableName
+    kind: Literal["table", "view"]
+    metadata_location: str
+
+    @property
+    def location(self) -> str:
+        """Where its metadata lies, and by every writer's habit its data."""
+        return directory(self.metadata_location.rpartition("/metadata/")[0])
+
+
+@dataclass(frozen=True)
+class Lake:
+    """All objects of the warehouse, the prefixes that are being written, and all tables."""
+
+    objects: tuple[StoredObject, ...]
+    staged: tuple[str, ...]
+    relations: tuple[Relation, ...]
+    tables: dict[TableName, Table] = field(repr=False)
+    _by_location: dict[str, list[StoredObject]] = field(repr=False)
+
+    def objects_of(self, table: TableName) -> list[StoredObject]:
+        """The objects below a table's location and below no other table's deeper one."""
+        return self._by_location.get(directory(self.tables[table].location()), [])
+
+    def sharing_location(self, table: TableName) -> list[TableName]:
+        """Other tables at the very same location: an orphan of one may be another's file."""
+        location = directory(self.tables[table].location())
+        return [
+            name for name, other in self.tables.items() if name != table and directory(other.location()) == location
+        ]
+
+    @property
+    def unreadable(self) -> list[TableName]:
+        """Tables of the catalog whose metadata cannot be read."""
+        return [r.name for r in self.relations if r.kind == "table" and r.name not in self.tables]
+
+    @property
+    def unowned(self) -> list[StoredObject]:
+        """The objects below no relation's location."""
+        owned = {stored.path for objects in self._by_location.values() for stored in objects}
+        return [stored for stored in self.objects if stored.path not in owned]
+
+    def is_staged(self, path: str) -> bool:
+        """Whether an unpublished cycle of ingestion may have written this object."""
+        return path.startswith(self.staged)
+
+
+def look(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
+    """Lists the warehouse, then reads the staged prefixes, then all tables; see the module for why in this order."""
+    objects = list_objects(io, warehouse)
+    staged = staged_prefixes(catalog)
+    relations = list_relations(catalog)
+    names = [relation.name for relation in relations if relation.kind == "table"]
+    with ThreadPoolExecutor(READERS) as pool:
+        loaded = pool.map(lambda name: _load_or_none(catalog, name), names)
+    tables = {name: table for name, table in zip(names, loaded, strict=True) if table is not None}
+    owners = {directory(table.location()) for table in tables.values()} | {r.location for r in relations}
+    return Lake(tuple(objects), staged, relations, tables, _group(objects, owners))
+
+
+def _load_or_none(catalog: SqlCatalog, name: TableName) -> Table | None:
+    try:
+        return load_table(catalog, *name)
+    except UNREADABLE:  # its metadata file is gone or broken; the other tables are not to suffer
+        return None
+
+
+def list_objects(io: PyArrowFileIO, location: str) -> list[StoredObject]:
+    """Every object below a location; none when it is empty or missing."""
+    scheme, authority, path = PyArrowFileIO.parse_location(location, io.properties)
+    filesystem = io.fs_by_scheme(scheme, authority)
+    selector = fs.FileSelector(path.rstrip("/"), recursive=True, allow_not_found=True)
+    return [
+        StoredObject(f"{scheme}://{info.path}", info.size, info.mtime)
+        for info in filesystem.get_file_info(selector)
+        if info.type == fs.FileType.File
+    ]
+
+
+def list_relations(catalog: SqlCatalog) -> tuple[Relation, ...]:
+    """All tables and views of the catalog (PyIceberg's SqlCatalog lists no views)."""
+    rows = select(
+        IcebergTables.table_namespace,
+        IcebergTables.table_name,
+        IcebergTables.iceberg_type,
+        IcebergTables.metadata_location,
+    ).where(IcebergTables.catalog_name == catalog.name)
+    with SqlSession(catalog.engine) as session:
+        return tuple(
+            Relation(TableName(namespace, name), "view" if kind == "VIEW" else "table", location or "")
+            for namespace, name, kind, location in session.execute(rows)
+        )
+
+
+def staged_prefixes(catalog: SqlCatalog) -> tuple[str, ...]:
+    """The prefixes that ingestion is writing below; none where no ingestion has ever run."""
+    with catalog.engine.connect() as connection:
+        if connection.execute(text("SELECT to_regclass('lakehouse.staged_files')")).scalar() is None:
+            return ()
+        return tuple(connection.execute(text("SELECT prefix FROM lakehouse.staged_files")).scalars())
+
+
+def directory(location: str) -> str:
+    """A location with exactly one slash at its end, so that `stores/` is no prefix of `stores_old/`."""
+    return location.rstrip("/") + "/"
+
+
+def _group(objects: Iterable[StoredObject], owners: set[str]) -> dict[str, list[StoredObject]]:
+    """Objects by the deepest owning location above them."""
+    grouped: dict[str, list[StoredObject]] = defaultdict(list)
+    for stored in objects:
+        end = len(stored.path)
+        while (end := stored.path.rfind("/", 0, end)) > 0:
+            if (owner := stored.path[: end + 1]) in owners:
+                grouped[owner].append(stored)
+                break
+    return dict(grouped)

@@ -1,0 +1,153 @@
+"""Pins: states that a consumer (a report, a training run, an audit) goes on reading, kept from expiry.
+
+A pin is an Iceberg tag `pin_<consumer>`: every engine respects it and can read at it (`FOR VERSION AS OF 'pin_x'`), and
+so does ingestion when it bounds its metadata. A pinned cut is that tag on each of the cut's tables. With an end, the
+tag carries an age (`max-ref-age`, counted from the snapshot's commit, as Iceberg has it), and expiry drops it then.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.commit import until_committed
+from lakehouse.errors import LakehouseError
+from maintenance.inventory.cuts import newest_cut
+from maintenance.inventory.in_use import all_tables
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.update import TableUpdate
+
+PREFIX = "pin_"
+CONSUMER = re.compile(r"[a-z0-9][a-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class Pin:
+    """A pinned snapshot, when it was committed and until when it is kept; None for ever."""
+
+    consumer: str
+    table: TableName
+    snapshot_id: int
+    committed_at: datetime
+    until: datetime | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "consumer": self.consumer,
+            "table": str(self.table),
+            "snapshot_id": str(self.snapshot_id),
+            "committed_at": self.committed_at.isoformat(),
+            "until": self.until.isoformat() if self.until else None,
+        }
+
+
+def pin_cut(session: Session, consumer: str, source: str, until: datetime | None = None) -> list[Pin]:
+    """Pins all tables of a source's newest cut as that names them; all or none."""
+    cut = newest_cut(session.catalog, source)
+    if not cut:
+        raise LakehouseError(f"source {source!r} has no cut yet: ingest it first (`lakehouse ingest --once {source}`)")
+    return _pin(session, consumer, cut, until)
+
+
+def pin_table(
+    session: Session, consumer: str, table: TableName, snapshot_id: int | None = None, until: datetime | None = None
+) -> list[Pin]:
+    """Pins one table, as it is now or at a snapshot of it."""
+    loaded = session.load(table)
+    if loaded is None or (snapshot_id is None and loaded.metadata.current_snapshot_id is None):
+        raise LakehouseError(
+            f"{table} is not in the lake, or has no rows yet: nothing to pin; `lakehouse show` lists what is there"
+        )
+    wanted = loaded.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    assert wanted is not None
+    return _pin(session, consumer, {table: wanted}, until)
+
+
+def unpin(session: Session, consumer: str) -> list[Pin]:
+    """Takes a consumer's pins off all tables; raises LakehouseError when it has none."""
+    taken = [pin for pin in pins(session) if pin.consumer == consumer]
+    if not taken:
+        raise LakehouseError(f"{consumer!r} pins nothing: `lakehouse maintain pins` lists who does")
+    for pin in taken:
+        _take_off(session, pin.table, _tag(consumer))
+    return taken
+
+
+def pins(session: Session) -> list[Pin]:
+    """All pins, by consumer and table."""
+    found = [
+        _pin_of(name, table, tag)
+        for name, table in all_tables(session.catalog).items()
+        for tag in table.metadata.refs
+        if tag.startswith(PREFIX)
+    ]
+    return sorted(found, key=lambda pin: (pin.consumer, pin.table))
+
+
+def _pin(session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None) -> list[Pin]:
+    tag, made = _tag(consumer), []
+    if until is not None and until <= datetime.now(UTC):
+        raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
+    if taken := [str(pin.table) for pin in pins(session) if pin.consumer == consumer]:
+        raise LakehouseError(f"{consumer!r} pins {', '.join(taken)} already: unpin it first, or take another name")
+    try:
+        for table, snapshot_id in snapshots.items():
+            _put_on(session, table, snapshot_id, tag, until)
+            made.append(table)
+    except BaseException:
+        for table in made:
+            _take_off(session, table, tag)
+        raise
+    return [_pin_of(table, session.catalog.load_table(table), tag) for table in made]
+
+
+def _put_on(session: Session, table: TableName, snapshot_id: int, tag: str, until: datetime | None) -> None:
+    from pyiceberg.table.update import SetSnapshotRefUpdate
+
+    def tagged(loaded: Table) -> TableUpdate:
+        snapshot = loaded.snapshot_by_id(snapshot_id)
+        if snapshot is None:
+            raise LakehouseError(
+                f"{table}: snapshot {snapshot_id} is not there any more; pin the newest, without --snapshot"
+            )
+        age = None if until is None else int(until.timestamp() * 1000) - snapshot.timestamp_ms
+        return SetSnapshotRefUpdate.model_validate(
+            {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
+        )
+
+    # On the state that was looked at: a snapshot that expires meanwhile is not pinned in vain.
+    until_committed(session.catalog, table, tagged)
+
+
+def _take_off(session: Session, table: TableName, tag: str) -> None:
+    from pyiceberg.table.update import RemoveSnapshotRefUpdate
+
+    until_committed(
+        session.catalog,
+        table,
+        lambda loaded: RemoveSnapshotRefUpdate(ref_name=tag) if tag in loaded.metadata.refs else None,
+    )
+
+
+def _tag(consumer: str) -> str:
+    if not CONSUMER.fullmatch(consumer):
+        raise LakehouseError(f"{consumer!r} cannot name a pin: use a-z, 0-9 and _, beginning with a letter or digit")
+    return PREFIX + consumer
+
+
+def _pin_of(name: TableName, table: Table, tag: str) -> Pin:
+    reference = table.metadata.refs[tag]
+    snapshot = table.snapshot_by_id(reference.snapshot_id)
+    assert snapshot is not None, "a reference names a snapshot that is there"
+    committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
+    age = reference.max_ref_age_ms
+    until = None if age is None else committed + timedelta(milliseconds=age)
+    return Pin(tag.removeprefix(PREFIX), name, reference.snapshot_id, committed, until)

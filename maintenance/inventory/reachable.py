@@ -1,0 +1,118 @@
+"""Every file that a table's metadata refers to, in any snapshot."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from maintenance.inventory import manifest_files
+from maintenance.inventory.manifest_files import Manifest
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.snapshots import Snapshot
+
+Sizes = dict[str, int | None]
+READERS, BATCH = 8, 256
+METADATA_FILE = ".metadata.json"
+CLOSE_MS, SKEW_MS = 60_000, 5_000  # a commit names what was written within this time before it; clocks differ a little
+
+
+def reachable_files(table: Table) -> set[str]:
+    """Metadata files, manifest lists, manifests, statistics, data and delete files of all snapshots."""
+    return metadata_files(table) | set(files_of(table, table.metadata.snapshots))
+
+
+def metadata_files(table: Table) -> set[str]:
+    """What the table's metadata names without reading a manifest list."""
+    metadata = table.metadata
+    files = {table.metadata_location}
+    files.update(entry.metadata_file for entry in metadata.metadata_log)
+    files.update(snapshot.manifest_list for snapshot in metadata.snapshots if snapshot.manifest_list)
+    files.update(statistics.statistics_path for statistics in metadata.statistics)
+    files.update(statistics.statistics_path for statistics in metadata.partition_statistics)
+    return files
+
+
+def files_of(table: Table, snapshots: Iterable[Snapshot]) -> Sizes:
+    """Manifest lists, manifests, data and delete files of some snapshots, with their sizes where they are known."""
+    snapshots = list(snapshots)
+    sizes: Sizes = {snapshot.manifest_list: None for snapshot in snapshots if snapshot.manifest_list}
+    for manifest, files in _read(table, manifests_of(table, snapshots).values()):
+        sizes[manifest.path] = manifest.length
+        sizes |= files
+    return sizes
+
+
+def only_of(table: Table, gone: Iterable[Snapshot], kept: Iterable[Snapshot]) -> Sizes:
+    """The files that the snapshots `gone` refer to and none of `kept` does, with their sizes.
+
+    A manifest that both have is read once, and for what is kept.
+    """
+    gone, kept = list(gone), list(kept)
+    living = manifests_of(table, kept)
+    dying = {path: manifest for path, manifest in manifests_of(table, gone).items() if path not in living}
+    sizes: Sizes = {snapshot.manifest_list: None for snapshot in gone if snapshot.manifest_list}
+    for manifest, files in _read(table, dying.values()):
+        sizes[manifest.path] = manifest.length
+        sizes |= files
+    for _, files in _read(table, living.values()):
+        for path in files:
+            sizes.pop(path, None)
+    return sizes
+
+
+def without_reference(table: Table, written: Mapping[str, int]) -> set[str]:
+    """Those of some objects that the table refers to in no snapshot; `written` is when each was, in epoch milliseconds.
+
+    No more is read than it takes to find a reference to each: a file is named by the commit that followed its writing,
+    and by most commits from then on until it is replaced. So of the snapshots, newest first, those are asked that
+    followed close upon an object which is still sought; before an object is said to have none, all of them are.
+    """
+    unnamed = written.keys() - metadata_files(table)
+    sought = {path: written[path] for path in unnamed if not path.endswith(METADATA_FILE)}  # manifests name no others
+    seen: set[str] = set()
+    for snapshots in _most_promising_first(table, sought):
+        manifests = {path: found for path, found in manifests_of(table, snapshots).items() if path not in seen}
+        seen.update(manifests)
+        for path in manifests:
+            sought.pop(path, None)
+        if sought:
+            for _, files in _read(table, manifests.values()):
+                for path in files:
+                    sought.pop(path, None)
+    return {path for path in unnamed if path in sought or path.endswith(METADATA_FILE)}
+
+
+def _most_promising_first(table: Table, sought: Mapping[str, int]) -> Iterator[list[Snapshot]]:
+    """The table's snapshots, a few at a time, until nothing is sought any more."""
+    others: list[Snapshot] = []
+    times, of = list[int](), -1
+    for snapshot in sorted(table.metadata.snapshots, key=lambda snapshot: -snapshot.timestamp_ms):
+        if not sought:
+            return
+        if len(sought) != of:
+            times, of = sorted(sought.values()), len(sought)
+        first = bisect_left(times, snapshot.timestamp_ms - CLOSE_MS)
+        if first < of and times[first] <= snapshot.timestamp_ms + SKEW_MS:
+            yield [snapshot]
+        else:
+            others.append(snapshot)
+    while others and sought:
+        yield others[:BATCH]
+        del others[:BATCH]
+
+
+def manifests_of(table: Table, snapshots: Iterable[Snapshot]) -> dict[str, Manifest]:
+    """The manifests of some snapshots by path."""
+    listed = [snapshot.manifest_list for snapshot in snapshots if snapshot.manifest_list]
+    with ThreadPoolExecutor(READERS) as pool:
+        lists = pool.map(lambda path: manifest_files.manifests(table.io, path), listed)
+        return {manifest.path: manifest for found in lists for manifest in found}
+
+
+def _read(table: Table, manifests: Iterable[Manifest]) -> list[tuple[Manifest, dict[str, int]]]:
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(lambda manifest: (manifest, manifest_files.files(table.io, manifest.path)), manifests))

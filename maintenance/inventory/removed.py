@@ -1,0 +1,84 @@
+"""Files that maintenance has taken out of use and not deleted yet: `lakehouse.removed_files` in the catalog database.
+
+A file is written down before the commit that ends its use, so that nothing is forgotten by a process that is killed;
+what is written down and still in use is found out by the purge, which looks again (see `purge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg.rows import class_row
+
+from lakehouse.migrations import ensure_state
+from lakehouse.servers.database import connect_catalog
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+Name = tuple[str, str]
+Connection = psycopg.Connection[Any]
+
+
+@dataclass(frozen=True)
+class RemovedFile:
+    """A file out of use. `size` in bytes is None where nobody knew it; `metadata_location` is the table's of before."""
+
+    path: str
+    size: int | None
+    removed_at: datetime
+    action: str
+    metadata_location: str
+
+
+@contextmanager
+def catalog_database(settings: Settings) -> Iterator[Connection]:
+    """A connection in autocommit mode, with the state's tables made; raises LakehouseError."""
+    with connect_catalog(settings) as connection:
+        ensure_state(connection)
+        yield connection
+
+
+def record(
+    connection: Connection, table: Name, files: Iterable[tuple[str, int | None]], action: str, metadata_location: str
+) -> None:
+    """Writes files down as removed now, with their sizes; one that is known already begins anew."""
+    rows = [(path, *table, size, action, metadata_location) for path, size in files]
+    with connection.transaction(), connection.cursor() as cursor:
+        cursor.executemany(
+            'INSERT INTO lakehouse.removed_files (path, namespace, "table", size, action, metadata_location)'
+            " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (path) DO UPDATE SET removed_at = excluded.removed_at,"
+            " action = excluded.action, metadata_location = excluded.metadata_location",
+            rows,
+        )
+
+
+def recorded(connection: Connection, table: Name) -> dict[str, RemovedFile]:
+    """The removed files of a table by path."""
+    return {file.path: file for file in _select(connection, table, None)}
+
+
+def due(connection: Connection, table: Name, keep_hours: float) -> list[RemovedFile]:
+    """Those removed at least `keep_hours` ago by the database's clock, oldest first."""
+    return _select(connection, table, keep_hours)
+
+
+def forget(connection: Connection, paths: Collection[str]) -> None:
+    """Strikes files out: they are deleted, or in use again."""
+    connection.execute("DELETE FROM lakehouse.removed_files WHERE path = ANY(%s)", (list(paths),))
+
+
+def _select(connection: Connection, table: Name, keep_hours: float | None) -> list[RemovedFile]:
+    age = "" if keep_hours is None else " AND removed_at <= clock_timestamp() - %s * interval '1 hour'"
+    values = table if keep_hours is None else (*table, keep_hours)
+    with connection.cursor(row_factory=class_row(RemovedFile)) as cursor:
+        return cursor.execute(
+            "SELECT path, size, removed_at, action, metadata_location FROM lakehouse.removed_files"
+            f' WHERE namespace = %s AND "table" = %s{age} ORDER BY removed_at, path',
+            values,
+        ).fetchall()

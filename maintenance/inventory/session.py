@@ -1,0 +1,158 @@
+"""What the actions of one run share: each connection is opened when it is first needed, and once.
+
+Spark takes seconds to start, so a run in which no table needs it never starts it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from lakehouse.catalog.file_io import file_io
+from lakehouse.catalog.open import file_io_properties, load_table, open_catalog
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import unreachable
+from lakehouse.servers.spark import spark_session
+from lakehouse.servers.trino import answering, query
+from lakehouse.settings import Settings
+from lakehouse.text.sql import spark_ident
+from maintenance.inventory.cuts import snapshots_of_cuts
+from maintenance.inventory.lake import Lake, look
+from maintenance.inventory.outcome import TableName, one_line
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io.pyarrow import PyArrowFileIO
+    from pyiceberg.table import Table
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+FEW_FILES = 20_000
+DATA = sys.maxsize  # for work on data: the session as it is configured
+# Measured: planning, compiling and scheduling are nearly all a procedure costs on a small table; these save a third.
+LEAN = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+}
+
+
+class Session:
+    """Catalog, object store, Spark and Trino of one maintenance run; safe to use from several threads."""
+
+    def __init__(
+        self, settings: Settings, dry_run: bool = False, start_spark: Callable[[], SparkSession] | None = None
+    ) -> None:
+        """`start_spark` gives the Spark session when one is needed (Dagster's, say); by default the process's."""
+        self.settings = settings
+        self._start_spark = start_spark or (lambda: spark_session(settings, "lakehouse-maintenance"))
+        self.dry_run = dry_run
+        self.now = datetime.now(UTC)
+        self._shared: dict[str, Any] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def catalog(self) -> SqlCatalog:
+        """The Iceberg catalog."""
+        return self.once("catalog", lambda: _open_catalog(self.settings))
+
+    @property
+    def io(self) -> PyArrowFileIO:
+        """The object store."""
+        return file_io(file_io_properties(self.settings))
+
+    def check(self) -> None:
+        """Raises LakehouseError at once when the catalog or the object store does not answer."""
+        scheme, authority, path = self.io.parse_location(self.settings.warehouse, self.io.properties)
+        _ = self.catalog
+        try:
+            self.io.fs_by_scheme(scheme, authority).get_file_info(path.strip("/"))
+        except OSError as error:
+            store = f"object store {self.settings.s3.endpoint or 'AWS'}"
+            remedy = "check LAKEHOUSE_S3__ENDPOINT and its keys, or run `lakehouse up`"
+            raise LakehouseError(f"{store}: {one_line(error)}; {remedy}") from None
+
+    def load(self, name: TableName) -> Table | None:
+        """The table as it is now; None when it is not in the lake yet."""
+        return load_table(self.catalog, *name)
+
+    def lake(self) -> Lake:
+        """All objects and tables, listed once; `forget_lake` makes the next call list them again."""
+        return self.once("lake", lambda: look(self.catalog, self.io, self.settings.warehouse))
+
+    def forget_lake(self) -> None:
+        """Drops the listing and what was derived from it: another action may have changed what it shows."""
+        with self._lock:
+            for part in [name for name in self._shared if name.startswith("lake")]:
+                del self._shared[part]
+
+    def look_again(self, name: TableName) -> None:
+        """Has the listing go with the table as it is now. Objects were listed before that, which is the safe order."""
+        if (lake := self._shared.get("lake")) is not None and (table := self.load(name)) is not None:
+            lake.tables[name] = table
+
+    def ago(self, hours: float) -> datetime:
+        """The moment `hours` before the run's start."""
+        return self.now - timedelta(hours=hours)
+
+    def snapshots_of_cuts(self, table: TableName, hours: float) -> frozenset[int]:
+        """Snapshots of a raw table that cuts of the last `hours` name, the newest cut's in any case."""
+        source = table.namespace.removeprefix("raw_")
+        if source == table.namespace:
+            return frozenset()
+        since = self.ago(hours)
+        before = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
+        meanwhile = snapshots_of_cuts(self.catalog, source, self.now)  # a run may last, and cuts go on
+        return before.get(table, frozenset()) | meanwhile.get(table, frozenset())
+
+    def spark(self, files: int) -> SparkSession:
+        """The Spark session, started at the first call; a leaner one where only few `files` are planned over."""
+        base = self.once("spark", self._start_spark)
+        return base if files > FEW_FILES else self.once("lean_spark", lambda: _lean(base, self.settings))
+
+    def call(self, procedure: str, arguments: str, files: int) -> list[Any]:
+        """Runs an Iceberg procedure in the session for so many files; see `spark`."""
+        statement = f"CALL {spark_ident(self.settings.catalog_name)}.system.{procedure}({arguments})"
+        return self.spark(files).sql(statement).collect()
+
+    def trino(self, statement: str, **properties: str) -> list[list[Any]]:
+        """Runs one statement in Trino, with session properties; raises LakehouseError when Trino cannot be reached."""
+        with answering(self.settings):
+            return query(self.settings, statement, properties)
+
+    def close(self) -> None:
+        """Closes the catalog; the Spark session belongs to the process and stays."""
+        if catalog := self._shared.pop("catalog", None):
+            catalog.close()
+
+    def once(self, name: str, make: Callable[[], T]) -> T:
+        if name not in self._shared:  # no thread waits for another's Spark when it only needs the catalog
+            with self._lock:
+                if name not in self._shared:
+                    self._shared[name] = make()
+        return cast(T, self._shared[name])
+
+
+def _open_catalog(settings: Settings) -> SqlCatalog:
+    from sqlalchemy.exc import OperationalError
+
+    catalog = open_catalog(settings)
+    try:
+        catalog.engine.connect().close()
+    except OperationalError as error:
+        raise unreachable(error.orig) from None
+    return catalog
+
+
+def _lean(base: SparkSession, settings: Settings) -> SparkSession:
+    session = base.newSession()
+    # Loads the catalog now: from a worker thread Iceberg's Java API would not find its classes.
+    session.sql(f"SET CATALOG {spark_ident(settings.catalog_name)}")
+    for key, value in LEAN.items():
+        session.conf.set(key, value)
+    return session

@@ -1,0 +1,25 @@
+"""Objects that nothing refers to any more: one rule for health, which counts them, and for orphan removal."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from datetime import datetime
+
+from maintenance.inventory.lake import Lake, StoredObject
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.reachable import without_reference
+
+
+def unreferenced(lake: Lake, name: TableName, before: datetime, removed: Container[str]) -> list[StoredObject]:
+    """Objects below a table's location, last written before a moment, that it does not refer to in any snapshot.
+
+    Left out are those that an unpublished cycle of ingestion may have written, and those that are `removed` already:
+    they are known to be out of use, and to look for references to them would be to read the table's whole past.
+    """
+    old = {
+        stored.path: stored
+        for stored in lake.objects_of(name)
+        if stored.modified < before and stored.path not in removed and not lake.is_staged(stored.path)
+    }
+    written = {path: int(stored.modified.timestamp() * 1000) for path, stored in old.items()}
+    return [old[path] for path in sorted(without_reference(lake.tables[name], written))] if old else []

@@ -1,0 +1,1 @@
+"""What to do now: policies, measured health, and a ranked plan."""

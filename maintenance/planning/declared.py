@@ -1,0 +1,147 @@
+"""Which tables are maintained, and how: every dbt source or model that carries `config.meta.maintenance`.
+
+A table without a policy is not maintained, and an action its policy leaves out is not done: nothing has a silent
+default. What is wrong in a policy is reported with the file and line it stands on.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from lakehouse.declarations import METADATA_COLUMNS
+from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
+from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from lakehouse.declarations.project import project_maintenance
+from lakehouse.errors import LakehouseError
+from maintenance.inventory.engine import RESERVED
+from maintenance.inventory.outcome import TableName
+
+STORING = frozenset({"model", "seed", "snapshot"})
+NOT_STORED = frozenset({"view", "ephemeral"})
+
+
+@dataclass(frozen=True)
+class MaintainedTable:
+    """A declared table with its policy."""
+
+    name: TableName
+    policy: MaintenancePolicy
+
+
+def maintained_tables(manifest: dict[str, Any], project_dir: Path) -> tuple[MaintainedTable, ...]:
+    """All declared tables with a policy, by name; raises LakehouseError with file and line of the first mistake."""
+    found, problems, project = [], [], project_maintenance(project_dir)
+    for node in _stored_nodes(manifest):
+        stated = _meta(node).get("maintenance")
+        if stated is None:
+            continue
+        try:
+            policy = MaintenancePolicy.model_validate(stated)
+            mistakes = list(mistakes_of(policy, project, _columns(node)))
+            found.append(MaintainedTable(_table_name(node), policy))
+        except ValidationError as error:
+            mistakes = mistakes_in(error, MaintenancePolicy, below=("maintenance",))
+        line = line_in_source if node["resource_type"] == "source" else line_in_model
+        problems += [f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in mistakes]
+    refuse(problems)
+    return tuple(sorted(found, key=lambda table: table.name))
+
+
+def mistakes_of(
+    policy: MaintenancePolicy, project: ProjectMaintenance, columns: frozenset[str]
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What one policy gets wrong about its project and its columns, with the key's path; no columns: any name goes."""
+    if policy.schedule_group not in project.groups:
+        groups = ", ".join(project.groups)
+        yield _mistake(f"{policy.schedule_group!r} is none of vars.maintenance.groups: {groups}", "schedule_group")
+    for path, hours in _ages(policy):
+        if hours is not None and hours < project.longest_write_hours:
+            limit = f"vars.maintenance.longest_write_hours ({project.longest_write_hours:g})"
+            yield _mistake(f"{hours:g} h is below {limit}: files of a running write would go", *path)
+    for path, names in _named_columns(policy):
+        if path[0] == "compact" and names and (reserved := sorted(RESERVED & columns)):
+            yield _mistake(f"Spark, which sorts, reads no table with a column {reserved[0]!r}: leave it out", *path)
+        for name in names:
+            if columns and name.lower() not in columns:
+                yield _mistake(f"{name!r} is no column of the table{like(name, columns)}", *path)
+
+
+def _mistake(text: str, *path: str) -> tuple[tuple[str, ...], str]:
+    return ("maintenance", *path), f"meta.maintenance.{'.'.join(path)}: {text}"
+
+
+def _ages(policy: MaintenancePolicy) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    for part in ("expire_snapshots", "remove_orphan_files", "clean_dbt_temporary"):
+        if (rule := getattr(policy, part)) is not None:
+            yield (part, "older_than_hours"), rule.older_than_hours
+    yield ("keep_removed_hours",), policy.keep_removed_hours
+
+
+def _named_columns(policy: MaintenancePolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    if policy.compact is not None:
+        yield ("compact", "sort_by"), policy.compact.sort_by
+        yield ("compact", "zorder_by"), policy.compact.zorder_by
+    if policy.probe is not None:
+        yield ("probe", "key"), (policy.probe.key,)
+
+
+def _columns(node: dict[str, Any]) -> frozenset[str]:
+    """The declared or documented columns, in lower case; of a raw table those that land, and the metadata's."""
+    names = [column["name"] for column in node.get("columns", {}).values()]
+    raw = _meta(node).get("raw")
+    if raw is None:
+        return frozenset(name.lower() for name in names)
+    alias, exclude = raw.get("alias", {}), raw.get("exclude", ())
+    landed = (alias.get(name, name).lower() for name in names if name not in exclude)
+    return frozenset((*landed, *METADATA_COLUMNS)) if names else frozenset()
+
+
+def schedule_groups(tables: Iterable[MaintainedTable]) -> tuple[str, ...]:
+    """The schedule groups in use."""
+    return tuple(sorted({table.policy.schedule_group for table in tables}))
+
+
+def select(
+    tables: tuple[MaintainedTable, ...], names: Iterable[str] = (), group: str | None = None
+) -> tuple[MaintainedTable, ...]:
+    """The tables of these names (`namespace.table`) and of this group; raises LakehouseError for an unknown one."""
+    known = {str(table.name) for table in tables}
+    wanted = set(names)
+    if missing := sorted(wanted - known):
+        raise LakehouseError(
+            f"no maintenance policy for {', '.join(missing)}: "
+            f"declare config.meta.maintenance in dbt{like(missing[0], known)}"
+        )
+    if group is not None and group not in schedule_groups(tables):
+        groups = ", ".join(schedule_groups(tables)) or "none"
+        raise LakehouseError(f"no table is in schedule group {group!r}; groups are {groups}")
+    return tuple(
+        table
+        for table in tables
+        if (not wanted or str(table.name) in wanted) and group in (None, table.policy.schedule_group)
+    )
+
+
+def like(name: str, known: Collection[str]) -> str:
+    """`, or did you mean …?` where one of the known names is close; else nothing."""
+    near = get_close_matches(name, sorted(known), n=1)
+    return f", or did you mean {near[0]}?" if near else ""
+
+
+def _stored_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield from manifest["sources"].values()
+    for node in manifest["nodes"].values():
+        if node["resource_type"] in STORING and node["config"].get("materialized") not in NOT_STORED:
+            yield node
+
+
+def _meta(node: dict[str, Any]) -> dict[str, Any]:
+    return {**node.get("meta", {}), **node["config"].get("meta", {})}
+
+
+def _table_name(node: dict[str, Any]) -> TableName:
+    return TableName(node["schema"], node.get("identifier") or node.get("alias") or node["name"])

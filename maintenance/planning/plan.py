@@ -1,0 +1,270 @@
+"""What to do now: a ranked list of steps with reasons, from declared policies and measured health. Pure.
+
+A step is worth the seconds it saves each full read of its table, plus the gigabytes it frees; the ones worth most for
+their time come first. Each is charged to its schedule group's budget; what does not fit is put off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from maintenance.inventory.outcome import TableName
+from maintenance.planning.declared import MaintainedTable
+from maintenance.planning.health import Health
+from maintenance.planning.rates import Rates, Work
+
+# What a reader pays: to open a file, to apply a delete file, to plan over a manifest, to load metadata.json.
+SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST, SECONDS_A_METADATA_MB = 0.005, 0.02, 0.005, 0.02
+SCANNED_BYTES_A_SECOND = 100e6  # without statistics, or out of order, a reader reads what it could have passed over
+SECONDS_A_FREED_GIGABYTE = 1.0  # a freed gigabyte counts as a second saved
+NOT_THERE = "not in the lake yet"
+MEGABYTE, GIGABYTE = 1024**2, 1024**3
+
+
+@dataclass(frozen=True)
+class Need:
+    """One action that a table's health asks for: why, how much work, and what it gains."""
+
+    action: str
+    reason: str
+    work: Work
+    gain_seconds: float = 0.0
+    gain_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """An action to take on a table. Bytes are read and written; `gain_bytes` are freed, `gain_seconds` saved a read."""
+
+    table: MaintainedTable
+    action: str
+    reason: str
+    expected_bytes: int
+    expected_seconds: float
+    stated_seconds: float
+    expected_from: str
+    gain_seconds: float
+    gain_bytes: int
+
+    @property
+    def score(self) -> float:
+        """What it is worth for a second of work."""
+        return (self.gain_seconds + self.gain_bytes / GIGABYTE * SECONDS_A_FREED_GIGABYTE) / self.expected_seconds
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            **{key: value for key, value in asdict(self).items() if key != "table"},
+            "table": str(self.table.name),
+            "group": self.table.policy.schedule_group,
+            "score": round(self.score, 6),
+        }
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A table, or one action of it, that is not worked on, with the reason."""
+
+    table: TableName
+    reason: str
+    action: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self) | {"table": str(self.table)}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Steps to take, the most worthwhile first; steps put off for lack of time; tables left alone."""
+
+    steps: tuple[Step, ...]
+    put_off: tuple[Passed, ...]
+    skipped: tuple[Passed, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {part: [item.as_dict() for item in getattr(self, part)] for part in ("steps", "put_off", "skipped")}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A declared table and how it is; None when it is not in the lake, or could not be measured."""
+
+    table: MaintainedTable
+    health: Health | None
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Seconds that a run may spend on a schedule group's tables, and where the limit is from.
+
+    Groups of one `pool` share them. `closed`: outside of the group's window.
+    """
+
+    pool: str
+    seconds: float
+    limit: str
+    closed: bool = False
+
+    def why_put_off(self, needed: float, left: float) -> str:
+        """The reason for a step that does not fit into the seconds that are left."""
+        if self.closed:
+            return f"put off: {self.limit} is closed"
+        return f"put off: needs {needed:.0f} s, {max(0.0, left):.0f} s are left of {self.limit}"
+
+
+def allowances(project: ProjectMaintenance, now: datetime, budget_minutes: float | None = None) -> dict[str, Allowance]:
+    """By group: its budget, or what is left of its window (UTC). Minutes said by hand go before both."""
+    if budget_minutes is not None:
+        said = Allowance("said", budget_minutes * 60, f"the budget of {budget_minutes:g} min")
+        return dict.fromkeys(project.groups, said)
+    found = {}
+    for name, group in project.groups.items():
+        seconds, limit = group.seconds(now), f"the budget of {name}, {group.budget_minutes:g} min"
+        if seconds < group.budget_minutes * 60:
+            limit = f"the window of {name}, {group.window} UTC,"
+        found[name] = Allowance(name, seconds, limit, closed=seconds <= 0)
+    return found
+
+
+def make_plan(cases: Iterable[Case], allowed: dict[str, Allowance], rates: Rates) -> Plan:
+    """Ranks what the tables need, and fits it into what each schedule group is allowed."""
+    wanted: list[Step] = []
+    skipped: list[Passed] = []
+    for case in cases:
+        steps = steps_for(case, rates)
+        wanted += steps
+        if not steps:
+            skipped.append(Passed(case.table.name, why_none(case)))
+    wanted.sort(key=lambda step: (-step.score, str(step.table.name), step.action))
+    return _fit(wanted, allowed, skipped)
+
+
+def _fit(wanted: Iterable[Step], allowed: dict[str, Allowance], skipped: Iterable[Passed]) -> Plan:
+    left = {allowance.pool: allowance.seconds for allowance in allowed.values()}
+    steps, put_off = [], []
+    for step in wanted:
+        allowance = allowed[step.table.policy.schedule_group]
+        if step.expected_seconds <= left[allowance.pool]:
+            left[allowance.pool] -= step.expected_seconds
+            steps.append(step)
+        else:
+            reason = allowance.why_put_off(step.expected_seconds, left[allowance.pool])
+            put_off.append(Passed(step.table.name, reason, step.action))
+    return Plan(tuple(steps), tuple(put_off), tuple(skipped))
+
+
+def steps_for(case: Case, rates: Rates) -> list[Step]:
+    """The steps that one table needs, with what they are expected to cost."""
+    if case.table.policy.opt_out is not None or case.health is None:
+        return []
+    steps = []
+    for need in needs(case.health, case.table.policy):
+        expected = rates.expected(str(case.table.name), need.action, need.work)
+        steps.append(
+            Step(
+                case.table, need.action, need.reason, need.work.bytes, expected.seconds, expected.stated_seconds,
+                expected.source, need.gain_seconds, need.gain_bytes,
+            )
+        )  # fmt: skip
+    return steps
+
+
+def why_none(case: Case) -> str:
+    """The reason why nothing is done to a table."""
+    if case.table.policy.opt_out is not None:
+        return f"opted out: {case.table.policy.opt_out}"
+    if case.error is not None:
+        return f"could not be measured: {case.error}"
+    if case.health is None:
+        return NOT_THERE
+    health = case.health
+    return (
+        f"healthy: {health.files} files, {health.small_share:.0%} small, {health.delete_files} delete files, "
+        f"{health.snapshots} snapshots, {health.manifests} manifests, {health.orphans} orphans"
+    )
+
+
+def needs(health: Health, policy: MaintenancePolicy) -> Iterator[Need]:
+    """What a table's health asks for, by its policy, in the order in which one action makes work for the next."""
+    for judge in (_compact, _expire, _orphans, _statistics, _temporary):
+        if (need := judge(health, policy)) is not None:
+            yield need
+
+
+def _compact(health: Health, policy: MaintenancePolicy) -> Need | None:
+    rule = policy.compact
+    if rule is None:
+        return None
+    deletes, manifests = health.due_delete_files, health.manifests - health.needed_manifests
+    parts = []
+    if health.rewritable_files:
+        parts.append(f"{health.rewritable_files} of {health.files} files below {rule.target_file_size_mb} MB")
+    elif health.rewritable_partitions:
+        parts.append(f"{health.rewritable_partitions} partitions out of order")
+    if deletes:
+        parts.append(f"{deletes} delete files")
+    if manifests:
+        parts.append(f"{health.manifests} manifests")
+    if not parts:
+        return None
+    data = health.bytes if deletes else health.rewritable_bytes
+    fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
+    gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
+    if health.rewritable_partitions and not health.rewritable_files:
+        gain += health.rewritable_bytes / SCANNED_BYTES_A_SECOND
+    return Need("compact", ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
+
+
+def _expire(health: Health, policy: MaintenancePolicy) -> Need | None:
+    rule, count = policy.expire_snapshots, health.expirable_snapshots
+    if rule is None:
+        return None
+    if not count and not health.properties_to_set:
+        return None
+    reason = f"{count} of {health.snapshots} snapshots older than {rule.older_than_hours:g} h"
+    if (surplus := health.metadata_files - rule.keep_metadata_files) > 0:
+        reason += f", {surplus} metadata files more than {rule.keep_metadata_files}"
+    elif health.properties_to_set:
+        reason += f", the log of metadata files is not kept as declared ({rule.keep_metadata_files})"
+    share = count / health.snapshots if health.snapshots else 0.0
+    freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes - health.kept_aside_bytes))
+    saved = share * health.metadata_bytes / MEGABYTE * SECONDS_A_METADATA_MB
+    return Need("expire_snapshots", reason, Work(0, health.snapshots), saved, freed)
+
+
+def _orphans(health: Health, policy: MaintenancePolicy) -> Need | None:
+    rule = policy.remove_orphan_files
+    if rule is None or not health.orphans:
+        return None
+    reason = f"{health.orphans} orphans older than {rule.older_than_hours:g} h, {health.orphan_bytes / MEGABYTE:.1f} MB"
+    return Need("remove_orphan_files", reason, Work(0, health.objects), gain_bytes=health.orphan_bytes)
+
+
+def _statistics(health: Health, policy: MaintenancePolicy) -> Need | None:
+    rule, share = policy.statistics, health.unanalyzed_share
+    there = health.statistics_age_hours is not None
+    if rule is None or not health.rows or (rule.analyze and share == 0):
+        return None
+    if not rule.analyze:
+        return Need("drop_extended_stats", "statistics that are not wanted", Work()) if there else None
+    if there and share < rule.stale_share:
+        return None
+    reason = "no statistics"
+    if there:
+        reason = f"{share:.0%} of the rows changed since the statistics, {health.statistics_age_hours:.0f} h ago"
+    return Need("drop_extended_stats", reason, Work(health.bytes), share * health.bytes / SCANNED_BYTES_A_SECOND)
+
+
+def _temporary(health: Health, policy: MaintenancePolicy) -> Need | None:
+    rule = policy.clean_dbt_temporary
+    if rule is None or not health.temporary:
+        return None
+    reason = f"{health.temporary} temporary relations and objects older than {rule.older_than_hours:g} h"
+    return Need("clean_dbt_temporary", reason, Work(0, health.temporary), gain_bytes=health.temporary_bytes)

@@ -1,0 +1,218 @@
+"""A table as it was: `lakehouse maintain restore`.
+
+Nothing is copied but a little metadata. The state of a moment is found in the table's metadata or, where that has
+forgotten it, in an earlier metadata file; its data files are those that expiry and orphan removal have taken out of
+use and not deleted yet (`lakehouse.removed_files`).
+
+By default the state is registered as a table of its own beside the other, `<table>__as_of_<yyyymmddhhmmss>`. It has a
+location and manifests of its own and `gc.enabled = false`, so that `DROP TABLE` takes away those and nothing else.
+In place, the state becomes the table's newest: its snapshot is put back into the metadata and main points to it.
+Everything later stays in the metadata and can be restored in turn. What the table remembers of its loads goes, because
+those loads are undone: the next one looks at everything again and adds what is missing. A raw table is not restored in
+place: its position is beyond that state, so the changes in between would never come again.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.commit import swap
+from lakehouse.errors import LakehouseError
+from maintenance.inventory import removed
+from maintenance.inventory.in_use import RESTORED_FROM
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.reachable import files_of
+from maintenance.inventory.session import Session
+from maintenance.restore.moments import Moment, find
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+RESTORED_AS_OF = "lakehouse.restored-as-of"
+LOADED = "lakehouse.loaded."  # properties of a vault table: how far it is loaded, see dbt_project/macros/vault
+NAME = "restore"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What was restored: the table to read, the state's snapshot, when that was committed, and its rows."""
+
+    table: TableName
+    snapshot_id: int
+    committed_at: datetime
+    rows: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "table": str(self.table),
+            "snapshot_id": str(self.snapshot_id),
+            "committed_at": self.committed_at.isoformat(),
+            "rows": self.rows,
+        }
+
+
+def restore(session: Session, table: TableName, as_of: datetime, in_place: bool = False) -> Restored:
+    """Restores the state that the table had at a moment; raises LakehouseError where that is not possible."""
+    loaded = session.load(table)
+    if loaded is None:
+        raise LakehouseError(f"{table}: there is no such table in the lake; `lakehouse show` lists them")
+    if in_place:
+        _refuse_raw(session, table)
+    moment = find(session.io, loaded, as_of, _known(session, table))
+    _check_whole(session, loaded, moment)
+    if in_place:
+        _put_back(session, table, loaded, moment)
+        return _result(table, moment)
+    name = TableName(table.namespace, f"{table.name}__as_of_{as_of.astimezone(UTC):%Y%m%d%H%M%S}")
+    if session.load(name) is not None:
+        raise LakehouseError(f"{name} is there already: drop it first, or read it")
+    _register(session, table, name, moment, as_of)
+    return _result(name, moment)
+
+
+def _known(session: Session, table: TableName) -> set[str]:
+    """Metadata files that have been the table's, as expiry and orphan removal have written down."""
+    with removed.catalog_database(session.settings) as connection:
+        return {file.metadata_location for file in removed.recorded(connection, table).values()}
+
+
+def _refuse_raw(session: Session, table: TableName) -> None:
+    """Raises LakehouseError for a table that ingestion writes to."""
+    source = table.namespace.removeprefix("raw_")
+    with removed.catalog_database(session.settings) as connection:
+        known = connection.execute(
+            'SELECT 1 FROM lakehouse.positions WHERE source = %s AND "table" = %s', (source, table.name)
+        ).fetchone()
+    if (source != table.namespace and known) or table.namespace == "meta":
+        raise LakehouseError(
+            f"{table}: ingestion has gone on since, and changes that it has read do not come again: restore it beside "
+            f"the table (without --in-place), or repair it with `lakehouse reconcile --repair`"
+        )
+
+
+def _check_whole(session: Session, table: Table, moment: Moment) -> None:
+    """Raises LakehouseError when files of that state are deleted already."""
+    there = {stored.path for stored in list_objects(session.io, table.location())}
+    below = table.location().rstrip("/") + "/"
+    try:
+        needed = files_of(moment.table, [moment.snapshot])
+    except FileNotFoundError as error:
+        raise LakehouseError(
+            f"{'.'.join(table.name())}: {error.args[-1]} of that state is deleted already; name a later time"
+        ) from None
+    missing = [path for path in needed if path.startswith(below) and path not in there]
+    if missing:
+        raise LakehouseError(
+            f"{'.'.join(table.name())}: {len(missing)} of {len(needed)} files of that state are deleted already, "
+            f"first {missing[0]}: what is removed stays for keep_removed_hours; name a later time"
+        )
+
+
+def _result(name: TableName, moment: Moment) -> Restored:
+    summary = moment.snapshot.summary
+    rows = int(summary.additional_properties.get("total-records", 0)) if summary else 0
+    return Restored(name, moment.snapshot.snapshot_id, moment.committed_at, rows)
+
+
+def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment) -> None:
+    from pyiceberg.exceptions import CommitFailedException
+    from pyiceberg.table.update import SetSnapshotRefUpdate
+
+    now, then = loaded.metadata, moment.table.metadata
+    if now.current_snapshot_id == moment.snapshot.snapshot_id:
+        return
+    if not any(s.snapshot_id == moment.snapshot.snapshot_id for s in now.snapshots):
+        update = {"snapshots": [*now.snapshots, moment.snapshot.model_copy(update={"parent_snapshot_id": None})]}
+        now = now.model_copy(update=update)
+    now = _without_loads(_with_definitions(now, then, moment.snapshot))
+    base = type(loaded)(loaded.name(), now, loaded.metadata_location, loaded.io, loaded.catalog)
+    pointer = SetSnapshotRefUpdate.model_validate(
+        {"ref-name": "main", "type": "branch", "snapshot-id": moment.snapshot.snapshot_id}
+    )
+    staged = session.catalog._update_and_stage_table(base, table, (), (pointer,))
+    session.catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    try:
+        swap(session.catalog, table, loaded.metadata_location, staged.metadata_location)
+    except CommitFailedException as error:
+        raise LakehouseError(f"{table}: {error}; nothing was restored, run it again") from None
+
+
+def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapshot) -> TableMetadata:
+    """Metadata that knows every schema, partition spec and sort order of then, with the snapshot's schema current."""
+    schemas = {schema.schema_id: schema for schema in (*then.schemas, *now.schemas)}
+    specs = {spec.spec_id: spec for spec in (*then.partition_specs, *now.partition_specs)}
+    orders = {order.order_id: order for order in (*then.sort_orders, *now.sort_orders)}
+    return now.model_copy(
+        update={
+            "schemas": list(schemas.values()),
+            "partition_specs": list(specs.values()),
+            "sort_orders": list(orders.values()),
+            "current_schema_id": now.current_schema_id if snapshot.schema_id is None else snapshot.schema_id,
+            "last_column_id": max(now.last_column_id, then.last_column_id),
+        }
+    )
+
+
+def _without_loads(now: TableMetadata) -> TableMetadata:
+    """Metadata that remembers no load."""
+    properties = {key: value for key, value in now.properties.items() if not key.startswith(LOADED)}
+    return now.model_copy(update={"properties": properties})
+
+
+def _register(session: Session, table: TableName, name: TableName, moment: Moment, as_of: datetime) -> None:
+    from pyiceberg.table.refs import SnapshotRef
+
+    then, io = moment.table.metadata, moment.table.io
+    location = f"{then.location.rstrip('/')}__as_of_{as_of.astimezone(UTC):%Y%m%d%H%M%S}"
+    snapshot = _own_manifests(moment, location)
+    properties = {key: value for key, value in then.properties.items() if not key.startswith("write.")}
+    metadata = _with_definitions(then, then, snapshot).model_copy(
+        update={
+            "table_uuid": uuid.uuid4(),
+            "location": location,
+            "snapshots": [snapshot],
+            "snapshot_log": [],
+            "metadata_log": [],
+            "refs": {"main": SnapshotRef.model_validate({"snapshot-id": snapshot.snapshot_id, "type": "branch"})},
+            "current_snapshot_id": snapshot.snapshot_id,
+            "statistics": [],
+            "partition_statistics": [],
+            "properties": {
+                **properties,
+                "gc.enabled": "false",
+                RESTORED_FROM: str(table),
+                RESTORED_AS_OF: as_of.isoformat(),
+            },
+        }
+    )
+    path = f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
+    session.catalog._write_metadata(metadata, io, path)
+    session.catalog.register_table(name, path)
+
+
+def _own_manifests(moment: Moment, location: str) -> Snapshot:
+    """The snapshot with copies of its manifests: to drop a table deletes the manifests, whoever else reads them."""
+    from pyiceberg.manifest import write_manifest_list
+
+    io, snapshot = moment.table.io, moment.snapshot
+    copied = []
+    for manifest in snapshot.manifests(io):
+        path = f"{location}/metadata/{manifest.manifest_path.rpartition('/')[2]}"
+        with io.new_input(manifest.manifest_path).open() as source, io.new_output(path).create() as target:
+            target.write(source.read())
+        own = type(manifest)(*manifest._data)  # PyIceberg shares the loaded ones between readers
+        own[0] = path
+        copied.append(own)
+    path = f"{location}/metadata/snap-{snapshot.snapshot_id}-{uuid.uuid4()}.avro"
+    version = moment.table.metadata.format_version
+    sequence = snapshot.sequence_number
+    with write_manifest_list(version, io.new_output(path), snapshot.snapshot_id, None, sequence, "deflate") as lists:
+        lists.add_manifests(copied)
+    return snapshot.model_copy(update={"manifest_list": path, "parent_snapshot_id": None})

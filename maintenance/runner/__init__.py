@@ -1,0 +1,1 @@
+"""Runs actions over tables, within budgets."""

@@ -1,0 +1,152 @@
+"""Plan and act: measures the tables, ranks what they need, and does it within the budgets of their schedule groups.
+
+A few tables at a time, in one Spark session; the steps of a table one after the other, because what one sets free the
+next removes. A step that no longer fits into the time left is put off, whatever the plan had hoped.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from maintenance.inventory.outcome import Outcome, TableName, plainly
+from maintenance.inventory.session import Session
+from maintenance.planning.history import record
+from maintenance.planning.plan import Allowance, Plan, Step, allowances, make_plan
+from maintenance.planning.rates import learn
+from maintenance.planning.survey import Survey, survey
+from maintenance.runner.result import Result, sorted_result
+from maintenance.runner.run import ACTIONS, Report, a_few_at_a_time
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a run will do: its plan, and what each group is allowed since `began` (by the monotonic clock).
+
+    `unmeasured` are tables that could not be looked at: failures before anything is done.
+    """
+
+    plan: Plan
+    allowed: dict[str, Allowance]
+    unmeasured: tuple[Outcome, ...]
+    max_failed_share: float
+    began: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A plan and what came of it. `max_failed_share` is the declared one."""
+
+    plan: Plan
+    result: Result
+    max_failed_share: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"plan": self.plan.as_dict(), **self.result.as_dict()}
+
+
+def maintain(
+    session: Session,
+    names: Iterable[str] = (),
+    group: str | None = None,
+    budget_minutes: float | None = None,
+    report: Report = lambda outcome: None,
+) -> Run:
+    """Plans for the tables of these names and this group, and acts unless the session is a dry run.
+
+    `budget_minutes` go before the groups' own budgets and windows. `report` is called with each outcome as it comes.
+    Raises LakehouseError for a broken environment, a wrong declaration, or unknown names.
+    """
+    prepared = prepare(session, names, group, budget_minutes)
+    outcomes: list[Outcome] = []
+
+    def keep(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        report(outcome)
+
+    try:
+        for outcome in prepared.unmeasured:
+            keep(outcome)
+        if not session.dry_run:
+            act(session, prepared.plan.steps, prepared, keep)
+            session.forget_lake()
+    finally:  # an interrupted run is written down as far as it came
+        run = finish(session, prepared, outcomes)
+    return run
+
+
+def prepare(
+    session: Session, names: Iterable[str] = (), group: str | None = None, budget_minutes: float | None = None
+) -> Prepared:
+    """Measures the tables and plans; from here on the time counts. Raises what `maintain` does."""
+    began = time.monotonic()
+    seen = survey(session, names, group)
+    allowed = allowances(seen.project, session.now, budget_minutes)
+    plan = make_plan(seen.cases, allowed, learn(seen.acts))
+    return Prepared(plan, allowed, tuple(_unmeasured(seen)), seen.project.max_failed_share, began)
+
+
+def finish(session: Session, prepared: Prepared, outcomes: Iterable[Outcome]) -> Run:
+    """All outcomes of the run, written to the history unless it was a dry run."""
+    outcomes = list(outcomes)
+    if not session.dry_run:
+        record(session, outcomes, {(step.table.name, step.action): step for step in prepared.plan.steps})
+    return Run(prepared.plan, sorted_result(outcomes), prepared.max_failed_share)
+
+
+def act(session: Session, steps: Iterable[Step], prepared: Prepared, report: Report) -> list[Outcome]:
+    """Takes the steps, tables in the order of their best step, until their group's seconds are over.
+
+    An interrupt lets the steps at work end and begins no other.
+    """
+    outcomes: list[Outcome] = []
+    lock = threading.Lock()
+
+    def work(table_steps: list[Step], stopped: threading.Event) -> None:
+        for step in table_steps:
+            if stopped.is_set():
+                return
+            outcome = _take(session, step, prepared)
+            with lock:
+                report(outcome)
+                outcomes.append(outcome)
+
+    a_few_at_a_time(work, by_table(steps))
+    return outcomes
+
+
+def by_table(steps: Iterable[Step]) -> list[list[Step]]:
+    """The steps of each table in the order of the actions; the tables in the order of their first step."""
+    found: dict[TableName, list[Step]] = defaultdict(list)
+    for step in steps:
+        found[step.table.name].append(step)
+    order = list(ACTIONS)
+    return [sorted(group, key=lambda step: order.index(step.action)) for group in found.values()]
+
+
+def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
+    allowance = prepared.allowed[step.table.policy.schedule_group]
+    left = allowance.seconds - (time.monotonic() - prepared.began)
+    if step.expected_seconds > left:
+        reason = allowance.why_put_off(step.expected_seconds, left)
+        return Outcome(step.action, step.table.name, "skipped", reason)
+    try:
+        outcome = ACTIONS[step.action](session, step.table.name, step.table.policy)
+    except Exception as error:  # Trino may be down: what needs only Spark goes on, and so do all other tables
+        return Outcome(step.action, step.table.name, "failed", error=plainly(error))
+    try:
+        session.look_again(step.table.name)  # the next step may not read what this one removed
+    except Exception as error:
+        return replace(outcome, reason=f"{outcome.reason}; then the table could not be read: {plainly(error)}")
+    return outcome
+
+
+def _unmeasured(seen: Survey) -> Iterator[Outcome]:
+    for case in seen.cases:
+        if case.error is not None:
+            yield Outcome("measure", case.table.name, "failed", error=case.error)

@@ -1,0 +1,118 @@
+"""Runs actions over tables: several at a time, failures counted per table, the worst shown first.
+
+A failing table does not stop the others; the run fails at its end when more than a stated share failed. What was done
+is appended to `meta.maintenance`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from lakehouse.declarations.manifest import load_manifest
+from maintenance.actions.action import Body
+from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, strays
+from maintenance.actions.compact import compact
+from maintenance.actions.drop_extended_stats import drop_extended_stats
+from maintenance.actions.expire_snapshots import expire_snapshots
+from maintenance.actions.remove_orphan_files import remove_orphan_files
+from maintenance.inventory.outcome import Outcome
+from maintenance.inventory.session import Session
+from maintenance.planning.declared import MaintainedTable, maintained_tables, select
+from maintenance.planning.history import record
+from maintenance.runner.probes import probed
+from maintenance.runner.result import Result, sorted_result
+
+T = TypeVar("T")
+# In the order in which `all` runs them: what one sets free, the next removes.
+ACTIONS: dict[str, Body] = {
+    "compact": probed(compact),
+    "expire_snapshots": expire_snapshots,
+    "remove_orphan_files": remove_orphan_files,
+    "drop_extended_stats": drop_extended_stats,
+    "clean_dbt_temporary": clean_dbt_temporary,
+}
+READ_THE_LAKE = frozenset({"remove_orphan_files", "clean_dbt_temporary"})
+WORKERS = 4
+Report = Callable[[Outcome], None]
+
+
+def run(
+    session: Session,
+    actions: Iterable[str],
+    names: Iterable[str] = (),
+    group: str | None = None,
+    report: Report = lambda outcome: None,
+) -> Result:
+    """Runs the named actions, one after the other, over the declared tables of these names and this group.
+
+    `report` is called with each outcome as it comes. Raises LakehouseError for a broken environment or unknown names.
+    """
+    names = tuple(names)
+    declared = maintained_tables(load_manifest(session.settings), session.settings.dbt_project_dir)
+    chosen = select(declared, names, group)
+    session.check()
+    outcomes: list[Outcome] = []
+
+    def keep(outcome: Outcome) -> None:
+        outcomes.append(outcome)
+        report(outcome)
+
+    try:
+        for name in actions:
+            stray = strays_for(session, name, declared, names, group)
+            run_action(session, name, (*chosen, *stray), keep)
+    finally:  # an interrupted run is written down as far as it came
+        record(session, outcomes)
+    return sorted_result(outcomes)
+
+
+def run_action(
+    session: Session, name: str, tables: Iterable[MaintainedTable], report: Report = lambda outcome: None
+) -> list[Outcome]:
+    """Runs one action over tables, a few at a time; `report` has each outcome as it comes, whatever interrupts it."""
+    if name in READ_THE_LAKE:
+        session.lake()
+    outcomes: list[Outcome] = []
+    lock = threading.Lock()
+
+    def work(table: MaintainedTable, stopped: threading.Event) -> None:
+        outcome = ACTIONS[name](session, table.name, table.policy)
+        with lock:
+            report(outcome)
+            outcomes.append(outcome)
+
+    a_few_at_a_time(work, tables)
+    session.forget_lake()
+    return outcomes
+
+
+def a_few_at_a_time(work: Callable[[T, threading.Event], None], items: Iterable[T]) -> None:
+    """Does the work on each item; raises what it raises first.
+
+    Then, and when it is interrupted, the work at hand is let end, no other is begun, and the event is set for it.
+    """
+    stopped = threading.Event()
+
+    def unless_stopped(item: T) -> None:
+        if not stopped.is_set():
+            work(item, stopped)
+
+    with ThreadPoolExecutor(WORKERS) as pool:
+        try:
+            for _ in pool.map(unless_stopped, items):
+                pass
+        except BaseException:
+            stopped.set()
+            raise
+
+
+def strays_for(
+    session: Session, name: str, declared: tuple[MaintainedTable, ...], names: tuple[str, ...], group: str | None
+) -> tuple[MaintainedTable, ...]:
+    """Undeclared models that left temporary things; none when the run was restricted to named tables."""
+    if name != "clean_dbt_temporary" or names:
+        return ()
+    return tuple(table for table in strays(session, declared) if group in (None, table.policy.schedule_group))

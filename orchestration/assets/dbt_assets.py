@@ -1,0 +1,181 @@
+"""The dbt project as two sets of assets: parsed and vault, partitioned by day of commit time, and the marts."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster_dbt import DbtCliInvocation, dbt_assets
+from dagster_dbt.errors import DagsterDbtCliRuntimeError
+
+from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
+from orchestration.assets.markdown import plain
+from orchestration.assets.translator import BUILT_WITH_MARTS, MARTS, LakeTranslator, is_raw, is_view, layer, node_key
+from orchestration.resources import Lake, TableKey
+from orchestration.runs import tags
+from orchestration.runs.confirmed import confirmed
+from orchestration.runs.days import DayRange, daily_partitions, to_derive_again
+from orchestration.runs.failures import dbt_failure, failed_tables, table_name
+from orchestration.runs.held import pack, unpack
+from orchestration.runs.order import name_of
+from orchestration.runs.workers import end_children
+
+if TYPE_CHECKING:
+    from lakehouse.catalog.open import SnapshotFact
+
+Manifest = dict[str, Any]
+VAULT_POOL = "vault"
+IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
+
+
+def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:
+    """Parsed and vault. One run at a time (the pool): two runs feeding one hub would both add its new keys."""
+
+    @dbt_assets(
+        manifest=manifest,
+        name="load_models",
+        exclude=IN_MARTS,
+        partitions_def=daily_partitions(first_day),
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        dagster_dbt_translator=LakeTranslator(),
+        pool=VAULT_POOL,
+    )
+    def load_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
+        yield from build(context, dbt, lake, manifest, to_derive_again(context.run.tags))
+
+    return load_models
+
+
+def other_sources(manifest: Manifest) -> list[dg.AssetSpec]:
+    """Tables that dbt reads and nobody materializes here (`meta`): they have a page, for maintenance to report on."""
+    nodes = [node for node in manifest["sources"].values() if not is_raw(node)]
+    return [
+        dg.AssetSpec(node_key(node), description=plain(node["description"]), group_name=layer(node)) for node in nodes
+    ]
+
+
+def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefinition:
+    """The marts: not partitioned, each build is of the whole. `reads` are the tables they are built from."""
+
+    @dbt_assets(
+        manifest=manifest,
+        name="marts_models",
+        select=IN_MARTS,
+        dagster_dbt_translator=LakeTranslator(),
+        pool=MARTS,
+    )
+    def marts_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
+        tags.record_snapshots(context, lake.newest_snapshots(reads))
+        yield from build(context, dbt, lake, manifest, None)
+
+    return marts_models
+
+
+def build(
+    context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest, days: DayRange | None
+) -> Iterator[Any]:
+    """`dbt build` of the selected assets, with row counts from Iceberg's metadata.
+
+    A backfill loads what is new before it derives its days again: those go up to what is loaded and no further. Their
+    newest row would otherwise count as the mark up to which everything is loaded, and older rows of other
+    days be passed over. So a table whose news could not be loaded is left out of it.
+    """
+    nodes = {node_key(node).to_python_identifier(): node for node in manifest["nodes"].values() if "alias" in node}
+    failures: list[DbtFailure] = []
+    if days is not None:
+        context.log.info(f"first what is new, then {days.first} to {days.last} again")
+        with invoked(context, dbt, lake, manifest, ["run"], None, failures) as invocation:
+            invocation.wait()
+    without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in failed_of(failures)]
+    command = ["build", *(["--exclude", *sorted(without)] if without else [])]
+    with invoked(context, dbt, lake, manifest, command, days, failures) as invocation:
+        events = confirmed(
+            invocation.stream(),
+            context.selected_asset_check_keys,
+            context.assets_def.asset_deps,
+            lambda event: node_key(nodes[event.output_name]),
+        )
+        for event in events:
+            if isinstance(event, dg.Output):
+                yield event.with_metadata({**event.metadata, **table_metadata(lake, nodes[event.output_name])})
+            else:
+                yield event
+    record_held(context, failed_of(failures))
+    if failures:
+        raise dg.Failure("\n".join(f.told for f in failures), metadata={"dbt_log": failures[-1].log})
+
+
+@dataclass(frozen=True)
+class DbtFailure:
+    """What failed of a dbt run, in words and by the tables."""
+
+    told: str
+    tables: frozenset[str]
+    log: dg.MetadataValue
+
+
+def failed_of(failures: Sequence[DbtFailure]) -> frozenset[str]:
+    """All tables that failed."""
+    return frozenset().union(*(failure.tables for failure in failures))
+
+
+@contextmanager
+def invoked(
+    context: dg.AssetExecutionContext,
+    dbt: Dbt,
+    lake: Lake,
+    manifest: Manifest,
+    command: list[str],
+    days: DayRange | None,
+    failures: list[DbtFailure],
+) -> Iterator[DbtCliInvocation]:
+    """dbt for the assets this run has selected; it has ended when the block ends, however that does.
+
+    Tables that failed are added to `failures`. Raises Failure where what failed is no table of this run.
+    """
+    with environment(run_environment(lake.settings(), days, context.run.run_id)):
+        invocation = dbt.cli(command, context=context)
+    try:
+        yield invocation
+    except DagsterDbtCliRuntimeError as error:
+        told = dbt_failure(invocation.target_path, manifest, str(error))
+        log = dg.MetadataValue.path(str(invocation.target_path / "dbt.log"))
+        selected = set(map(name_of, context.selected_asset_keys))
+        tables = failed_tables(invocation.target_path, manifest, selected)
+        if tables is None or not tables & selected:
+            raise dg.Failure(told, metadata={"dbt_log": log}) from None
+        failures.append(DbtFailure(told, tables, log))
+        return
+    finally:
+        end_children(context.run.run_id)
+    clean_up(invocation.target_path)
+
+
+def record_held(context: dg.AssetExecutionContext, failed: Collection[str]) -> None:
+    """Writes on the run which tables it leaves behind; from now on its others count as loaded."""
+    run_id, selected = context.run.run_id, set(map(name_of, context.selected_asset_keys))
+    left = unpack(context.run.tags.get(tags.HELD)).after(
+        run_id, selected, selected.intersection(failed), datetime.now(UTC)
+    )
+    context.instance.add_run_tags(run_id, {tags.HELD: pack(left)})
+
+
+def table_metadata(lake: Lake, node: Mapping[str, Any]) -> dict[str, Any]:
+    """Row count and snapshot of the table just built, from its snapshot summary; nothing is counted."""
+    if is_view(node):
+        return {}
+    table = (node["schema"], node["alias"])
+    fact = lake.newest_snapshots([table]).get(table_name(node))
+    return snapshot_metadata(fact) if fact else {"dagster/row_count": 0}
+
+
+def snapshot_metadata(fact: "SnapshotFact") -> dict[str, Any]:
+    """What the table's page plots. The id is text: JavaScript rounds 64-bit integers."""
+    return {
+        "dagster/row_count": fact.total_rows,
+        "rows_added": fact.added_rows,
+        "snapshot_id": dg.MetadataValue.text(str(fact.snapshot_id)),
+        "snapshot_at": dg.MetadataValue.timestamp(fact.committed_at),
+    }

@@ -1,0 +1,203 @@
+"""The factory: one declared source → its raw assets, with their checks, jobs and triggers.
+
+All raw tables of a source are one subsettable multi-asset, because one replication slot serves them all:
+materializing any of them brings the source up to its present end, once.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from lakehouse.declarations import Column, RawTable, Source
+from orchestration.assets.markdown import plain
+from orchestration.checks.erasing import erasing_definitions
+from orchestration.checks.lag import lag_definitions
+from orchestration.checks.reconciling import reconciling_definitions
+from orchestration.jobs.loads import load_definitions, loads_of
+from orchestration.resources import Lake
+from orchestration.runs import tags
+
+if TYPE_CHECKING:
+    from ingestion import SourceReport, TableReport
+
+CHECK, ARRIVED, READ = "columns_as_declared", "in_the_cut", "read_by_a_model"
+Unread = Mapping[tuple[str, str], str]
+OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}
+
+
+def source_definitions(source: Source, first_day: date, unread: Unread = MappingProxyType({})) -> dg.Definitions:
+    """Everything Dagster has for one source; `unread` says of which tables no model reads what."""
+    return dg.Definitions.merge(
+        dg.Definitions(assets=[raw_assets(source, unread)]),
+        *(load_definitions(load, first_day) for load in loads_of(source)),
+        reconciling_definitions(source),
+        erasing_definitions(source),
+        lag_definitions(source),
+    )
+
+
+def raw_assets(source: Source, unread: Unread) -> dg.AssetsDefinition:
+    """The source's raw tables as one multi-asset; its pool admits one run, as the slot has one reader."""
+
+    @dg.multi_asset(
+        name=f"raw_{source.name}",
+        specs=[raw_spec(table) for table in source.tables],
+        check_specs=[spec for table in source.tables for spec in raw_checks(table, unread)],
+        can_subset=True,
+        pool=f"raw_{source.name}",
+        backfill_policy=dg.BackfillPolicy.single_run(),
+        description=f"Brings the raw tables of {source.name} up to the commit LSN of this moment.",
+    )
+    def bring_up(context: dg.AssetExecutionContext, lake: Lake) -> Iterator[dg.MaterializeResult]:
+        report = lake.bring_up(source.name)
+        tags.record_snapshots(context, lake.newest_snapshots(table.identifier for table in source.tables))
+        yield from _results(context, source, report, unread)
+
+    return bring_up
+
+
+def raw_spec(table: RawTable) -> dg.AssetSpec:
+    """The asset of one raw table."""
+    return dg.AssetSpec(
+        key=dg.AssetKey(table.asset_key),
+        description=plain(table.description) or None,
+        group_name="raw",
+        tags={"source": table.source},
+        metadata={
+            "dagster/column_schema": dg.TableSchema(
+                [dg.TableColumn(c.name, c.data_type or "?", c.description or None) for c in table.columns]
+            ),
+            "relation": ".".join(table.relation),
+            "key": ", ".join(table.key) or "none",
+        },
+    )
+
+
+def raw_checks(table: RawTable, unread: Unread) -> list[dg.AssetCheckSpec]:
+    """Whether the table is in the cut, and as declared: the source may have changed since then.
+
+    A table that no model reads has a check that says so, at each load.
+    """
+    descriptions = {
+        ARRIVED: "The cut that was brought up holds the table: it is neither parked nor in doubt.",
+        CHECK: "The columns that arrive are the declared ones, less those excluded, in the declared types.",
+    }
+    if (table.source, table.name) in unread:
+        descriptions[READ] = "What is loaded goes further than raw."
+    key = dg.AssetKey(table.asset_key)
+    return [dg.AssetCheckSpec(name=name, asset=key, description=text) for name, text in descriptions.items()]
+
+
+def _results(
+    context: dg.AssetExecutionContext, source: Source, report: "SourceReport", unread: Unread
+) -> Iterator[dg.MaterializeResult]:
+    """One result for each selected table. One that is set aside fails its check, and the others' loads go on.
+
+    Raises Failure when none of them arrived.
+    """
+    tables = {table.name: table for table in report.tables}
+    selected = sorted(context.selected_asset_keys)
+    missing = {key.path[-1]: _why_missing(report, key.path[-1]) for key in selected if key.path[-1] not in tables}
+    if missing:
+        told = f"{', '.join(missing)} of {source.name} did not arrive: {'; '.join(missing.values())}"
+        if len(missing) == len(selected):
+            raise dg.Failure(told)
+        context.log.error(told)
+    for key in selected:
+        name = key.path[-1]
+        arrived, checks = tables.get(name), [_arrival(key, missing.get(name))]
+        if arrived is not None:
+            checks.append(check_columns(source.table(name), arrived))
+        if why := unread.get((source.name, name)):
+            checks.append(_warning(key, READ, why))
+        yield dg.MaterializeResult(
+            asset_key=key,
+            metadata=raw_metadata(report, arrived, _descriptions(source.table(name))) if arrived else {},
+            check_results=[c for c in checks if _check_key(key, c) in context.selected_asset_check_keys],
+        )
+
+
+def _why_missing(report: "SourceReport", name: str) -> str:
+    return next((aside.reason for aside in report.aside if aside.name == name), f"table {name!r} is in no cut yet")
+
+
+def _arrival(key: dg.AssetKey, why_not: str | None) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=key, check_name=ARRIVED, passed=why_not is None, severity=dg.AssetCheckSeverity.ERROR,
+        description=why_not,
+    )  # fmt: skip
+
+
+def _warning(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(
+        asset_key=key, check_name=check, passed=False, severity=dg.AssetCheckSeverity.WARN, description=why
+    )
+
+
+def _check_key(key: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckKey:
+    return dg.AssetCheckKey(key, result.check_name or "")
+
+
+def _descriptions(table: RawTable) -> dict[str, str]:
+    from ingestion.sink.raw_tables import METADATA
+
+    return {name: doc for name, _, doc in METADATA} | {c.name: c.description for c in table.columns}
+
+
+def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Mapping[str, str]) -> dict[str, Any]:
+    """What the table's page plots and lists. Snapshot ids are text: JavaScript rounds 64-bit integers."""
+    counts = {f"rows_{word}": table.rows.get(op, 0) for op, word in OPERATIONS.items()}
+    return {
+        "dagster/row_count": table.total_rows,
+        "dagster/column_schema": dg.TableSchema(
+            [dg.TableColumn(name, kind, descriptions.get(name)) for name, kind in table.columns]
+        ),
+        "snapshot_id": dg.MetadataValue.text(str(table.snapshot_id)),
+        "lag_bytes": table.lag_bytes,
+        "cut_lsn": dg.MetadataValue.text(str(report.cut_lsn)),
+        "cut_at": dg.MetadataValue.timestamp(report.cut_at),
+        "epoch": report.epoch,
+        **counts,
+        **({"source_rows_per_second": round(report.rows_per_second)} if report.rows_per_second else {}),
+        **({"source_seconds": round(report.seconds, 2)} if report.seconds is not None else {}),
+    }
+
+
+def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResult:
+    """A warning rather than an error: ingestion has landed the rows as the source has them."""
+    columns = {declared.raw.alias.get(c.name, c.name).lower(): c for c in declared.columns if c.name in declared.landed}
+    landed = {name.lower(): kind for name, kind in table.columns if not name.startswith("_")}
+    wanted, found = set(columns), set(landed)
+    types = [
+        f"{name} ({columns[name].data_type}) is {landed[name]}"
+        for name in sorted(wanted & found)
+        if not _holds(declared, columns[name], landed[name])
+    ]
+    return dg.AssetCheckResult(
+        asset_key=dg.AssetKey(declared.asset_key),
+        check_name=CHECK,
+        passed=wanted == found and not types,
+        severity=dg.AssetCheckSeverity.WARN,
+        metadata={
+            "missing": ", ".join(sorted(wanted - found)) or "none",
+            "not_declared": ", ".join(sorted(found - wanted)) or "none",
+            "other_types": ", ".join(types) or "none",
+        },
+    )
+
+
+def _holds(declared: RawTable, column: Column, landed: str) -> bool:
+    """Whether the declared type is the one that landed, or a wider one; where none is declared, none is missed."""
+    from pyiceberg.types import IcebergType
+
+    from ingestion.schema.evolve import widens
+    from ingestion.schema.types.declared import declared_type
+
+    if column.data_type is None:
+        return True
+    wanted = declared_type("text" if declared.raw.mask.get(column.name) == "sha256" else column.data_type)
+    there = IcebergType.model_validate(landed)
+    return bool(wanted == there) or widens(there, wanted)

@@ -1,0 +1,106 @@
+"""How the tables are, as an asset: the whole lake in numbers that plot over time, and each table's on its own page."""
+
+from collections.abc import Collection
+from typing import Any
+
+import dagster as dg
+
+from orchestration.assets.markdown import plain
+from orchestration.resources import Lake
+
+KEY = dg.AssetKey(["meta", "table_health"])
+JOB = "measure_table_health"
+HOURLY = "57 * * * *"
+SUMMED = (
+    "rows", "files", "bytes", "small_files", "delete_files", "snapshots", "manifests", "metadata_bytes", "objects",
+    "object_bytes", "orphans", "orphan_bytes", "temporary", "temporary_bytes",
+)  # fmt: skip
+COLUMNS = {
+    "files": "files", "small": "small_share", "deletes": "delete_files", "snapshots": "snapshots",
+    "manifests": "manifests", "metadata": "metadata_bytes", "orphans": "orphan_bytes", "size": "bytes",
+}  # fmt: skip
+"""Heading → figure, of the table of all tables."""
+
+Line = dict[str, Any]
+
+
+def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
+    """The asset, and its job with an hourly schedule; `keys` are the tables that have a page."""
+
+    @dg.asset(
+        key=KEY,
+        group_name="meta",
+        kinds={"iceberg"},
+        config_schema={},
+        description="Files, deletes, snapshots, manifests, metadata and orphans of every maintained table.",
+    )
+    def table_health(context: dg.AssetExecutionContext, lake: Lake) -> dg.MaterializeResult:
+        lines = lake.table_health()
+        for line in lines:
+            if line["health"] and (key := dg.AssetKey(line["table"].split(".", 1))) in keys:
+                context.log_event(dg.AssetObservation(key, metadata=of_table(line), description=summary(line)))
+        return dg.MaterializeResult(metadata=of_lake(lines))
+
+    job = dg.define_asset_job(
+        JOB, selection=dg.AssetSelection.assets(KEY), description="Measures how the tables are; changes nothing."
+    )
+    schedule = dg.ScheduleDefinition(
+        job=job,
+        cron_schedule=HOURLY,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Adds a point to the plots of every table's health.",
+    )
+    return dg.Definitions(assets=[table_health], jobs=[job], schedules=[schedule])
+
+
+def of_table(line: Line) -> dict[str, Any]:
+    """What the table's page plots: all its numbers, and what is due."""
+    last = line["last"]
+    return {
+        **{name: value for name, value in line["health"].items() if value is not None},
+        "gain_seconds": line["gain_seconds"],
+        "gain_bytes": line["gain_bytes"],
+        "due": ", ".join(due["action"] for due in line["due"]) or "nothing",
+        **({"last_action": f"{last['action']} {last['status']} {last['started_at']}"} if last else {}),
+    }
+
+
+def of_lake(lines: list[Line]) -> dict[str, Any]:
+    """Sums over all tables, and a table of them, those with the most to gain first."""
+    measured = [line["health"] for line in lines if line["health"]]
+    totals = {name: sum(health[name] for health in measured) for name in SUMMED}
+    return {
+        "tables": len(measured),
+        "tables_due": sum(bool(line["due"]) for line in lines),
+        **totals,
+        "small_share": round(totals["small_files"] / totals["files"], 4) if totals["files"] else 0.0,
+        "gain_seconds": round(sum(line["gain_seconds"] for line in lines), 3),
+        "gain_bytes": sum(line["gain_bytes"] for line in lines),
+        "by_table": dg.MetadataValue.md(_markdown(lines)),
+    }
+
+
+def summary(line: Line) -> str:
+    """What is due, or why nothing is."""
+    return "; ".join(f"{due['action']}: {due['reason']}" for due in line["due"]) or line["reason"]
+
+
+def _markdown(lines: list[Line]) -> str:
+    heading = ("table", "due", *COLUMNS)
+    rows = [heading, ["---"] * len(heading)]
+    for line in lines:
+        figures = (_text(name, (line["health"] or {}).get(name)) for name in COLUMNS.values())
+        due = summary(line).removesuffix(line["reason"].partition("healthy")[2])  # the figures stand beside it
+        rows.append([line["table"], due, *figures])
+    return "\n".join(f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
+
+
+def _text(name: str, value: float | None) -> str:
+    from maintenance.command.show import size
+
+    if value is None:
+        return ""
+    if name.endswith("bytes"):
+        return size(int(value)).replace(" ", "\N{NO-BREAK SPACE}")
+    return f"{value:.0%}" if name.endswith("share") else f"{value:,}"

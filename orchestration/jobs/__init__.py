@@ -1,0 +1,1 @@
+"""The jobs: loads, marts, maintenance."""

@@ -1,0 +1,117 @@
+"""Jobs that load raw tables into parsed and vault, and the sensor or schedule that starts each.
+
+By declaration the tables of a source share the job `load_<source>`, or a table has its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+import dagster as dg
+
+from lakehouse.declarations import RawTable, Source
+from lakehouse.declarations.policies import Cron
+from lakehouse.errors import LakehouseError
+from orchestration.assets.translator import MARTS
+from orchestration.checks.reconciling import check_keys
+from orchestration.resources import TableKey
+from orchestration.runs.days import incremental_tags
+from orchestration.runs.held import loaded_since
+from orchestration.runs.history import read_history, whole_job
+from orchestration.runs.part import held_tag
+from orchestration.sensors.new_data import Watch, new_data_sensor
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load job: which raw tables it brings downstream (`checked` can be reconciled), and what starts it."""
+
+    source: str
+    name: str
+    tables: tuple[TableKey, ...]
+    checked: tuple[TableKey, ...]
+    trigger: str | Cron
+    confirm_after: timedelta | None
+
+    @property
+    def job(self) -> str:
+        """`load_<source>` or `load_<source>_<table>`."""
+        return f"load_{self.name}"
+
+
+def loads_of(source: Source) -> tuple[Load, ...]:
+    """The source's load jobs, the shared one first."""
+    shared = [table for table in source.tables if table.load.job == "shared"]
+    triggers = {str(table.load.trigger) for table in shared}
+    if len(triggers) > 1:
+        raise LakehouseError(
+            f"source {source.name!r}: tables that share the job load_{source.name} declare different triggers "
+            f"({', '.join(sorted(triggers))}); give them one, or `job: own`"
+        )
+    own = [table for table in source.tables if table.load.job == "own"]
+    return (
+        *([_load(source.name, source.name, shared)] if shared else []),
+        *(_load(source.name, f"{source.name}_{table.name}", [table]) for table in own),
+    )
+
+
+def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
+    freshness = [table.raw.freshness_minutes for table in tables if table.raw.freshness_minutes]
+    return Load(
+        source=source,
+        name=name,
+        tables=tuple(table.identifier for table in tables),
+        checked=tuple(table.identifier for table in tables if table.key),
+        trigger=tables[0].load.trigger,
+        confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
+    )
+
+
+def load_definitions(load: Load, first_day: date) -> dg.Definitions:
+    """The job and its trigger."""
+    job = dg.define_asset_job(
+        load.job,
+        selection=load_selection(load),
+        description=f"Raw → parsed → vault of {', '.join(table for _, table in load.tables)} ({load.source}).",
+        tags={"source": load.source},
+    )
+    if isinstance(load.trigger, Cron):
+        return dg.Definitions(jobs=[job], schedules=[_schedule(load, job, load.trigger.cron, first_day)])
+    watch = Watch(
+        name=f"new_data_{load.name}",
+        tables=load.tables,
+        source=load.source,
+        confirm_after=load.confirm_after,
+        first_day=first_day,
+    )
+    return dg.Definitions(jobs=[job], sensors=[new_data_sensor(watch, job)])
+
+
+def load_selection(load: Load) -> dg.AssetSelection:
+    """The raw assets and what is derived from them, short of the marts (they read several sources).
+
+    Reconciling is left to its own job: it reads the source's tables whole.
+    """
+    loaded = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream() - dg.AssetSelection.groups(MARTS)
+    return loaded - dg.AssetSelection.checks(*check_keys(load.checked))
+
+
+def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.ScheduleDefinition:  # type: ignore[valid-type]
+    @dg.schedule(
+        name=f"{load.job}_schedule",
+        job=job,
+        cron_schedule=cron,
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description=f"Launches {load.job} by the declared cron, unless a run of it is still at work.",
+    )
+    def scheduled(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        history = read_history(context.instance, load.job, whole_job(context.repository_def, load.job))
+        if history.unfinished:
+            run = history.unfinished[0]
+            return dg.SkipReason(f"run {run.short_id} of {load.job} is still {run.status}")
+        now = datetime.now(UTC)
+        run_tags = incremental_tags(first_day, loaded_since(history.state, ()), now)
+        return dg.RunRequest(tags={**run_tags, **held_tag(history.state, (), now)})
+
+    return scheduled

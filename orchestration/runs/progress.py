@@ -1,0 +1,77 @@
+"""A run's events as lines for a terminal."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import dagster as dg
+
+from lakehouse.text.shown import visible
+
+Say = Callable[[str], None]
+
+
+def describe(event: dg.DagsterEvent) -> Iterator[str]:
+    """Zero or one line: a step's begin and end, a table with its rows, a check that failed."""
+    kind = event.event_type
+    if kind is dg.DagsterEventType.STEP_START:
+        yield f"  {event.step_key} …"
+    elif kind is dg.DagsterEventType.STEP_SUCCESS:
+        yield f"  {event.step_key} done in {event.step_success_data.duration_ms / 1000:.1f} s"
+    elif kind is dg.DagsterEventType.STEP_FAILURE:
+        yield f"  {event.step_key} FAILED"
+    elif kind is dg.DagsterEventType.ASSET_MATERIALIZATION:
+        yield from _materialization(event.step_materialization_data.materialization)
+    elif kind is dg.DagsterEventType.ASSET_OBSERVATION:
+        yield from _observation(event.asset_observation_data.asset_observation)
+    elif kind is dg.DagsterEventType.ASSET_CHECK_EVALUATION:
+        yield from _check(event.asset_check_evaluation_data)
+
+
+def _materialization(event: dg.AssetMaterialization) -> Iterator[str]:
+    rows = _number(event, "dagster/row_count")
+    added = _number(event, "rows_added")
+    if rows is not None:
+        yield f"    {_name(event.asset_key)}  {rows:,} rows" + (f", {added:,} added last" if added is not None else "")
+
+
+def _observation(event: dg.AssetObservation) -> Iterator[str]:
+    status = event.metadata.get("status")
+    if status is not None and status.value in ("done", "failed"):
+        yield f"    {event.description}"
+
+
+def _check(check: dg.AssetCheckEvaluation) -> Iterator[str]:
+    if not check.passed:
+        why = f": {check.description}" if check.description else ""
+        yield f"    check {check.check_name} of {_name(check.asset_key)}: {check.severity.value}{why}"
+
+
+def _number(event: dg.AssetMaterialization | dg.AssetObservation, name: str) -> int | None:
+    value = event.metadata.get(name)
+    return value.value if isinstance(value, dg.IntMetadataValue) else None
+
+
+def _name(key: dg.AssetKey) -> str:
+    return ".".join(key.path)
+
+
+@contextmanager
+def only_progress(log: Path, to_stderr: bool) -> Iterator[Say]:
+    """Sends all that dbt, Spark and the JVM print to `log`; what is said with the result still reaches the terminal."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    saved = os.dup(1), os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        yield lambda text: _write(saved[1 if to_stderr else 0], text)
+    finally:
+        for descriptor, copy in enumerate(saved, start=1):
+            os.dup2(copy, descriptor)
+            os.close(copy)
+
+
+def _write(descriptor: int, text: str) -> None:
+    os.write(descriptor, f"{visible(text)}\n".encode())

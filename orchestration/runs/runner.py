@@ -1,0 +1,228 @@
+"""Runs jobs one after another in this process, on the same instance that the UI and the daemon use.
+
+A run that the daemon launches starts a process, which imports everything and starts its own JVM. Here the
+definitions are loaded once and the Spark session is shared, which is what `lakehouse run` and the demo want.
+"""
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from time import monotonic
+
+import dagster as dg
+from dagster._core.definitions.job_base import InMemoryJob
+from dagster._core.execution.api import execute_run_iterator
+from dagster._core.remote_origin import RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.utils import make_new_run_id
+from dagster._core.workspace.load import location_origins_from_yaml_paths
+
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from orchestration.jobs import marts
+from orchestration.resources import Lake
+from orchestration.runs.days import DayRange, incremental_tags
+from orchestration.runs.failures import failure_of
+from orchestration.runs.held import State, loaded_since
+from orchestration.runs.history import left_by, read_history
+from orchestration.runs.interrupts import Stop, nothing
+from orchestration.runs.order import why_skipped
+from orchestration.runs.part import Part, held_tag, part_without, waiting_for_others, waiting_for_tables
+from orchestration.runs.pools import WAITING
+from orchestration.runs.progress import Say, describe, only_progress
+from orchestration.runs.workers import fail_orphaned_runs, free_pools, signature
+
+WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one run ended; a job that was skipped has no run."""
+
+    job: str
+    run_id: str | None
+    success: bool
+    seconds: float
+    error: str | None
+
+
+def run_jobs(
+    settings: Settings, names: Sequence[str], days: DayRange | None, stop: Stop, to_stderr: bool = False
+) -> list[Outcome]:
+    """Runs the jobs in order, printing progress; what reads the tables of a job that failed is skipped.
+
+    Without `days` a load is an ordinary one; with them it derives those days again. Raises LakehouseError for a
+    job or a day that does not exist, before anything runs.
+    """
+    from orchestration.definitions import defs
+
+    repository = defs.get_repository_def()
+    jobs = [_job(repository, name) for name in names if not _has_no_marts(repository, name)]
+    for job in jobs:
+        _check_days(job, days)
+    outcomes: list[Outcome] = []
+    broken: list[dg.JobDefinition] = []
+    with _instance(settings) as instance, only_progress(settings.home / "logs" / "run.log", to_stderr) as say:
+        fail_orphaned_runs(instance)
+        for name in set(names) - {job.name for job in jobs}:
+            say(f"{name}  nothing to build: the project has no marts")
+        for job in jobs:
+            if stop.is_set():
+                break
+            if (reason := why_skipped(repository.asset_graph, job, broken)) is not None:
+                say(f"{job.name}  skipped: {reason}")
+                outcome = Outcome(job.name, None, False, 0.0, f"skipped: {reason}")
+            else:
+                outcome = _run_what_can_be(settings, repository, instance, job, days, say, stop)
+            if not outcome.success and not _says_what_failed(instance, outcome):
+                broken.append(job)
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _has_no_marts(repository: dg.RepositoryDefinition, name: str) -> bool:
+    return name == marts.JOB and not repository.has_job(name)
+
+
+def _says_what_failed(instance: dg.DagsterInstance, outcome: Outcome) -> bool:
+    """Whether it is known which tables failed: what reads others of the job need not wait."""
+    run = instance.get_run_by_id(outcome.run_id) if outcome.run_id else None
+    return run is not None and left_by(run) is not None
+
+
+def _run_what_can_be(
+    settings: Settings,
+    repository: dg.RepositoryDefinition,
+    instance: dg.DagsterInstance,
+    job: dg.JobDefinition,
+    days: DayRange | None,
+    say: Say,
+    stop: Stop,
+) -> Outcome:
+    """Runs the job but for tables that wait for others; it has not succeeded where those have failed."""
+    failed = waiting_for_others(instance, repository, job)
+    waiting = waiting_for_tables(repository.asset_graph, job, _absent(settings, job)) | failed
+    for reason in sorted(set(waiting.values())):
+        tables = sorted(name for name, why in waiting.items() if why == reason)
+        say(f"{job.name}  left out: {tables[0]}{f' and {len(tables) - 1} more' if tables[1:] else ''}: {reason}")
+    part, outcome = part_without(job, waiting), Outcome(job.name, None, True, 0.0, None)
+    if part.assets != ():
+        run_tags = _tags(settings, read_history(instance, job.name, job).state, job, days, waiting)
+        outcome = _run(job, part, instance, run_tags, say, stop)
+    if outcome.success and failed:
+        first = sorted(failed)[0]
+        return replace(outcome, success=False, error=f"{len(failed)} tables were left out: {first}: {failed[first]}")
+    return outcome
+
+
+def _absent(settings: Settings, job: dg.JobDefinition) -> Iterator[dg.AssetKey]:
+    if job.name == marts.JOB:
+        yield from map(dg.AssetKey, Lake().absent(marts.tables_read(load_manifest(settings))))
+
+
+def _job(repository: dg.RepositoryDefinition, name: str) -> dg.JobDefinition:
+    if not repository.has_job(name):
+        known = sorted(job for job in repository.job_names if not job.startswith("__"))
+        raise LakehouseError(f"no job {name!r}; there are {', '.join(known)}")
+    return repository.get_job(name)
+
+
+def _check_days(job: dg.JobDefinition, days: DayRange | None) -> None:
+    if days is None:
+        return
+    if job.partitions_def is None:
+        raise LakehouseError(f"job {job.name!r} has no days to derive again; only load jobs have")
+    known = job.partitions_def.get_partition_keys()
+    for day in (days.first.isoformat(), days.last.isoformat()):
+        if day not in known:
+            raise LakehouseError(f"{day} cannot be derived again: days are from {known[0]} to {known[-1]}")
+
+
+def _tags(
+    settings: Settings, state: State, job: dg.JobDefinition, days: DayRange | None, waiting: Collection[str]
+) -> dict[str, str]:
+    now = datetime.now(UTC)
+    held = held_tag(state, waiting, now, forgiven=True)
+    if days is not None:
+        return {**days.run_tags(), **held}
+    if job.partitions_def is None:
+        return held
+    return {**incremental_tags(settings.dagster.first_day, loaded_since(state, waiting), now), **held}
+
+
+def _run(
+    whole: dg.JobDefinition, part: Part, instance: dg.DagsterInstance, tags: Mapping[str, str], say: Say, stop: Stop
+) -> Outcome:
+    assets, checks = frozenset(part.assets or ()) or None, None if part.checks is None else frozenset(part.checks)
+    job = whole.get_subset(asset_selection=assets, asset_check_selection=checks)
+    started, run_id = monotonic(), make_new_run_id()
+    stop.settle = partial(cancel, instance, run_id)
+    signed = {**job.tags, **tags, **signature(run_id)}
+    run = instance.create_run_for_job(
+        job,
+        run_id=run_id,
+        tags=signed,
+        remote_job_origin=_origin(job.name),
+        asset_selection=assets,
+    )
+    stop.asked = partial(_ask_to_cancel, instance, run_id)
+    instance.add_event_listener(run_id, partial(_say_waiting, say))
+    say(f"{job.name}  run {run_id[:8]}")
+    error = None
+    said: set[str] = set()  # a table that is loaded for several days has an event for each of them
+    for event in execute_run_iterator(InMemoryJob(job), run, instance):
+        for line in describe(event):
+            if line not in said:
+                say(line)
+            said.add(line)
+        error = error or failure_of(event)
+        if event.is_failure and stop.is_set():
+            _ask_to_cancel(instance, run_id)
+    finished = instance.get_run_by_id(run_id)
+    success = finished is not None and finished.is_success
+    seconds = monotonic() - started
+    say(f"{job.name}  {'succeeded' if success else 'FAILED'} in {seconds:.1f} s")
+    if not stop.is_set():
+        stop.asked, stop.settle = nothing, str
+    return Outcome(job.name, run_id, success, round(seconds, 1), error)
+
+
+def cancel(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Marks a run canceled that has not ended, and frees the pools it holds; says what became of it."""
+    run = instance.get_run_by_id(run_id)
+    if run is None:
+        return ""
+    if not run.is_finished:
+        instance.report_run_canceled(run, "Interrupted: its process has ended.")
+    free_pools(instance, run_id)
+    ended = instance.get_run_by_id(run_id)
+    return f"run {run_id[:8]} of {run.job_name} is {ended.status.value if ended else 'gone'}"
+
+
+def _ask_to_cancel(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Dagster calls an interrupted run failed unless somebody has asked to cancel it."""
+    run = instance.get_run_by_id(run_id)
+    if run is not None and run.status is dg.DagsterRunStatus.STARTED:
+        instance.report_run_canceling(run, "Interrupted by a signal.")
+
+
+def _say_waiting(say: Say, entry: dg.EventLogEntry) -> None:
+    if entry.dagster_event is not None and (entry.dagster_event.message or "").startswith(WAITING):
+        say(f"  {entry.dagster_event.message}")
+
+
+def _origin(job: str) -> RemoteJobOrigin:
+    """Where the UI finds the job again: without it a run could not be re-executed there."""
+    [location] = location_origins_from_yaml_paths([str(WORKSPACE)])
+    return RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), job)
+
+
+@contextmanager
+def _instance(settings: Settings) -> Iterator[dg.DagsterInstance]:
+    os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
+    with dg.DagsterInstance.get() as instance:
+        yield instance
