@@ -18,9 +18,8 @@ from erasure.rewrite import InTable
 from erasure.rows import POSITION, Mine
 from erasure.subjects import find_lives, typing_of
 from ingestion.schema.facts import TableFacts
-from ingestion.sink.raw_tables import METADATA
 from lakehouse.catalog.open import load_table
-from lakehouse.declarations import RawTable
+from lakehouse.declarations import METADATA_COLUMNS, RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
@@ -63,7 +62,7 @@ def make_plan(
     """Finds the subjects' lives and the tables. Raises LakehouseError for a key that the lake has never seen."""
     raw = catalog.load_table(table.identifier)
     typed = typing_of(table, facts, raw.properties)
-    place = raw_place(table, tuple(name for name, _, _ in METADATA))
+    place = raw_place(table, METADATA_COLUMNS)
     source_kept = frozenset(c.name for c in facts.columns if place.kept is not None and c.lake in place.kept)
     by_key = {typed(key): key for key in keys}
     records = [

@@ -24,11 +24,10 @@ from erasure.steps import Erasing, Erasure, Say, open_io, parts_of, strays_of
 from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
 from erasure.tombstones import Tombstone
 from ingestion import up_to_date_alone
-from ingestion.sink.raw_tables import METADATA
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
 from lakehouse.catalog.open import open_catalog
-from lakehouse.declarations import Declarations, RawTable
+from lakehouse.declarations import METADATA_COLUMNS, Declarations, RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -206,4 +205,4 @@ def _position(settings: Settings, table: RawTable) -> store.Position:
 
 
 def _kept(table: RawTable) -> frozenset[str]:
-    return raw_place(table, tuple(name for name, _, _ in METADATA)).kept or frozenset()
+    return raw_place(table, METADATA_COLUMNS).kept or frozenset()

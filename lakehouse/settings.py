@@ -200,7 +200,7 @@ class Settings(BaseSettings):
 
     def source(self, name: str) -> SourceSettings:
         """The settings of one source; raises LakehouseError when there are none, or a URL of theirs is no libpq URL."""
-        from lakehouse.servers.urls import parse_url
+        from lakehouse.text.urls import parse_url
 
         variable = f"LAKEHOUSE_SOURCES__{name.upper()}__"
         if (source := self.sources.get(name)) is None:
@@ -215,7 +215,7 @@ class Settings(BaseSettings):
 
     def catalog_dsn(self) -> str:
         """libpq URL of the catalog database; raises LakehouseError when it is not set or no such URL."""
-        from lakehouse.servers.urls import parse_url
+        from lakehouse.text.urls import parse_url
 
         if self.catalog_url is None:
             raise LakehouseError("the catalog database is not set: run `lakehouse up`, or set LAKEHOUSE_CATALOG_URL")

@@ -16,8 +16,8 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.accounts import packaged_programs
 
 STATE = "lakehouse"

@@ -11,7 +11,7 @@ from lakehouse.settings import load_settings
 from lakehouse.text.shown import say_json
 
 if TYPE_CHECKING:
-    from orchestration.runs.runner import Outcome
+    from orchestration.runner import Outcome
 
 
 def run(
@@ -37,8 +37,8 @@ def run(
 
     with interruptible() as stop:
         from lakehouse_stack.instance import ensure_instance
+        from orchestration.runner import run_jobs
         from orchestration.runs.days import DayRange
-        from orchestration.runs.runner import run_jobs
 
         settings = load_settings()
         ensure_instance(settings)

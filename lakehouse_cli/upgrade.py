@@ -190,7 +190,7 @@ def _refuse_writers(settings: Settings) -> None:
 
 def _sources_of(settings: Settings, moved: tuple[OldCluster, ...]) -> list[str]:
     """The sources that have been ingested from a cluster that was moved."""
-    from lakehouse.servers.urls import parse_url
+    from lakehouse.text.urls import parse_url
     from lakehouse_stack.pathnames import ports_file
     from lakehouse_stack.ports import read_ports
 

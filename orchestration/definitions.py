@@ -15,9 +15,9 @@ from lakehouse.settings import Settings, load_settings
 from orchestration.assets.dbt_assets import load_assets, other_sources
 from orchestration.assets.dbt_resource import dbt_resource
 from orchestration.assets.policies import policies
-from orchestration.assets.raw import source_definitions
 from orchestration.assets.table_health import health_definitions
 from orchestration.assets.translator import stored_keys
+from orchestration.factory import source_definitions
 from orchestration.jobs.maintain_job import maintain_definitions
 from orchestration.jobs.maintenance_jobs import action_definitions
 from orchestration.jobs.marts import marts_definitions

@@ -70,7 +70,7 @@ def main() -> None:
 def _materialize(settings: Settings, declarations: Declarations) -> int:
     import dagster as dg
 
-    from orchestration.assets.raw import raw_assets
+    from orchestration.factory import raw_assets
     from orchestration.resources import Lake
 
     class PlannedLake(Lake):

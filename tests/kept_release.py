@@ -24,8 +24,8 @@ from ingestion.run.operate import pause
 from ingestion.state import store
 from lakehouse.declarations.policies import MaintenancePolicy, RawPolicy
 from lakehouse.servers.spark import spark_session
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings, load_settings
+from lakehouse.text.urls import parse_url
 from lakehouse_backup.objects import load_objects, save_objects
 from lakehouse_stack.accounts import packaged_programs
 from maintenance.inventory.outcome import TableName

@@ -12,8 +12,8 @@ from ingestion.state.store import connect_catalog
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 from tests.world import World, make_world, position, superuser
 
 pytestmark = pytest.mark.stack

@@ -10,6 +10,7 @@ import pytest
 
 from ingestion import pause
 from ingestion.run.operate import resume
+from ingestion.state import store
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.slots import following, until

@@ -12,8 +12,8 @@ from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 
 pytestmark = pytest.mark.stack
 

@@ -12,9 +12,9 @@ import psycopg
 import pytest
 
 from lakehouse.catalog.open import open_catalog
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.pathnames import credentials_file
 from orchestration.web.login import ui_secret
 from tests.orchestrated import Orchestrated, make_orchestrated

@@ -22,8 +22,8 @@ from ingestion.sources.postgres.connection import source_url
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.accounts import hand_over
 from tests.clusters import ROLE, ROLE_PASSWORD, Cluster, cluster, world_in
 from tests.repairing import spoil

@@ -18,8 +18,8 @@ from ingestion.sources.postgres.points.together import heap_bytes
 from ingestion.state import store
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 from tests.clusters import Cluster, cluster, world_in
 from tests.marks import slow
 from tests.slots import following, until

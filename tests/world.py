@@ -19,8 +19,8 @@ from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import Column, Declarations, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.pathnames import credentials_file
 
 Row = dict[str, Any]

@@ -22,8 +22,8 @@ from benchmarks.peers.maven import jars
 from benchmarks.workloads import SOURCE
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.java import spark_java_home
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.ports import plan_ports
 from lakehouse_stack.process import last_lines, stop
 

@@ -4,8 +4,8 @@ import os
 import subprocess
 
 from benchmarks.workloads import SOURCE
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.accounts import packaged_programs
 
 DOES = "receives the same changes and throws them away"

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from benchmarks.workloads import SOURCE
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

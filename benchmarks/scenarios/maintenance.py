@@ -35,9 +35,9 @@ from lakehouse_stack.config import SERVERS
 from lakehouse_stack.control import running
 from maintenance.actions.purge import purge
 from maintenance.inventory import removed
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
-from maintenance.planning.declared import MaintainedTable
 from maintenance.runner.run import run_action
 
 if TYPE_CHECKING:

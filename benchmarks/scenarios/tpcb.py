@@ -20,7 +20,7 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
-from lakehouse.servers.urls import parse_url
+from lakehouse.text.urls import parse_url
 from lakehouse_stack.accounts import packaged_programs
 
 SECONDS, CLIENTS, SCALE = 600, 4, 10

@@ -21,7 +21,6 @@ from ingestion.pipeline.session import (
     add_counts,
     appends_of,
     begin_cycle,
-    merge,
     meta_metadata,
     register,
     settle,
@@ -34,7 +33,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
-from ingestion.sink.writer import Written
+from ingestion.sink.writer import Written, merge
 from ingestion.sources.postgres.catalog.enforced import check_key_is_one
 from ingestion.sources.postgres.points import NotThere, Point, consistent_point
 from ingestion.sources.postgres.points.together import HELD_SECONDS, first_together, heap_bytes

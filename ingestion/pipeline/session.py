@@ -197,21 +197,6 @@ def meta_appends(
     ]
 
 
-def merge(parts: Iterable[Written]) -> dict[str, Written]:
-    """The parts of each table as one."""
-    merged: dict[str, Written] = {}
-    for part in parts:
-        seen = merged.get(part.name, Written(part.name, (), {}, {}))
-        merged[part.name] = Written(
-            part.name,
-            seen.files + part.files,
-            dict(Counter(seen.operations) + Counter(part.operations)),
-            dict(Counter(seen.unrepresentable) + Counter(part.unrepresentable)),
-            seen.odd + part.odd,
-        )
-    return merged
-
-
 def total_rows(rows: RowCounts) -> int:
     """Rows of all tables and operations."""
     return sum(sum(operations.values()) for operations in rows.values())

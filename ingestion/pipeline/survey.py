@@ -1,16 +1,16 @@
 """What the cycle knows of each declared table before it reads: unaltered, altered, or with a problem of its own."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ingestion.pipeline.session import Connection, Writer
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
+from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
-from ingestion.sink.raw_tables import check_names
 from ingestion.sources.postgres.catalog.describe import check_columns, fingerprints, name_of, read_facts
+from ingestion.sources.postgres.catalog.withheld import check_withheld
 from ingestion.state import store
-from ingestion.tasks.withheld import check_still_withheld
 from lakehouse.declarations import RawTable
 
 
@@ -85,19 +85,6 @@ def look(
         renamed = _where_it_went(connection, table, before) if described.relation != table.relation else None
         return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
-
-
-def check_withheld(table: RawTable, position: store.Position | None, described: TableFacts) -> None:
-    """Raises TableProblem where a column would show more than it did when the table was last looked at."""
-    if position and position.versions:
-        check_still_withheld(table, position.facts, described)
-    elif position and position.former:
-        check_still_withheld(table, _as_declared(table, position.former), described)
-
-
-def _as_declared(table: RawTable, former: TableFacts) -> TableFacts:
-    """Who reads a table anew after an exclusion was taken back wants the column, whatever it is called by now."""
-    return replace(former, hidden=tuple(pair for pair in former.hidden if pair[1] in table.raw.exclude))
 
 
 def _where_it_went(connection: Connection, table: RawTable, before: TableFacts | None) -> str | None:

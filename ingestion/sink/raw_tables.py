@@ -1,7 +1,7 @@
 """Raw tables: the source's columns with faithful types, then the metadata columns, partitioned by commit day."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from hashlib import md5
 
@@ -24,22 +24,19 @@ from ingestion.schema.evolve import Step, lake_type, widens
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.former_names import renamed
 from ingestion.schema.lake_columns import LakeColumn, stepped
+from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.metadata_columns import METADATA
 
-METADATA: tuple[tuple[str, IcebergType, str], ...] = (
-    ("_op", StringType(), "r snapshot row, c insert, u update, d delete, t truncate"),
-    ("_epoch", IntegerType(), "incarnation of the source"),
-    ("_commit_lsn", LongType(), "commit LSN of the transaction"),
-    ("_seq", LongType(), "position within the transaction"),
-    ("_xid", LongType(), "transaction id, widened to 64 bits"),
-    ("_committed_at", TimestamptzType(), "commit time"),
-    ("_ingested_at", TimestamptzType(), "when ingestion wrote the row"),
-    ("_unchanged", ListType(0, StringType(), element_required=True), "TOASTed columns the update did not carry"),
-    ("_old_key", StringType(), "JSON of the previous key on the c of a key change"),
-)
-HIDDEN_IN_TRINO = ("$path", "$partition", "$file_modified_time")  # a table with such a column cannot be read there
+METADATA_TYPES: Mapping[str, IcebergType] = {
+    "string": StringType(),
+    "int": IntegerType(),
+    "long": LongType(),
+    "timestamptz": TimestamptzType(),
+    "list<string>": ListType(1000, StringType(), element_required=True),
+}
 PARTITION_BY = "_committed_at"
 BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alteration began with
 
@@ -54,12 +51,11 @@ def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
         for index, (name, kind, column) in enumerate(zip(names, types, facts.columns, strict=True), start=1)
     ]
     next_id = len(fields) + 1
-    for name, kind, doc in METADATA:
-        if isinstance(kind, ListType):
-            kind = ListType(1000, kind.element_type, element_required=True)
-        fields.append(NestedField(next_id, name, kind, required=False, doc=doc))
-        next_id += 1
-    return Schema(*fields)
+    metadata = [
+        NestedField(next_id + index, name, METADATA_TYPES[kind], required=False, doc=doc)
+        for index, (name, (kind, doc)) in enumerate(METADATA.items())
+    ]
+    return Schema(*fields, *metadata)
 
 
 def ensure_raw_table(catalog: SqlCatalog, table: RawTable, facts: TableFacts) -> Table:
@@ -142,21 +138,3 @@ def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeC
                 f"where {column.lake!r} is {there.type if there else 'missing'}: "
                 f"`lakehouse ingest --resnapshot {table.source}.{table.name}`"
             )
-
-
-def check_names(table: RawTable, facts: TableFacts) -> None:
-    """Raises TableProblem when two columns would bear one name in Trino."""
-    for problem in colliding_names(table, facts):
-        raise problem
-
-
-def colliding_names(table: RawTable, facts: TableFacts) -> Iterator[TableProblem]:
-    """One for each column that would bear the name of an earlier one in Trino."""
-    taken = {*(name for name, _, _ in METADATA), *HIDDEN_IN_TRINO}
-    for name in (column.lake for column in facts.columns):
-        if name.lower() in taken:
-            yield TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {name!r} collides (names are compared in lower "
-                f"case, metadata columns included): declare meta.raw.alias: {{{name}: another_name}}"
-            )
-        taken.add(name.lower())

@@ -6,6 +6,7 @@ group and not the transaction.
 
 import pickle
 import uuid
+from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -213,3 +214,18 @@ def pack(value: object) -> bytes:
 def unpack(data: bytes) -> object:
     """The inverse of `pack`; only ever given what our own tasks returned."""
     return pickle.loads(data)
+
+
+def merge(parts: Iterable[Written]) -> dict[str, Written]:
+    """The parts of each table as one."""
+    merged: dict[str, Written] = {}
+    for part in parts:
+        seen = merged.get(part.name, Written(part.name, (), {}, {}))
+        merged[part.name] = Written(
+            part.name,
+            seen.files + part.files,
+            dict(Counter(seen.operations) + Counter(part.operations)),
+            dict(Counter(seen.unrepresentable) + Counter(part.unrepresentable)),
+            seen.odd + part.odd,
+        )
+    return merged

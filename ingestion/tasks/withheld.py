@@ -10,11 +10,9 @@ from dataclasses import replace
 
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.match import Numbers, names_by_number, possible_numbers
-from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import TableTarget
 from ingestion.sources.postgres.columns import CannotTell, columns_of
 from ingestion.sources.postgres.pgoutput.model import Relation
-from lakehouse.declarations import RawTable
 
 Form = tuple[TableTarget, tuple[ColumnFacts, ...]]
 
@@ -53,26 +51,6 @@ def withheld_in(target: TableTarget, relation: Relation) -> frozenset[str]:
         for name, may_be in _numbers(target, looks, relation).items()
         if may_be is None or may_be & (withheld | masked - _called(looks, {name}))
     }
-
-
-def check_still_withheld(table: RawTable, before: TableFacts, now: TableFacts) -> None:
-    """Raises TableProblem where a column that was left out or masked would land under another name, or as a digest
-    where it did not land at all."""
-    hidden, kept = dict(before.hidden), {c.number: c.name for c in before.columns}
-    for column in now.columns if before.oid == now.oid else ():
-        was = hidden.get(column.number) or kept.get(column.number, column.name)
-        formerly = "null" if column.number in hidden else table.raw.mask.get(was)
-        if was != column.name and _shows(table.raw.mask.get(column.name)) > _shows(formerly):
-            raise TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was "
-                f"left out or masked: name {column.name} in meta.raw.exclude or mask, to show no more of it, then "
-                f"`lakehouse ingest --resume {table.source}.{table.name}`"
-            )
-
-
-def _shows(mask: str | None) -> int:
-    """How much of a value lands: nothing, its digest, all of it."""
-    return ("null", "sha256", None).index(mask)
 
 
 def _masked_by_number(target: TableTarget, looks: Sequence[TableFacts], columns: Sequence[ColumnFacts]) -> TableTarget:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog

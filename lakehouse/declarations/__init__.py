@@ -1,7 +1,7 @@
 """The declarations: one dbt source entry per raw table, with its policies, its vault and who may read it."""
 
+from lakehouse.declarations.metadata_columns import METADATA_COLUMNS
 from lakehouse.declarations.read import (
-    METADATA_COLUMNS,
     Column,
     Declarations,
     RawTable,

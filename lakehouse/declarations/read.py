@@ -18,11 +18,6 @@ from lakehouse.declarations.vault_problems import Problem, problems_among, probl
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
-METADATA_COLUMNS = (
-    "_op", "_epoch", "_commit_lsn", "_seq", "_xid", "_committed_at", "_ingested_at", "_unchanged", "_old_key",
-)  # fmt: skip
-"""What ingestion adds to the source's columns, in this order."""
-
 
 class Declared(BaseModel):
     """A frozen model."""

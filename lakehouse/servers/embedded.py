@@ -4,7 +4,7 @@ import tomllib
 from typing import TYPE_CHECKING
 
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.urls import PostgresUrl, parse_url
+from lakehouse.text.urls import PostgresUrl, parse_url
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings

@@ -21,8 +21,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import privately, write_private
 from lakehouse.files.workspace import private_workspace
 from lakehouse.servers.java import spark_java_home
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
+from lakehouse.text.urls import parse_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

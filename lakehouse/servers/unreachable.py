@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.servers.embedded import embedded_sources
 from lakehouse.servers.retry import Unreachable
-from lakehouse.servers.urls import parse_url
+from lakehouse.text.urls import parse_url
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings

@@ -13,6 +13,7 @@ from datetime import datetime
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
 from maintenance.actions.action import action
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.lake import Lake, Relation, list_objects, list_relations
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
@@ -25,7 +26,6 @@ from maintenance.inventory.temporary import (
     temporary_relations,
     view_text,
 )
-from maintenance.planning.declared import MaintainedTable
 
 NAME = "clean_dbt_temporary"
 

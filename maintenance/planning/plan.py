@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import TableName
-from maintenance.planning.declared import MaintainedTable
 from maintenance.planning.health import Health
 from maintenance.planning.rates import Rates, Work
 

@@ -12,9 +12,9 @@ from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenanc
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
 from maintenance.actions.clean_dbt_temporary import strays
+from maintenance.inventory.declared import MaintainedTable, maintained_tables, select
 from maintenance.inventory.outcome import one_line
 from maintenance.inventory.session import Session
-from maintenance.planning.declared import MaintainedTable, maintained_tables, select
 from maintenance.planning.health import measure_health
 from maintenance.planning.history import Act, recent
 from maintenance.planning.plan import Case, Step, steps_for, why_none

@@ -18,9 +18,9 @@ from maintenance.actions.compact import compact
 from maintenance.actions.drop_extended_stats import drop_extended_stats
 from maintenance.actions.expire_snapshots import expire_snapshots
 from maintenance.actions.remove_orphan_files import remove_orphan_files
+from maintenance.inventory.declared import MaintainedTable, maintained_tables, select
 from maintenance.inventory.outcome import Outcome
 from maintenance.inventory.session import Session
-from maintenance.planning.declared import MaintainedTable, maintained_tables, select
 from maintenance.planning.history import record
 from maintenance.runner.probes import probed
 from maintenance.runner.result import Result, sorted_result

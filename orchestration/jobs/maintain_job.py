@@ -14,7 +14,7 @@ from pydantic import Field
 
 from lakehouse.declarations.policies import ScheduleGroup
 from lakehouse.declarations.project import project_maintenance
-from maintenance.planning.declared import maintained_tables, schedule_groups
+from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.maintainer import Maintainer
 from orchestration.jobs.maintenance_jobs import POOL
 from orchestration.jobs.observing import judge, reporter

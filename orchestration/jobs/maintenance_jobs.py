@@ -13,7 +13,7 @@ from pydantic import Field
 
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.declarations.project import project_maintenance
-from maintenance.planning.declared import maintained_tables, schedule_groups
+from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.observing import judge, reporter
 from orchestration.jobs.scope import ScopedConfig, scoped
 from orchestration.resources import Lake, LakeSpark

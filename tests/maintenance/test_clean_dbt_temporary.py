@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, strays
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
-from maintenance.planning.declared import MaintainedTable
 from tests.maintained import look_again, plant, policy, rows
 from tests.marks import slow
 

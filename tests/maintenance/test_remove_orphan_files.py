@@ -6,10 +6,10 @@ import pytest
 from maintenance.actions.compact import compact
 from maintenance.actions.expire_snapshots import expire_snapshots
 from maintenance.actions.remove_orphan_files import remove_orphan_files
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.lake import list_objects
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
-from maintenance.planning.declared import MaintainedTable
 from maintenance.runner.run import run_action
 from tests.maintained import COMPACT, EXPIRE_NOW, ORPHANS_NOW, SCHEMA, append, look_again, paths, plant, policy, rows
 

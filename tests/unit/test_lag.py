@@ -11,8 +11,8 @@ from ingestion.run.reports import SourceReport, SourceStatus, TableReport, Table
 from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
-from orchestration.assets.raw import source_definitions
 from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
+from orchestration.factory import source_definitions
 from orchestration.resources import Lake
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -19,6 +19,7 @@ from maintenance.actions.expire_snapshots import Expiry, decide, expirable
 from maintenance.actions.layout import manifests_worth_rewriting, plan_for
 from maintenance.command.maintain import app
 from maintenance.inventory.cuts import newest_cut, snapshots_of_cuts
+from maintenance.inventory.declared import maintained_tables, schedule_groups, select
 from maintenance.inventory.figures import live_manifests, measure, measure_all
 from maintenance.inventory.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
 from maintenance.inventory.outcome import Outcome, TableName, one_line
@@ -31,7 +32,6 @@ from maintenance.inventory.temporary import (
     temporary_relations,
     view_text,
 )
-from maintenance.planning.declared import maintained_tables, schedule_groups, select
 from maintenance.runner.result import Result
 from maintenance.runner.run import ACTIONS
 

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
 from maintenance.command.maintain import _interrupts_told, app
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import Outcome, TableName
-from maintenance.planning.declared import MaintainedTable
 from maintenance.planning.plan import Allowance, Plan, Step
 from maintenance.runner.maintain import Prepared, act
 from maintenance.runner.probes import probed

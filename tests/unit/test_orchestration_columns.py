@@ -5,7 +5,7 @@ import pytest
 from ingestion.run.reports import TableReport
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from orchestration.assets.raw import check_columns
+from orchestration.factory import check_columns
 
 DECLARED = {
     "id": "bigint", "Price": "numeric(8,2)", "mail": "integer", "opens": "time", "mood": "mood",

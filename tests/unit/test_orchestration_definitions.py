@@ -14,7 +14,7 @@ from lakehouse.declarations.policies import Cron, LoadPolicy, RawPolicy
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR
-from orchestration.assets.raw import source_definitions
+from orchestration.factory import source_definitions
 from orchestration.jobs.loads import loads_of
 from orchestration.jobs.maintenance_jobs import PARTS, cron_of
 

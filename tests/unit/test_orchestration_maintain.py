@@ -10,9 +10,9 @@ import pytest
 
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.settings import PROJECT_DIR, load_settings
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
-from maintenance.planning.declared import MaintainedTable
 from maintenance.planning.plan import Passed, Plan, Step
 from maintenance.runner.maintain import Prepared, Run
 from maintenance.runner.result import sorted_result

@@ -12,8 +12,8 @@ from ingestion.run.reports import SourceReport, TableReport
 from ingestion.verify import Example, TableComparison
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from orchestration.assets.raw import source_definitions
 from orchestration.checks.reconciling import CHECK
+from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
 
 

@@ -13,7 +13,7 @@ from ingestion.run.reports import SourceReport, SourceStatus, TableReport
 from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from orchestration.assets.raw import source_definitions
+from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
 from orchestration.runs import held, tags, workers
 from orchestration.runs.days import daily_partitions

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import TableName
-from maintenance.planning.declared import MaintainedTable
 from maintenance.planning.health import Health
 from maintenance.planning.history import Act
 from maintenance.planning.plan import Allowance, Case, Plan, allowances, make_plan

@@ -11,7 +11,7 @@ from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.declarations.times import Window, check_cron
 from lakehouse.errors import LakehouseError
-from maintenance.planning.declared import maintained_tables
+from maintenance.inventory.declared import maintained_tables
 
 PROJECT = """\
 vars:

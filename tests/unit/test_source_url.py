@@ -3,8 +3,8 @@
 from pydantic import SecretStr
 
 from ingestion.sources.postgres.connection import PINNED, source_url
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import SourceSettings
+from lakehouse.text.urls import parse_url
 
 
 def test_money_is_printed_as_the_source_has_it_and_everything_else_as_ingestion_reads_it() -> None:

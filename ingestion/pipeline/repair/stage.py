@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.spelling import SpelledColumn
-from ingestion.pipeline.session import Cycle, Writer, merge, meta_metadata, target
+from ingestion.pipeline.session import Cycle, Writer, meta_metadata, target
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
-from ingestion.sink.writer import TableWriter, Written, pack, unpack, write_odd
+from ingestion.sink.writer import TableWriter, Written, merge, pack, unpack, write_odd
 from ingestion.state import store
 from ingestion.tasks.snapshot import CHUNK_SEQ, Point, rows_at
 from lakehouse.catalog.file_io import file_io

@@ -22,9 +22,9 @@ from ingestion.state.store import Cluster
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.unreachable import unreachable_source
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse.text.sql import ident, literal
+from lakehouse.text.urls import parse_url
 
 # Values arrive as text, so everything that changes how Postgres prints a value is pinned; all but lc_monetary, which
 # decides what a value of money is: an integer in the smallest unit of its currency. The role's is one for every

@@ -24,9 +24,9 @@ from ingestion.sources.postgres.setup.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
+from lakehouse.text.urls import parse_url
 
 Connection = psycopg.Connection[Any]
 ALL = "insert, update, delete, truncate"

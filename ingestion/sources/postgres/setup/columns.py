@@ -9,14 +9,14 @@ from typing import Any
 
 import psycopg
 
-from ingestion.pipeline.survey import check_withheld
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
+from ingestion.schema.names import colliding_names
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import is_known, type_name
-from ingestion.sink.raw_tables import colliding_names
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.catalog.problems import problem_of_key
+from ingestion.sources.postgres.catalog.withheld import check_withheld
 from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state import store

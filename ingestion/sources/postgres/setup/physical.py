@@ -7,9 +7,9 @@ apart. Only a superuser can read that file; what it does is found out by trying.
 import psycopg
 
 from ingestion.sources.postgres.connection import source_url
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
+from lakehouse.text.urls import parse_url
 
 
 def may_copy_cluster(settings: Settings, source: str) -> bool:

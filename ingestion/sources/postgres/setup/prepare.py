@@ -13,9 +13,9 @@ from ingestion.sources.postgres.setup.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.unreachable import unreachable_source
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
+from lakehouse.text.urls import parse_url
 
 LOCK_TIMEOUT = "10s"
 

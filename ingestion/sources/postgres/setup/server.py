@@ -9,9 +9,9 @@ import psycopg
 from ingestion.sources.postgres.points.blockers import old_transactions
 from ingestion.sources.postgres.setup.findings import Finding
 from lakehouse.declarations import Source
-from lakehouse.servers.urls import parse_url
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
+from lakehouse.text.urls import parse_url
 
 OLDEST = 150_000
 NEWEST_TRIED = 18

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse.declarations import Column, RawTable, Source
+from lakehouse.declarations.metadata_columns import METADATA
 from orchestration.assets.markdown import plain
 from orchestration.checks.erasing import erasing_definitions
 from orchestration.checks.lag import lag_definitions
@@ -142,9 +143,7 @@ def _check_key(key: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckKe
 
 
 def _descriptions(table: RawTable) -> dict[str, str]:
-    from ingestion.sink.raw_tables import METADATA
-
-    return {name: doc for name, _, doc in METADATA} | {c.name: c.description for c in table.columns}
+    return {name: doc for name, (_, doc) in METADATA.items()} | {c.name: c.description for c in table.columns}
 
 
 def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Mapping[str, str]) -> dict[str, Any]:

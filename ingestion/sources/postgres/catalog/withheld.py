@@ -1,0 +1,41 @@
+"""Whether columns that are left out or masked still are, by their numbers, whatever they are called by now."""
+
+from dataclasses import replace
+
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.state import store
+from lakehouse.declarations import RawTable
+
+
+def check_withheld(table: RawTable, position: store.Position | None, described: TableFacts) -> None:
+    """Raises TableProblem where a column would show more than it did when the table was last looked at."""
+    if position and position.versions:
+        check_still_withheld(table, position.facts, described)
+    elif position and position.former:
+        check_still_withheld(table, _as_declared(table, position.former), described)
+
+
+def _as_declared(table: RawTable, former: TableFacts) -> TableFacts:
+    """Who reads a table anew after an exclusion was taken back wants the column, whatever it is called by now."""
+    return replace(former, hidden=tuple(pair for pair in former.hidden if pair[1] in table.raw.exclude))
+
+
+def check_still_withheld(table: RawTable, before: TableFacts, now: TableFacts) -> None:
+    """Raises TableProblem where a column that was left out or masked would land under another name, or as a digest
+    where it did not land at all."""
+    hidden, kept = dict(before.hidden), {c.number: c.name for c in before.columns}
+    for column in now.columns if before.oid == now.oid else ():
+        was = hidden.get(column.number) or kept.get(column.number, column.name)
+        formerly = "null" if column.number in hidden else table.raw.mask.get(was)
+        if was != column.name and _shows(table.raw.mask.get(column.name)) > _shows(formerly):
+            raise TableProblem(
+                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was "
+                f"left out or masked: name {column.name} in meta.raw.exclude or mask, to show no more of it, then "
+                f"`lakehouse ingest --resume {table.source}.{table.name}`"
+            )
+
+
+def _shows(mask: str | None) -> int:
+    """How much of a value lands: nothing, its digest, all of it."""
+    return ("null", "sha256", None).index(mask)
