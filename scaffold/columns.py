@@ -19,7 +19,7 @@ DELETED: Column = ("is_deleted", "boolean", "Whether the source deleted it here.
 STATUS: Column = ("hd_status", HASH, "Fingerprint of whether it exists.")
 PARSED: tuple[Column, ...] = (
     ("_op", "varchar", "What happened: r in the snapshot, c inserted, u updated, d deleted, t gone with a truncate."),
-    ("_deleted", "boolean", "Whether the row is gone after this change; then only its key is filled."),
+    ("_is_deleted", "boolean", "Whether the row is gone after this change; then only its key is filled."),
     ("_valid_from", MOMENT, "When the source committed it."),
     ("_epoch", "integer", "Incarnation of the source."),
     ("_commit_lsn", "bigint", "Commit LSN of the transaction."),

@@ -30,7 +30,7 @@ def _parsed(table: RawTable) -> Iterator[Model]:
     name = f"{table.source}__{table.name}"
     columns = tuple(Entity(table, table.vault or VaultPolicy()).columns())
     text = table.description or f"Table {table.name}."
-    kept = tuple(c for c in PARSED if c[0] not in ("_op", "_deleted", "_record_source"))
+    kept = tuple(c for c in PARSED if c[0] not in ("_op", "_is_deleted", "_record_source"))
     alias = table.raw.alias
     times = {alias.get(c.name, c.name) for c in table.columns if reader_type(c.data_type or "text") == "time(6)"}
     yield Model(

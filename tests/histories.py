@@ -62,7 +62,7 @@ class TableHistory:
 
     def _version(self, op: str, key: Any, row: Row | None, position: Row) -> None:
         payload = row or dict.fromkeys(self.columns) | {self.key: key}
-        self.versions.append(payload | {"_op": op, "_deleted": row is None} | position)
+        self.versions.append(payload | {"_op": op, "_is_deleted": row is None} | position)
 
 
 @dataclass

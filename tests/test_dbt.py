@@ -49,7 +49,7 @@ def test_parsed_is_the_log_completed_and_the_vault_follows_it(zoo: Zoo) -> None:
         zoo.dbt("build")
         assert_parsed_is_complete(zoo, table)
         assert_vault_is_true(zoo, table.versions)
-        nobody = sum(version["_deleted"] or version["keeper_id"] is None for version in table.versions)
+        nobody = sum(version["_is_deleted"] or version["keeper_id"] is None for version in table.versions)
         assert zoo.counted("keys_are_given") == nobody, "rows whose key is not given are counted"
     assert any(row["_op"] == "t" for row in table.raw), "the history should truncate"
 
@@ -144,7 +144,7 @@ def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> No
 
 def assert_parsed_is_complete(zoo: Zoo, table: TableHistory) -> None:
     """Every version with every column, and the current view as the source has it."""
-    columns = [*COLUMNS, "_op", "_deleted", "_epoch", "_commit_lsn", "_seq", "_valid_from"]
+    columns = [*COLUMNS, "_op", "_is_deleted", "_epoch", "_commit_lsn", "_seq", "_valid_from"]
     found = zoo.rows(f"select {', '.join(columns)} from parsed.parsed_zoo__animals")
     wanted = [[version[c] for c in columns[:-1]] + [version["_committed_at"]] for version in table.versions]
     assert in_order(found) == in_order(wanted)
@@ -171,13 +171,13 @@ def assert_vault_is_true(zoo: Zoo, events: list[Row]) -> None:
     mentioned = zoo.rows("select distinct id from vault.rts_animal join vault.hub_animal using (hk_animal)")
     assert in_order(mentioned) == in_order([k] for k in {e["id"] for e in ordered})
     assert_events_are_true(zoo, events)
-    assert timeline_of(zoo, "sts_animal_v1", "is_deleted") == collapse(ordered, lambda e: [e["_deleted"]])
+    assert timeline_of(zoo, "sts_animal_v1", "is_deleted") == collapse(ordered, lambda e: [e["_is_deleted"]])
     assert keepers_of(zoo) == effectivity(ordered)
 
 
 def assert_events_are_true(zoo: Zoo, events: list[Row]) -> None:
     """The non-historized link has each combination of a live row once, as the event that it came by says it."""
-    live = {(event["id"], event["keeper_id"], source_seq(event)): event for event in events if not event["_deleted"]}
+    live = {(event["id"], event["keeper_id"], source_seq(event)): event for event in events if not event["_is_deleted"]}
     rows = zoo.rows("select id, keeper_id, source_seq, applied_date from vault.nh_link_animal_keeper")
     assert in_order(row[:2] for row in rows) == in_order(list(pair) for pair in {key[:2] for key in live})
     assert all(row[3] == live[row[0], row[1], row[2]]["_committed_at"] for row in rows), "not what its event said"
@@ -185,7 +185,7 @@ def assert_events_are_true(zoo: Zoo, events: list[Row]) -> None:
 
 def statement(event: Row) -> list[Any]:
     """What the details satellite says about an event."""
-    return [event["_deleted"], event["name"], event["story"], event["weight"]]
+    return [event["_is_deleted"], event["name"], event["story"], event["weight"]]
 
 
 def collapse(ordered: list[Row], state: Any) -> Timeline:
@@ -213,7 +213,7 @@ def effectivity(ordered: list[Row]) -> Timeline:
     for animal, events in groupby(ordered, key=lambda event: event["id"]):
         before: tuple[Any, ...] | None = None
         for event in events:
-            now = None if event["_deleted"] else (animal, event["keeper_id"])
+            now = None if event["_is_deleted"] else (animal, event["keeper_id"])
             if now != before:
                 for link, active in ((before, False), (now, True)):
                     if link is not None:
@@ -241,7 +241,7 @@ def source_seq(event: Row) -> str:
 def insert_parsed(zoo: Zoo, events: list[Row], loaded_at: datetime) -> None:
     """Puts versions into the parsed table past dbt."""
     values = ", ".join(
-        "(" + ", ".join(map(literal, [*(e[c] for c in COLUMNS), e["_op"], e["_deleted"], e["_committed_at"], 1,
+        "(" + ", ".join(map(literal, [*(e[c] for c in COLUMNS), e["_op"], e["_is_deleted"], e["_committed_at"], 1,
          e["_commit_lsn"], e["_seq"], "zoo.public.animals", loaded_at])) + ")"
         for e in events
     )  # fmt: skip

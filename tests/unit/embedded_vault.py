@@ -105,7 +105,7 @@ class Vault:
     def _build(self) -> None:
         types = ", ".join(f"{name} {'varchar' if kind == 'text' else kind}" for name, kind in COLUMNS)
         self.db.execute(
-            f"create table parsed ({types}, _deleted boolean, _valid_from timestamptz, _epoch integer,"
+            f"create table parsed ({types}, _is_deleted boolean, _valid_from timestamptz, _epoch integer,"
             " _commit_lsn bigint, _seq bigint, _record_source varchar, _loaded_at timestamptz)"
         )
         self.db.execute("create table properties (model varchar, key varchar, value varchar)")

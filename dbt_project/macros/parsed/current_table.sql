@@ -22,6 +22,6 @@
         ) as _lh_version
       from {{ parsed }}
     )
-    where _lh_version = 1 and not _deleted
+    where _lh_version = 1 and not _is_deleted
   {%- endif -%}
 {%- endmacro %}

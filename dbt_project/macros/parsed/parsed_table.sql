@@ -101,7 +101,7 @@ select 1 where false
   {%- endfor -%}
   {{ return(own + [
     {"name": "_op", "type": "varchar"},
-    {"name": "_deleted", "type": "boolean"},
+    {"name": "_is_deleted", "type": "boolean"},
     {"name": "_valid_from", "type": "timestamp(6) with time zone"},
     {"name": "_epoch", "type": "integer"},
     {"name": "_commit_lsn", "type": "bigint"},
@@ -140,7 +140,7 @@ select 1 where false
     {{ parsed_value(column, lacking_columns(columns, news.unchanged)) }} as {{ quoted(column.name) }},
     {%- endfor %}
     _op,
-    _op = 'd' as _deleted,
+    _op = 'd' as _is_deleted,
     _committed_at as _valid_from,
     _epoch,
     _commit_lsn,

@@ -151,7 +151,7 @@
     {{ "_op" if kind == "known" else "null" }}, null, null, null, null, null, null, null,
     {{ source_position() if kind == "known" else "_lh_position" }}, '{{ kind }}'
     {%- for column in lacking %},
-    {{ "case when not _deleted then array[" ~ quoted(column.name) ~ "] end" if kind == "known" else "null" }}
+    {{ "case when not _is_deleted then array[" ~ quoted(column.name) ~ "] end" if kind == "known" else "null" }}
     {%- endfor %}
 {%- endmacro %}
 

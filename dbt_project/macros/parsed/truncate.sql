@@ -15,7 +15,7 @@
       select {{ key }}, _lh_position, _op = 'd' as _lh_dead from arrived
       {%- if news.known %}
       union all
-      select {{ key }}, {{ source_position() }}, _deleted from {{ this }}
+      select {{ key }}, {{ source_position() }}, _is_deleted from {{ this }}
       {%- endif %}
     )
   ),

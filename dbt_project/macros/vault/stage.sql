@@ -39,7 +39,7 @@
         {%- for name, expression in derived_columns.items() %}
         {{ derived_expression(expression, columns) }} as {{ spelled(name)[0] }},
         {%- endfor %}
-        _deleted as is_deleted,
+        _is_deleted as is_deleted,
         _loaded_at as load_date,
         _valid_from as applied_date,
         {{ source_position() }} as source_seq,
