@@ -12,10 +12,11 @@ from ingestion.schema.match import possible_numbers
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import TableTarget
 from ingestion.sources.postgres.catalog.describe import check_columns
+from ingestion.sources.postgres.catalog.withheld import check_still_withheld
 from ingestion.sources.postgres.columns import CannotTell
 from ingestion.sources.postgres.pgoutput import Relation
 from ingestion.sources.postgres.pgoutput.model import RelationColumn
-from ingestion.tasks.withheld import check_still_withheld, form_of, withheld_in
+from ingestion.tasks.withheld import form_of, withheld_in
 
 NAMES = ["id", "a", "b", "c", "secret", "x"]
 
