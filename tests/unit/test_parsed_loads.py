@@ -181,7 +181,7 @@ def test_columns_may_bear_the_names_that_the_models_sql_had() -> None:
     assert parsed.current() == [(4, *row.values())]
 
 
-@pytest.mark.parametrize("name", ["_valid_from", "_DELETED", "_lh_position"])
+@pytest.mark.parametrize("name", ["_valid_from", "_IS_DELETED", "_lh_position"])
 def test_a_name_that_parsed_gives_itself_is_refused_for_that_table_with_the_remedy(name: str) -> None:
     parsed = Parsed(name)
     with pytest.raises(Refused, match=rf"s\.t: column {name} bears a name .* declare meta\.raw\.alias, .*another_name"):

@@ -16,7 +16,7 @@ from lakehouse.files.workspace import private_workspace
 HOLD = """
 import sys
 from pathlib import Path
-from lakehouse.workspace import private_workspace
+from lakehouse.files.workspace import private_workspace
 folder = private_workspace(Path(sys.argv[1]))
 (folder / "keys").write_text("secret")
 print(folder, flush=True)
