@@ -9,6 +9,7 @@ from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from tests.marks import slow
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique, cuts
 from tests.world import World, make_world, superuser
 
@@ -110,6 +111,40 @@ def test_a_table_out_of_the_publication_for_a_while_is_repaired(settings: Settin
 
 
 ALL, SOME = "'insert, update, delete, truncate'", "'insert, truncate'"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "mend_it", "message"),
+    [
+        ("ALTER TABLE orders RENAME TO orders2", "ALTER TABLE orders2 RENAME TO orders", "is called public.orders2"),
+        (
+            "ALTER PUBLICATION lakehouse DROP TABLE orders",
+            "ALTER PUBLICATION lakehouse ADD TABLE orders",
+            "is not in publication",
+        ),
+        slow(
+            f"ALTER PUBLICATION lakehouse SET (publish = {SOME})",
+            f"ALTER PUBLICATION lakehouse SET (publish = {ALL})",
+            "leaves out updates",
+        ),
+        slow("ALTER TABLE orders REPLICA IDENTITY NOTHING", "ALTER TABLE orders REPLICA IDENTITY DEFAULT", "REPLICA"),
+        slow("REVOKE SELECT ON orders FROM lakehouse_ingest", "GRANT SELECT ON orders TO lakehouse_ingest", "no SEL"),
+    ],
+)
+def test_a_table_that_is_resumed_before_it_is_mended_is_parked_again(
+    settings: Settings, spark: Any, break_it: str, mend_it: str, message: str
+) -> None:
+    """It was looked at while it was parked, so nothing seemed to have changed, and it joined the cuts as it was."""
+    world = begin(settings, spark)
+    world.sql(break_it)
+    assert message in world.ingest(spark).aside[0].reason
+    for _ in range(2):
+        again = do(world, resume, spark, "orders").aside
+        assert "orders" in [aside.name for aside in again if message in aside.reason]
+    assert "orders" not in [name for name, _ in cuts(world)[-1]["snapshots"]]
+    world.sql(mend_it, "INSERT INTO orders VALUES (4, 'after', 4, NULL)")
+    do(world, resume, spark, "orders")
+    assert_equal(world, "orders")
 
 
 @pytest.mark.parametrize("looked_meanwhile", [True, False])

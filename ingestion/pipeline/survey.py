@@ -34,13 +34,16 @@ class Outlook:
 
 
 def survey(writer: Writer, connection: Connection, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
-    """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position."""
+    """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position.
+
+    One that is resumed is described anew in any case: its fingerprint may be that of the problem it was parked with.
+    """
     found = fingerprints(connection, writer.source.tables, writer.publication)
     outlooks = {}
     for table in writer.source.tables:
         position = positions.get(table.name)
         fingerprint = declared_fingerprint(table, found[table.name])
-        if position and position.versions and position.fingerprint == fingerprint:
+        if position and position.versions and position.fingerprint == fingerprint and position.state != "resuming":
             outlooks[table.name] = Outlook(table, fingerprint, position.facts)
         else:
             outlooks[table.name] = look(writer, connection, table, fingerprint, position)

@@ -24,7 +24,7 @@ from lakehouse.errors import LakehouseError
 from tests.hunt.history import Look
 from tests.hunt.play import Stage
 
-MOST_LOADS = 6
+VAIN_LOADS = 6
 PLACES = (
     *(f"ingestion.pipeline.load_changes:{step}" for step in ("run_tasks", "unaltered", "publish")),
     *(f"ingestion.pipeline.load_tables:{step}" for step in ("survey", "run_tasks", "publish")),
@@ -132,10 +132,12 @@ class Reader:
 
     def _full(self) -> None:
         self._catch()
-        for _ in range(MOST_LOADS):
-            wanted = waiting_tables(self.writer, self._connection, self._states)
-            if not wanted:
-                return
+        vain, before = 0, 0
+        while wanted := waiting_tables(self.writer, self._connection, self._states):
+            vain, before = vain + 1 if len(wanted) == before else 0, len(wanted)
+            if vain == VAIN_LOADS:
+                names = ", ".join(f"{table.name} ({self.positions()[table.name].reason})" for table in wanted)
+                raise LakehouseError(f"still to be loaded, and {VAIN_LOADS} loads brought on none of them: {names}")
             for table in wanted if self._anew else ():
                 if self.positions()[table.name].state == "stale":
                     operate.read_anew(self.writer.settings, table)
@@ -146,8 +148,6 @@ class Reader:
 
             load_tables(self.writer, self._connection, self._states, wanted, reach)
             self._catch()
-        names = ", ".join(f"{table.name} ({self.positions()[table.name].reason})" for table in wanted)
-        raise LakehouseError(f"still to be loaded after {MOST_LOADS} loads without a change of the source: {names}")
 
     def positions(self) -> dict[str, store.Position]:
         """Where each table stands."""
