@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import confirmed_below, is_signed, signed
-from ingestion.sources.postgres.setup.unprepared import fill_sample
+from ingestion.sources.postgres.unprepared import fill_sample
 from ingestion.state.store import Cluster
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable

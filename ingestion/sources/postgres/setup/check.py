@@ -20,7 +20,7 @@ from ingestion.sources.postgres.setup.relations import (
     read_stored,
 )
 from ingestion.sources.postgres.setup.server import server_findings
-from ingestion.sources.postgres.setup.unprepared import fill_sample
+from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError

@@ -9,7 +9,7 @@ from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.identities import identity_findings, publishes
 from ingestion.sources.postgres.setup.relations import read_members, read_publication, read_stored
 from ingestion.sources.postgres.setup.statements import existing, setup_statements
-from ingestion.sources.postgres.setup.unprepared import fill_sample
+from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.unreachable import unreachable_source
