@@ -212,7 +212,9 @@ def _contained(
         try:
             return load(group)
         except TableProblem as problem:
-            culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
+            culprit = next((item for item in group if item.table.name == problem.table), None)
+            if culprit is None:
+                raise
             _park(writer, states, culprit.position, problem)
             group = [_rest(writer, states, item) for item in group if item is not culprit]
     return {}

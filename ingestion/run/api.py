@@ -52,7 +52,8 @@ def bring_up(
             if lease is not None:
                 return _cycle(settings, declared, lease, session, until, lambda writer: None)
             if _has_reached(states, declared, until):
-                return _report(settings, declared, states, {})
+                with closing(open_catalog(settings)) as catalog:
+                    return _report(settings, declared, states, {}, catalog)
             time.sleep(WAIT_STEP_SECONDS)
         held = leases.holder_of(states, source)
     raise LakehouseError(
@@ -215,8 +216,11 @@ def _cycle(
     until: int,
     before: Before,
 ) -> SourceReport:
-    with leases.kept_alive(settings, lease), store.connect_catalog(settings) as states:
-        catalog = open_catalog(settings)
+    with (
+        leases.kept_alive(settings, lease),
+        store.connect_catalog(settings) as states,
+        closing(open_catalog(settings)) as catalog,
+    ):
         try:
             running = session or spark_session(settings, "lakehouse-ingest")
             writer = Writer(settings, catalog, running, lease, declared)
@@ -227,14 +231,11 @@ def _cycle(
             return dataclasses.replace(report, seconds=time.monotonic() - begun)
         except OUTAGES as error:
             raise outage(declared.name, error) from error
-        finally:
-            catalog.close()
 
 
 def _report(
-    settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog | None = None
+    settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog
 ) -> SourceReport:
-    catalog = catalog or open_catalog(settings)
     stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
     if stream is None or stream.cut_lsn is None or stream.cut_at is None:
         raise LakehouseError(

@@ -133,7 +133,7 @@ def _read_chunk(plan: ChunkPlan, select: str) -> Written:
             raise refused(plan.source, plan.target.name, f"snapshot: {reason}", error) from None
         raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
     except BadRow as error:
-        raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None
+        raise TableProblem(plan.source, plan.target.name, str(error)) from None
     odd = write_odd(counts.texts, plan.unrepresentable, io, plan.file_bytes)
     return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
 
@@ -154,7 +154,7 @@ def refused(source: str, table: str, what: str, error: Exception) -> TableProble
     if getattr(error, "sqlstate", None) == "42501":
         check, resume = f"`lakehouse prepare {source} --check`", f"`lakehouse ingest --resume {source}.{table}`"
         what = f"{what}: {check} says what the role needs; then {resume}"
-    return TableProblem(f"source {source!r}, table {table!r}: {what}")
+    return TableProblem(source, table, what)
 
 
 def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

@@ -234,7 +234,7 @@ def _look_closer(writer: Writer, table: RawTable, found: Comparison, result: Tab
 
     sides = [f"s{i}" for i in range(len(columns))]
     sides += [f"{column.lake_text(f'c{i}')} AS l{i}" for i, column in enumerate(found.columns)]
-    with plain_errors():
+    with plain_errors(table):
         rows = found.differences([column.source_text for column in found.columns])
         parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(look, "result binary").collect()
     for row in parts:

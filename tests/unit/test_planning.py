@@ -111,6 +111,17 @@ def test_a_column_that_begins_anew_is_a_doubt() -> None:
     assert "column a begins anew" in str(conclude(course, Kept(), 200).position.reason)
 
 
+def test_a_column_that_the_user_calls_as_one_set_aside_is_none() -> None:
+    """Known by its prefix, it made a table in which nothing was set aside be read anew."""
+    renamed = replace(column("a__b", 2), lake="a__b")
+    versions = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), renamed))
+    paused = replace(position("streaming"), versions=tuple(versions), unfollowed=1, fingerprint="renamed")
+    now = replace(FACTS, columns=(column("id", 1), renamed, column("a", 3)))
+    course = plan_course(paused, looks(now, "added"))
+    assert [(s.action, s.column) for s in course.steps] == [("rename", "a"), ("add", "a")]
+    assert conclude(course, Kept(), 200).position.state == "streaming"
+
+
 MOOD = (("label 16401", "sad"), ("label 16402", "happy"))
 PAIR = (("composite 16500", "1,2"), ("label 16401", "sad"))
 

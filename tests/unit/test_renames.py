@@ -302,6 +302,15 @@ def test_a_dropped_column_makes_way_under_a_name_of_its_own() -> None:
     assert list(stepped(columns, [Step("rename", "b", to="a")], {})) == ["a__string", "A__string_", "a"]
 
 
+def test_what_is_set_aside_is_called_by_one_rule_whoever_makes_way() -> None:
+    """A type that cannot widen was told by its name in the source, a dropped column's by that in the lake."""
+    whole, text = facts(1, ("a", 2, "int4")), facts(2, ("a", 2, "text"))
+    set_aside, _ = steps(TABLE, whole, text, consent=True)
+    columns = {"a": LakeColumn(IntegerType(), "", 1), "b": LakeColumn(StringType(), "", 2)}
+    made_way = stepped(columns, [Step("rename", "b", to="a")], {})
+    assert (set_aside.action, set_aside.to) == ("set aside", "a__int") and list(made_way) == ["a__int", "a"]
+
+
 def test_random_renames_drops_and_additions_keep_each_name_in_its_place() -> None:
     """A name stays in its column of the raw table; who else wrote there before is noticed."""
     for seed in range(400):

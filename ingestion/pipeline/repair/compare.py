@@ -128,9 +128,8 @@ def compare(
     below = (epoch, point.lsn)
     with connect_source(writer.settings, writer.name) as connection:
         plans = [_plan(writer, connection, item, point, key_range) for item in wanted]
-    with plain_errors():
-        ours = source_digests(writer.session, [plan.reads for plan in plans])
-        theirs = _lake_digests(writer, wanted, plans, below)
+    ours = source_digests(writer.session, [plan.reads for plan in plans])
+    theirs = _lake_digests(writer, wanted, plans, below)
     return [
         Comparison(plan.columns, plan.key, here, there, writer, plan.read, plan.chunks, plan.bounds, plan.log, below)
         for plan, here, there in zip(plans, ours, theirs, strict=True)
@@ -170,8 +169,8 @@ def _plan(writer: Writer, connection: Connection, wanted: Wanted, point: Point, 
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """A task's error for people comes back as itself rather than inside a page of Spark's."""
+def plain_errors(table: RawTable) -> Iterator[None]:
+    """An error for people of the table's tasks comes back as itself rather than inside a page of Spark's."""
     from pyspark.errors import PythonException
 
     try:
@@ -181,4 +180,6 @@ def plain_errors() -> Iterator[None]:
         if not told:
             raise
         kind, text = told[-1]
-        raise (TableProblem if kind == TableProblem.__name__ else LakehouseError)(text) from None
+        if kind == TableProblem.__name__:
+            raise TableProblem(table.source, table.name, text.partition(": ")[2]) from None
+        raise LakehouseError(text) from None

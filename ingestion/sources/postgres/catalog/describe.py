@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -28,7 +29,7 @@ def describe(connection: psycopg.Connection[Any], table: RawTable, publication: 
     """Reads a table's facts; raises TableProblem naming what of the declaration the source does not have."""
     facts, problem = read_facts(connection, table, publication)
     if facts is None or problem is not None:
-        raise problem or TableProblem(f"source {table.source!r}, table {table.name!r}: it cannot be described")
+        raise problem or TableProblem(table.source, table.name, "it cannot be described")
     return facts
 
 
@@ -92,18 +93,18 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
 
     One that is to be left out has to be there too: misspelt, or made again under another name, it would land.
     """
-    where = f"source {table.source!r}, table {table.name!r}"
+    refused = partial(TableProblem, table.source, table.name)
     arriving = {column.lake for column in facts.columns}
     declared = {column.name for column in table.columns} - set(table.raw.exclude)
     if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
-        raise TableProblem(
-            f"{where}: declared column {', '.join(missing)} does not exist in "
+        raise refused(
+            f"declared column {', '.join(missing)} does not exist in "
             f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
         )
     existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
     if unknown := sorted(set(table.raw.exclude) - existing):
-        raise TableProblem(
-            f"{where}: meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
+        raise refused(
+            f"meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
             f"has {', '.join(sorted(existing))}: correct it"
         )
 

@@ -39,8 +39,10 @@ def check_key_is_one(connection: psycopg.Connection, table: RawTable, facts: Tab
     if found:
         shown = ", ".join(values for (values,) in found)
         raise TableProblem(
-            f"source {table.source!r}, table {table.name!r}: several rows of {table.raw.relation} have one declared "
+            table.source,
+            table.name,
+            f"several rows of {table.raw.relation} have one declared "
             f"key ({', '.join(table.key)}) {shown}, and the lake would show one of them: declare a key that tells rows "
             "apart, or delete the rows that are too many and add a unique index; then "
-            f"`lakehouse ingest --resume {table.source}.{table.name}`"
+            f"`lakehouse ingest --resume {table.source}.{table.name}`",
         )

@@ -23,6 +23,7 @@ from ingestion.state import store
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.text.shown import visible
 
 Connection = psycopg.Connection[Any]
 Positions = Mapping[str, store.Position]
@@ -48,13 +49,13 @@ def column_findings(
     existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
     if set(table.key) <= existing:
         for problem in _of_key(table, facts, stored, existing):
-            yield finding("key", "in the way", *_said(table, problem))
+            yield finding("key", "in the way", *_said(problem))
     position = positions.get(table.name)
     if (withheld := _of_withheld(table, position, facts)) is not None:
-        yield finding("withheld columns", "in the way", *_said(table, withheld))
+        yield finding("withheld columns", "in the way", *_said(withheld))
     before = position.facts if position and position.versions else None
     for problem in colliding_names(table, name_columns(table, before, facts)):
-        yield finding("column names", "in the way", *_said(table, problem))
+        yield finding("column names", "in the way", *_said(problem))
     yield from _of_types(connection, table, facts)
 
 
@@ -65,7 +66,7 @@ def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored], existing: 
         return
     for leaf in (item for item in stored if item.root_kind == "p" and item.kind == "r" and item.identity is not None):
         if (problem := problem_of_key(table, leaf.identity or "", leaf.identified_by, existing)) is not None:
-            yield TableProblem(f"{_where(table)}partition {leaf.quoted}: {str(problem).removeprefix(_where(table))}")
+            yield TableProblem(table.source, table.name, f"partition {leaf.quoted}: {problem.says}")
 
 
 def _of_withheld(table: RawTable, position: store.Position | None, facts: TableFacts) -> TableProblem | None:
@@ -101,10 +102,6 @@ def _names_a_type(connection: Connection, declared: str) -> bool:
         return False
 
 
-def _said(table: RawTable, problem: TableProblem) -> tuple[str, str]:
-    says, _, remedy = str(problem).removeprefix(_where(table)).partition(": ")
+def _said(problem: TableProblem) -> tuple[str, str]:
+    says, _, remedy = visible(problem.says).partition(": ")
     return says, remedy
-
-
-def _where(table: RawTable) -> str:
-    return f"source {table.source!r}, table {table.name!r}: "
