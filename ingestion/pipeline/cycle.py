@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.load_tables import load_tables, to_load
 from ingestion.pipeline.replay import resume
-from ingestion.pipeline.session import Connection, RowCounts, Writer, add_counts, total_rows
+from ingestion.pipeline.session import RowCounts, Writer, add_counts, total_rows
 from ingestion.pipeline.stream import ensure_stream
 from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.table_plans import covered
@@ -21,6 +21,7 @@ from ingestion.sources.postgres.live import LiveStream
 from ingestion.state import progress, store
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 FLUSH_PATIENCE_SECONDS = 2.0
 LIVE_PATIENCE_SECONDS = 10.0
@@ -37,7 +38,7 @@ class CycleOutcome:
 
 
 @contextmanager
-def connections(writer: Writer) -> Iterator[tuple[Connection, Connection]]:
+def connections(writer: Writer) -> Iterator[tuple[SourceConnection, CatalogConnection]]:
     """A connection to the source and one to the catalog database."""
     with (
         src.connect_source(writer.settings, writer.name) as connection,
@@ -72,7 +73,7 @@ def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
     )
 
 
-def waiting_tables(writer: Writer, connection: Connection, states: Connection) -> list[RawTable]:
+def waiting_tables(writer: Writer, connection: SourceConnection, states: CatalogConnection) -> list[RawTable]:
     """The tables that have to be loaded at a point, new ones without a problem among them."""
     positions = store.read_positions(states, writer.name)
     return to_load(writer, positions, survey(writer, connection, positions))
@@ -80,8 +81,8 @@ def waiting_tables(writer: Writer, connection: Connection, states: Connection) -
 
 def catch_up(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    connection: SourceConnection,
+    states: CatalogConnection,
     until: int | None = None,
     live: LiveStream | None = None,
 ) -> CycleOutcome:
@@ -132,7 +133,7 @@ def next_stop(reached: int, end: int, max_bytes: int) -> int:
     return max(reached, min(end, pages * WAL_PAGE_BYTES))
 
 
-def _outlooks(writer: Writer, connection: Connection, states: Connection) -> dict[str, Outlook]:
+def _outlooks(writer: Writer, connection: SourceConnection, states: CatalogConnection) -> dict[str, Outlook]:
     """How the declared tables look; those that are declared no longer are forgotten, new ones' problems noted."""
     positions = store.read_positions(states, writer.name)
     outlooks = survey(writer, connection, positions)
@@ -150,7 +151,7 @@ def _outlooks(writer: Writer, connection: Connection, states: Connection) -> dic
 
 
 def _resume_tables(
-    writer: Writer, connection: Connection, states: Connection, outlooks: dict[str, Outlook]
+    writer: Writer, connection: SourceConnection, states: CatalogConnection, outlooks: dict[str, Outlook]
 ) -> RowCounts:
     rows: RowCounts = {}
     for name, position in store.read_positions(states, writer.name).items():
@@ -159,7 +160,7 @@ def _resume_tables(
     return rows
 
 
-def _now_at_least(connection: Connection, until: int) -> src.SourceNow:
+def _now_at_least(connection: SourceConnection, until: int) -> src.SourceNow:
     """The source's flushed end, once what was written up to `until` is flushed."""
     deadline = time.monotonic() + FLUSH_PATIENCE_SECONDS
     now = src.source_now(connection)

@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-import psycopg
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from ingestion.pipeline.session import (
-    Connection,
     Cycle,
     RowCounts,
     Writer,
@@ -42,14 +40,15 @@ from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.runner import run_tasks
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 Courses = dict[str, Course]
 
 
 def load_changes(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    connection: SourceConnection,
+    states: CatalogConnection,
     outlooks: Mapping[str, Outlook],
     now: SourceNow,
     live: LiveStream | None = None,
@@ -91,7 +90,7 @@ def load_changes(
     return {written.name: written.operations for written in result.written}
 
 
-def stream_url(writer: Writer, connection: Connection) -> str:
+def stream_url(writer: Writer, connection: SourceConnection) -> str:
     """The source's URL for reading the slot.
 
     The server's own default of decoding memory is 64 MB; a transaction that outgrows it is sent unfinished, and costs
@@ -106,8 +105,8 @@ def stream_url(writer: Writer, connection: Connection) -> str:
 
 def _read(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    connection: SourceConnection,
+    states: CatalogConnection,
     cycle: Cycle,
     courses: Courses,
     outlooks: Mapping[str, Outlook],
@@ -160,7 +159,7 @@ def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> T
 
 def _publish(
     writer: Writer,
-    states: Connection,
+    states: CatalogConnection,
     cycle: Cycle,
     stream: store.Stream,
     courses: Courses,
@@ -172,7 +171,7 @@ def _publish(
     in_cut = covered(after, now.lsn)
     files = result.meta_files | schema_change_files(writer, states, cycle, courses, now)
 
-    def record(connection: psycopg.Connection) -> None:
+    def record(connection: CatalogConnection) -> None:
         for position in moved.values():
             store.put_position(connection, writer.name, position)
         if result.newest is not None:
@@ -201,7 +200,7 @@ def _publish(
 
 
 def schema_change_files(
-    writer: Writer, states: Connection, cycle: Cycle, courses: Courses, now: SourceNow
+    writer: Writer, states: CatalogConnection, cycle: Cycle, courses: Courses, now: SourceNow
 ) -> dict[str, tuple[DataFile, ...]]:
     """One row of `meta.schema_changes` for each alteration, and for each table that is parked or read anew by doubt."""
     rows = [

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import psycopg
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table
 
 from ingestion.pipeline.repair import stage_repair
 from ingestion.pipeline.session import (
-    Connection,
     Cycle,
     RowCounts,
     Writer,
@@ -44,6 +42,7 @@ from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.snapshot import ChunkPlan, page_ranges, plan_chunks, read_chunk, select_sql, typed_columns
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 WAVE_CHUNKS = 16
 Reach = Callable[[int], RowCounts]
@@ -80,7 +79,7 @@ def to_load(writer: Writer, positions: dict[str, store.Position], outlooks: dict
 
 
 def load_tables(
-    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
+    writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable], reach: Reach
 ) -> RowCounts:
     """Loads the next of the wanted tables at one point; returns the rows added by table and operation.
 
@@ -103,7 +102,9 @@ def load_tables(
         return {}
 
 
-def _next(writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable]) -> list[RawTable]:
+def _next(
+    writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable]
+) -> list[RawTable]:
     """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
     before = {name: position.point for name, position in store.read_positions(states, writer.name).items()}
     heaps, chunk_bytes = heap_bytes(connection, wanted), writer.limits.snapshot_chunk_bytes
@@ -113,7 +114,7 @@ def _next(writer: Writer, connection: Connection, states: Connection, wanted: li
 
 
 def _load_at(
-    point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable],
+    point: Point, writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable],
     before: dict[str, Outlook], reach: Reach,
 ) -> RowCounts:  # fmt: skip
     rows: RowCounts = {}
@@ -136,8 +137,8 @@ def _load_at(
 
 
 def _register(
-    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], before: dict[str, Outlook],
-    point: Point,
+    writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable],
+    before: dict[str, Outlook], point: Point,
 ) -> list[_Loading]:  # fmt: skip
     """Makes the stream land the tables' records from the point on, before anything is read at it.
 
@@ -174,7 +175,12 @@ def _register(
 
 
 def _begin(
-    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, position: store.Position, point: Point
+    writer: Writer,
+    connection: SourceConnection,
+    states: CatalogConnection,
+    outlook: Outlook,
+    position: store.Position,
+    point: Point,
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
     assert facts is not None
@@ -205,7 +211,7 @@ def _groups(loading: list[_Loading]) -> list[list[_Loading]]:
 
 
 def _contained(
-    writer: Writer, states: Connection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
+    writer: Writer, states: CatalogConnection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
 ) -> RowCounts:
     """A problem of one table parks it until it is resumed, and lets the others of its group go on."""
     while group:
@@ -220,19 +226,19 @@ def _contained(
     return {}
 
 
-def _park(writer: Writer, states: Connection, position: store.Position, problem: TableProblem) -> None:
+def _park(writer: Writer, states: CatalogConnection, position: store.Position, problem: TableProblem) -> None:
     """Until it is resumed, which reads it anew."""
     settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)))
 
 
-def _rest(writer: Writer, states: Connection, item: _Loading) -> _Loading:
+def _rest(writer: Writer, states: CatalogConnection, item: _Loading) -> _Loading:
     """A table of a group that begins again: what the group's waves have published is not read twice."""
     if item.ranges is None:
         return item
     return replace(item, ranges=chunks.open_ranges(states, writer.name, item.table.name))
 
 
-def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: Point) -> RowCounts:
+def _snapshot(writer: Writer, states: CatalogConnection, group: list[_Loading], point: Point) -> RowCounts:
     """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None
@@ -251,7 +257,7 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
             last = not pending
             joining = [(item, _joins_as(writer, states, item)) for item in group] if last else []
 
-            def record(connection: psycopg.Connection, wave: Wave = wave, joining: Joining = joining) -> None:
+            def record(connection: CatalogConnection, wave: Wave = wave, joining: Joining = joining) -> None:
                 for item, chunk in wave:
                     chunks.done(connection, writer.name, item.table.name, [chunk], point.lsn)
                 for item, joins_as in joining:
@@ -287,7 +293,7 @@ def _chunk_plan(
     )
 
 
-def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) -> store.TableState:
+def _joins_as(writer: Writer, connection: CatalogConnection, item: _Loading) -> store.TableState:
     """`streaming`, unless the snapshot went on after an interruption and the stream meanwhile left values out.
 
     An update that does not carry a TOASTed value needs the version before it; where that row's range was read later,
@@ -303,7 +309,7 @@ def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) ->
     return "stale" if column.null_count < len(column) else "streaming"
 
 
-def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) -> RowCounts:
+def _repair(writer: Writer, states: CatalogConnection, item: _Loading, point: Point) -> RowCounts:
     """Restates the rows that differ at the point, and lets the table into the cuts again."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None
@@ -326,7 +332,7 @@ def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) ->
 
 
 def _finish(
-    connection: psycopg.Connection, writer: Writer, item: _Loading, joins_as: store.TableState, point: Point
+    connection: CatalogConnection, writer: Writer, item: _Loading, joins_as: store.TableState, point: Point
 ) -> None:
     """The table joins the cuts, unless it was altered or its state changed while it was read."""
     now = store.read_positions(connection, writer.name).get(item.table.name)

@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import psycopg
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan, Or
 from pyiceberg.table import Table
 
 from ingestion.pipeline.load_changes import schema_change_files
 from ingestion.pipeline.session import (
-    Connection,
     Cycle,
     RowCounts,
     Writer,
@@ -34,11 +32,12 @@ from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 PLACES = ("spool", "quarantine")
 
 
-def resume(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
+def resume(writer: Writer, connection: SourceConnection, states: CatalogConnection, outlook: Outlook) -> RowCounts:
     """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
 
     To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
@@ -58,7 +57,7 @@ def resume(writer: Writer, connection: Connection, states: Connection, outlook: 
         return {}
 
 
-def replay_kept(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> None:
+def replay_kept(writer: Writer, connection: SourceConnection, states: CatalogConnection, outlook: Outlook) -> None:
     """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
     position = store.read_positions(states, writer.name).get(outlook.table.name)
     if position is None or not position.lands or not position.versions:
@@ -70,7 +69,12 @@ def replay_kept(writer: Writer, connection: Connection, states: Connection, outl
 
 
 def _land(
-    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, course: Course, place: str
+    writer: Writer,
+    connection: SourceConnection,
+    states: CatalogConnection,
+    outlook: Outlook,
+    course: Course,
+    place: str,
 ) -> RowCounts:
     table, stream = outlook.table, store.read_stream(states, writer.name)
     assert stream is not None
@@ -95,7 +99,7 @@ def _land(
         now = source_now(connection)
         files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
 
-        def record(connection: psycopg.Connection) -> None:
+        def record(connection: CatalogConnection) -> None:
             store.put_position(connection, writer.name, course.position)
             store.revise(connection, writer.name)
 
@@ -127,7 +131,7 @@ def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) ->
 
 def _plans(
     writer: Writer,
-    states: Connection,
+    states: CatalogConnection,
     cycle: Cycle,
     course: Course,
     table: RawTable,

@@ -11,7 +11,6 @@ from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
@@ -30,12 +29,12 @@ from ingestion.state.lease import Lease
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import file_io_properties
 from lakehouse.declarations import RawTable, Source
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import IngestionSettings, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Connection = psycopg.Connection[Any]
 RowCounts = dict[str, dict[str, int]]
 
 
@@ -135,7 +134,7 @@ def target(
 
 
 @contextmanager
-def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycle]:
+def begin_cycle(writer: Writer, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
     """A new cycle, whose staged prefixes are spared until the `with` block ends."""
     cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, writer.name))
     writer.live.add(cycle.id)
@@ -145,7 +144,7 @@ def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycl
         writer.live.discard(cycle.id)
 
 
-def settle(writer: Writer, states: Connection, position: store.Position) -> None:
+def settle(writer: Writer, states: CatalogConnection, position: store.Position) -> None:
     """Changes where a table stands without a publish; raises LeaseLost."""
     with states.transaction():
         leases.check(states, writer.lease, writer.limits.lease_seconds)
@@ -153,13 +152,13 @@ def settle(writer: Writer, states: Connection, position: store.Position) -> None
         store.revise(states, writer.name)
 
 
-def register(states: Connection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
+def register(states: CatalogConnection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
     """Names the prefixes the cycle is about to write."""
     prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
     store.register_staged(states, cycle.id, writer.name, prefixes, writer.live)
 
 
-def meta_metadata(writer: Writer, states: Connection, cycle: Cycle, *names: str) -> dict[str, str]:
+def meta_metadata(writer: Writer, states: CatalogConnection, cycle: Cycle, *names: str) -> dict[str, str]:
     """What tasks need to write `meta` tables, whose prefixes are registered too."""
     tables = {name: ensure_meta(writer.catalog, name) for name in names}
     register(states, writer, cycle, tables.values())

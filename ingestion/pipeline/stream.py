@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import psycopg
 
-from ingestion.pipeline.session import Connection, Writer
+from ingestion.pipeline.session import Writer
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
 from ingestion.sources.postgres.history.witness import (
@@ -18,6 +18,7 @@ from ingestion.sources.postgres.history.witness import (
 from ingestion.sources.postgres.live import LiveStream
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalidation_reason
     "wal_removed": ": raise max_slot_wal_keep_size there",
@@ -27,7 +28,7 @@ INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalid
 
 
 def ensure_stream(
-    writer: Writer, connection: Connection, states: Connection, live: LiveStream | None = None
+    writer: Writer, connection: SourceConnection, states: CatalogConnection, live: LiveStream | None = None
 ) -> store.Stream:
     """The stream with its slot, both made at the first cycle; raises LakehouseError where going on would lose rows.
 
@@ -82,7 +83,7 @@ def _check_identity(writer: Writer, stream: store.Stream, cluster: store.Cluster
         )
 
 
-def _landed(states: Connection, source: str) -> list[int]:
+def _landed(states: CatalogConnection, source: str) -> list[int]:
     """How far tables are in the lake: one that is being loaded may be ahead of the stream."""
     return [0, *(position.lsn for position in store.read_positions(states, source).values())]
 
@@ -117,7 +118,7 @@ def check_slot(writer: Writer, stream: store.Stream, slot: src.Slot | None) -> s
 
 
 def _check_history(
-    writer: Writer, connection: Connection, states: Connection, stream: store.Stream, slot: src.Slot
+    writer: Writer, connection: SourceConnection, states: CatalogConnection, stream: store.Stream, slot: src.Slot
 ) -> None:
     """Proves that the slot, and what is behind the position, are those of the source that the lake was read from."""
     kept, behind = read_witness(states, writer.name, stream.epoch), slot.confirmed_lsn < stream.lsn
@@ -143,7 +144,7 @@ def _check_history(
         leave_mark(connection, writer.name)
 
 
-def _newest(writer: Writer, connection: Connection, stream: store.Stream) -> Witness | None:
+def _newest(writer: Writer, connection: SourceConnection, stream: store.Stream) -> Witness | None:
     try:
         return newest_in_slot(connection, writer.slot, writer.publication, below=stream.lsn)
     except psycopg.errors.UndefinedFile as error:

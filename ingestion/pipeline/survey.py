@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingestion.pipeline.session import Connection, Writer
+from ingestion.pipeline.session import Writer
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
@@ -12,6 +12,7 @@ from ingestion.sources.postgres.catalog.describe import check_columns, fingerpri
 from ingestion.sources.postgres.catalog.withheld import check_withheld
 from ingestion.state import store
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Outlook:
         return (self.facts or self.seen) is not None
 
 
-def survey(writer: Writer, connection: Connection, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
+def survey(writer: Writer, connection: SourceConnection, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
     """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position."""
     found = fingerprints(connection, writer.source.tables, writer.publication)
     outlooks = {}
@@ -47,7 +48,7 @@ def survey(writer: Writer, connection: Connection, positions: Mapping[str, store
     return outlooks
 
 
-def unaltered(writer: Writer, connection: Connection, outlooks: Mapping[str, Outlook]) -> bool:
+def unaltered(writer: Writer, connection: SourceConnection, outlooks: Mapping[str, Outlook]) -> bool:
     """Whether no table was altered since it was looked at."""
     if not outlooks:
         return True
@@ -67,7 +68,7 @@ def declared_fingerprint(table: RawTable, found: str) -> str:
 
 
 def look(
-    writer: Writer, connection: Connection, table: RawTable, fingerprint: str, position: store.Position | None
+    writer: Writer, connection: SourceConnection, table: RawTable, fingerprint: str, position: store.Position | None
 ) -> Outlook:
     """Describes one table."""
     before = position.facts if position and position.versions else None
@@ -87,7 +88,7 @@ def look(
     return Outlook(table, fingerprint, facts)
 
 
-def _where_it_went(connection: Connection, table: RawTable, before: TableFacts | None) -> str | None:
+def _where_it_went(connection: SourceConnection, table: RawTable, before: TableFacts | None) -> str | None:
     """What became of a relation that is not called as declared; None when it was never known."""
     if before is None:
         return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import connections, run_cycle
 from ingestion.pipeline.replay import replay_kept
-from ingestion.pipeline.session import Connection, RowCounts, Writer
+from ingestion.pipeline.session import RowCounts, Writer
 from ingestion.pipeline.survey import survey
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
@@ -22,6 +22,7 @@ from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
 
@@ -117,7 +118,7 @@ def replay(
     return _alone(settings, declarations, source, session, land)
 
 
-def _has_reached(states: Connection, declared: Source, until: int) -> bool:
+def _has_reached(states: CatalogConnection, declared: Source, until: int) -> bool:
     """Whether the stream is there, and every declared table is in the cut or known to be aside."""
     stream = store.read_stream(states, declared.name)
     if stream is None or stream.lsn < until:
@@ -126,7 +127,7 @@ def _has_reached(states: Connection, declared: Source, until: int) -> bool:
     return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
 
 
-def _aside(states: Connection, declared: Source) -> tuple[Aside, ...]:
+def _aside(states: CatalogConnection, declared: Source) -> tuple[Aside, ...]:
     """The declared tables that wait for the user."""
     positions = store.read_positions(states, declared.name)
     return tuple(
@@ -234,7 +235,7 @@ def _cycle(
 
 
 def _report(
-    settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog
+    settings: Settings, declared: Source, states: CatalogConnection, rows: RowCounts, catalog: SqlCatalog
 ) -> SourceReport:
     stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
     if stream is None or stream.cut_lsn is None or stream.cut_at is None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.load_changes import stream_url
 from ingestion.pipeline.load_tables import load_tables
-from ingestion.pipeline.session import Connection, RowCounts, Writer
+from ingestion.pipeline.session import RowCounts, Writer
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.history.server import started_at
 from ingestion.sources.postgres.live import LiveStream, LiveStreamLost
@@ -32,6 +32,7 @@ from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 from lakehouse.servers.spark import has_ended, spark_session
 from lakehouse.settings import IngestionSettings, Settings
 
@@ -182,7 +183,7 @@ class Loader:
         finally:
             self.wake.set()
 
-    def _reach(self, states: Connection, lsn: int) -> RowCounts:
+    def _reach(self, states: CatalogConnection, lsn: int) -> RowCounts:
         """Waits until the cycles have read up to there."""
         self.wake.set()
         while not self._writer.stop.wait(0.1):
@@ -215,7 +216,7 @@ class Live:
         self._not_before = 0.0
         self.stream: LiveStream | None = None
 
-    def open_if_near(self, connection: Connection, states: Connection) -> None:
+    def open_if_near(self, connection: SourceConnection, states: CatalogConnection) -> None:
         """Opens it unless it is open, was lost a moment ago, or there is a backlog, which peeks read faster."""
         if self.stream is not None or time.monotonic() < self._not_before:
             return
@@ -240,8 +241,8 @@ class Live:
 
 def _wait_for_flush(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    connection: SourceConnection,
+    states: CatalogConnection,
     live: LiveStream | None,
     stop: threading.Event,
     wake: threading.Event,

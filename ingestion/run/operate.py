@@ -3,12 +3,11 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-import psycopg
-
 from ingestion.state import store
 from ingestion.state.store import Position
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
 PAUSED = "paused by the user"
@@ -68,7 +67,7 @@ def _change(settings: Settings, table: RawTable, change: Callable[[Position], Po
             store.revise(states, table.source)
 
 
-def _lock(connection: psycopg.Connection, source: str) -> None:
+def _lock(connection: CatalogConnection, source: str) -> None:
     """Keeps a publish from committing in between."""
     connection.execute("SELECT 1 FROM lakehouse.leases WHERE source = %s FOR UPDATE", (source,))
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Literal
 
-import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from ingestion.schema.facts import TableFacts, facts_from_json
 from lakehouse.migrations import ensure_state as ensure_state
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
 
 TableState = Literal["new", "loading", "streaming", "stale", "parked", "paused", "resuming"]
@@ -95,7 +95,7 @@ class Position:
         return self.state in ("streaming", "loading", "stale")
 
 
-def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:
+def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     """The stream of a source, or None before its first cycle."""
     with connection.cursor(row_factory=class_row(Stream)) as cursor:
         columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Stream))
@@ -103,7 +103,7 @@ def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:
         return cursor.execute(named, (source,)).fetchone()
 
 
-def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Position]:
+def read_positions(connection: CatalogConnection, source: str) -> dict[str, Position]:
     """The positions of a source's tables by table name."""
     rows = connection.execute(
         'SELECT "table", epoch, lsn, state, point, reason, facts FROM lakehouse.positions WHERE source = %s', (source,)
@@ -120,7 +120,7 @@ def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Pos
 
 
 def create_stream(
-    connection: psycopg.Connection, source: str, slot: str, cluster: Cluster, publication_oid: int
+    connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
     """Records a stream whose slot is about to be made; its LSN is 0 until then."""
     connection.execute(
@@ -131,7 +131,7 @@ def create_stream(
 
 
 def restart_stream(
-    connection: psycopg.Connection, source: str, slot: str, cluster: Cluster, publication_oid: int
+    connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
     """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows is in doubt."""
     connection.execute(
@@ -149,12 +149,12 @@ def restart_stream(
     connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))
 
 
-def revise(connection: psycopg.Connection, source: str) -> None:
+def revise(connection: CatalogConnection, source: str) -> None:
     """Makes a publish that was planned before this fail: what it went by has changed."""
     connection.execute("UPDATE lakehouse.streams SET revision = revision + 1 WHERE source = %s", (source,))
 
 
-def forget_positions(connection: psycopg.Connection, source: str, tables: Collection[str]) -> None:
+def forget_positions(connection: CatalogConnection, source: str, tables: Collection[str]) -> None:
     """Forgets tables: declared again, they need a new snapshot."""
     for name in ("positions", "chunks"):
         connection.execute(
@@ -162,7 +162,7 @@ def forget_positions(connection: psycopg.Connection, source: str, tables: Collec
         )
 
 
-def put_position(connection: psycopg.Connection, source: str, position: Position) -> None:
+def put_position(connection: CatalogConnection, source: str, position: Position) -> None:
     """Inserts or replaces one table's position; within an epoch its LSN never goes back."""
     kept = {
         "fingerprint": position.fingerprint,
@@ -182,7 +182,7 @@ def put_position(connection: psycopg.Connection, source: str, position: Position
     )  # fmt: skip
 
 
-def note_new(connection: psycopg.Connection, source: str, table: str, epoch: int, problem: str | None) -> None:
+def note_new(connection: CatalogConnection, source: str, table: str, epoch: int, problem: str | None) -> None:
     """Records a table that has not begun, and what is in its way."""
     connection.execute(
         'INSERT INTO lakehouse.positions AS known (source, "table", epoch, lsn, state, reason)'
@@ -192,7 +192,7 @@ def note_new(connection: psycopg.Connection, source: str, table: str, epoch: int
     )
 
 
-def advance_positions(connection: psycopg.Connection, source: str, lsn: int) -> None:
+def advance_positions(connection: CatalogConnection, source: str, lsn: int) -> None:
     """Moves the stream and every table that is behind up to `lsn`."""
     connection.execute(
         "UPDATE lakehouse.streams SET lsn = greatest(lsn, %s), updated_at = clock_timestamp() WHERE source = %s",
@@ -205,14 +205,14 @@ def advance_positions(connection: psycopg.Connection, source: str, lsn: int) -> 
     )
 
 
-def catalog_clock(connection: psycopg.Connection) -> datetime:
+def catalog_clock(connection: CatalogConnection) -> datetime:
     """The catalog database's clock: one clock for all writers, whatever host they run on."""
     row = connection.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
     return row[0]
 
 
-def ingestion_clock(connection: psycopg.Connection, source: str) -> datetime:
+def ingestion_clock(connection: CatalogConnection, source: str) -> datetime:
     """The catalog's clock, but never before a cycle that is published.
 
     Loads go by the moment of ingestion: after a clock that was put back they would pass over what comes next.
@@ -226,7 +226,7 @@ def ingestion_clock(connection: psycopg.Connection, source: str) -> datetime:
 
 
 def register_staged(
-    connection: psycopg.Connection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
+    connection: CatalogConnection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
 ) -> None:
     """Names the object prefixes a cycle is about to write, so that orphan removal spares them.
 
@@ -246,7 +246,7 @@ def register_staged(
 
 
 def finish_cycle(
-    connection: psycopg.Connection,
+    connection: CatalogConnection,
     cycle_id: str,
     source: str,
     epoch: int,
@@ -268,7 +268,7 @@ def finish_cycle(
     )
 
 
-def cycle_landed(connection: psycopg.Connection, cycle_id: str) -> bool:
+def cycle_landed(connection: CatalogConnection, cycle_id: str) -> bool:
     """Whether the publish of a cycle committed."""
     found = connection.execute("SELECT 1 FROM lakehouse.cycles WHERE cycle_id = %s", (cycle_id,)).fetchone()
     return found is not None

@@ -25,6 +25,7 @@ from ingestion.sources.postgres.points.blockers import spoken, who_alters_types
 from ingestion.tasks.lanes import Kept, Lanes
 from lakehouse.catalog.file_io import file_io
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 
 WAL_GONE = "has already been removed"
 # what Postgres says where its decoder's view of the catalog is wrong: bugs of the server, mostly mended in later minors
@@ -170,7 +171,7 @@ def what_helps(reason: str, source: str) -> str:
 
 def _blocked(plan: ChangePlan) -> Blocked:
     """Decoding locks the composite types of columns, so an open ALTER TYPE holds it up."""
-    with psycopg.connect(plan.url, autocommit=True) as connection:
+    with SourceConnection(psycopg.connect(plan.url, autocommit=True)) as connection:
         waited = spoken(lock_timeout_seconds(connection))
         who = "; ".join(who_alters_types(connection)) or "a transaction that has just ended"
     return Blocked(
@@ -181,7 +182,7 @@ def _blocked(plan: ChangePlan) -> Blocked:
 
 def _aborted(plan: ChangePlan, xids: Collection[int]) -> set[int]:
     wide = widened(np.array(sorted(xids), np.int64), plan.xid)
-    with psycopg.connect(plan.url, autocommit=True) as connection:
+    with SourceConnection(psycopg.connect(plan.url, autocommit=True)) as connection:
         return {xid & 0xFFFFFFFF for xid in aborted(connection, wide.tolist())}
 
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
 import pyarrow as pa
 
 from ingestion.schema.evolve import source_type
@@ -19,6 +17,7 @@ from ingestion.sources.postgres.points.together import PAGE_BYTES
 from ingestion.state.chunks import Chunk
 from lakehouse.catalog.file_io import file_io
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal, relation
 
 CHUNK_SEQ = 1 << 32
@@ -52,7 +51,7 @@ class ChunkPlan:
     file_bytes: int
 
 
-def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
+def plan_chunks(connection: SourceConnection, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
     """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
 
     Where the role may read the root alone (a partition that was attached later), the root is read in one piece; so is

@@ -24,7 +24,7 @@ from ingestion.pipeline.repair.source_side import (
     spread,
 )
 from ingestion.pipeline.repair.spelling import SpelledColumn, spelled_columns
-from ingestion.pipeline.session import Connection, Writer
+from ingestion.pipeline.session import Writer
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.connection import connect_source
@@ -32,6 +32,7 @@ from ingestion.state.chunks import Chunk
 from ingestion.tasks.snapshot import Point, plan_chunks
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import spark_relation
 
 if TYPE_CHECKING:
@@ -150,7 +151,9 @@ def _lake_digests(
     return [found[n] for n in range(len(plans))]
 
 
-def _plan(writer: Writer, connection: Connection, wanted: Wanted, point: Point, key_range: KeyRange | None) -> _Plan:
+def _plan(
+    writer: Writer, connection: SourceConnection, wanted: Wanted, point: Point, key_range: KeyRange | None
+) -> _Plan:
     table, facts = wanted.table, wanted.facts
     where = f"source {table.source!r}, table {table.name!r}"
     if not table.key:

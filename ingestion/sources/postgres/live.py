@@ -25,6 +25,7 @@ from ingestion.sources.postgres.connection import lsn_text, stream_options
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import signed
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal
 
 STATUS_SECONDS = 5.0
@@ -127,7 +128,7 @@ class LiveStream:
         self._due = False  # the server wants to know how far we are
         self._waker, self._wakes = socket.socketpair()
         try:
-            self._connection = psycopg.connect(f"{url}&replication=database", autocommit=True)
+            self._connection = SourceConnection(psycopg.connect(f"{url}&replication=database", autocommit=True))
         except psycopg.OperationalError as error:
             raise LakehouseError(f"slot {slot}: {str(error).strip().splitlines()[0]}") from None
         try:

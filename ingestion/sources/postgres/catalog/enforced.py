@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-import psycopg
 from psycopg import sql
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 
 SHOWN = 3
 
@@ -24,7 +24,7 @@ def may_share_keys(table: RawTable, versions: Sequence[TableFacts]) -> bool:
     return not set.intersection(*(set(facts.enforced_by) for facts in versions))
 
 
-def check_key_is_one(connection: psycopg.Connection, table: RawTable, facts: TableFacts) -> None:
+def check_key_is_one(connection: SourceConnection, table: RawTable, facts: TableFacts) -> None:
     """Raises TableProblem when several rows have one declared key; asked only where no index rules it out."""
     if not table.key or table.raw.changes != "all" or facts.enforced_by:
         return

@@ -21,10 +21,10 @@ from ingestion.sources.postgres.connection import connect_source, lsn_number, so
 from ingestion.sources.postgres.points.patience import Blocked, Patience, one_of
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
 
-Connection = psycopg.Connection[Any]
 LOCK_SECONDS = 2.0  # how long the locks that are held already wait for the next one
 RETRY_SECONDS = 0.2
 GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege)
@@ -88,7 +88,7 @@ def consistent_point(
             raise Blocked(f"source {source!r}: its tables are altered faster than they can be read; nothing was lost")
 
 
-def _lock(holder: Connection, tables: Sequence[RawTable]) -> bool:
+def _lock(holder: SourceConnection, tables: Sequence[RawTable]) -> bool:
     """Locks all of them in a transaction; false where somebody else keeps one locked."""
     holder.execute("BEGIN READ ONLY")
     holder.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS * 1000:.0f}ms'")
@@ -103,7 +103,7 @@ def _lock(holder: Connection, tables: Sequence[RawTable]) -> bool:
     return True
 
 
-def _export(settings: Settings, source: str, exporter: Connection, patience: Patience) -> Point:
+def _export(settings: Settings, source: str, exporter: SourceConnection, patience: Patience) -> Point:
     name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
     command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
     with connect_source(settings, source) as clock:
@@ -118,6 +118,6 @@ def _export(settings: Settings, source: str, exporter: Connection, patience: Pat
     return Point(lsn_number(lsn.decode()), snapshot.decode(), at)
 
 
-def _definitions(connection: Connection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:
+def _definitions(connection: SourceConnection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:
     schemas, names = zip(*(table.relation for table in tables), strict=True)
     return connection.execute(_DEFINITIONS, (list(schemas), list(names))).fetchall()

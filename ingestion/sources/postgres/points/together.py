@@ -3,11 +3,9 @@ the database; so it is held for a bounded time, or for one table that takes long
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import psycopg
 
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 
 HELD_SECONDS = 60.0  # a point older than that is let go before the next tables are begun
 # Asking for the size of a relation waits for whoever alters it, so what was last known has to do for that; and asking
@@ -27,7 +25,7 @@ FROM family f JOIN pg_class r ON r.oid = f.oid AND r.relkind <> 'p' GROUP BY f.s
 PAGE_BYTES = 8192
 
 
-def heap_bytes(connection: psycopg.Connection[Any], tables: Sequence[RawTable]) -> dict[str, list[int]]:
+def heap_bytes(connection: SourceConnection, tables: Sequence[RawTable]) -> dict[str, list[int]]:
     """Bytes of the heaps of each table: its own, or those of its partitions."""
     schemas, names = zip(*(table.relation for table in tables), strict=True)
     rows = connection.execute(_HEAPS, (list(schemas), list(names), PAGE_BYTES)).fetchall()

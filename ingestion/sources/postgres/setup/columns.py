@@ -5,7 +5,6 @@ The words are ingestion's own, as it would set the table aside with them.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import psycopg
 
@@ -22,10 +21,10 @@ from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state import store
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.shown import visible
 
-Connection = psycopg.Connection[Any]
 Positions = Mapping[str, store.Position]
 
 
@@ -39,7 +38,7 @@ def known_positions(settings: Settings, source: str) -> Positions:
 
 
 def column_findings(
-    connection: Connection, table: RawTable, stored: list[Stored], publication: str, positions: Positions
+    connection: SourceConnection, table: RawTable, stored: list[Stored], publication: str, positions: Positions
 ) -> Iterator[Finding]:
     """One for each mistake about columns that are there; those that are not have findings of their own."""
     facts, _ = read_facts(connection, table, publication)
@@ -77,7 +76,7 @@ def _of_withheld(table: RawTable, position: store.Position | None, facts: TableF
     return None
 
 
-def _of_types(connection: Connection, table: RawTable, facts: TableFacts) -> Iterator[Finding]:
+def _of_types(connection: SourceConnection, table: RawTable, facts: TableFacts) -> Iterator[Finding]:
     actual = {column.name: column for column in facts.columns}
     for column in (column for column in table.columns if column.data_type is not None):
         there, declared = actual.get(column.name), column.data_type or ""
@@ -89,7 +88,7 @@ def _of_types(connection: Connection, table: RawTable, facts: TableFacts) -> Ite
             yield Finding(table.source, table.name, "types", "in the way", says, remedy)
 
 
-def _names_a_type(connection: Connection, declared: str) -> bool:
+def _names_a_type(connection: SourceConnection, declared: str) -> bool:
     """Whether Postgres reads it as a type, or some schema has one of that name: its own types all land as text."""
     bare = type_name(declared).removesuffix("[]").rpartition(".")[2].strip('"')
     if connection.execute("SELECT EXISTS (SELECT FROM pg_type WHERE lower(typname) = %s)", (bare,)).fetchone() == (
