@@ -14,12 +14,13 @@ import psycopg
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
 
+from ingestion.schema.changes import Batch
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written
 from ingestion.sources.postgres.connection import aborted, lock_timeout_seconds, peek
 from ingestion.sources.postgres.history.server import STARTED, check_same_server
 from ingestion.sources.postgres.history.witness import Witness
-from ingestion.sources.postgres.pgoutput import Batch, DecodeError, Decoder, whole_transactions, widened
+from ingestion.sources.postgres.pgoutput import DecodeError, Decoder, whole_transactions, widened
 from ingestion.sources.postgres.points import Blocked
 from ingestion.sources.postgres.points.blockers import spoken, who_alters_types
 from ingestion.tasks.lanes import Kept, Lanes

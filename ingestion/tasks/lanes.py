@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
 from ingestion.schema.evolve import NO_TRUNCATES, Truncates
 from ingestion.schema.problem import TableProblem
+from ingestion.schema.streamed_columns import CannotTell
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, fitted
-from ingestion.sources.postgres.columns import CannotTell
-from ingestion.sources.postgres.pgoutput import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
 from ingestion.sources.postgres.pgoutput.relations import parse_relation
 from ingestion.sources.postgres.pgoutput.tuples import without
 from ingestion.tasks.partitions import carried_doubt, partitions_of

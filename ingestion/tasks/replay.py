@@ -11,9 +11,10 @@ from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadataUtil
 
+from ingestion.schema.changes import PICKED_SCHEMA, Batch
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.postgres.pgoutput import PICKED_SCHEMA, Batch, DecodeError, Decoder
+from ingestion.sources.postgres.pgoutput import DecodeError, Decoder
 from ingestion.tasks.lanes import Kept, Lanes
 from lakehouse.catalog.file_io import file_io
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from ingestion.schema.changes import META_SCHEMA
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types import NeedsText, arrives_typed
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, write_odd
-from ingestion.sources.postgres.pgoutput.model import META_SCHEMA
 from ingestion.sources.postgres.points import Point
 from ingestion.sources.postgres.points.together import PAGE_BYTES
 from ingestion.state.chunks import Chunk
