@@ -29,11 +29,14 @@ from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
 from ingestion.sink.raw_tables import follow_source, is_under_way
 from ingestion.sink.rows import TableTarget
+from ingestion.sources.base import ChangeReader
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.connection import SourceNow
 from ingestion.sources.postgres.history.server import started_at
-from ingestion.sources.postgres.history.witness import put_witness
+from ingestion.sources.postgres.history.witness import Witness, put_witness
 from ingestion.sources.postgres.live import LiveStream
+from ingestion.sources.postgres.reading import SlotReader
+from ingestion.sources.postgres.records import PgoutputRecords
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
@@ -66,13 +69,12 @@ def load_changes(
     with begin_cycle(writer, states, stream.epoch) as cycle:
         if not unaltered(writer, connection, withholding(outlooks)):  # else the looks do not bound what is read
             raise Outdated
-        received = live.below(now.lsn) if live else None
+        reader = _reader(writer, connection, now, live)
         follows = any(course.steps for course in courses.values())  # which an alteration asks for that comes alone
-        silent = received is not None and not len(received)
-        if not courses or (silent and not follows):
-            result = ChangeResult((), {}, {}, None)
+        if not courses or (reader.is_silent and not follows):
+            result = ChangeResult()
         else:
-            result = _read(writer, connection, states, cycle, courses, outlooks, now, received)
+            result = _read(writer, states, cycle, courses, outlooks, reader)
         if not unaltered(writer, connection, outlooks):
             raise Outdated
         if src.publication_oid(writer.settings, connection, writer.name, writer.publication) != stream.publication_oid:
@@ -103,15 +105,27 @@ def stream_url(writer: Writer, connection: SourceConnection) -> str:
     return url.replace("client_encoding=UTF8", "client_encoding=SQL_ASCII") if is_ascii else url
 
 
+def _reader(writer: Writer, connection: SourceConnection, now: SourceNow, live: LiveStream | None) -> ChangeReader:
+    return SlotReader(
+        source=writer.name,
+        url=stream_url(writer, connection),
+        server=0 if live else started_at(connection),
+        slot=writer.slot,
+        publication=writer.publication,
+        upto_lsn=now.lsn,
+        xid=now.xid,
+        received=live.below(now.lsn) if live else None,
+        batch_bytes=writer.limits.batch_bytes,
+    )
+
+
 def _read(
     writer: Writer,
-    connection: SourceConnection,
     states: CatalogConnection,
     cycle: Cycle,
     courses: Courses,
     outlooks: Mapping[str, Outlook],
-    now: SourceNow,
-    received: pa.Array | None,
+    reader: ChangeReader,
 ) -> ChangeResult:
     """The tables follow their source first; `courses` then park one that cannot."""
     tables = {name: outlooks[name].table for name, course in courses.items() if course.position.versions}
@@ -136,16 +150,14 @@ def _read(
     meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")
     register(states, writer, cycle, icebergs.values())
     plan = ChangePlan(
-        **(writer.task_settings | {"url": stream_url(writer, connection)}),
-        server=started_at(connection),
-        slot=writer.slot,
-        publication=writer.publication,
-        upto_lsn=now.lsn,
-        xid=now.xid,
+        source=writer.name,
+        reader=reader,
+        records=PgoutputRecords(),
         targets=tuple(_target(cycle, courses[name], outlooks[name], icebergs[name]) for name in tables),
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,
-        received=received,
+        io_properties=writer.task_settings["io_properties"],
+        file_bytes=writer.limits.file_bytes,
     )
     return run_tasks(writer.session, read_changes, [plan])[0]
 
@@ -174,8 +186,8 @@ def _publish(
     def record(connection: CatalogConnection) -> None:
         for position in moved.values():
             store.put_position(connection, writer.name, position)
-        if result.newest is not None:
-            put_witness(connection, writer.name, stream.epoch, result.newest)
+        if isinstance(result.by_source.witness, Witness):
+            put_witness(connection, writer.name, stream.epoch, result.by_source.witness)
 
     if result.written or files or in_cut != tuple(stream.cut_tables):
         publication = Publication(

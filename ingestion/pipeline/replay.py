@@ -25,6 +25,7 @@ from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import follow_source
 from ingestion.sources.postgres.connection import source_now
+from ingestion.sources.postgres.records import PgoutputRecords
 from ingestion.state import store
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.replay import ReplayPlan, merged, replay
@@ -151,6 +152,7 @@ def _plans(
             meta=meta,
             io_properties=writer.task_settings["io_properties"],
             file_bytes=writer.limits.file_bytes,
+            records=PgoutputRecords(),
         )
         for epoch in epochs
     ]

@@ -31,7 +31,6 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_way
 from ingestion.sink.rows import Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, writable_metadata
-from ingestion.sources.postgres.connection import SourceNow
 from ingestion.state.store import Position
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.snapshot import Point, rows_at
@@ -222,16 +221,16 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     }
     lake = {tables["bad"].identifier: facts(1), tables["good"].identifier: facts(1, A)}
     icebergs = {table.identifier: ensure_raw_table(catalog, table, lake[table.identifier]) for table in tables.values()}
-    for name in ("meta_metadata", "register", "stream_url", "started_at"):
+    for name in ("meta_metadata", "register"):
         monkeypatch.setattr(load_changes, name, lambda *_: {})
     monkeypatch.setattr(load_changes, "ChangePlan", lambda **given: SimpleNamespace(**given))
     monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)
     writer: Any = SimpleNamespace(
-        name="shop", slot="", publication="", session=None, task_settings={},
+        name="shop", session=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
-    cycle, now, none = Cycle("c", 1, datetime.now(UTC)), SourceNow(200, datetime.now(UTC), 1), cast(Any, None)
-    plan = cast(Any, load_changes._read(writer, none, none, cycle, courses, outlooks, now, None))
+    cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
+    plan = cast(Any, load_changes._read(writer, none, cycle, courses, outlooks, none))
     assert list(plan.aside) == ["bad"] and "column 'a' has no place" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
     assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]
