@@ -33,13 +33,15 @@ from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
 from ingestion.sink.writer import Written, merge
 from ingestion.sources.postgres.catalog.enforced import check_key_is_one
+from ingestion.sources.postgres.connection import source_url
 from ingestion.sources.postgres.points import NotThere, Point, consistent_point
 from ingestion.sources.postgres.points.together import HELD_SECONDS, first_together, heap_bytes
+from ingestion.sources.postgres.snapshot import HeapReader, page_ranges, plan_chunks, select_sql, typed_columns
 from ingestion.state import chunks, progress, store
 from ingestion.state import lease as leases
 from ingestion.state.chunks import Chunk
 from ingestion.tasks.runner import run_tasks
-from ingestion.tasks.snapshot import ChunkPlan, page_ranges, plan_chunks, read_chunk, select_sql, typed_columns
+from ingestion.tasks.snapshot import ChunkPlan, read_chunk
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection, SourceConnection
@@ -281,12 +283,23 @@ def _snapshot(writer: Writer, states: CatalogConnection, group: list[_Loading], 
 def _chunk_plan(
     writer: Writer, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
 ) -> ChunkPlan:
-    return ChunkPlan(
-        **writer.task_settings,
+    reader = HeapReader(
+        source=writer.name,
+        table=item.table.name,
+        url=source_url(writer.settings.source(writer.name)),
         chunk=chunk,
         select=select_sql(item.facts, chunk, typed_columns(item.facts, item.table.raw.mask)),
         select_text=select_sql(item.facts, chunk),
+        snapshot=point.snapshot,
+        batch_bytes=writer.limits.batch_bytes,
+    )
+    return ChunkPlan(
+        source=writer.name,
+        reader=reader,
+        number=chunk.number,
         point=point,
+        io_properties=writer.task_settings["io_properties"],
+        file_bytes=writer.limits.file_bytes,
         target=target(item.table, item.iceberg, item.facts, cycle, from_lsn=0),
         restart=item.afresh and item.iceberg.current_snapshot() is not None,
         unrepresentable=meta["unrepresentable"],

@@ -6,14 +6,42 @@ source; `source_of` makes the source of the kind that the settings name.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Protocol
 
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
+from lakehouse.errors import LakehouseError
 
 Keys = Mapping[int, tuple[str, ...]]
 Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a piece may change
+
+
+@dataclass(frozen=True)
+class SourceNow:
+    """The source at one moment: everything committed below `lsn` can be read; `xid` is at or above every one used."""
+
+    lsn: int
+    at: datetime
+    xid: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
+
+    lsn: int
+    snapshot: str
+    at: datetime
+
+
+class NotThere(LakehouseError):
+    """A table was dropped, renamed or closed to us while its point was made."""
+
+
+class LiveStreamLost(Exception):
+    """The stream ended, or cannot keep up: its reader goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +81,16 @@ class ChangeReader(Protocol):
 
         `keys` names the key of a relation where its changes do not tell it. To read twice gives the same. Raises
         LakehouseError for what cannot be read.
+        """
+
+
+class RowReader(Protocol):
+    """Reads one range of a table's rows at a point, inside a task. Travels by pickle; may hold secrets."""
+
+    def rows(self, *, as_text: bool) -> Iterator[pa.Table]:
+        """The rows by the source's column names; unless `as_text`, typed where their types allow that.
+
+        Raises TableProblem for what is the table's own, LakehouseError for a source that cannot be read.
         """
 
 

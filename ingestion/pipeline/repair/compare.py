@@ -27,9 +27,10 @@ from ingestion.pipeline.repair.spelling import SpelledColumn, spelled_columns
 from ingestion.pipeline.session import Writer
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
+from ingestion.sources.base import Point
 from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.postgres.snapshot import plan_chunks
 from ingestion.state.chunks import Chunk
-from ingestion.tasks.snapshot import Point, plan_chunks
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection

@@ -20,8 +20,9 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, merge, pack, unpack, write_odd
+from ingestion.sources.base import Point
 from ingestion.state import store
-from ingestion.tasks.snapshot import CHUNK_SEQ, Point, rows_at
+from ingestion.tasks.snapshot import CHUNK_SEQ, rows_at
 from lakehouse.catalog.file_io import file_io
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError

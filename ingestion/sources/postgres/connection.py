@@ -7,7 +7,6 @@ publication, forgets a slot, or answers from another cluster after a restore.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,6 +14,7 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import dict_row
 
+from ingestion.sources.base import SourceNow
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import confirmed_below, is_signed, signed
 from ingestion.sources.postgres.unprepared import fill_sample
@@ -93,15 +93,6 @@ def lsn_number(text: str) -> int:
     """The number behind an LSN's text."""
     high, low = text.split("/")
     return (int(high, 16) << 32) | int(low, 16)
-
-
-@dataclass(frozen=True)
-class SourceNow:
-    """The source at one moment: everything committed below `lsn` is flushed; `xid` is at or above every one used."""
-
-    lsn: int
-    at: datetime
-    xid: int
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
+from ingestion.sources.base import LiveStreamLost
 from ingestion.sources.postgres.connection import lsn_text, stream_options
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import signed
@@ -32,10 +33,6 @@ STATUS_SECONDS = 5.0
 _XLOG_DATA, _KEEPALIVE = b"wk"
 _DATA_HEADER = 25
 _COMMIT, _RELATION = b"CR"
-
-
-class LiveStreamLost(Exception):
-    """The stream ended, or cannot keep up: its reader goes on with peeks."""
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 
+from ingestion.sources.base import NotThere, Point
 from ingestion.sources.postgres.connection import connect_source, lsn_number, source_now
 from ingestion.sources.postgres.points.patience import Blocked, Patience, one_of
 from lakehouse.declarations import RawTable
@@ -42,19 +42,6 @@ SELECT c.oid::bigint, c.relname, c.xmin::text, pg_relation_filenode(c.oid)::bigi
    WHERE i.inhrelid = c.oid)
 FROM family f JOIN pg_class c ON c.oid = f.oid ORDER BY c.oid
 """
-
-
-class NotThere(LakehouseError):
-    """A table was dropped, renamed or closed to us while its point was made."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
-
-    lsn: int
-    snapshot: str
-    at: datetime
 
 
 @contextmanager
