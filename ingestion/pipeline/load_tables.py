@@ -26,17 +26,14 @@ from ingestion.pipeline.session import (
     total_rows,
 )
 from ingestion.pipeline.survey import Outlook, survey
+from ingestion.pipeline.together import HELD_SECONDS, first_together
 from ingestion.schema.evolve import steps
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.postgres.catalog.enforced import check_key_is_one
-from ingestion.sources.postgres.connection import source_url
-from ingestion.sources.postgres.points import NotThere, Point, consistent_point
-from ingestion.sources.postgres.points.together import HELD_SECONDS, first_together, heap_bytes
-from ingestion.sources.postgres.snapshot import HeapReader, page_ranges, plan_chunks, select_sql, typed_columns
+from ingestion.sources.base import NotThere, OpenSource, Point
 from ingestion.state import chunks, progress, store
 from ingestion.state import lease as leases
 from ingestion.state.chunks import Chunk
@@ -44,7 +41,7 @@ from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.snapshot import ChunkPlan, read_chunk
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import CatalogConnection, SourceConnection
+from lakehouse.servers.database import CatalogConnection
 
 WAVE_CHUNKS = 16
 Reach = Callable[[int], RowCounts]
@@ -81,7 +78,7 @@ def to_load(writer: Writer, positions: dict[str, store.Position], outlooks: dict
 
 
 def load_tables(
-    writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable], reach: Reach
+    writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable], reach: Reach
 ) -> RowCounts:
     """Loads the next of the wanted tables at one point; returns the rows added by table and operation.
 
@@ -91,44 +88,42 @@ def load_tables(
     is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
     its own is set aside with the reason; the others go on.
     """
-    together = _next(writer, connection, states, wanted)
+    together = _next(writer, source, states, wanted)
     before: dict[str, Outlook] = {}
 
     def look() -> None:
-        before.update(survey(writer, connection, store.read_positions(states, writer.name)))
+        before.update(survey(writer, source, store.read_positions(states, writer.name)))
 
     try:
-        with consistent_point(writer.settings, writer.name, together, writer.waits, look) as point:
-            return _load_at(point, writer, connection, states, together, before, reach)
+        with source.snapshot(together, look) as point:
+            return _load_at(point, writer, source, states, together, before, reach)
     except NotThere:  # the next look at the catalog says so of that table, and the others go on
         return {}
 
 
-def _next(
-    writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable]
-) -> list[RawTable]:
+def _next(writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
     """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
     before = {name: position.point for name, position in store.read_positions(states, writer.name).items()}
-    heaps, chunk_bytes = heap_bytes(connection, wanted), writer.limits.snapshot_chunk_bytes
-    ranges = {name: max(1, sum(len(page_ranges(s, chunk_bytes)) for s in sizes)) for name, sizes in heaps.items()}
+    heaps, chunk_bytes = source.sizes(wanted), writer.limits.snapshot_chunk_bytes
+    ranges = {name: max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes)) for name, sizes in heaps.items()}
     in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
     return first_together(in_turn, ranges, WAVE_CHUNKS)
 
 
 def _load_at(
-    point: Point, writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable],
+    point: Point, writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
     before: dict[str, Outlook], reach: Reach,
 ) -> RowCounts:  # fmt: skip
     rows: RowCounts = {}
     held_until = time.monotonic() + HELD_SECONDS
     try:
-        loading = _register(writer, connection, states, wanted, before, point)
+        loading = _register(writer, source, states, wanted, before, point)
     except _PointPassed:
         return rows
     if loading:
         rows = reach(point.lsn)
     for group in _groups([item for item in loading if item.ranges is not None]):
-        found = _contained(writer, states, group, lambda g: _snapshot(writer, states, g, point))
+        found = _contained(writer, states, group, lambda g: _snapshot(writer, source, states, g, point))
         rows = add_counts(rows, found)
     for item in (item for item in loading if item.ranges is None):
         found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
@@ -139,7 +134,7 @@ def _load_at(
 
 
 def _register(
-    writer: Writer, connection: SourceConnection, states: CatalogConnection, wanted: list[RawTable],
+    writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
     before: dict[str, Outlook], point: Point,
 ) -> list[_Loading]:  # fmt: skip
     """Makes the stream land the tables' records from the point on, before anything is read at it.
@@ -148,7 +143,7 @@ def _register(
     while, and its changes are then in no stream.
     """
     positions = store.read_positions(states, writer.name)
-    outlooks = survey(writer, connection, positions)
+    outlooks = survey(writer, source, positions)
     stream = store.read_stream(states, writer.name)
     assert stream is not None
     loading = []
@@ -160,7 +155,7 @@ def _register(
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
                 try:
-                    loading.append(_begin(writer, connection, states, outlook, position, point))
+                    loading.append(_begin(writer, source, states, outlook, position, point))
                 except TableProblem as problem:  # after which the point is made anew, for the others
                     _park(writer, states, position, problem)
     with states.transaction():
@@ -178,7 +173,7 @@ def _register(
 
 def _begin(
     writer: Writer,
-    connection: SourceConnection,
+    source: OpenSource,
     states: CatalogConnection,
     outlook: Outlook,
     position: store.Position,
@@ -186,7 +181,7 @@ def _begin(
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
     assert facts is not None
-    check_key_is_one(connection, table, facts)
+    source.check_key(table, facts)
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
     to_take = steps(table, before, facts, consent=True)
@@ -201,7 +196,7 @@ def _begin(
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
         resumed = replace(begun, lsn=position.lsn, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
-    ranges = plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes)
+    ranges = source.ranges(facts, writer.limits.snapshot_chunk_bytes)
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 
 
@@ -240,7 +235,9 @@ def _rest(writer: Writer, states: CatalogConnection, item: _Loading) -> _Loading
     return replace(item, ranges=chunks.open_ranges(states, writer.name, item.table.name))
 
 
-def _snapshot(writer: Writer, states: CatalogConnection, group: list[_Loading], point: Point) -> RowCounts:
+def _snapshot(
+    writer: Writer, source: OpenSource, states: CatalogConnection, group: list[_Loading], point: Point
+) -> RowCounts:
     """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None
@@ -253,7 +250,7 @@ def _snapshot(writer: Writer, states: CatalogConnection, group: list[_Loading], 
         with begin_cycle(writer, states, stream.epoch) as cycle:
             meta = meta_metadata(writer, states, cycle, "unrepresentable")
             register(states, writer, cycle, [item.iceberg for item in group])
-            plans = [_chunk_plan(writer, item, chunk, point, cycle, meta) for item, chunk in wave]
+            plans = [_chunk_plan(writer, source, item, chunk, point, cycle, meta) for item, chunk in wave]
             written = merge(run_tasks(writer.session, read_chunk, plans)) if plans else {}
             parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
             last = not pending
@@ -281,25 +278,13 @@ def _snapshot(writer: Writer, states: CatalogConnection, group: list[_Loading], 
 
 
 def _chunk_plan(
-    writer: Writer, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
+    writer: Writer, source: OpenSource, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
 ) -> ChunkPlan:
-    reader = HeapReader(
-        source=writer.name,
-        table=item.table.name,
-        url=source_url(writer.settings.source(writer.name)),
-        chunk=chunk,
-        select=select_sql(item.facts, chunk, typed_columns(item.facts, item.table.raw.mask)),
-        select_text=select_sql(item.facts, chunk),
-        snapshot=point.snapshot,
-        batch_bytes=writer.limits.batch_bytes,
-    )
     return ChunkPlan(
-        source=writer.name,
-        reader=reader,
+        **writer.task_settings,
+        reader=source.row_reader(item.table, item.facts, chunk, point),
         number=chunk.number,
         point=point,
-        io_properties=writer.task_settings["io_properties"],
-        file_bytes=writer.limits.file_bytes,
         target=target(item.table, item.iceberg, item.facts, cycle, from_lsn=0),
         restart=item.afresh and item.iceberg.current_snapshot() is not None,
         unrepresentable=meta["unrepresentable"],

@@ -24,8 +24,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import follow_source
-from ingestion.sources.postgres.connection import source_now
-from ingestion.sources.postgres.records import PgoutputRecords
+from ingestion.sources.base import OpenSource
 from ingestion.state import store
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.replay import ReplayPlan, merged, replay
@@ -33,12 +32,12 @@ from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import CatalogConnection, SourceConnection
+from lakehouse.servers.database import CatalogConnection
 
 PLACES = ("spool", "quarantine")
 
 
-def resume(writer: Writer, connection: SourceConnection, states: CatalogConnection, outlook: Outlook) -> RowCounts:
+def resume(writer: Writer, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
     """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
 
     To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
@@ -52,13 +51,13 @@ def resume(writer: Writer, connection: SourceConnection, states: CatalogConnecti
         settle(writer, states, course.position)
         return {}
     try:
-        return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
+        return _land(writer, source, states, outlook, replace(course, before=position), "spool")
     except TableProblem as problem:
         settle(writer, states, replace(position, state="parked", reason=str(problem)))
         return {}
 
 
-def replay_kept(writer: Writer, connection: SourceConnection, states: CatalogConnection, outlook: Outlook) -> None:
+def replay_kept(writer: Writer, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
     """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
     position = store.read_positions(states, writer.name).get(outlook.table.name)
     if position is None or not position.lands or not position.versions:
@@ -66,12 +65,12 @@ def replay_kept(writer: Writer, connection: SourceConnection, states: CatalogCon
             f"source {writer.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
         )
     for place in PLACES:
-        _land(writer, connection, states, outlook, Course(position, position, None), place)
+        _land(writer, source, states, outlook, Course(position, position, None), place)
 
 
 def _land(
     writer: Writer,
-    connection: SourceConnection,
+    source: OpenSource,
     states: CatalogConnection,
     outlook: Outlook,
     course: Course,
@@ -86,7 +85,7 @@ def _land(
         kept = ensure_meta(writer.catalog, place)
         mine = _records_of(writer.name, table.name)
         register(states, writer, cycle, [iceberg])
-        plans = _plans(writer, states, cycle, course, table, iceberg, kept, mine)
+        plans = _plans(writer, source, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(writer.session, replay, plans) if plans else [])
         noticed = result.noticed.get(table.name, Kept())
         if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
@@ -97,7 +96,7 @@ def _land(
         if noticed.parked is not None:  # the spool stays as it is
             settle(writer, states, course.position)
             return {}
-        now = source_now(connection)
+        now = source.now()
         files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
 
         def record(connection: CatalogConnection) -> None:
@@ -132,6 +131,7 @@ def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) ->
 
 def _plans(
     writer: Writer,
+    source: OpenSource,
     states: CatalogConnection,
     cycle: Cycle,
     course: Course,
@@ -152,7 +152,7 @@ def _plans(
             meta=meta,
             io_properties=writer.task_settings["io_properties"],
             file_bytes=writer.limits.file_bytes,
-            records=PgoutputRecords(),
+            records=source.records,
         )
         for epoch in epochs
     ]

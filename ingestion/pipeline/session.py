@@ -15,20 +15,20 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import TableAppend
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, staged_prefix, writable_metadata
-from ingestion.sources.postgres.catalog.enforced import may_share_keys
-from ingestion.sources.postgres.connection import source_url
-from ingestion.sources.postgres.points import Patience
+from ingestion.sources.base import Source, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import file_io_properties
-from lakehouse.declarations import RawTable, Source
+from lakehouse.declarations import RawTable
+from lakehouse.declarations import Source as Declared
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import IngestionSettings, Settings
 
@@ -42,18 +42,18 @@ RowCounts = dict[str, dict[str, int]]
 class Writer:
     """Everything a cycle works with; holds the lease of its source.
 
-    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `patience` is how
-    long others' transactions in the source are waited for; without it, as long as a command that is to end.
+    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `origin` is the
+    source itself; without it, one that waits for others' work as long as a command that is to end.
     """
 
     settings: Settings
     catalog: LakeCatalog
     session: SparkSession
     lease: Lease
-    source: Source
+    source: Declared
     live: set[str] = field(default_factory=set)
     stop: Event = field(default_factory=Event)
-    patience: Patience | None = None
+    origin: Source | None = None
 
     @property
     def name(self) -> str:
@@ -66,28 +66,16 @@ class Writer:
         return self.settings.ingestion
 
     @property
-    def slot(self) -> str:
-        """Name of the replication slot."""
-        return self.settings.source(self.name).slot or f"lakehouse_{self.name}"
-
-    @property
-    def publication(self) -> str:
-        """Name of the publication."""
-        return self.settings.source(self.name).publication
-
-    @property
-    def waits(self) -> Patience:
-        """How long others' transactions are waited for."""
-        return self.patience or Patience(self.settings, self.name, self.limits.wait_seconds, self.stop)
+    def upstream(self) -> Source:
+        """The source itself."""
+        return self.origin or source_of(self.settings, self.name, self.limits.wait_seconds, self.stop)
 
     @property
     def task_settings(self) -> dict[str, Any]:
-        """What every task needs to reach source and warehouse. Holds secrets."""
+        """What every task needs to reach the warehouse. Holds secrets."""
         return {
             "source": self.name,
-            "url": source_url(self.settings.source(self.name)),
             "io_properties": file_io_properties(self.settings),
-            "batch_bytes": self.limits.batch_bytes,
             "file_bytes": self.limits.file_bytes,
         }
 

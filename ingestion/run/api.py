@@ -110,10 +110,10 @@ def replay(
     names = [declarations.source(source).table(name).name for name in tables]
 
     def land(writer: Writer) -> None:
-        with connections(writer) as (connection, states):
-            outlooks = survey(writer, connection, store.read_positions(states, writer.name))
+        with connections(writer) as (opened, states):
+            outlooks = survey(writer, opened, store.read_positions(states, writer.name))
             for name in names:
-                replay_kept(writer, connection, states, outlooks[name])
+                replay_kept(writer, opened, states, outlooks[name])
 
     return _alone(settings, declarations, source, session, land)
 

@@ -4,15 +4,25 @@ A kind that is added fulfils `tests/unit/test_source_contract.py`. The pipeline 
 source; `source_of` makes the source of the kind that the settings name.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
+from importlib import import_module
+from threading import Event
 from typing import Protocol
 
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.state.chunks import Chunk
+from ingestion.state.store import Stream
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.settings import Settings
 
 Keys = Mapping[int, tuple[str, ...]]
 Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a piece may change
@@ -113,3 +123,125 @@ class Records(Protocol):
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept records of one relation as rows, each at its own place; raises UnreadableRecord."""
+
+
+class LiveStream(Protocol):
+    """The stream held open once the lake has caught up; what it has received stays until it is confirmed.
+
+    All but `close` raise LiveStreamLost: what came is then read again without it.
+    """
+
+    @property
+    def lsn(self) -> int:
+        """Every transaction that commits below has been received."""
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether changes wait."""
+
+    def reach(self, lsn: int, seconds: float) -> None:
+        """Waits until everything below `lsn` has been received."""
+
+    def wait(self, seconds: float) -> None:
+        """Waits for changes, so long at most."""
+
+    def below(self, lsn: int) -> pa.Array:
+        """The records of all transactions that commit below `lsn`."""
+
+    def confirm(self, lsn: int) -> None:
+        """Everything below `lsn` is in the lake."""
+
+    def close(self) -> None:
+        """Ends it."""
+
+
+class OpenSource(Protocol):
+    """A source with its connections, used by one thread. Every method may raise LakehouseError."""
+
+    @property
+    def records(self) -> Records:
+        """How its records are kept."""
+
+    def check(self, states: CatalogConnection, live: LiveStream | None = None) -> Stream:
+        """The stream that the lake was read from, made at the first time; raises where going on would lose changes.
+
+        An open live stream is proof of what was checked when it was opened.
+        """
+
+    def check_again(self, stream: Stream, live: LiveStream | None) -> None:
+        """Raises where what `check` found does not hold any more, so that a read may have missed changes."""
+
+    def now(self) -> SourceNow:
+        """Up to where everything that is committed can be read."""
+
+    def stop_between(self, reached: int, end: int, max_bytes: int) -> int:
+        """A position up to which a part of a backlog is read: the end, or one behind `reached`; never back."""
+
+    def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
+        """By table, a digest of all that `inspect` reads, in one question: equal ones mean that nothing was altered."""
+
+    def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
+        """A table's facts, and what is in the way of it; `oid` finds it where it is not called as declared."""
+
+    def name_of(self, oid: int) -> tuple[str, str] | None:
+        """What a relation is called now; None when it is gone."""
+
+    def check_key(self, table: RawTable, facts: TableFacts) -> None:
+        """Raises TableProblem when several rows have one declared key."""
+
+    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point]:
+        """A point at which the tables stay readable, and as they are, inside the `with` block.
+
+        Its rows are what the stream has below the point, and the stream has the rest from the point on: nothing is in
+        both, nothing in neither. `look` is called before each try. Raises NotThere for a table that has gone.
+        """
+
+    def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
+        """Bytes of each table's parts."""
+
+    def ranges_of(self, size: int, chunk_bytes: int) -> int:
+        """Into how many ranges a part of that size is read."""
+
+    def ranges(self, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
+        """The ranges in which a table is read, at least one."""
+
+    def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point) -> RowReader:
+        """Reads one of the ranges at the point."""
+
+    def change_reader(self, now: SourceNow, live: LiveStream | None) -> ChangeReader:
+        """Reads what is committed below `now.lsn` and not confirmed."""
+
+    def stream(self, lsn: int, max_bytes: int) -> LiveStream:
+        """The live stream from there on."""
+
+    def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
+        """Keeps what a read has noticed, in the transaction that publishes it."""
+
+    def confirm(self, lsn: int, live: LiveStream | None = None) -> None:
+        """Everything below `lsn` is in the lake, and need not be kept; what is not confirmed can be read again."""
+
+    def begin_anew(self) -> Callable[[CatalogConnection], None]:
+        """Lets go of the stream; what is returned begins the next epoch, in a transaction of its caller."""
+
+
+class Source(Protocol):
+    """One source as its kind knows it: its settings, and how long others' work in it is waited for."""
+
+    def open(self) -> AbstractContextManager[OpenSource]:
+        """With connections of its own."""
+
+    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point]:
+        """As of an open source."""
+
+
+KINDS = {"postgres": "ingestion.sources.postgres.source"}  # modules with a function `source`
+
+
+def source_of(settings: Settings, name: str, seconds: float | None, stop: Event, kind: str = "postgres") -> Source:
+    """The source of that name; what is others' work is waited for so long, or until `stop` is set.
+
+    Every source that can be configured is a Postgres. The module of a kind is known by its name alone, so that nobody
+    who imports this one depends on a kind.
+    """
+    made: Source = import_module(KINDS[kind]).source(settings, name, seconds, stop)
+    return made

@@ -229,8 +229,9 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
         name="shop", session=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
+    source = cast(Any, SimpleNamespace(records=None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
-    plan = cast(Any, load_changes._read(writer, none, cycle, courses, outlooks, none))
+    plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, none))
     assert list(plan.aside) == ["bad"] and "column 'a' has no place" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
     assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]

@@ -20,6 +20,7 @@ import pytest
 from psycopg import errors
 from pyiceberg.catalog.sql import SqlCatalog
 
+from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import ensure_meta
@@ -28,7 +29,6 @@ from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, writable_metadata
 from ingestion.sources.postgres import reading
 from ingestion.sources.postgres.catalog.describe import describe
-from ingestion.sources.postgres.catalog.enforced import may_share_keys
 from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
 from ingestion.sources.postgres.connection import aborted, peek
 from ingestion.sources.postgres.pgoutput import Decoder, whole_transactions

@@ -28,7 +28,7 @@ from ingestion.pipeline.session import Writer
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import Point
-from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.postgres.connection import connect_source, source_url
 from ingestion.sources.postgres.snapshot import plan_chunks
 from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
@@ -161,7 +161,7 @@ def _plan(
         raise ValueError(f"{where}: no key, so rows cannot be told apart")
     columns = spelled_columns(table, wanted.iceberg, facts)
     key = tuple(column for name in table.key for column in columns if column.source.name == name)
-    url, size = writer.task_settings["url"], writer.limits.batch_bytes
+    url, size = source_url(writer.settings.source(writer.name)), writer.limits.batch_bytes
     return _Plan(
         columns=columns,
         key=key,

@@ -4,7 +4,6 @@
 """
 
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any
 
 from psycopg.rows import dict_row
@@ -86,27 +85,6 @@ def name_of(connection: SourceConnection, oid: int) -> tuple[str, str] | None:
         (oid,),
     ).fetchone()
     return (row[0], row[1]) if row else None
-
-
-def check_columns(table: RawTable, facts: TableFacts) -> None:
-    """Raises TableProblem when a declared column does not arrive; `facts` know the columns' names in the lake.
-
-    One that is to be left out has to be there too: misspelt, or made again under another name, it would land.
-    """
-    refused = partial(TableProblem, table.source, table.name)
-    arriving = {column.lake for column in facts.columns}
-    declared = {column.name for column in table.columns} - set(table.raw.exclude)
-    if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
-        raise refused(
-            f"declared column {', '.join(missing)} does not exist in "
-            f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
-        )
-    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
-    if unknown := sorted(set(table.raw.exclude) - existing):
-        raise refused(
-            f"meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
-            f"has {', '.join(sorted(existing))}: correct it"
-        )
 
 
 def _leaf(connection: SourceConnection, row: Mapping[str, Any]) -> Leaf:

@@ -1,6 +1,4 @@
-"""Which tables may have several rows on one key: for a while, or for good."""
-
-from collections.abc import Sequence
+"""Whether a declared key is one, where no index says so."""
 
 from psycopg import sql
 
@@ -11,17 +9,6 @@ from lakehouse.declarations import RawTable
 from lakehouse.servers.database import SourceConnection
 
 SHOWN = 3
-
-
-def may_share_keys(table: RawTable, versions: Sequence[TableFacts]) -> bool:
-    """Whether the stream's rows, which are of these descriptions, may share a declared key within a transaction.
-
-    They cannot where one unique index kept the key at once all the time. Where updates and deletes are not published,
-    there is nothing to put in order; nor where a column of the key is gone, as nothing lands then.
-    """
-    if not table.key or table.raw.changes != "all" or not {c.name for c in versions[-1].columns}.issuperset(table.key):
-        return False
-    return not set.intersection(*(set(facts.enforced_by) for facts in versions))
 
 
 def check_key_is_one(connection: SourceConnection, table: RawTable, facts: TableFacts) -> None:

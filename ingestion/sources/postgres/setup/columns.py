@@ -15,10 +15,10 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import is_known, type_name
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.catalog.problems import problem_of_key
-from ingestion.sources.postgres.catalog.withheld import check_withheld
 from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state import store
+from ingestion.state.withheld import check_withheld
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
