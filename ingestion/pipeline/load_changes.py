@@ -142,7 +142,7 @@ def _publish(
 
     def record(connection: CatalogConnection) -> None:
         for position in moved.values():
-            store.put_position(connection, writer.name, position)
+            store.put_position(connection, writer.name, position, "read")
         source.remember(connection, stream.epoch, result.by_source.witness)
 
     if result.written or files or in_cut != tuple(stream.cut_tables):

@@ -164,7 +164,7 @@ def _register(
         if current is None or current.lsn > point.lsn or current.revision != stream.revision:
             raise _PointPassed
         for item in loading:
-            store.put_position(states, writer.name, item.position)
+            store.put_position(states, writer.name, item.position, "load")
             if item.afresh and item.ranges is not None:
                 chunks.plan(states, writer.name, item.table.name, item.ranges)
         store.revise(states, writer.name)
@@ -225,7 +225,7 @@ def _contained(
 
 def _park(writer: Writer, states: CatalogConnection, position: store.Position, problem: TableProblem) -> None:
     """Until it is resumed, which reads it anew."""
-    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)))
+    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)), "load")
 
 
 def _rest(writer: Writer, states: CatalogConnection, item: _Loading) -> _Loading:
@@ -336,5 +336,5 @@ def _finish(
     now = store.read_positions(connection, writer.name).get(item.table.name)
     if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
         joined = replace(now, state=joins_as, point=point.lsn, reason=None)
-        store.put_position(connection, writer.name, joined)
+        store.put_position(connection, writer.name, joined, "load")
         store.revise(connection, writer.name)

@@ -26,6 +26,7 @@ from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import follow_source
 from ingestion.sources.base import OpenSource
 from ingestion.state import store
+from ingestion.state.transitions import Mover
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.replay import ReplayPlan, merged, replay
 from ingestion.tasks.runner import run_tasks
@@ -44,16 +45,16 @@ def resume(writer: Writer, source: OpenSource, states: CatalogConnection, outloo
     """
     position = store.read_positions(states, writer.name)[outlook.table.name]
     if not position.versions:
-        settle(writer, states, replace(position, state="new", reason=None))
+        settle(writer, states, replace(position, state="new", reason=None), "resume")
         return {}
     course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
     if course.aside is not None:
-        settle(writer, states, course.position)
+        settle(writer, states, course.position, "resume")
         return {}
     try:
         return _land(writer, source, states, outlook, replace(course, before=position), "spool")
     except TableProblem as problem:
-        settle(writer, states, replace(position, state="parked", reason=str(problem)))
+        settle(writer, states, replace(position, state="parked", reason=str(problem)), "resume")
         return {}
 
 
@@ -78,6 +79,7 @@ def _land(
 ) -> RowCounts:
     table, stream = outlook.table, store.read_stream(states, writer.name)
     assert stream is not None
+    by: Mover = "resume" if course.before.state == "resuming" else "read"
     with begin_cycle(writer, states, stream.epoch) as cycle:
         iceberg = writer.catalog.load_table(table.identifier)
         followed, facts = course.before.followed, course.position.facts
@@ -94,13 +96,13 @@ def _land(
             noticed = replace(noticed, stale=noticed.stale or SPLIT)
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
-            settle(writer, states, course.position)
+            settle(writer, states, course.position, by)
             return {}
         now = source.now()
         files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
 
         def record(connection: CatalogConnection) -> None:
-            store.put_position(connection, writer.name, course.position)
+            store.put_position(connection, writer.name, course.position, by)
             store.revise(connection, writer.name)
 
         publication = Publication(

@@ -25,6 +25,7 @@ from ingestion.sources.base import Source, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
+from ingestion.state.transitions import Mover
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import file_io_properties
 from lakehouse.declarations import RawTable
@@ -132,11 +133,11 @@ def begin_cycle(writer: Writer, states: CatalogConnection, epoch: int) -> Iterat
         writer.live.discard(cycle.id)
 
 
-def settle(writer: Writer, states: CatalogConnection, position: store.Position) -> None:
+def settle(writer: Writer, states: CatalogConnection, position: store.Position, by: Mover) -> None:
     """Changes where a table stands without a publish; raises LeaseLost."""
     with states.transaction():
         leases.check(states, writer.lease, writer.limits.lease_seconds)
-        store.put_position(states, writer.name, position)
+        store.put_position(states, writer.name, position, by)
         store.revise(states, writer.name)
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from ingestion.state import store
 from ingestion.state.store import Position
+from ingestion.state.transitions import may_move
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -17,7 +18,7 @@ def pause(settings: Settings, table: RawTable) -> None:
     """From now on the table's records go to the spool, and the table is in no cut. Raises LakehouseError."""
 
     def paused(position: Position) -> Position:
-        if position.state != "streaming":
+        if not may_move("user", position.state, "paused"):
             raise _refusal(table, position, "only a table that streams can be paused")
         return replace(position, state="paused", reason=PAUSED)
 
@@ -28,7 +29,7 @@ def resume(settings: Settings, table: RawTable) -> None:
     """The next cycle lands what was spooled, then the table streams again. Raises LakehouseError."""
 
     def resumed(position: Position) -> Position:
-        if position.state not in ("paused", "parked", "resuming"):
+        if not may_move("user", position.state, "resuming"):
             raise _refusal(table, position, "only a parked or paused table can be resumed")
         return replace(position, state="resuming")
 
@@ -63,7 +64,7 @@ def _change(settings: Settings, table: RawTable, change: Callable[[Position], Po
             position = store.read_positions(states, table.source).get(table.name)
             if position is None:
                 raise LakehouseError(f"source {table.source!r}, table {table.name!r}: it has not been ingested yet")
-            store.put_position(states, table.source, change(position))
+            store.put_position(states, table.source, change(position), "user")
             store.revise(states, table.source)
 
 

@@ -7,21 +7,18 @@ the writer's lease. Positions are exclusive: every transaction with a commit LSN
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Literal
 
 from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from ingestion.schema.facts import TableFacts, facts_from_json
+from ingestion.state.transitions import STATES, Mover, moved_by, sources_of
+from ingestion.state.transitions import TableState as TableState
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
-
-TableState = Literal["new", "loading", "streaming", "stale", "parked", "paused", "resuming"]
-"""`new`: not begun, `reason` says what is in the way. `loading`: being snapshotted, its records land from its point on.
-`streaming`: in the cuts. `stale`: its records land, but a repair has to come first. `parked`, `paused`: its records go
-to the spool, for `reason` or by the user's wish. `resuming`: the next cycle lands what was spooled."""
 
 
 @dataclass(frozen=True)
@@ -142,9 +139,8 @@ def restart_stream(
     )
     connection.execute(
         "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, facts = '{}',"
-        " state = CASE state WHEN 'streaming' THEN 'stale' WHEN 'resuming' THEN 'new' WHEN 'loading' THEN 'new'"
-        " ELSE state END WHERE source = %s",
-        (source,),
+        " state = %s::jsonb ->> state WHERE source = %s",
+        (Jsonb({state: moved_by("recovery", state) for state in STATES}), source),
     )
     connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))
 
@@ -162,8 +158,12 @@ def forget_positions(connection: CatalogConnection, source: str, tables: Collect
         )
 
 
-def put_position(connection: CatalogConnection, source: str, position: Position) -> None:
-    """Inserts or replaces one table's position; within an epoch its LSN never goes back."""
+def put_position(connection: CatalogConnection, source: str, position: Position, by: Mover) -> None:
+    """Inserts or replaces one table's position; within an epoch its LSN never goes back.
+
+    Raises LakehouseError where `by` may not move the table there from the state that it is in.
+    """
+    allowed = sources_of(by, position.state)
     kept = {
         "fingerprint": position.fingerprint,
         "versions": [facts.to_json() for facts in position.versions],
@@ -171,15 +171,25 @@ def put_position(connection: CatalogConnection, source: str, position: Position)
         "doubt": position.doubt,
         "former": position.former.to_json() if position.former else None,
     }
-    connection.execute(
+    done = connection.execute(
         'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'
-        ' VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
+        " SELECT given.* FROM (VALUES (%s, %s, %s::integer, %s::bigint, %s, %s::bigint, %s, %s::jsonb))"
+        ' AS given(source, "table", epoch, lsn, state, point, reason, facts)'
+        " WHERE %s OR EXISTS (SELECT FROM lakehouse.positions known"
+        '  WHERE (known.source, known."table") = (given.source, given."table"))'
+        ' ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
         " lsn = CASE WHEN positions.epoch = excluded.epoch THEN greatest(positions.lsn, excluded.lsn) ELSE excluded.lsn"
         " END, state = excluded.state, point = excluded.point, reason = excluded.reason,"
-        " facts = excluded.facts, updated_at = clock_timestamp()",
+        " facts = excluded.facts, updated_at = clock_timestamp() WHERE positions.state = ANY(%s)",
         (source, position.table, position.epoch, position.lsn, position.state, position.point, position.reason,
-         Jsonb(kept)),
+         Jsonb(kept), "new" in allowed, list(allowed)),
     )  # fmt: skip
+    if done.rowcount != 1:
+        there = read_positions(connection, source).get(position.table)
+        raise LakehouseError(
+            f"source {source!r}, table {position.table!r}: it is {there.state if there else 'not known'}, from where a "
+            f"{by} does not make it {position.state}; nothing was written: the next run goes by what it is now"
+        )
 
 
 def note_new(connection: CatalogConnection, source: str, table: str, epoch: int, problem: str | None) -> None:
