@@ -151,7 +151,7 @@ def _register(
         outlook = outlooks[table.name]
         is_as_before = outlook.fingerprint == before[table.name].fingerprint
         if outlook.facts is not None and outlook.problem is None and is_as_before:
-            position = positions.get(table.name) or store.Position(table.name, stream.epoch, 0, "new")
+            position = positions.get(table.name) or store.Position(table.name, stream.epoch, store.START, "new")
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
                 try:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from threading import Event
-from typing import Protocol
+from typing import Generic, Protocol
 
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
 from ingestion.schema.facts import TableFacts
+from ingestion.schema.positions import Lsn, P
 from ingestion.schema.problem import TableProblem
 from ingestion.state.chunks import Chunk
 from ingestion.state.store import Stream
@@ -29,19 +30,19 @@ Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a
 
 
 @dataclass(frozen=True)
-class SourceNow:
+class SourceNow(Generic[P]):
     """The source at one moment: everything committed below `lsn` can be read; `xid` is at or above every one used."""
 
-    lsn: int
+    lsn: P
     at: datetime
     xid: int
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Generic[P]):
     """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
 
-    lsn: int
+    lsn: P
     snapshot: str
     at: datetime
 
@@ -125,56 +126,56 @@ class Records(Protocol):
         """Kept records of one relation as rows, each at its own place; raises UnreadableRecord."""
 
 
-class LiveStream(Protocol):
+class LiveStream(Protocol[P]):
     """The stream held open once the lake has caught up; what it has received stays until it is confirmed.
 
     All but `close` raise LiveStreamLost: what came is then read again without it.
     """
 
     @property
-    def lsn(self) -> int:
+    def lsn(self) -> P:
         """Every transaction that commits below has been received."""
 
     @property
     def has_changes(self) -> bool:
         """Whether changes wait."""
 
-    def reach(self, lsn: int, seconds: float) -> None:
+    def reach(self, lsn: P, seconds: float) -> None:
         """Waits until everything below `lsn` has been received."""
 
     def wait(self, seconds: float) -> None:
         """Waits for changes, so long at most."""
 
-    def below(self, lsn: int) -> pa.Array:
+    def below(self, lsn: P) -> pa.Array:
         """The records of all transactions that commit below `lsn`."""
 
-    def confirm(self, lsn: int) -> None:
+    def confirm(self, lsn: P) -> None:
         """Everything below `lsn` is in the lake."""
 
     def close(self) -> None:
         """Ends it."""
 
 
-class OpenSource(Protocol):
+class OpenSource(Protocol[P]):
     """A source with its connections, used by one thread. Every method may raise LakehouseError."""
 
     @property
     def records(self) -> Records:
         """How its records are kept."""
 
-    def check(self, states: CatalogConnection, live: LiveStream | None = None) -> Stream:
+    def check(self, states: CatalogConnection, live: LiveStream[P] | None = None) -> Stream:
         """The stream that the lake was read from, made at the first time; raises where going on would lose changes.
 
         An open live stream is proof of what was checked when it was opened.
         """
 
-    def check_again(self, stream: Stream, live: LiveStream | None) -> None:
+    def check_again(self, stream: Stream, live: LiveStream[P] | None) -> None:
         """Raises where what `check` found does not hold any more, so that a read may have missed changes."""
 
-    def now(self) -> SourceNow:
+    def now(self) -> SourceNow[P]:
         """Up to where everything that is committed can be read."""
 
-    def stop_between(self, reached: int, end: int, max_bytes: int) -> int:
+    def stop_between(self, reached: P, end: P, max_bytes: int) -> P:
         """A position up to which a part of a backlog is read: the end, or one behind `reached`; never back."""
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
@@ -189,7 +190,7 @@ class OpenSource(Protocol):
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
         """Raises TableProblem when several rows have one declared key."""
 
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point]:
+    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
         """A point at which the tables stay readable, and as they are, inside the `with` block.
 
         Its rows are what the stream has below the point, and the stream has the rest from the point on: nothing is in
@@ -205,43 +206,46 @@ class OpenSource(Protocol):
     def ranges(self, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
         """The ranges in which a table is read, at least one."""
 
-    def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point) -> RowReader:
+    def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point[P]) -> RowReader:
         """Reads one of the ranges at the point."""
 
-    def change_reader(self, now: SourceNow, live: LiveStream | None) -> ChangeReader:
+    def change_reader(self, now: SourceNow[P], live: LiveStream[P] | None) -> ChangeReader:
         """Reads what is committed below `now.lsn` and not confirmed."""
 
-    def stream(self, lsn: int, max_bytes: int) -> LiveStream:
+    def stream(self, lsn: P, max_bytes: int) -> LiveStream[P]:
         """The live stream from there on."""
 
     def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
         """Keeps what a read has noticed, in the transaction that publishes it."""
 
-    def confirm(self, lsn: int, live: LiveStream | None = None) -> None:
+    def confirm(self, lsn: P, live: LiveStream[P] | None = None) -> None:
         """Everything below `lsn` is in the lake, and need not be kept; what is not confirmed can be read again."""
 
     def begin_anew(self) -> Callable[[CatalogConnection], None]:
         """Lets go of the stream; what is returned begins the next epoch, in a transaction of its caller."""
 
 
-class Source(Protocol):
+class Source(Protocol[P]):
     """One source as its kind knows it: its settings, and how long others' work in it is waited for."""
 
-    def open(self) -> AbstractContextManager[OpenSource]:
+    def position(self, text: str) -> P:
+        """The position of a spelling."""
+
+    def open(self) -> AbstractContextManager[OpenSource[P]]:
         """With connections of its own."""
 
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point]:
+    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
         """As of an open source."""
 
 
 KINDS = {"postgres": "ingestion.sources.postgres.source"}  # modules with a function `source`
 
 
-def source_of(settings: Settings, name: str, seconds: float | None, stop: Event, kind: str = "postgres") -> Source:
+def source_of(settings: Settings, name: str, seconds: float | None, stop: Event, kind: str = "postgres") -> Source[Lsn]:
     """The source of that name; what is others' work is waited for so long, or until `stop` is set.
 
     Every source that can be configured is a Postgres. The module of a kind is known by its name alone, so that nobody
     who imports this one depends on a kind.
     """
-    made: Source = import_module(KINDS[kind]).source(settings, name, seconds, stop)
+    made: Source[Lsn] = import_module(KINDS[kind]).source(settings, name, seconds, stop)
     return made

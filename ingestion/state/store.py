@@ -13,12 +13,15 @@ from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from ingestion.schema.facts import TableFacts, facts_from_json
+from ingestion.schema.positions import Lsn
 from ingestion.state.transitions import STATES, Mover, moved_by, sources_of
 from ingestion.state.transitions import TableState as TableState
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
+
+START = Lsn(0)  # before everything
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,12 @@ class Stream:
 
     source: str
     epoch: int
-    lsn: int
+    lsn: Lsn
     slot: str
     system_identifier: str
     timeline: int
     publication_oid: int
-    cut_lsn: int | None
+    cut_lsn: Lsn | None
     cut_at: datetime | None
     cut_tables: list[str]
     updated_at: datetime
@@ -60,9 +63,9 @@ class Position:
 
     table: str
     epoch: int
-    lsn: int
+    lsn: Lsn
     state: TableState
-    point: int = 0
+    point: Lsn = START
     reason: str | None = None
     versions: tuple[TableFacts, ...] = ()
     fingerprint: str = ""
@@ -97,7 +100,10 @@ def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     with connection.cursor(row_factory=class_row(Stream)) as cursor:
         columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Stream))
         named = sql.SQL("SELECT {} FROM lakehouse.streams WHERE source = %s").format(columns)
-        return cursor.execute(named, (source,)).fetchone()
+        stream = cursor.execute(named, (source,)).fetchone()
+    if stream is None:
+        return None
+    return replace(stream, lsn=Lsn(stream.lsn), cut_lsn=None if stream.cut_lsn is None else Lsn(stream.cut_lsn))
 
 
 def read_positions(connection: CatalogConnection, source: str) -> dict[str, Position]:
@@ -112,7 +118,8 @@ def read_positions(connection: CatalogConnection, source: str) -> dict[str, Posi
         fingerprint = kept.get("fingerprint", "")
         more = {name: kept[name] for name in ("unfollowed", "doubt") if name in kept}
         more |= {"former": facts_from_json(kept["former"])} if kept.get("former") else {}
-        positions[table] = Position(table, epoch, lsn, table_state, point, reason, versions, fingerprint, **more)
+        at = Lsn(lsn), table_state, Lsn(point)
+        positions[table] = Position(table, epoch, *at, reason, versions, fingerprint, **more)
     return positions
 
 

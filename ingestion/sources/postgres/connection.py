@@ -14,6 +14,7 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import dict_row
 
+from ingestion.schema.positions import Lsn
 from ingestion.sources.base import SourceNow
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import confirmed_below, is_signed, signed
@@ -86,13 +87,7 @@ def connect_source(settings: Settings, source: str, *, replication: bool = False
 
 def lsn_text(lsn: int) -> str:
     """An LSN as Postgres writes it, such as 16/B374D848."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-def lsn_number(text: str) -> int:
-    """The number behind an LSN's text."""
-    high, low = text.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
+    return Lsn(lsn).text
 
 
 @dataclass(frozen=True)
@@ -192,7 +187,7 @@ def read_slot(connection: SourceConnection, slot: str) -> Slot | None:
     return Slot(confirmed_below(confirmed), is_signed(confirmed), row["active_pid"], row["lag_bytes"], status, invalid)
 
 
-def source_now(connection: SourceConnection) -> SourceNow:
+def source_now(connection: SourceConnection) -> SourceNow[Lsn]:
     """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits).
 
     Raises LakehouseError on a standby, which has no WAL of its own.
@@ -205,7 +200,7 @@ def source_now(connection: SourceConnection) -> SourceNow:
     except psycopg.errors.ObjectNotInPrerequisiteState:
         raise _standby(connection) from None
     assert row is not None
-    return SourceNow(int(row[0]), row[1], int(row[2]))
+    return SourceNow(Lsn(row[0]), row[1], int(row[2]))
 
 
 def committed_lsn(connection: SourceConnection) -> int:
@@ -224,14 +219,14 @@ def lock_timeout_seconds(connection: SourceConnection) -> float:
     return int(_value(connection, "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'")) / 1000
 
 
-def create_slot(connection: SourceConnection, slot: str, execute: Execute) -> int:
+def create_slot(connection: SourceConnection, slot: str, execute: Execute) -> Lsn:
     """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it."""
     sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')"
     result = execute(connection, sql, f"slot {slot} to be made (a new slot waits for every older transaction)")
     connection.execute("RESET lock_timeout")  # which waiting took off
     lsn = result.get_value(0, 0)
     assert lsn is not None
-    return lsn_number(lsn.decode())
+    return Lsn.parse(lsn.decode())
 
 
 def stream_options(publication: str) -> dict[str, str]:

@@ -21,6 +21,7 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
+from ingestion.schema.positions import Lsn
 from ingestion.sources.base import LiveStreamLost
 from ingestion.sources.postgres.connection import lsn_text, stream_options
 from ingestion.sources.postgres.history.server import check_same_server, started_at
@@ -144,10 +145,10 @@ class LiveStream:
         self._thread.start()
 
     @property
-    def lsn(self) -> int:
+    def lsn(self) -> Lsn:
         """Every transaction that commits below has been received."""
         with self._changed:
-            return self._received.lsn
+            return Lsn(self._received.lsn)
 
     @property
     def has_changes(self) -> bool:

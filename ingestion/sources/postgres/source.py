@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from threading import Event
 
 from ingestion.schema.facts import TableFacts
+from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, Point, SourceNow
 from ingestion.sources.postgres import connection as src
@@ -39,6 +40,10 @@ def source(settings: Settings, name: str, seconds: float | None, stop: Event) ->
 class PostgresSource(Configured):
     """One source in Postgres."""
 
+    def position(self, text: str) -> Lsn:
+        """The LSN of a spelling."""
+        return Lsn.parse(text)
+
     @contextmanager
     def open(self) -> Iterator["OpenPostgres"]:
         """With a connection of its own; raises LakehouseError where the source cannot be reached."""
@@ -46,7 +51,7 @@ class PostgresSource(Configured):
             yield OpenPostgres(self, connection)
 
     @contextmanager
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = lambda: None) -> Iterator[Point]:
+    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = lambda: None) -> Iterator[Point[Lsn]]:
         """A consistent point of the tables; see `consistent_point`."""
         with consistent_point(self.settings, self.name, tables, self.patience, look) as point:
             yield point
@@ -62,12 +67,12 @@ class OpenPostgres:
         self.connection = connection
         self.snapshot = of.snapshot
 
-    def check(self, states: CatalogConnection, live: LiveStream | None = None) -> store.Stream:
+    def check(self, states: CatalogConnection, live: LiveStream[Lsn] | None = None) -> store.Stream:
         """The stream, whose slot and identity are those that the lake was read from."""
         src.check_server(self.connection, self._of.name)
         return ensure_stream(self._of, self.connection, states, live)
 
-    def check_again(self, stream: store.Stream, live: LiveStream | None) -> None:
+    def check_again(self, stream: store.Stream, live: LiveStream[Lsn] | None) -> None:
         """Raises LakehouseError where the publication or the slot changed since `check`."""
         of = self._of
         if src.publication_oid(of.settings, self.connection, of.name, of.publication) != stream.publication_oid:
@@ -75,13 +80,13 @@ class OpenPostgres:
         if live is None:
             check_slot(of, stream, src.read_slot(self.connection, of.slot))
 
-    def now(self) -> SourceNow:
+    def now(self) -> SourceNow[Lsn]:
         """The flushed end of the WAL."""
         return src.source_now(self.connection)
 
-    def stop_between(self, reached: int, end: int, max_bytes: int) -> int:
+    def stop_between(self, reached: Lsn, end: Lsn, max_bytes: int) -> Lsn:
         """The end, or a page's boundary about `max_bytes` behind `reached`."""
-        return next_stop(reached, end, max_bytes)
+        return Lsn(next_stop(reached, end, max_bytes))
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
         """By table, a digest of all that `inspect` reads."""
@@ -111,7 +116,7 @@ class OpenPostgres:
         """The ranges of a table's heaps."""
         return plan_chunks(self.connection, facts, chunk_bytes)
 
-    def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point) -> HeapReader:
+    def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point[Lsn]) -> HeapReader:
         """Reads one of the ranges at the point."""
         of = self._of
         return HeapReader(
@@ -125,7 +130,7 @@ class OpenPostgres:
             batch_bytes=of.settings.ingestion.batch_bytes,
         )
 
-    def change_reader(self, now: SourceNow, live: LiveStream | None) -> SlotReader:
+    def change_reader(self, now: SourceNow[Lsn], live: LiveStream[Lsn] | None) -> SlotReader:
         """Reads what is committed below `now.lsn`: what the live stream has brought, else a peek."""
         of = self._of
         return SlotReader(
@@ -145,14 +150,14 @@ class OpenPostgres:
         if isinstance(witness, Witness):
             put_witness(states, self._of.name, epoch, witness)
 
-    def confirm(self, lsn: int, live: LiveStream | None = None) -> None:
+    def confirm(self, lsn: Lsn, live: LiveStream[Lsn] | None = None) -> None:
         """Lets the slot pass what is below."""
         if live is None:
             src.advance_slot(self.connection, self._of.slot, lsn)
         else:
             live.confirm(lsn)
 
-    def stream(self, lsn: int, max_bytes: int) -> LiveStream:
+    def stream(self, lsn: Lsn, max_bytes: int) -> LiveStream[Lsn]:
         """A walsender from there on."""
         of, server = self._of, started_at(self.connection)
         return lives.LiveStream(self._stream_url(), of.slot, of.publication, lsn, max_bytes, server)

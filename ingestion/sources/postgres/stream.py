@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import psycopg
 
+from ingestion.schema.positions import Lsn
 from ingestion.sources.base import LiveStream
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.configured import Configured
@@ -28,7 +29,7 @@ INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalid
 
 
 def ensure_stream(
-    of: Configured, connection: SourceConnection, states: CatalogConnection, live: LiveStream | None = None
+    of: Configured, connection: SourceConnection, states: CatalogConnection, live: LiveStream[Lsn] | None = None
 ) -> store.Stream:
     """The stream with its slot, both made at the first cycle; raises LakehouseError where going on would lose rows.
 
@@ -58,7 +59,7 @@ def ensure_stream(
         with states.transaction():
             put_made_lsn(states, name, stream.epoch, lsn)
             store.advance_positions(states, name, lsn)
-        return replace(stream, lsn=lsn)
+        return replace(stream, lsn=Lsn(lsn))
     _check_not_behind(of, max(stream.lsn, *_landed(states, name)), src.source_now(connection).lsn)
     slot = check_slot(of, stream, slot)
     if live is None:

@@ -16,8 +16,9 @@ from typing import Any
 
 import psycopg
 
+from ingestion.schema.positions import Lsn
 from ingestion.sources.base import NotThere, Point
-from ingestion.sources.postgres.connection import connect_source, lsn_number, source_now
+from ingestion.sources.postgres.connection import connect_source, source_now
 from ingestion.sources.postgres.points.patience import Blocked, Patience, one_of
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -51,7 +52,7 @@ def consistent_point(
     tables: Sequence[RawTable],
     patience: Patience | None = None,
     look: Callable[[], None] = lambda: None,
-) -> Iterator[Point]:
+) -> Iterator[Point[Lsn]]:
     """A point whose snapshot stays readable, and whose tables stay as they are, inside the `with` block.
 
     `look` is called before each try, so that its caller can tell what was altered around the point.
@@ -90,7 +91,7 @@ def _lock(holder: SourceConnection, tables: Sequence[RawTable]) -> bool:
     return True
 
 
-def _export(settings: Settings, source: str, exporter: SourceConnection, patience: Patience) -> Point:
+def _export(settings: Settings, source: str, exporter: SourceConnection, patience: Patience) -> Point[Lsn]:
     name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
     command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
     with connect_source(settings, source) as clock:
@@ -102,7 +103,7 @@ def _export(settings: Settings, source: str, exporter: SourceConnection, patienc
     assert lsn is not None and snapshot is not None
     # No later than the point itself, so that no change behind it is of an earlier time.
     at = begun_at + timedelta(seconds=patience.waited)
-    return Point(lsn_number(lsn.decode()), snapshot.decode(), at)
+    return Point(Lsn.parse(lsn.decode()), snapshot.decode(), at)
 
 
 def _definitions(connection: SourceConnection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:
