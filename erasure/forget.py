@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-import psycopg
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
@@ -20,6 +19,7 @@ from erasure import tombstones
 from erasure.rewrite import MAX_CONFLICTS, SUMMARY
 from lakehouse.catalog.bulk_delete import delete_objects
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import copies
 from maintenance.inventory.reachable import reachable_files
@@ -48,7 +48,7 @@ def list_the_living(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
     _until_committed(catalog, identifier, append)
 
 
-def cut_off(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[str, str]) -> int:
+def cut_off(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
     """Expires every snapshot but the current one and drops all statistics; returns how many snapshots went."""
     before = len(catalog.load_table(identifier).metadata.snapshots)
     _until_committed(catalog, identifier, _drop_statistics)
@@ -66,7 +66,7 @@ def cut_off(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[s
     return before - len(catalog.load_table(identifier).metadata.snapshots)
 
 
-def delete_condemned(catalog: SqlCatalog, states: psycopg.Connection, identifier: tuple[str, str]) -> int:
+def delete_condemned(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
     """Deletes what was cut off, except what the table refers to after all; returns how many files."""
     paths = tombstones.condemned(states, identifier)
     if not paths:

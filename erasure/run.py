@@ -29,10 +29,10 @@ from ingestion.state import store
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import METADATA_COLUMNS, Declarations, RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
-    import psycopg
     from pyspark.sql import SparkSession
 
     from ingestion.schema.facts import TableFacts
@@ -156,7 +156,7 @@ def _erase(
 
 
 def _printed(
-    source: psycopg.Connection[Any], table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
+    source: SourceConnection, table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
 ) -> list[SourceKey]:
     """The keys as the stream prints them, each once; of those that are none, the reasons go to `refused`."""
     found: list[SourceKey] = []
@@ -170,7 +170,7 @@ def _printed(
 
 
 def _free(
-    source: psycopg.Connection[Any],
+    source: SourceConnection,
     table: RawTable,
     facts: TableFacts,
     subjects: Iterable[tuple[SourceKey, Iterable[SourceKey]]],

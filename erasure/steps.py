@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from erasure import forget, tombstones
@@ -26,6 +25,7 @@ from lakehouse.catalog.file_io import file_io
 from lakehouse.catalog.open import file_io_properties, load_table
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from maintenance.inventory.lake import look as look_around
 from maintenance.inventory.reachable import reachable_files
@@ -79,7 +79,7 @@ class Erasing:
 
     settings: Settings
     writer: Writer
-    states: psycopg.Connection[Any]
+    states: CatalogConnection
     plan: Plan
     say: Say
 
@@ -182,7 +182,7 @@ class Erasing:
         erasure.values, erasure.values_in_common = found.looked_for, found.in_common
 
 
-def publish_living(writer: Writer, states: psycopg.Connection[Any], tables: Sequence[tuple[str, str]]) -> None:
+def publish_living(writer: Writer, states: CatalogConnection, tables: Sequence[tuple[str, str]]) -> None:
     """A snapshot of each table that names living files only, and the newest cut again, to name those: one publish."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None

@@ -21,6 +21,7 @@ from ingestion.schema.former_names import names_of
 from ingestion.schema.types import convert
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import beside_parameters, ident, relation
 
 EVENT_COLUMNS = ("_op", *POSITION, "_xid", "_old_key")
@@ -48,9 +49,7 @@ def _named(key: tuple[str, ...], word: str) -> tuple[str, str]:
     return name, word[len(name) + 1 :]
 
 
-def as_printed(
-    connection: psycopg.Connection[Any], table: RawTable, facts: TableFacts, key: dict[str, str]
-) -> dict[str, str]:
+def as_printed(connection: SourceConnection, table: RawTable, facts: TableFacts, key: dict[str, str]) -> dict[str, str]:
     """The key as the stream prints it.
 
     Raises LakehouseError for a text that is no value of the column's type, or one that the column's length or
@@ -66,7 +65,7 @@ def as_printed(
     raise LakehouseError(f"{table.source}.{table.name}: {reason}")
 
 
-def _printed(connection: psycopg.Connection[Any], column: ColumnFacts, text: str) -> str:
+def _printed(connection: SourceConnection, column: ColumnFacts, text: str) -> str:
     printed = beside_parameters(replace(column, name="value").printed)
     kind = beside_parameters(column.declared_type)
     found = connection.execute(
@@ -98,7 +97,7 @@ def _text(column: ColumnFacts, value: Any) -> str:
 
 
 def held_by_source(
-    connection: psycopg.Connection[Any],
+    connection: SourceConnection,
     table: RawTable,
     facts: TableFacts,
     keys: Iterable[dict[str, str]],

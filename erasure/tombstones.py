@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir, write_private
 from lakehouse.files.stored import known_fields
+from lakehouse.servers.database import CatalogConnection
 from maintenance.inventory.lake import list_objects
 
 if TYPE_CHECKING:
-    import psycopg
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     from lakehouse.settings import Settings
@@ -57,7 +57,7 @@ def tombstone(source: str, table: str, key: dict[str, str]) -> Tombstone:
     return Tombstone(source, table, key, datetime.now(UTC).isoformat(timespec="seconds"), getpass.getuser())
 
 
-def keep(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, stones: Iterable[Tombstone]) -> None:
+def keep(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stones: Iterable[Tombstone]) -> None:
     """Writes tombstones to all three places; raises LakehouseError where one cannot be written."""
     for stone in stones:
         text = json.dumps(asdict(stone), sort_keys=True)
@@ -76,7 +76,7 @@ def keep(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, ston
             raise LakehouseError(f"tombstone of {stone}: {error}; nothing was erased without one") from None
 
 
-def read(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection) -> tuple[Tombstone, ...]:
+def read(settings: Settings, io: PyArrowFileIO, states: CatalogConnection) -> tuple[Tombstone, ...]:
     """All tombstones that any of the places knows, oldest first; places that lack some have them afterwards."""
     places = [
         [json.dumps(row[0]) for row in states.execute("SELECT tombstone FROM lakehouse.erasures").fetchall()],
@@ -96,7 +96,7 @@ def read(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection) -> t
     return tuple(sorted(found.values(), key=lambda stone: (stone.asked_at, stone.id)))
 
 
-def remove(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, stone: Tombstone) -> None:
+def remove(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stone: Tombstone) -> None:
     """Forgets an erasure in all three places; raises LakehouseError where one cannot be written."""
     states.execute("DELETE FROM lakehouse.erasures WHERE id = %s", (stone.id,))
     try:
@@ -106,7 +106,7 @@ def remove(settings: Settings, io: PyArrowFileIO, states: psycopg.Connection, st
         raise LakehouseError(f"tombstone of {stone}: {error}; it is there still: run this again") from None
 
 
-def condemn(states: psycopg.Connection, table: tuple[str, str], paths: Iterable[str]) -> None:
+def condemn(states: CatalogConnection, table: tuple[str, str], paths: Iterable[str]) -> None:
     """Writes down files that are about to be cut off."""
     with states.cursor() as cursor:
         cursor.executemany(
@@ -115,13 +115,13 @@ def condemn(states: psycopg.Connection, table: tuple[str, str], paths: Iterable[
         )
 
 
-def condemned(states: psycopg.Connection, table: tuple[str, str]) -> set[str]:
+def condemned(states: CatalogConnection, table: tuple[str, str]) -> set[str]:
     """The files of a table that an erasure has cut off, or was about to, and has not deleted."""
     rows = states.execute('SELECT path FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
     return {row[0] for row in rows.fetchall()}
 
 
-def executed(states: psycopg.Connection, table: tuple[str, str]) -> None:
+def executed(states: CatalogConnection, table: tuple[str, str]) -> None:
     """Forgets the condemned files of a table: those that nothing refers to are gone, the others never were cut off."""
     states.execute('DELETE FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
 

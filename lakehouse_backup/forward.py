@@ -18,13 +18,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
-
-import psycopg
 
 from ingestion.state import store
 from lakehouse.catalog.commit import move_pointer
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from lakehouse_backup.cuts import newest_cuts
 from lakehouse_backup.pointers import find_pointers
@@ -72,18 +70,18 @@ def roll_forward(
     return forward
 
 
-def _sources(states: psycopg.Connection[Any]) -> list[str]:
+def _sources(states: CatalogConnection) -> list[str]:
     if states.execute("SELECT to_regclass('lakehouse.streams')").fetchone() == (None,):
         return []
     return [row[0] for row in states.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()]
 
 
-def _point(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str], old: str, new: str) -> None:
+def _point(states: CatalogConnection, catalog: str, name: tuple[str, str], old: str, new: str) -> None:
     if not move_pointer(states, catalog, name, old, new):
         raise LakehouseError(f"{'.'.join(name)} was changed meanwhile: stop what writes to the lake, and run it again")
 
 
-def _enter(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
+def _enter(states: CatalogConnection, catalog: str, name: tuple[str, str], location: str) -> None:
     states.execute(
         "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
         " VALUES (%s, %s, %s, %s, 'TABLE')",
@@ -91,7 +89,7 @@ def _enter(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str],
     )
 
 
-def _drop(states: psycopg.Connection[Any], catalog: str, name: tuple[str, str]) -> None:
+def _drop(states: CatalogConnection, catalog: str, name: tuple[str, str]) -> None:
     states.execute(
         "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
         (catalog, *name),

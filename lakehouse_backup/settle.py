@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
-
-import psycopg
 
 from ingestion.state import store
+from lakehouse.servers.database import CatalogConnection
 from lakehouse_backup.cuts import Cut
 from lakehouse_backup.newer import any_table, by_habit, load, newer_than
 from maintenance.inventory.outcome import TableName
@@ -17,7 +15,7 @@ UNKNOWN = "restored from a backup"  # as system identifier: ingestion refuses su
 
 
 def settle(
-    states: psycopg.Connection[Any],
+    states: CatalogConnection,
     session: Session,
     source: str,
     cut: Cut,

@@ -15,6 +15,7 @@ from ingestion.sources.postgres.setup import unpublishable
 from lakehouse.declarations.policies import NAME
 from lakehouse.declarations.vault_names import EVENT, VALIDITY
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.unreachable import unreachable_source
 from lakehouse.settings import Settings
 from lakehouse.text.shown import visible
@@ -274,7 +275,11 @@ def _references(
 def _read(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[Found]:
     rows = connection.execute(_TABLES, (list(schemas), list(schemas))).fetchall()
     keys = {oid: tuple(row[0] for row in connection.execute(_KEY, (oid,))) for oid, *_ in rows}
-    unfit = {oid: reason for oid, schema, name, _ in rows if (reason := unpublishable(connection, schema, name))}
+    unfit = {
+        oid: reason
+        for oid, schema, name, _ in rows
+        if (reason := unpublishable(SourceConnection(connection), schema, name))
+    }
     return [
         Found(
             oid, schema, name, comment, tuple(connection.execute(COLUMNS, (oid,)).fetchall()), keys[oid],

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from ingestion import follow_sources, recover_source
-from ingestion.sources.postgres.connection import lsn_number
+from ingestion.schema.positions import Lsn
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -41,7 +41,7 @@ def slot_of(world: World) -> str:
 
 def slot_lsn(made: Cluster, world: World, column: str) -> int:
     query = f"SELECT {column}::text FROM pg_replication_slots WHERE slot_name = '{slot_of(world)}'"
-    return lsn_number(made.admin(query)[0][0])
+    return Lsn.parse(made.admin(query)[0][0])
 
 
 def stream_of(world: World) -> store.Stream:
@@ -101,7 +101,7 @@ def until(fact: Any, seconds: float = 60) -> None:
 
 
 def wal_end(made: Cluster) -> int:
-    return lsn_number(made.admin("SELECT pg_current_wal_flush_lsn()::text")[0][0])
+    return Lsn.parse(made.admin("SELECT pg_current_wal_flush_lsn()::text")[0][0])
 
 
 def goes_on(world: World, spark: Any, number: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ingestion import recover_source
 from ingestion.pipeline import load_tables
+from ingestion.sources.postgres import source as postgres
 from ingestion.sources.postgres.points import consistent_point
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
@@ -86,11 +87,12 @@ def test_kills_between_and_within_the_groups_of_a_load_leave_it_exact(settings: 
     world = made(settings, snapshot_chunk_bytes=8192, lease_seconds=1.5)
     new, loading, streaming = "new", "loading", "streaming"
     for number, (fault, *stand) in enumerate((
-        ("publish:after:1", streaming, new, new),
-        ("publish:before:1", streaming, loading, new),
-        ("consistent_point:before:2", streaming, loading, streaming),  # what was begun before comes after
+        ("ingestion.pipeline.load_tables:publish:after:1", streaming, new, new),
+        ("ingestion.pipeline.load_tables:publish:before:1", streaming, loading, new),
+        # what was begun before comes after
+        ("ingestion.sources.postgres.source:consistent_point:before:2", streaming, loading, streaming),
     )):  # fmt: skip
-        killed = world.driver(f"ingestion.pipeline.load_tables:{fault}")
+        killed = world.driver(fault)
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         assert states(world) == dict(zip(NAMES, stand, strict=True)), fault
         change(world, number)
@@ -114,7 +116,7 @@ def test_repairs_let_their_point_go_when_it_is_old(
 
     world.ingest(spark)
     change(world, 1)
-    monkeypatch.setattr(load_tables, "consistent_point", counted)
+    monkeypatch.setattr(postgres, "consistent_point", counted)
     monkeypatch.setattr(load_tables, "HELD_SECONDS", -1.0)
     recover_source(world.settings, world.declarations, world.source.name, spark)
     assert made_points == [["first", "second", "third"], ["second", "third"], ["third"]]

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from ingestion import source_status
-from ingestion.sources.postgres.connection import lsn_number
+from ingestion.schema.positions import Lsn
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -51,7 +51,7 @@ def test_an_idle_database_beside_a_busy_one_does_not_pin_wal(source: Cluster, se
         source.admin("CREATE TABLE busy (n int, t text) WITH (autovacuum_enabled = off)")
         for _ in range(3):
             source.admin("INSERT INTO busy SELECT i, repeat('x', 200) FROM generate_series(1, 10000) i", "CHECKPOINT")
-        busy_until = lsn_number(source.admin("SELECT pg_current_wal_lsn()::text")[0][0])
+        busy_until = Lsn.parse(source.admin("SELECT pg_current_wal_lsn()::text")[0][0])
         source.admin("CHECKPOINT")
         assert busy_until - held > 5_000_000
         until(lambda: slot_lsn(source, world, "restart_lsn") >= busy_until)

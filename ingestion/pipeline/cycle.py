@@ -11,21 +11,19 @@ from dataclasses import dataclass, replace
 from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.load_tables import load_tables, to_load
 from ingestion.pipeline.replay import resume
-from ingestion.pipeline.session import Connection, RowCounts, Writer, add_counts, total_rows
-from ingestion.pipeline.stream import ensure_stream
+from ingestion.pipeline.session import RowCounts, Writer, add_counts, total_rows
 from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.table_plans import covered
 from ingestion.sink.publish import Outdated
-from ingestion.sources.postgres import connection as src
-from ingestion.sources.postgres.live import LiveStream
+from ingestion.sources.base import LiveStream, OpenSource, SourceNow
 from ingestion.state import progress, store
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 
 FLUSH_PATIENCE_SECONDS = 2.0
 LIVE_PATIENCE_SECONDS = 10.0
 MAX_REPLANS = 20
-WAL_PAGE_BYTES = 64 * 1024  # the largest that Postgres can be built with; it is 8 kB nearly everywhere
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,10 @@ class CycleOutcome:
 
 
 @contextmanager
-def connections(writer: Writer) -> Iterator[tuple[Connection, Connection]]:
-    """A connection to the source and one to the catalog database."""
-    with (
-        src.connect_source(writer.settings, writer.name) as connection,
-        store.connect_catalog(writer.settings) as states,
-    ):
-        yield connection, states
+def connections(writer: Writer) -> Iterator[tuple[OpenSource, CatalogConnection]]:
+    """The source, and a connection to the catalog database."""
+    with writer.upstream.open() as source, store.connect_catalog(writer.settings) as states:
+        yield source, states
 
 
 def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
@@ -51,37 +46,37 @@ def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
 
     Tables that are new or in doubt are loaded first. A table with a problem of its own does not hold up the others.
     """
-    with connections(writer) as (connection, states):
-        outcome = catch_up(writer, connection, states, until)
+    with connections(writer) as (source, states):
+        outcome = catch_up(writer, source, states, until)
         rows, fewest, passes = outcome.rows, len(writer.source.tables) + 1, 0
         while passes < MAX_REPLANS:
-            wanted = waiting_tables(writer, connection, states)
+            wanted = waiting_tables(writer, source, states)
             if not wanted:
                 return CycleOutcome(rows, outcome.lsn)
             passes = 0 if len(wanted) < fewest else passes + 1
             fewest = min(fewest, len(wanted))
 
             def reach(lsn: int) -> RowCounts:
-                return catch_up(writer, connection, states, lsn).rows
+                return catch_up(writer, source, states, lsn).rows
 
-            rows = add_counts(rows, load_tables(writer, connection, states, wanted, reach))
-            outcome = catch_up(writer, connection, states)
+            rows = add_counts(rows, load_tables(writer, source, states, wanted, reach))
+            outcome = catch_up(writer, source, states)
             rows = add_counts(rows, outcome.rows)
     raise LakehouseError(
         f"source {writer.name!r}: its tables are altered faster than they can be read; nothing was lost"
     )
 
 
-def waiting_tables(writer: Writer, connection: Connection, states: Connection) -> list[RawTable]:
+def waiting_tables(writer: Writer, source: OpenSource, states: CatalogConnection) -> list[RawTable]:
     """The tables that have to be loaded at a point, new ones without a problem among them."""
     positions = store.read_positions(states, writer.name)
-    return to_load(writer, positions, survey(writer, connection, positions))
+    return to_load(writer, positions, survey(writer, source, positions))
 
 
 def catch_up(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    source: OpenSource,
+    states: CatalogConnection,
     until: int | None = None,
     live: LiveStream | None = None,
 ) -> CycleOutcome:
@@ -91,26 +86,25 @@ def catch_up(
     """
     rows: RowCounts = {}
     for _ in range(MAX_REPLANS):
-        src.check_server(connection, writer.name)
-        stream = ensure_stream(writer, connection, states, live)
-        outlooks = _outlooks(writer, connection, states)
+        stream = source.check(states, live)
+        outlooks = _outlooks(writer, source, states)
         try:
-            rows = add_counts(rows, _resume_tables(writer, connection, states, outlooks))
+            rows = add_counts(rows, _resume_tables(writer, source, states, outlooks))
         except Outdated:
             continue
         positions = store.read_positions(states, writer.name)
         points = [position.point for position in positions.values() if position.state == "streaming"]
-        now = _now_at_least(connection, max(until or 0, *points, 0))
+        now = _now_at_least(source, max(until or 0, *points, 0))
         if live:
             live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
         reached = stream.lsn
         cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
-        if next_stop(reached, now.lsn, writer.limits.cycle_max_bytes) < now.lsn:
+        if source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes) < now.lsn:
             progress.begin(states, writer.name, "changes", now.lsn - reached)
         try:
             while reached < now.lsn or cut_is_due:
-                before, reached = reached, next_stop(reached, now.lsn, writer.limits.cycle_max_bytes)
-                landed = load_changes(writer, connection, states, outlooks, replace(now, lsn=reached), live)
+                before, reached = reached, source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes)
+                landed = load_changes(writer, source, states, outlooks, replace(now, lsn=reached), live)
                 progress.advance(states, writer.name, reached - before, total_rows(landed))
                 rows = add_counts(rows, landed)
                 cut_is_due = False
@@ -122,20 +116,10 @@ def catch_up(
     )
 
 
-def next_stop(reached: int, end: int, max_bytes: int) -> int:
-    """The LSN up to which one publish reads: the end, or a page's boundary about `max_bytes` further on; never back.
-
-    Postgres stops reading behind the first record that ends at or beyond the LSN it is given. Between a page's boundary
-    and the first record on it is a header: an LSN within would let in a transaction that commits behind it.
-    """
-    pages = max((reached + max_bytes) // WAL_PAGE_BYTES, reached // WAL_PAGE_BYTES + 1)
-    return max(reached, min(end, pages * WAL_PAGE_BYTES))
-
-
-def _outlooks(writer: Writer, connection: Connection, states: Connection) -> dict[str, Outlook]:
+def _outlooks(writer: Writer, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
     """How the declared tables look; those that are declared no longer are forgotten, new ones' problems noted."""
     positions = store.read_positions(states, writer.name)
-    outlooks = survey(writer, connection, positions)
+    outlooks = survey(writer, source, positions)
     if gone := set(positions) - set(outlooks):
         with states.transaction():
             store.forget_positions(states, writer.name, gone)
@@ -150,20 +134,20 @@ def _outlooks(writer: Writer, connection: Connection, states: Connection) -> dic
 
 
 def _resume_tables(
-    writer: Writer, connection: Connection, states: Connection, outlooks: dict[str, Outlook]
+    writer: Writer, source: OpenSource, states: CatalogConnection, outlooks: dict[str, Outlook]
 ) -> RowCounts:
     rows: RowCounts = {}
     for name, position in store.read_positions(states, writer.name).items():
         if position.state == "resuming":
-            rows = add_counts(rows, resume(writer, connection, states, outlooks[name]))
+            rows = add_counts(rows, resume(writer, source, states, outlooks[name]))
     return rows
 
 
-def _now_at_least(connection: Connection, until: int) -> src.SourceNow:
-    """The source's flushed end, once what was written up to `until` is flushed."""
+def _now_at_least(source: OpenSource, until: int) -> SourceNow:
+    """The source's end, once what was written up to `until` can be read."""
     deadline = time.monotonic() + FLUSH_PATIENCE_SECONDS
-    now = src.source_now(connection)
+    now = source.now()
     while now.lsn < until and time.monotonic() < deadline:
         time.sleep(0.02)
-        now = src.source_now(connection)
+        now = source.now()
     return now

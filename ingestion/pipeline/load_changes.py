@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
-import psycopg
 import pyarrow as pa
 from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
 from ingestion.pipeline.session import (
-    Connection,
     Cycle,
     RowCounts,
     Writer,
@@ -23,7 +21,6 @@ from ingestion.pipeline.session import (
     register,
     target,
 )
-from ingestion.pipeline.stream import check_slot
 from ingestion.pipeline.survey import Outlook, unaltered, withholding
 from ingestion.pipeline.table_plans import Course, conclude, covered, plan_course
 from ingestion.schema.problem import TableProblem
@@ -31,25 +28,22 @@ from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
 from ingestion.sink.raw_tables import follow_source, is_under_way
 from ingestion.sink.rows import TableTarget
-from ingestion.sources.postgres import connection as src
-from ingestion.sources.postgres.connection import SourceNow
-from ingestion.sources.postgres.history.server import started_at
-from ingestion.sources.postgres.history.witness import put_witness
-from ingestion.sources.postgres.live import LiveStream
+from ingestion.sources.base import ChangeReader, LiveStream, OpenSource, SourceNow
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.runner import run_tasks
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 
 Courses = dict[str, Course]
 
 
 def load_changes(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    source: OpenSource,
+    states: CatalogConnection,
     outlooks: Mapping[str, Outlook],
     now: SourceNow,
     live: LiveStream | None = None,
@@ -65,54 +59,31 @@ def load_changes(
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
     with begin_cycle(writer, states, stream.epoch) as cycle:
-        if not unaltered(writer, connection, withholding(outlooks)):  # else the looks do not bound what is read
+        if not unaltered(source, withholding(outlooks)):  # else the looks do not bound what is read
             raise Outdated
-        received = live.below(now.lsn) if live else None
+        reader = source.change_reader(now, live)
         follows = any(course.steps for course in courses.values())  # which an alteration asks for that comes alone
-        silent = received is not None and not len(received)
-        if not courses or (silent and not follows):
-            result = ChangeResult((), {}, {}, None)
+        if not courses or (reader.is_silent and not follows):
+            result = ChangeResult()
         else:
-            result = _read(writer, connection, states, cycle, courses, outlooks, now, received)
-        if not unaltered(writer, connection, outlooks):
+            result = _read(writer, source, states, cycle, courses, outlooks, reader)
+        if not unaltered(source, outlooks):
             raise Outdated
-        if src.publication_oid(writer.settings, connection, writer.name, writer.publication) != stream.publication_oid:
-            raise LakehouseError(
-                f"source {writer.name!r}: its publication changed during the read; nothing was published"
-            )
-        if live is None:
-            check_slot(writer, stream, src.read_slot(connection, writer.slot))
+        source.check_again(stream, live)
         courses = {n: conclude(c, result.noticed.get(n, Kept()), now.lsn) for n, c in courses.items()}
-        _publish(writer, states, cycle, stream, courses, result, now)
-    if live:
-        live.confirm(now.lsn)
-    else:
-        src.advance_slot(connection, writer.slot, now.lsn)
+        _publish(writer, source, states, cycle, stream, courses, result, now)
+    source.confirm(now.lsn, live)
     return {written.name: written.operations for written in result.written}
-
-
-def stream_url(writer: Writer, connection: Connection) -> str:
-    """The source's URL for reading the slot.
-
-    The server's own default of decoding memory is 64 MB; a transaction that outgrows it is sent unfinished, and costs
-    the reader a file. A database in SQL_ASCII may hold what is not UTF-8; unless asked not to, the server would check
-    it and refuse all.
-    """
-    memory = f"{writer.limits.decoding_memory_bytes // 1024}kB"
-    url = src.source_url(writer.settings.source(writer.name), logical_decoding_work_mem=memory)
-    is_ascii = connection.info.parameter_status("server_encoding") == "SQL_ASCII"
-    return url.replace("client_encoding=UTF8", "client_encoding=SQL_ASCII") if is_ascii else url
 
 
 def _read(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    source: OpenSource,
+    states: CatalogConnection,
     cycle: Cycle,
     courses: Courses,
     outlooks: Mapping[str, Outlook],
-    now: SourceNow,
-    received: pa.Array | None,
+    reader: ChangeReader,
 ) -> ChangeResult:
     """The tables follow their source first; `courses` then park one that cannot."""
     tables = {name: outlooks[name].table for name, course in courses.items() if course.position.versions}
@@ -137,16 +108,12 @@ def _read(
     meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")
     register(states, writer, cycle, icebergs.values())
     plan = ChangePlan(
-        **(writer.task_settings | {"url": stream_url(writer, connection)}),
-        server=started_at(connection),
-        slot=writer.slot,
-        publication=writer.publication,
-        upto_lsn=now.lsn,
-        xid=now.xid,
+        **writer.task_settings,
+        reader=reader,
+        records=source.records,
         targets=tuple(_target(cycle, courses[name], outlooks[name], icebergs[name]) for name in tables),
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,
-        received=received,
     )
     return run_tasks(writer.session, read_changes, [plan])[0]
 
@@ -160,7 +127,8 @@ def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> T
 
 def _publish(
     writer: Writer,
-    states: Connection,
+    source: OpenSource,
+    states: CatalogConnection,
     cycle: Cycle,
     stream: store.Stream,
     courses: Courses,
@@ -172,11 +140,10 @@ def _publish(
     in_cut = covered(after, now.lsn)
     files = result.meta_files | schema_change_files(writer, states, cycle, courses, now)
 
-    def record(connection: psycopg.Connection) -> None:
+    def record(connection: CatalogConnection) -> None:
         for position in moved.values():
-            store.put_position(connection, writer.name, position)
-        if result.newest is not None:
-            put_witness(connection, writer.name, stream.epoch, result.newest)
+            store.put_position(connection, writer.name, position, "read")
+        source.remember(connection, stream.epoch, result.by_source.witness)
 
     if result.written or files or in_cut != tuple(stream.cut_tables):
         publication = Publication(
@@ -201,7 +168,7 @@ def _publish(
 
 
 def schema_change_files(
-    writer: Writer, states: Connection, cycle: Cycle, courses: Courses, now: SourceNow
+    writer: Writer, states: CatalogConnection, cycle: Cycle, courses: Courses, now: SourceNow
 ) -> dict[str, tuple[DataFile, ...]]:
     """One row of `meta.schema_changes` for each alteration, and for each table that is parked or read anew by doubt."""
     rows = [

@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import psycopg
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 from pyiceberg.table import Table
 
 from ingestion.pipeline.repair import stage_repair
 from ingestion.pipeline.session import (
-    Connection,
     Cycle,
     RowCounts,
     Writer,
@@ -28,22 +26,22 @@ from ingestion.pipeline.session import (
     total_rows,
 )
 from ingestion.pipeline.survey import Outlook, survey
+from ingestion.pipeline.together import HELD_SECONDS, first_together
 from ingestion.schema.evolve import steps
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.postgres.catalog.enforced import check_key_is_one
-from ingestion.sources.postgres.points import NotThere, Point, consistent_point
-from ingestion.sources.postgres.points.together import HELD_SECONDS, first_together, heap_bytes
+from ingestion.sources.base import NotThere, OpenSource, Point
 from ingestion.state import chunks, progress, store
 from ingestion.state import lease as leases
 from ingestion.state.chunks import Chunk
 from ingestion.tasks.runner import run_tasks
-from ingestion.tasks.snapshot import ChunkPlan, page_ranges, plan_chunks, read_chunk, select_sql, typed_columns
+from ingestion.tasks.snapshot import ChunkPlan, read_chunk
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 
 WAVE_CHUNKS = 16
 Reach = Callable[[int], RowCounts]
@@ -80,7 +78,7 @@ def to_load(writer: Writer, positions: dict[str, store.Position], outlooks: dict
 
 
 def load_tables(
-    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], reach: Reach
+    writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable], reach: Reach
 ) -> RowCounts:
     """Loads the next of the wanted tables at one point; returns the rows added by table and operation.
 
@@ -90,42 +88,42 @@ def load_tables(
     is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
     its own is set aside with the reason; the others go on.
     """
-    together = _next(writer, connection, states, wanted)
+    together = _next(writer, source, states, wanted)
     before: dict[str, Outlook] = {}
 
     def look() -> None:
-        before.update(survey(writer, connection, store.read_positions(states, writer.name)))
+        before.update(survey(writer, source, store.read_positions(states, writer.name)))
 
     try:
-        with consistent_point(writer.settings, writer.name, together, writer.waits, look) as point:
-            return _load_at(point, writer, connection, states, together, before, reach)
+        with source.snapshot(together, look) as point:
+            return _load_at(point, writer, source, states, together, before, reach)
     except NotThere:  # the next look at the catalog says so of that table, and the others go on
         return {}
 
 
-def _next(writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable]) -> list[RawTable]:
+def _next(writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
     """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
     before = {name: position.point for name, position in store.read_positions(states, writer.name).items()}
-    heaps, chunk_bytes = heap_bytes(connection, wanted), writer.limits.snapshot_chunk_bytes
-    ranges = {name: max(1, sum(len(page_ranges(s, chunk_bytes)) for s in sizes)) for name, sizes in heaps.items()}
+    heaps, chunk_bytes = source.sizes(wanted), writer.limits.snapshot_chunk_bytes
+    ranges = {name: max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes)) for name, sizes in heaps.items()}
     in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
     return first_together(in_turn, ranges, WAVE_CHUNKS)
 
 
 def _load_at(
-    point: Point, writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable],
+    point: Point, writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
     before: dict[str, Outlook], reach: Reach,
 ) -> RowCounts:  # fmt: skip
     rows: RowCounts = {}
     held_until = time.monotonic() + HELD_SECONDS
     try:
-        loading = _register(writer, connection, states, wanted, before, point)
+        loading = _register(writer, source, states, wanted, before, point)
     except _PointPassed:
         return rows
     if loading:
         rows = reach(point.lsn)
     for group in _groups([item for item in loading if item.ranges is not None]):
-        found = _contained(writer, states, group, lambda g: _snapshot(writer, states, g, point))
+        found = _contained(writer, states, group, lambda g: _snapshot(writer, source, states, g, point))
         rows = add_counts(rows, found)
     for item in (item for item in loading if item.ranges is None):
         found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
@@ -136,8 +134,8 @@ def _load_at(
 
 
 def _register(
-    writer: Writer, connection: Connection, states: Connection, wanted: list[RawTable], before: dict[str, Outlook],
-    point: Point,
+    writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
+    before: dict[str, Outlook], point: Point,
 ) -> list[_Loading]:  # fmt: skip
     """Makes the stream land the tables' records from the point on, before anything is read at it.
 
@@ -145,7 +143,7 @@ def _register(
     while, and its changes are then in no stream.
     """
     positions = store.read_positions(states, writer.name)
-    outlooks = survey(writer, connection, positions)
+    outlooks = survey(writer, source, positions)
     stream = store.read_stream(states, writer.name)
     assert stream is not None
     loading = []
@@ -153,11 +151,11 @@ def _register(
         outlook = outlooks[table.name]
         is_as_before = outlook.fingerprint == before[table.name].fingerprint
         if outlook.facts is not None and outlook.problem is None and is_as_before:
-            position = positions.get(table.name) or store.Position(table.name, stream.epoch, 0, "new")
+            position = positions.get(table.name) or store.Position(table.name, stream.epoch, store.START, "new")
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
                 try:
-                    loading.append(_begin(writer, connection, states, outlook, position, point))
+                    loading.append(_begin(writer, source, states, outlook, position, point))
                 except TableProblem as problem:  # after which the point is made anew, for the others
                     _park(writer, states, position, problem)
     with states.transaction():
@@ -166,7 +164,7 @@ def _register(
         if current is None or current.lsn > point.lsn or current.revision != stream.revision:
             raise _PointPassed
         for item in loading:
-            store.put_position(states, writer.name, item.position)
+            store.put_position(states, writer.name, item.position, "load")
             if item.afresh and item.ranges is not None:
                 chunks.plan(states, writer.name, item.table.name, item.ranges)
         store.revise(states, writer.name)
@@ -174,11 +172,16 @@ def _register(
 
 
 def _begin(
-    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, position: store.Position, point: Point
+    writer: Writer,
+    source: OpenSource,
+    states: CatalogConnection,
+    outlook: Outlook,
+    position: store.Position,
+    point: Point,
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
     assert facts is not None
-    check_key_is_one(connection, table, facts)
+    source.check_key(table, facts)
     before = position.facts if position.versions else replace(facts, columns=())
     iceberg = ensure_raw_table(writer.catalog, table, facts)
     to_take = steps(table, before, facts, consent=True)
@@ -193,7 +196,7 @@ def _begin(
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
         resumed = replace(begun, lsn=position.lsn, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
-    ranges = plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes)
+    ranges = source.ranges(facts, writer.limits.snapshot_chunk_bytes)
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 
 
@@ -205,32 +208,36 @@ def _groups(loading: list[_Loading]) -> list[list[_Loading]]:
 
 
 def _contained(
-    writer: Writer, states: Connection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
+    writer: Writer, states: CatalogConnection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
 ) -> RowCounts:
     """A problem of one table parks it until it is resumed, and lets the others of its group go on."""
     while group:
         try:
             return load(group)
         except TableProblem as problem:
-            culprit = next((item for item in group if f"table {item.table.name!r}" in str(problem)), group[0])
+            culprit = next((item for item in group if item.table.name == problem.table), None)
+            if culprit is None:
+                raise
             _park(writer, states, culprit.position, problem)
             group = [_rest(writer, states, item) for item in group if item is not culprit]
     return {}
 
 
-def _park(writer: Writer, states: Connection, position: store.Position, problem: TableProblem) -> None:
+def _park(writer: Writer, states: CatalogConnection, position: store.Position, problem: TableProblem) -> None:
     """Until it is resumed, which reads it anew."""
-    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)))
+    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)), "load")
 
 
-def _rest(writer: Writer, states: Connection, item: _Loading) -> _Loading:
+def _rest(writer: Writer, states: CatalogConnection, item: _Loading) -> _Loading:
     """A table of a group that begins again: what the group's waves have published is not read twice."""
     if item.ranges is None:
         return item
     return replace(item, ranges=chunks.open_ranges(states, writer.name, item.table.name))
 
 
-def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: Point) -> RowCounts:
+def _snapshot(
+    writer: Writer, source: OpenSource, states: CatalogConnection, group: list[_Loading], point: Point
+) -> RowCounts:
     """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None
@@ -243,13 +250,13 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
         with begin_cycle(writer, states, stream.epoch) as cycle:
             meta = meta_metadata(writer, states, cycle, "unrepresentable")
             register(states, writer, cycle, [item.iceberg for item in group])
-            plans = [_chunk_plan(writer, item, chunk, point, cycle, meta) for item, chunk in wave]
+            plans = [_chunk_plan(writer, source, item, chunk, point, cycle, meta) for item, chunk in wave]
             written = merge(run_tasks(writer.session, read_chunk, plans)) if plans else {}
             parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
             last = not pending
             joining = [(item, _joins_as(writer, states, item)) for item in group] if last else []
 
-            def record(connection: psycopg.Connection, wave: Wave = wave, joining: Joining = joining) -> None:
+            def record(connection: CatalogConnection, wave: Wave = wave, joining: Joining = joining) -> None:
                 for item, chunk in wave:
                     chunks.done(connection, writer.name, item.table.name, [chunk], point.lsn)
                 for item, joins_as in joining:
@@ -271,13 +278,12 @@ def _snapshot(writer: Writer, states: Connection, group: list[_Loading], point: 
 
 
 def _chunk_plan(
-    writer: Writer, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
+    writer: Writer, source: OpenSource, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
 ) -> ChunkPlan:
     return ChunkPlan(
         **writer.task_settings,
-        chunk=chunk,
-        select=select_sql(item.facts, chunk, typed_columns(item.facts, item.table.raw.mask)),
-        select_text=select_sql(item.facts, chunk),
+        reader=source.row_reader(item.table, item.facts, chunk, point),
+        number=chunk.number,
         point=point,
         target=target(item.table, item.iceberg, item.facts, cycle, from_lsn=0),
         restart=item.afresh and item.iceberg.current_snapshot() is not None,
@@ -285,7 +291,7 @@ def _chunk_plan(
     )
 
 
-def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) -> store.TableState:
+def _joins_as(writer: Writer, connection: CatalogConnection, item: _Loading) -> store.TableState:
     """`streaming`, unless the snapshot went on after an interruption and the stream meanwhile left values out.
 
     An update that does not carry a TOASTed value needs the version before it; where that row's range was read later,
@@ -301,7 +307,7 @@ def _joins_as(writer: Writer, connection: psycopg.Connection, item: _Loading) ->
     return "stale" if column.null_count < len(column) else "streaming"
 
 
-def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) -> RowCounts:
+def _repair(writer: Writer, states: CatalogConnection, item: _Loading, point: Point) -> RowCounts:
     """Restates the rows that differ at the point, and lets the table into the cuts again."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None
@@ -324,11 +330,11 @@ def _repair(writer: Writer, states: Connection, item: _Loading, point: Point) ->
 
 
 def _finish(
-    connection: psycopg.Connection, writer: Writer, item: _Loading, joins_as: store.TableState, point: Point
+    connection: CatalogConnection, writer: Writer, item: _Loading, joins_as: store.TableState, point: Point
 ) -> None:
     """The table joins the cuts, unless it was altered or its state changed while it was read."""
     now = store.read_positions(connection, writer.name).get(item.table.name)
     if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
         joined = replace(now, state=joins_as, point=point.lsn, reason=None)
-        store.put_position(connection, writer.name, joined)
+        store.put_position(connection, writer.name, joined, "load")
         store.revise(connection, writer.name)

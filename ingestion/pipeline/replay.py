@@ -2,13 +2,11 @@
 
 from dataclasses import replace
 
-import psycopg
 from pyiceberg.expressions import And, BooleanExpression, EqualTo, LessThan, Or
 from pyiceberg.table import Table
 
 from ingestion.pipeline.load_changes import schema_change_files
 from ingestion.pipeline.session import (
-    Connection,
     Cycle,
     RowCounts,
     Writer,
@@ -26,39 +24,41 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import follow_source
-from ingestion.sources.postgres.connection import source_now
+from ingestion.sources.base import OpenSource
 from ingestion.state import store
+from ingestion.state.transitions import Mover
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.replay import ReplayPlan, merged, replay
 from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 
 PLACES = ("spool", "quarantine")
 
 
-def resume(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> RowCounts:
+def resume(writer: Writer, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
     """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
 
     To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
     """
     position = store.read_positions(states, writer.name)[outlook.table.name]
     if not position.versions:
-        settle(writer, states, replace(position, state="new", reason=None))
+        settle(writer, states, replace(position, state="new", reason=None), "resume")
         return {}
     course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
     if course.aside is not None:
-        settle(writer, states, course.position)
+        settle(writer, states, course.position, "resume")
         return {}
     try:
-        return _land(writer, connection, states, outlook, replace(course, before=position), "spool")
+        return _land(writer, source, states, outlook, replace(course, before=position), "spool")
     except TableProblem as problem:
-        settle(writer, states, replace(position, state="parked", reason=str(problem)))
+        settle(writer, states, replace(position, state="parked", reason=str(problem)), "resume")
         return {}
 
 
-def replay_kept(writer: Writer, connection: Connection, states: Connection, outlook: Outlook) -> None:
+def replay_kept(writer: Writer, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
     """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
     position = store.read_positions(states, writer.name).get(outlook.table.name)
     if position is None or not position.lands or not position.versions:
@@ -66,14 +66,20 @@ def replay_kept(writer: Writer, connection: Connection, states: Connection, outl
             f"source {writer.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
         )
     for place in PLACES:
-        _land(writer, connection, states, outlook, Course(position, position, None), place)
+        _land(writer, source, states, outlook, Course(position, position, None), place)
 
 
 def _land(
-    writer: Writer, connection: Connection, states: Connection, outlook: Outlook, course: Course, place: str
+    writer: Writer,
+    source: OpenSource,
+    states: CatalogConnection,
+    outlook: Outlook,
+    course: Course,
+    place: str,
 ) -> RowCounts:
     table, stream = outlook.table, store.read_stream(states, writer.name)
     assert stream is not None
+    by: Mover = "resume" if course.before.state == "resuming" else "read"
     with begin_cycle(writer, states, stream.epoch) as cycle:
         iceberg = writer.catalog.load_table(table.identifier)
         followed, facts = course.before.followed, course.position.facts
@@ -81,7 +87,7 @@ def _land(
         kept = ensure_meta(writer.catalog, place)
         mine = _records_of(writer.name, table.name)
         register(states, writer, cycle, [iceberg])
-        plans = _plans(writer, states, cycle, course, table, iceberg, kept, mine)
+        plans = _plans(writer, source, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(writer.session, replay, plans) if plans else [])
         noticed = result.noticed.get(table.name, Kept())
         if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
@@ -90,13 +96,13 @@ def _land(
             noticed = replace(noticed, stale=noticed.stale or SPLIT)
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
-            settle(writer, states, course.position)
+            settle(writer, states, course.position, by)
             return {}
-        now = source_now(connection)
+        now = source.now()
         files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
 
-        def record(connection: psycopg.Connection) -> None:
-            store.put_position(connection, writer.name, course.position)
+        def record(connection: CatalogConnection) -> None:
+            store.put_position(connection, writer.name, course.position, by)
             store.revise(connection, writer.name)
 
         publication = Publication(
@@ -127,7 +133,8 @@ def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) ->
 
 def _plans(
     writer: Writer,
-    states: Connection,
+    source: OpenSource,
+    states: CatalogConnection,
     cycle: Cycle,
     course: Course,
     table: RawTable,
@@ -147,6 +154,7 @@ def _plans(
             meta=meta,
             io_properties=writer.task_settings["io_properties"],
             file_bytes=writer.limits.file_bytes,
+            records=source.records,
         )
         for epoch in epochs
     ]

@@ -11,31 +11,31 @@ from datetime import datetime
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import TableAppend
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, staged_prefix, writable_metadata
-from ingestion.sources.postgres.catalog.enforced import may_share_keys
-from ingestion.sources.postgres.connection import source_url
-from ingestion.sources.postgres.points import Patience
+from ingestion.sources.base import Source, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
+from ingestion.state.transitions import Mover
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import file_io_properties
-from lakehouse.declarations import RawTable, Source
+from lakehouse.declarations import RawTable
+from lakehouse.declarations import Source as Declared
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import IngestionSettings, Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Connection = psycopg.Connection[Any]
 RowCounts = dict[str, dict[str, int]]
 
 
@@ -43,18 +43,18 @@ RowCounts = dict[str, dict[str, int]]
 class Writer:
     """Everything a cycle works with; holds the lease of its source.
 
-    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `patience` is how
-    long others' transactions in the source are waited for; without it, as long as a command that is to end.
+    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `origin` is the
+    source itself; without it, one that waits for others' work as long as a command that is to end.
     """
 
     settings: Settings
     catalog: LakeCatalog
     session: SparkSession
     lease: Lease
-    source: Source
+    source: Declared
     live: set[str] = field(default_factory=set)
     stop: Event = field(default_factory=Event)
-    patience: Patience | None = None
+    origin: Source | None = None
 
     @property
     def name(self) -> str:
@@ -67,28 +67,16 @@ class Writer:
         return self.settings.ingestion
 
     @property
-    def slot(self) -> str:
-        """Name of the replication slot."""
-        return self.settings.source(self.name).slot or f"lakehouse_{self.name}"
-
-    @property
-    def publication(self) -> str:
-        """Name of the publication."""
-        return self.settings.source(self.name).publication
-
-    @property
-    def waits(self) -> Patience:
-        """How long others' transactions are waited for."""
-        return self.patience or Patience(self.settings, self.name, self.limits.wait_seconds, self.stop)
+    def upstream(self) -> Source:
+        """The source itself."""
+        return self.origin or source_of(self.settings, self.name, self.limits.wait_seconds, self.stop)
 
     @property
     def task_settings(self) -> dict[str, Any]:
-        """What every task needs to reach source and warehouse. Holds secrets."""
+        """What every task needs to reach the warehouse. Holds secrets."""
         return {
             "source": self.name,
-            "url": source_url(self.settings.source(self.name)),
             "io_properties": file_io_properties(self.settings),
-            "batch_bytes": self.limits.batch_bytes,
             "file_bytes": self.limits.file_bytes,
         }
 
@@ -135,7 +123,7 @@ def target(
 
 
 @contextmanager
-def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycle]:
+def begin_cycle(writer: Writer, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
     """A new cycle, whose staged prefixes are spared until the `with` block ends."""
     cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, writer.name))
     writer.live.add(cycle.id)
@@ -145,21 +133,21 @@ def begin_cycle(writer: Writer, states: Connection, epoch: int) -> Iterator[Cycl
         writer.live.discard(cycle.id)
 
 
-def settle(writer: Writer, states: Connection, position: store.Position) -> None:
+def settle(writer: Writer, states: CatalogConnection, position: store.Position, by: Mover) -> None:
     """Changes where a table stands without a publish; raises LeaseLost."""
     with states.transaction():
         leases.check(states, writer.lease, writer.limits.lease_seconds)
-        store.put_position(states, writer.name, position)
+        store.put_position(states, writer.name, position, by)
         store.revise(states, writer.name)
 
 
-def register(states: Connection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
+def register(states: CatalogConnection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
     """Names the prefixes the cycle is about to write."""
     prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
     store.register_staged(states, cycle.id, writer.name, prefixes, writer.live)
 
 
-def meta_metadata(writer: Writer, states: Connection, cycle: Cycle, *names: str) -> dict[str, str]:
+def meta_metadata(writer: Writer, states: CatalogConnection, cycle: Cycle, *names: str) -> dict[str, str]:
     """What tasks need to write `meta` tables, whose prefixes are registered too."""
     tables = {name: ensure_meta(writer.catalog, name) for name in names}
     register(states, writer, cycle, tables.values())

@@ -3,14 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingestion.pipeline.session import Connection, Writer
+from ingestion.pipeline.session import Writer
+from ingestion.schema.declared_columns import check_columns
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.postgres.catalog.describe import check_columns, fingerprints, name_of, read_facts
-from ingestion.sources.postgres.catalog.withheld import check_withheld
+from ingestion.sources.base import OpenSource
 from ingestion.state import store
+from ingestion.state.withheld import check_withheld
 from lakehouse.declarations import RawTable
 
 
@@ -33,12 +34,12 @@ class Outlook:
         return (self.facts or self.seen) is not None
 
 
-def survey(writer: Writer, connection: Connection, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
+def survey(writer: Writer, source: OpenSource, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
     """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position.
 
     One that is resumed is described anew in any case: its fingerprint may be that of the problem it was parked with.
     """
-    found = fingerprints(connection, writer.source.tables, writer.publication)
+    found = source.fingerprints(writer.source.tables)
     outlooks = {}
     for table in writer.source.tables:
         position = positions.get(table.name)
@@ -46,15 +47,15 @@ def survey(writer: Writer, connection: Connection, positions: Mapping[str, store
         if position and position.versions and position.fingerprint == fingerprint and position.state != "resuming":
             outlooks[table.name] = Outlook(table, fingerprint, position.facts)
         else:
-            outlooks[table.name] = look(writer, connection, table, fingerprint, position)
+            outlooks[table.name] = look(source, table, fingerprint, position)
     return outlooks
 
 
-def unaltered(writer: Writer, connection: Connection, outlooks: Mapping[str, Outlook]) -> bool:
+def unaltered(source: OpenSource, outlooks: Mapping[str, Outlook]) -> bool:
     """Whether no table was altered since it was looked at."""
     if not outlooks:
         return True
-    found = fingerprints(connection, [outlook.table for outlook in outlooks.values()], writer.publication)
+    found = source.fingerprints([outlook.table for outlook in outlooks.values()])
     return all(declared_fingerprint(o.table, found[name]) == o.fingerprint for name, o in outlooks.items())
 
 
@@ -69,14 +70,12 @@ def declared_fingerprint(table: RawTable, found: str) -> str:
     return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
 
 
-def look(
-    writer: Writer, connection: Connection, table: RawTable, fingerprint: str, position: store.Position | None
-) -> Outlook:
+def look(source: OpenSource, table: RawTable, fingerprint: str, position: store.Position | None) -> Outlook:
     """Describes one table."""
     before = position.facts if position and position.versions else None
-    described, problem = read_facts(connection, table, writer.publication, before.oid if before else None)
+    described, problem = source.inspect(table, before.oid if before else None)
     if described is None:
-        return Outlook(table, fingerprint, problem=_where_it_went(connection, table, before) or str(problem))
+        return Outlook(table, fingerprint, problem=_where_it_went(source, table, before) or str(problem))
     try:
         check_withheld(table, position, described)
         facts = name_columns(table, before, described)
@@ -85,17 +84,17 @@ def look(
     except TableProblem as other:
         return Outlook(table, fingerprint, problem=str(problem or other), seen=described)
     if problem is not None:
-        renamed = _where_it_went(connection, table, before) if described.relation != table.relation else None
+        renamed = _where_it_went(source, table, before) if described.relation != table.relation else None
         return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
 
 
-def _where_it_went(connection: Connection, table: RawTable, before: TableFacts | None) -> str | None:
+def _where_it_went(source: OpenSource, table: RawTable, before: TableFacts | None) -> str | None:
     """What became of a relation that is not called as declared; None when it was never known."""
     if before is None:
         return None
     where = f"source {table.source!r}, table {table.name!r}: relation {table.raw.relation}"
-    name = name_of(connection, before.oid)
+    name = source.name_of(before.oid)
     if name is None:
         return f"{where} was dropped: remove its declaration, or make it again and resume the table"
     return f"{where} is called {'.'.join(name)} now: correct meta.raw.relation, then resume the table"

@@ -126,7 +126,7 @@ def _moved(before: Position, now: Position) -> str | None:
 
 def _begun_anew(taken: tuple[Step, ...]) -> str | None:
     """Why rows that nobody has updated lack values: their former ones were set aside, and Postgres rewrote nothing."""
-    aside = {step.column for step in taken if step.action == "rename" and step.to.startswith(f"{step.column}__")}
+    aside = {step.column for step in taken if step.action == "set aside"}
     anew = sorted(aside & {step.column for step in taken if step.action == "add"})
     return f"column {', '.join(anew)} begins anew with another type" if anew else None
 

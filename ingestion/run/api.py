@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import connections, run_cycle
 from ingestion.pipeline.replay import replay_kept
-from ingestion.pipeline.session import Connection, RowCounts, Writer
+from ingestion.pipeline.session import RowCounts, Writer
 from ingestion.pipeline.survey import survey
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
@@ -22,6 +22,7 @@ from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
 
@@ -52,7 +53,8 @@ def bring_up(
             if lease is not None:
                 return _cycle(settings, declared, lease, session, until, lambda writer: None)
             if _has_reached(states, declared, until):
-                return _report(settings, declared, states, {})
+                with closing(open_catalog(settings)) as catalog:
+                    return _report(settings, declared, states, {}, catalog)
             time.sleep(WAIT_STEP_SECONDS)
         held = leases.holder_of(states, source)
     raise LakehouseError(
@@ -108,15 +110,15 @@ def replay(
     names = [declarations.source(source).table(name).name for name in tables]
 
     def land(writer: Writer) -> None:
-        with connections(writer) as (connection, states):
-            outlooks = survey(writer, connection, store.read_positions(states, writer.name))
+        with connections(writer) as (opened, states):
+            outlooks = survey(writer, opened, store.read_positions(states, writer.name))
             for name in names:
-                replay_kept(writer, connection, states, outlooks[name])
+                replay_kept(writer, opened, states, outlooks[name])
 
     return _alone(settings, declarations, source, session, land)
 
 
-def _has_reached(states: Connection, declared: Source, until: int) -> bool:
+def _has_reached(states: CatalogConnection, declared: Source, until: int) -> bool:
     """Whether the stream is there, and every declared table is in the cut or known to be aside."""
     stream = store.read_stream(states, declared.name)
     if stream is None or stream.lsn < until:
@@ -125,7 +127,7 @@ def _has_reached(states: Connection, declared: Source, until: int) -> bool:
     return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
 
 
-def _aside(states: Connection, declared: Source) -> tuple[Aside, ...]:
+def _aside(states: CatalogConnection, declared: Source) -> tuple[Aside, ...]:
     """The declared tables that wait for the user."""
     positions = store.read_positions(states, declared.name)
     return tuple(
@@ -215,8 +217,11 @@ def _cycle(
     until: int,
     before: Before,
 ) -> SourceReport:
-    with leases.kept_alive(settings, lease), store.connect_catalog(settings) as states:
-        catalog = open_catalog(settings)
+    with (
+        leases.kept_alive(settings, lease),
+        store.connect_catalog(settings) as states,
+        closing(open_catalog(settings)) as catalog,
+    ):
         try:
             running = session or spark_session(settings, "lakehouse-ingest")
             writer = Writer(settings, catalog, running, lease, declared)
@@ -227,14 +232,11 @@ def _cycle(
             return dataclasses.replace(report, seconds=time.monotonic() - begun)
         except OUTAGES as error:
             raise outage(declared.name, error) from error
-        finally:
-            catalog.close()
 
 
 def _report(
-    settings: Settings, declared: Source, states: Connection, rows: RowCounts, catalog: SqlCatalog | None = None
+    settings: Settings, declared: Source, states: CatalogConnection, rows: RowCounts, catalog: SqlCatalog
 ) -> SourceReport:
-    catalog = catalog or open_catalog(settings)
     stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
     if stream is None or stream.cut_lsn is None or stream.cut_at is None:
         raise LakehouseError(

@@ -19,19 +19,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
-from ingestion.pipeline.load_changes import stream_url
 from ingestion.pipeline.load_tables import load_tables
-from ingestion.pipeline.session import Connection, RowCounts, Writer
-from ingestion.sources.postgres import connection as src
-from ingestion.sources.postgres.history.server import started_at
-from ingestion.sources.postgres.live import LiveStream, LiveStreamLost
-from ingestion.sources.postgres.points import Patience
+from ingestion.pipeline.session import RowCounts, Writer
+from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.spark import has_ended, spark_session
 from lakehouse.settings import IngestionSettings, Settings
 
@@ -102,13 +99,13 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         stack.enter_context(leases.kept_alive(settings, lease))
         catalog = open_catalog(settings)
         stack.callback(catalog.close)
-        patience = Patience(settings, source.name, None, stop)
-        writer = Writer(settings, catalog, session, lease, source, patience=patience)
+        origin = source_of(settings, source.name, None, stop)
+        writer = Writer(settings, catalog, session, lease, source, origin=origin)
         session.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
         loader = Loader(writer)
         stack.callback(loader.join)
         stack.callback(writer.stop.set)
-        connection, states = stack.enter_context(connections(writer))
+        opened, states = stack.enter_context(connections(writer))
         live = Live(writer)
         stack.callback(live.close)
         log.info("source %r: following", source.name)
@@ -116,12 +113,12 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         while not stop.is_set():
             begun = time.monotonic()
             try:
-                rows = catch_up(writer, connection, states, live=live.stream).rows
+                rows = catch_up(writer, opened, states, live=live.stream).rows
                 _log_rows(source.name, rows)
                 last.passed(begun, time.monotonic() - begun, bool(rows))
-                loader.start_if_needed(waiting_tables(writer, connection, states))
-                live.open_if_near(connection, states)
-                _wait_for_flush(writer, connection, states, live.stream, stop, loader.wake, last)
+                loader.start_if_needed(waiting_tables(writer, opened, states))
+                live.open_if_near(opened, states)
+                _wait_for_flush(writer, opened, states, live.stream, stop, loader.wake, last)
             except LiveStreamLost as reason:
                 log.info("source %r: reading the slot by peeks: %s", source.name, reason)
                 live.close()
@@ -170,8 +167,8 @@ class Loader:
     def _load(self, wanted: list[RawTable]) -> None:
         try:
             self._writer.session.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
-            with connections(self._writer) as (connection, states):
-                rows = load_tables(self._writer, connection, states, wanted, lambda lsn: self._reach(states, lsn))
+            with connections(self._writer) as (opened, states):
+                rows = load_tables(self._writer, opened, states, wanted, lambda lsn: self._reach(states, lsn))
             _log_rows(self._writer.name, rows)
         except (LakehouseError, *OUTAGES) as error:
             log.error("source %r: loading %s: %s", self._writer.name, ", ".join(t.name for t in wanted), error)
@@ -182,7 +179,7 @@ class Loader:
         finally:
             self.wake.set()
 
-    def _reach(self, states: Connection, lsn: int) -> RowCounts:
+    def _reach(self, states: CatalogConnection, lsn: int) -> RowCounts:
         """Waits until the cycles have read up to there."""
         self.wake.set()
         while not self._writer.stop.wait(0.1):
@@ -215,17 +212,15 @@ class Live:
         self._not_before = 0.0
         self.stream: LiveStream | None = None
 
-    def open_if_near(self, connection: Connection, states: Connection) -> None:
+    def open_if_near(self, source: OpenSource, states: CatalogConnection) -> None:
         """Opens it unless it is open, was lost a moment ago, or there is a backlog, which peeks read faster."""
         if self.stream is not None or time.monotonic() < self._not_before:
             return
         at, writer = store.read_stream(states, self._writer.name), self._writer
-        if at is None or src.source_now(connection).lsn - at.lsn > writer.limits.flush_bytes:
+        if at is None or source.now().lsn - at.lsn > writer.limits.flush_bytes:
             return
         try:
-            url = stream_url(writer, connection)
-            server = started_at(connection)
-            self.stream = LiveStream(url, writer.slot, writer.publication, at.lsn, writer.limits.flush_bytes, server)
+            self.stream = source.stream(at.lsn, writer.limits.flush_bytes)
         except LakehouseError as error:
             log.warning("source %r: no live stream, reading the slot by peeks: %s", writer.name, error)
             self._not_before = time.monotonic() + LONGEST_PAUSE_SECONDS
@@ -240,8 +235,8 @@ class Live:
 
 def _wait_for_flush(
     writer: Writer,
-    connection: Connection,
-    states: Connection,
+    source: OpenSource,
+    states: CatalogConnection,
     live: LiveStream | None,
     stop: threading.Event,
     wake: threading.Event,
@@ -258,7 +253,7 @@ def _wait_for_flush(
             if stream is None or stream.revision != revision:
                 break
         if live is None:
-            behind = src.source_now(connection).lsn - stream.lsn
+            behind = source.now().lsn - stream.lsn
         else:
             live.wait(limits.poll_seconds)
             behind = live.lsn - stream.lsn

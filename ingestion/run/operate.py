@@ -3,12 +3,12 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-import psycopg
-
 from ingestion.state import store
 from ingestion.state.store import Position
+from ingestion.state.transitions import may_move
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
 PAUSED = "paused by the user"
@@ -18,7 +18,7 @@ def pause(settings: Settings, table: RawTable) -> None:
     """From now on the table's records go to the spool, and the table is in no cut. Raises LakehouseError."""
 
     def paused(position: Position) -> Position:
-        if position.state != "streaming":
+        if not may_move("user", position.state, "paused"):
             raise _refusal(table, position, "only a table that streams can be paused")
         return replace(position, state="paused", reason=PAUSED)
 
@@ -29,7 +29,7 @@ def resume(settings: Settings, table: RawTable) -> None:
     """The next cycle lands what was spooled, then the table streams again. Raises LakehouseError."""
 
     def resumed(position: Position) -> Position:
-        if position.state not in ("paused", "parked", "resuming"):
+        if not may_move("user", position.state, "resuming"):
             raise _refusal(table, position, "only a parked or paused table can be resumed")
         return replace(position, state="resuming")
 
@@ -64,11 +64,11 @@ def _change(settings: Settings, table: RawTable, change: Callable[[Position], Po
             position = store.read_positions(states, table.source).get(table.name)
             if position is None:
                 raise LakehouseError(f"source {table.source!r}, table {table.name!r}: it has not been ingested yet")
-            store.put_position(states, table.source, change(position))
+            store.put_position(states, table.source, change(position), "user")
             store.revise(states, table.source)
 
 
-def _lock(connection: psycopg.Connection, source: str) -> None:
+def _lock(connection: CatalogConnection, source: str) -> None:
     """Keeps a publish from committing in between."""
     connection.execute("SELECT 1 FROM lakehouse.leases WHERE source = %s FOR UPDATE", (source,))
 

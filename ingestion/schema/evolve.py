@@ -6,8 +6,10 @@ goes on. What neither the stream nor the catalog can tell (that, a rewrite, a pa
 doubt: the table is repaired.
 """
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from pyiceberg.types import DecimalType, DoubleType, FloatType, IcebergType, IntegerType, LongType
 
@@ -44,13 +46,19 @@ NO_TRUNCATES = Truncates()
 
 @dataclass(frozen=True)
 class Step:
-    """What is done to the raw table's columns: `rename` to another name, or `add` or `widen` to a type."""
+    """What is done to the raw table's columns: `rename` to another name, `add` or `widen` to a type, or `set aside`:
+    renamed, so that a column of another type can begin under its name."""
 
-    action: str
+    action: Literal["rename", "set aside", "add", "widen"]
     column: str
     to: str = ""
     type: IcebergType | None = None
     doc: str = ""
+
+    @property
+    def renames(self) -> bool:
+        """Whether the column goes on under the name `to`."""
+        return self.action in ("rename", "set aside")
 
 
 def source_type(column: ColumnFacts) -> SourceType:
@@ -220,7 +228,8 @@ def steps(
             same = [other for other in known if other.lake.lower() == column.lake.lower()]
             for other in same:
                 if not fits(lake_type(table, other), type_):
-                    asides.setdefault(other.lake, unused(set_aside_name(other), {*taken, *asides.values()}))
+                    name = set_aside_name(other.lake, lake_type(table, other), {*taken, *asides.values()})
+                    asides.setdefault(other.lake, name)
             spelled = {*(other.lake for other in same), *before.gone} - {column.lake, *asides}
             renames += [Step("rename", n, to=column.lake) for n in spelled if n.lower() == column.lake.lower()]
             continue
@@ -231,22 +240,27 @@ def steps(
             if was.lake != column.lake:
                 renames.append(Step("rename", was.lake, to=column.lake))
             continue
-        aside = unused(set_aside_name(was), {*taken, *asides.values()})
+        aside = set_aside_name(was.lake, had, {*taken, *asides.values()})
         if not consent:
             raise TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {column.name} was {was.declared_type} and "
+                table.source,
+                table.name,
+                f"column {column.name} was {was.declared_type} and "
                 f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
                 f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
-                f"far stay under the name {aside})"
+                f"far stay under the name {aside})",
             )
         asides[was.lake] = aside
         found.append(replace(step, action="add"))
-    return (*(Step("rename", name, to=aside) for name, aside in asides.items()), *renames, *found)
+    return (*(Step("set aside", name, to=aside) for name, aside in asides.items()), *renames, *found)
 
 
-def set_aside_name(column: ColumnFacts) -> str:
-    """Where the values of a former type, or of a column that is gone, stay."""
-    return f"{column.lake}__{column.type_name.lstrip('_')}"
+def set_aside_name(name: str, type_: IcebergType, taken: Collection[str]) -> str:
+    """Under which name the values of a former type, or of a column that is gone, stay: it tells their type in the lake.
+
+    `taken` are in lower case, as Trino compares.
+    """
+    return unused(f"{name}__{re.sub(r'[^a-z0-9]+', '_', str(type_))}".rstrip("_"), taken)
 
 
 def unused(name: str, taken: Collection[str]) -> str:
@@ -258,7 +272,7 @@ def unused(name: str, taken: Collection[str]) -> str:
 
 def rename_in(versions: Versions, steps: Iterable[Step]) -> Versions:
     """Earlier descriptions with the names that their columns have in the lake once the steps are taken."""
-    renames = [(step.column, step.to) for step in steps if step.action == "rename"]
+    renames = [(step.column, step.to) for step in steps if step.renames]
 
     def by_now(name: str) -> str:
         for column, to in renames:

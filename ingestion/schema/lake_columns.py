@@ -3,13 +3,12 @@
 A name says which column is meant only together with when it is said: after a swap, both names are still there.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pyiceberg.types import IcebergType
 
-from ingestion.schema.evolve import Step, fits, unused, widens
+from ingestion.schema.evolve import Step, fits, set_aside_name, unused, widens
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ def stepped(
     found = dict(columns)
     for step in steps:
         there = found.get(step.column)
-        if step.action == "rename":
+        if step.renames:
             if there is not None:
                 del found[step.column]
                 _make_way(found, step.to)
@@ -55,8 +54,7 @@ def stepped(
 def _make_way(found: dict[str, LakeColumn], name: str) -> None:
     for holder in [held for held in found if held.lower() == name.lower()]:
         column = found.pop(holder)
-        by_type = f"{holder}__{re.sub(r'[^a-z0-9]+', '_', str(column.type))}".rstrip("_")
-        found[unused(by_type, _lower(found))] = column
+        found[set_aside_name(holder, column.type, _lower(found))] = column
 
 
 def _lower(found: Mapping[str, LakeColumn]) -> set[str]:

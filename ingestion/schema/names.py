@@ -21,7 +21,9 @@ def colliding_names(table: RawTable, facts: TableFacts) -> Iterator[TableProblem
     for name in (column.lake for column in facts.columns):
         if name.lower() in taken:
             yield TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {name!r} collides (names are compared in lower "
-                f"case, metadata columns included): declare meta.raw.alias: {{{name}: another_name}}"
+                table.source,
+                table.name,
+                f"column {name!r} collides (names are compared in lower "
+                f"case, metadata columns included): declare meta.raw.alias: {{{name}: another_name}}",
             )
         taken.add(name.lower())

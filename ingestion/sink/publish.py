@@ -11,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 
-import psycopg
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
@@ -35,6 +34,7 @@ from lakehouse.catalog.open import load_table
 from lakehouse.catalog.rewriting import needed_since
 from lakehouse.catalog.statistics import carry
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.retry import until_answered
 from lakehouse.settings import Settings
 
@@ -96,7 +96,7 @@ class Publication:
     revision: int | None = None
     cut: Cut | None = None
     advance_to: int | None = None
-    record: Callable[[psycopg.Connection], None] = lambda connection: None
+    record: Callable[[CatalogConnection], None] = lambda connection: None
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,9 @@ def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeC
         type_, there = lake_type(table, column), wanted.get(column.lake)
         if there is None or not (there.type == type_ or widens(type_, there.type)):
             raise TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {column.name!r} has no place in the lake, "
+                table.source,
+                table.name,
+                f"column {column.name!r} has no place in the lake, "
                 f"where {column.lake!r} is {there.type if there else 'missing'}: "
-                f"`lakehouse ingest --resnapshot {table.source}.{table.name}`"
+                f"`lakehouse ingest --resnapshot {table.source}.{table.name}`",
             )

@@ -143,11 +143,11 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
         return _sha256(text)
     if not pa.types.is_string(text.type):
         return typed(_one_chunk(text), source_type(column))
-    where = f"source {target.source!r}, table {target.name!r}, column {column.name!r}"
     try:
         converted = convert(_one_chunk(text), source_type(column), target.policy)
     except UnrepresentableValue as error:
-        raise TableProblem(f"{where}: {error}; declare meta.raw.on_unrepresentable: clamp or null") from None
+        says = f"column {column.name!r}: {error}; declare meta.raw.on_unrepresentable: clamp or null"
+        raise TableProblem(target.source, target.name, says) from None
     except ConversionError as error:
         raise BadRow(error.row, f"column {column.name!r}: {error}") from None
     if converted.unrepresentable:
@@ -165,8 +165,10 @@ def _placed(target: TableTarget, column: ColumnFacts, landed: Any, schema: pa.Sc
         except pa.ArrowException:
             pass
     raise TableProblem(
-        f"source {target.source!r}, table {target.name!r}: the values of column {column.name!r} have no place in the "
-        f"lake's {column.lake!r}: `lakehouse ingest --resnapshot {target.source}.{target.name}`"
+        target.source,
+        target.name,
+        f"the values of column {column.name!r} have no place in the "
+        f"lake's {column.lake!r}: `lakehouse ingest --resnapshot {target.source}.{target.name}`",
     )
 
 

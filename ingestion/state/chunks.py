@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import psycopg
+from lakehouse.servers.database import CatalogConnection
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Chunk:
     end_page: int | None
 
 
-def plan(connection: psycopg.Connection, source: str, table: str, chunks: Iterable[Chunk]) -> None:
+def plan(connection: CatalogConnection, source: str, table: str, chunks: Iterable[Chunk]) -> None:
     """Records the ranges of a snapshot that is about to begin."""
     connection.execute('DELETE FROM lakehouse.chunks WHERE source = %s AND "table" = %s', (source, table))
     with connection.cursor() as cursor:
@@ -27,7 +27,7 @@ def plan(connection: psycopg.Connection, source: str, table: str, chunks: Iterab
         )
 
 
-def open_ranges(connection: psycopg.Connection, source: str, table: str) -> list[Chunk]:
+def open_ranges(connection: CatalogConnection, source: str, table: str) -> list[Chunk]:
     """The ranges that are not in the lake yet."""
     rows = connection.execute(
         "SELECT number, relation, first_page, end_page FROM lakehouse.chunks"
@@ -37,7 +37,7 @@ def open_ranges(connection: psycopg.Connection, source: str, table: str) -> list
     return [Chunk(number, (relation[0], relation[1]), first, end) for number, relation, first, end in rows]
 
 
-def first_point(connection: psycopg.Connection, source: str, table: str) -> int | None:
+def first_point(connection: CatalogConnection, source: str, table: str) -> int | None:
     """The oldest point of the ranges that are in the lake; None when there is none."""
     row = connection.execute(
         'SELECT min(point) FROM lakehouse.chunks WHERE source = %s AND "table" = %s', (source, table)
@@ -45,7 +45,7 @@ def first_point(connection: psycopg.Connection, source: str, table: str) -> int 
     return row[0] if row else None
 
 
-def done(connection: psycopg.Connection, source: str, table: str, chunks: Iterable[Chunk], point: int) -> None:
+def done(connection: CatalogConnection, source: str, table: str, chunks: Iterable[Chunk], point: int) -> None:
     """Records ranges that the same transaction makes visible."""
     connection.execute(
         'UPDATE lakehouse.chunks SET point = %s WHERE source = %s AND "table" = %s AND number = ANY(%s)',

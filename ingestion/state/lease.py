@@ -16,6 +16,7 @@ import psycopg
 
 from ingestion.state.store import connect_catalog
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
 Mode = Literal["once", "follow"]
@@ -34,7 +35,7 @@ class LeaseLost(LakehouseError):
     """Another writer has taken the source over."""
 
 
-def acquire(connection: psycopg.Connection, source: str, seconds: float, mode: Mode) -> Lease | None:
+def acquire(connection: CatalogConnection, source: str, seconds: float, mode: Mode) -> Lease | None:
     """Takes the lease when it is free or has run out; None when another writer holds it."""
     holder = f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
     row = connection.execute(
@@ -49,7 +50,7 @@ def acquire(connection: psycopg.Connection, source: str, seconds: float, mode: M
     return Lease(source, row[0], holder) if row else None
 
 
-def check(connection: psycopg.Connection, lease: Lease, seconds: float) -> None:
+def check(connection: CatalogConnection, lease: Lease, seconds: float) -> None:
     """Renews the lease, and locks its row when inside a transaction; raises LeaseLost when the token has moved on."""
     done = connection.execute(
         "UPDATE lakehouse.leases SET expires_at = clock_timestamp() + make_interval(secs => %s)"
@@ -60,7 +61,7 @@ def check(connection: psycopg.Connection, lease: Lease, seconds: float) -> None:
         raise LeaseLost(f"source {lease.source!r}: another writer took the lease over; this one stops")
 
 
-def release(connection: psycopg.Connection, lease: Lease) -> None:
+def release(connection: CatalogConnection, lease: Lease) -> None:
     """Lets the next writer in at once; does nothing when the lease is lost already."""
     connection.execute(
         "UPDATE lakehouse.leases SET expires_at = clock_timestamp() WHERE source = %s AND token = %s AND holder = %s",
@@ -68,7 +69,7 @@ def release(connection: psycopg.Connection, lease: Lease) -> None:
     )
 
 
-def holder_of(connection: psycopg.Connection, source: str) -> tuple[str, Mode] | None:
+def holder_of(connection: CatalogConnection, source: str) -> tuple[str, Mode] | None:
     """Holder and mode of a lease that is in force, or None."""
     row = connection.execute(
         "SELECT holder, mode FROM lakehouse.leases WHERE source = %s AND expires_at > clock_timestamp()", (source,)
@@ -76,7 +77,7 @@ def holder_of(connection: psycopg.Connection, source: str) -> tuple[str, Mode] |
     return (row[0], row[1]) if row else None
 
 
-def refuse_writers(connection: psycopg.Connection) -> None:
+def refuse_writers(connection: CatalogConnection) -> None:
     """Raises LakehouseError while somebody ingests: what is done needs the state to itself."""
     if connection.execute("SELECT to_regclass('lakehouse.leases')").fetchone() == (None,):
         return

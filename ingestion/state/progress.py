@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-import psycopg
 from psycopg.rows import class_row
+
+from lakehouse.servers.database import CatalogConnection
 
 Phase = Literal["snapshot", "changes"]
 
@@ -37,7 +38,7 @@ class Progress:
         return seconds * (self.total - self.done) / self.done if self.done else None
 
 
-def begin(connection: psycopg.Connection, source: str, phase: Phase, total: int) -> None:
+def begin(connection: CatalogConnection, source: str, phase: Phase, total: int) -> None:
     """Long work begins; replaces what another writer may have left when it was killed."""
     connection.execute(
         "INSERT INTO lakehouse.progress VALUES (%s, %s, 0, %s, 0, clock_timestamp(), clock_timestamp())"
@@ -47,7 +48,7 @@ def begin(connection: psycopg.Connection, source: str, phase: Phase, total: int)
     )
 
 
-def advance(connection: psycopg.Connection, source: str, done: int, rows: int) -> None:
+def advance(connection: CatalogConnection, source: str, done: int, rows: int) -> None:
     """So much more is done; the work is forgotten when all of it is."""
     connection.execute(
         "UPDATE lakehouse.progress SET done = done + %s, rows = rows + %s, updated_at = clock_timestamp()"
@@ -57,7 +58,7 @@ def advance(connection: psycopg.Connection, source: str, done: int, rows: int) -
     connection.execute("DELETE FROM lakehouse.progress WHERE source = %s AND done >= total", (source,))
 
 
-def read(connection: psycopg.Connection, source: str) -> Progress | None:
+def read(connection: CatalogConnection, source: str) -> Progress | None:
     """The long work under way, or None."""
     with connection.cursor(row_factory=class_row(Progress)) as cursor:
         return cursor.execute(

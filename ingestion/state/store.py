@@ -7,21 +7,21 @@ the writer's lease. Positions are exclusive: every transaction with a commit LSN
 from collections.abc import Collection
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
-from typing import Literal
 
-import psycopg
 from psycopg import sql
 from psycopg.rows import class_row
 from psycopg.types.json import Jsonb
 
 from ingestion.schema.facts import TableFacts, facts_from_json
+from ingestion.schema.positions import Lsn
+from ingestion.state.transitions import STATES, Mover, moved_by, sources_of
+from ingestion.state.transitions import TableState as TableState
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
+from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
 
-TableState = Literal["new", "loading", "streaming", "stale", "parked", "paused", "resuming"]
-"""`new`: not begun, `reason` says what is in the way. `loading`: being snapshotted, its records land from its point on.
-`streaming`: in the cuts. `stale`: its records land, but a repair has to come first. `parked`, `paused`: its records go
-to the spool, for `reason` or by the user's wish. `resuming`: the next cycle lands what was spooled."""
+START = Lsn(0)  # before everything
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Stream:
 
     source: str
     epoch: int
-    lsn: int
+    lsn: Lsn
     slot: str
     system_identifier: str
     timeline: int
     publication_oid: int
-    cut_lsn: int | None
+    cut_lsn: Lsn | None
     cut_at: datetime | None
     cut_tables: list[str]
     updated_at: datetime
@@ -63,9 +63,9 @@ class Position:
 
     table: str
     epoch: int
-    lsn: int
+    lsn: Lsn
     state: TableState
-    point: int = 0
+    point: Lsn = START
     reason: str | None = None
     versions: tuple[TableFacts, ...] = ()
     fingerprint: str = ""
@@ -95,15 +95,18 @@ class Position:
         return self.state in ("streaming", "loading", "stale")
 
 
-def read_stream(connection: psycopg.Connection, source: str) -> Stream | None:
+def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     """The stream of a source, or None before its first cycle."""
     with connection.cursor(row_factory=class_row(Stream)) as cursor:
         columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Stream))
         named = sql.SQL("SELECT {} FROM lakehouse.streams WHERE source = %s").format(columns)
-        return cursor.execute(named, (source,)).fetchone()
+        stream = cursor.execute(named, (source,)).fetchone()
+    if stream is None:
+        return None
+    return replace(stream, lsn=Lsn(stream.lsn), cut_lsn=None if stream.cut_lsn is None else Lsn(stream.cut_lsn))
 
 
-def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Position]:
+def read_positions(connection: CatalogConnection, source: str) -> dict[str, Position]:
     """The positions of a source's tables by table name."""
     rows = connection.execute(
         'SELECT "table", epoch, lsn, state, point, reason, facts FROM lakehouse.positions WHERE source = %s', (source,)
@@ -115,12 +118,13 @@ def read_positions(connection: psycopg.Connection, source: str) -> dict[str, Pos
         fingerprint = kept.get("fingerprint", "")
         more = {name: kept[name] for name in ("unfollowed", "doubt") if name in kept}
         more |= {"former": facts_from_json(kept["former"])} if kept.get("former") else {}
-        positions[table] = Position(table, epoch, lsn, table_state, point, reason, versions, fingerprint, **more)
+        at = Lsn(lsn), table_state, Lsn(point)
+        positions[table] = Position(table, epoch, *at, reason, versions, fingerprint, **more)
     return positions
 
 
 def create_stream(
-    connection: psycopg.Connection, source: str, slot: str, cluster: Cluster, publication_oid: int
+    connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
     """Records a stream whose slot is about to be made; its LSN is 0 until then."""
     connection.execute(
@@ -131,7 +135,7 @@ def create_stream(
 
 
 def restart_stream(
-    connection: psycopg.Connection, source: str, slot: str, cluster: Cluster, publication_oid: int
+    connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
     """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows is in doubt."""
     connection.execute(
@@ -142,19 +146,18 @@ def restart_stream(
     )
     connection.execute(
         "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, facts = '{}',"
-        " state = CASE state WHEN 'streaming' THEN 'stale' WHEN 'resuming' THEN 'new' WHEN 'loading' THEN 'new'"
-        " ELSE state END WHERE source = %s",
-        (source,),
+        " state = %s::jsonb ->> state WHERE source = %s",
+        (Jsonb({state: moved_by("recovery", state) for state in STATES}), source),
     )
     connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))
 
 
-def revise(connection: psycopg.Connection, source: str) -> None:
+def revise(connection: CatalogConnection, source: str) -> None:
     """Makes a publish that was planned before this fail: what it went by has changed."""
     connection.execute("UPDATE lakehouse.streams SET revision = revision + 1 WHERE source = %s", (source,))
 
 
-def forget_positions(connection: psycopg.Connection, source: str, tables: Collection[str]) -> None:
+def forget_positions(connection: CatalogConnection, source: str, tables: Collection[str]) -> None:
     """Forgets tables: declared again, they need a new snapshot."""
     for name in ("positions", "chunks"):
         connection.execute(
@@ -162,8 +165,12 @@ def forget_positions(connection: psycopg.Connection, source: str, tables: Collec
         )
 
 
-def put_position(connection: psycopg.Connection, source: str, position: Position) -> None:
-    """Inserts or replaces one table's position; within an epoch its LSN never goes back."""
+def put_position(connection: CatalogConnection, source: str, position: Position, by: Mover) -> None:
+    """Inserts or replaces one table's position; within an epoch its LSN never goes back.
+
+    Raises LakehouseError where `by` may not move the table there from the state that it is in.
+    """
+    allowed = sources_of(by, position.state)
     kept = {
         "fingerprint": position.fingerprint,
         "versions": [facts.to_json() for facts in position.versions],
@@ -171,18 +178,28 @@ def put_position(connection: psycopg.Connection, source: str, position: Position
         "doubt": position.doubt,
         "former": position.former.to_json() if position.former else None,
     }
-    connection.execute(
+    done = connection.execute(
         'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'
-        ' VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
+        " SELECT given.* FROM (VALUES (%s, %s, %s::integer, %s::bigint, %s, %s::bigint, %s, %s::jsonb))"
+        ' AS given(source, "table", epoch, lsn, state, point, reason, facts)'
+        " WHERE %s OR EXISTS (SELECT FROM lakehouse.positions known"
+        '  WHERE (known.source, known."table") = (given.source, given."table"))'
+        ' ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
         " lsn = CASE WHEN positions.epoch = excluded.epoch THEN greatest(positions.lsn, excluded.lsn) ELSE excluded.lsn"
         " END, state = excluded.state, point = excluded.point, reason = excluded.reason,"
-        " facts = excluded.facts, updated_at = clock_timestamp()",
+        " facts = excluded.facts, updated_at = clock_timestamp() WHERE positions.state = ANY(%s)",
         (source, position.table, position.epoch, position.lsn, position.state, position.point, position.reason,
-         Jsonb(kept)),
+         Jsonb(kept), "new" in allowed, list(allowed)),
     )  # fmt: skip
+    if done.rowcount != 1:
+        there = read_positions(connection, source).get(position.table)
+        raise LakehouseError(
+            f"source {source!r}, table {position.table!r}: it is {there.state if there else 'not known'}, from where a "
+            f"{by} does not make it {position.state}; nothing was written: the next run goes by what it is now"
+        )
 
 
-def note_new(connection: psycopg.Connection, source: str, table: str, epoch: int, problem: str | None) -> None:
+def note_new(connection: CatalogConnection, source: str, table: str, epoch: int, problem: str | None) -> None:
     """Records a table that has not begun, and what is in its way."""
     connection.execute(
         'INSERT INTO lakehouse.positions AS known (source, "table", epoch, lsn, state, reason)'
@@ -192,7 +209,7 @@ def note_new(connection: psycopg.Connection, source: str, table: str, epoch: int
     )
 
 
-def advance_positions(connection: psycopg.Connection, source: str, lsn: int) -> None:
+def advance_positions(connection: CatalogConnection, source: str, lsn: int) -> None:
     """Moves the stream and every table that is behind up to `lsn`."""
     connection.execute(
         "UPDATE lakehouse.streams SET lsn = greatest(lsn, %s), updated_at = clock_timestamp() WHERE source = %s",
@@ -205,14 +222,14 @@ def advance_positions(connection: psycopg.Connection, source: str, lsn: int) -> 
     )
 
 
-def catalog_clock(connection: psycopg.Connection) -> datetime:
+def catalog_clock(connection: CatalogConnection) -> datetime:
     """The catalog database's clock: one clock for all writers, whatever host they run on."""
     row = connection.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
     return row[0]
 
 
-def ingestion_clock(connection: psycopg.Connection, source: str) -> datetime:
+def ingestion_clock(connection: CatalogConnection, source: str) -> datetime:
     """The catalog's clock, but never before a cycle that is published.
 
     Loads go by the moment of ingestion: after a clock that was put back they would pass over what comes next.
@@ -226,7 +243,7 @@ def ingestion_clock(connection: psycopg.Connection, source: str) -> datetime:
 
 
 def register_staged(
-    connection: psycopg.Connection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
+    connection: CatalogConnection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
 ) -> None:
     """Names the object prefixes a cycle is about to write, so that orphan removal spares them.
 
@@ -246,7 +263,7 @@ def register_staged(
 
 
 def finish_cycle(
-    connection: psycopg.Connection,
+    connection: CatalogConnection,
     cycle_id: str,
     source: str,
     epoch: int,
@@ -268,7 +285,7 @@ def finish_cycle(
     )
 
 
-def cycle_landed(connection: psycopg.Connection, cycle_id: str) -> bool:
+def cycle_landed(connection: CatalogConnection, cycle_id: str) -> bool:
     """Whether the publish of a cycle committed."""
     found = connection.execute("SELECT 1 FROM lakehouse.cycles WHERE cycle_id = %s", (cycle_id,)).fetchone()
     return found is not None

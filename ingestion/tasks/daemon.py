@@ -5,6 +5,7 @@ at the beginning of every snapshot, and in a follower at the first change after 
 """
 
 import os
+from importlib import import_module
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a thread would not be there after a fork
 
@@ -16,6 +17,10 @@ from pyspark.daemon import manager
 import ingestion.tasks.changes
 import ingestion.tasks.replay
 import ingestion.tasks.snapshot  # noqa: F401
+from ingestion.sources.base import KINDS
+
+for kind in KINDS.values():  # their readers come with the tasks
+    import_module(kind)
 
 if __name__ == "__main__":
     manager()

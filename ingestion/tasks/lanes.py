@@ -15,14 +15,13 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
+from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
 from ingestion.schema.evolve import NO_TRUNCATES, Truncates
 from ingestion.schema.problem import TableProblem
+from ingestion.schema.streamed_columns import CannotTell
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, fitted
-from ingestion.sources.postgres.columns import CannotTell
-from ingestion.sources.postgres.pgoutput import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
-from ingestion.sources.postgres.pgoutput.relations import parse_relation
-from ingestion.sources.postgres.pgoutput.tuples import without
+from ingestion.sources.base import Records
 from ingestion.tasks.partitions import carried_doubt, partitions_of
 from ingestion.tasks.shared_keys.events import Landing
 from ingestion.tasks.shared_keys.hold import SPLIT, Held
@@ -145,6 +144,7 @@ class Lanes:
         meta: Mapping[str, str],
         io: FileIO,
         file_bytes: int,
+        records: Records,
         *,
         in_order: bool = True,
     ) -> None:
@@ -153,6 +153,7 @@ class Lanes:
         }
         self._by_oid = {oid: lane for lane in self._lanes.values() for oid in lane.target.oids}
         self._meta = {name: TableWriter(text, io, file_bytes) for name, text in meta.items()}
+        self._records = records
         self.parked: dict[str, str] = {}
 
     def set_aside(self, name: str, reason: str) -> None:
@@ -218,7 +219,7 @@ class Lanes:
             if where == "quarantine" and lane.held is not None:
                 lane.held.unread.update(mine.column("commit_lsn").to_pylist())
             if mine.num_rows:
-                writer.add(_records(target, mine, texts, writer.schema))
+                writer.add(_kept(self._records, target, mine, texts, writer.schema))
 
     def close(
         self, carried: Collection[tuple[int, Relation]] = ()
@@ -299,7 +300,9 @@ def _without(batch: Batch, place: tuple[int, int]) -> Batch:
     return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
 
 
-def _records(target: TableTarget, picked: pa.Table, reasons: list[str | None], schema: pa.Schema) -> pa.Table:
+def _kept(
+    records: Records, target: TableTarget, picked: pa.Table, reasons: list[str | None], schema: pa.Schema
+) -> pa.Table:
     columns = {
         "source": pa.repeat(target.source, picked.num_rows),
         "table": pa.repeat(target.name, picked.num_rows),
@@ -307,21 +310,21 @@ def _records(target: TableTarget, picked: pa.Table, reasons: list[str | None], s
         "seq": pc.multiply(picked.column("place"), 2),
         "reason": pa.array(reasons, pa.string()),
         "kept_at": _moment(target.ingested_at, picked.num_rows),
-        "message": _messages(picked, target),
+        "message": _messages(records, picked, target),
     } | {name: picked.column(name) for name in ("commit_lsn", "xid", "committed_at", "relation")}
     return fitted(pa.table(columns), schema)
 
 
-def _messages(picked: pa.Table, target: TableTarget) -> pa.Array | pa.ChunkedArray:
-    """As the slot sent them, but for values that must not land."""
+def _messages(records: Records, picked: pa.Table, target: TableTarget) -> pa.Array | pa.ChunkedArray:
+    """As the source sent them, but for values that must not land."""
     if not target.excluded and not target.mask:
         return picked.column("message")
     found, known = [], dict[bytes, tuple[list[str], frozenset[str]]]()
     for encoded, message in zip(*(picked.column(name).to_pylist() for name in ("relation", "message")), strict=True):
         if encoded not in known:
-            relation = parse_relation(encoded, 0)
+            relation = records.relation(encoded)
             known[encoded] = [column.name for column in relation.columns], withheld_in(target, relation)
-        found.append(without(message, *known[encoded]))
+        found.append(records.without(message, *known[encoded]))
     return pa.array(found, pa.binary())
 
 

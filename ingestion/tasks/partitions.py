@@ -2,8 +2,8 @@
 
 from collections.abc import Collection
 
+from ingestion.schema.changes import Relation
 from ingestion.sink.rows import TableTarget
-from ingestion.sources.postgres.pgoutput import Relation
 
 Carried = Collection[tuple[int, Relation]]  # a root's oid, and the partition whose rows came as the root's
 

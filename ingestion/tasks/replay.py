@@ -1,19 +1,18 @@
 """Records that were kept as bytes, landed later: each where its transaction stood, as if it had never waited."""
 
-import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadataUtil
 
+from ingestion.schema.changes import PICKED_SCHEMA, Batch
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, merge
-from ingestion.sources.postgres.pgoutput import PICKED_SCHEMA, Batch, DecodeError, Decoder
+from ingestion.sources.base import Records, UnreadableRecord
 from ingestion.tasks.lanes import Kept, Lanes
 from lakehouse.catalog.file_io import file_io
 
@@ -28,6 +27,7 @@ class ReplayPlan:
     meta: dict[str, str]
     io_properties: dict[str, str]
     file_bytes: int
+    records: Records
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def replay(plan: ReplayPlan) -> ReplayResult:
     from pyiceberg.io.pyarrow import ArrowScan
 
     io = file_io(plan.io_properties)
-    lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes, in_order=False)
+    lanes = Lanes([plan.target], plan.meta, io, plan.file_bytes, plan.records, in_order=False)
     metadata = TableMetadataUtil.parse_raw(plan.metadata_json)
     scan = ArrowScan(metadata, io, metadata.schema(), AlwaysTrue())
     for batch in scan.to_record_batches(plan.tasks):
@@ -73,7 +73,8 @@ def merged(parts: Iterable[ReplayResult]) -> ReplayResult:
 
 def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: pa.Table) -> None:
     records = records.combine_chunks()
-    if _oid(relation) not in plan.target.oids:
+    oid = plan.records.relation(relation).oid
+    if oid not in plan.target.oids:
         of_another = _picked(relation, records, min(plan.target.oids))
         lanes.keep(
             "quarantine", of_another, dict.fromkeys(_places(of_another), "of a relation that the table was before")
@@ -81,51 +82,32 @@ def _replay_relation(plan: ReplayPlan, lanes: Lanes, relation: bytes, records: p
         return
     while records.num_rows:
         try:
-            batches, end = list(_decoded(plan.target, relation, records)), records.num_rows
-        except DecodeError as error:
-            end = error.index - 2
-            batches = list(_decoded(plan.target, relation, records.slice(0, end)))
-            rest = _picked(relation, records.slice(end, 1))
+            batches, end = _decoded(plan, relation, records), records.num_rows
+        except UnreadableRecord as error:
+            end = error.index
+            batches = _decoded(plan, relation, records.slice(0, end))
+            rest = _picked(relation, records.slice(end, 1), oid)
             lanes.keep("quarantine", rest, dict.fromkeys(_places(rest), error.reason))
         bad = lanes.land(batches)
         for reasons in bad.values():
-            lanes.keep("quarantine", _picked(relation, records.slice(0, end)), reasons)
+            lanes.keep("quarantine", _picked(relation, records.slice(0, end), oid), reasons)
         if lanes.aside:
-            lanes.keep("spool", _picked(relation, records.slice(0, end)))
+            lanes.keep("spool", _picked(relation, records.slice(0, end), oid))
         records = records.slice(end + 1 if end < records.num_rows else end)
 
 
-def _decoded(target: TableTarget, relation: bytes, records: pa.Table) -> Iterator[Batch]:
-    """The records as one made-up transaction, each row then given back its own place."""
-    begin = b"B" + struct.pack(">QqI", 1, 0, 1)
-    commit = b"C\0" + struct.pack(">QQq", 1, 1, 0)
-    messages = [begin, relation, *records.column("message").to_pylist(), commit]
+def _decoded(plan: ReplayPlan, relation: bytes, records: pa.Table) -> list[Batch]:
+    target = plan.target
     keys = dict.fromkeys(target.oids, target.key) if target.key else {}
-    images = target.oids if target.shares_keys else frozenset()
-    for batch in Decoder(0, keys, images=images).feed(pa.array(messages, pa.binary())):
-        made_up = batch.meta.column("_seq").to_numpy()
-        own = records.take(pa.array(made_up // 2))
-        seq = own.column("seq").to_numpy() + made_up % 2
-        given = {
-            "_commit_lsn": own.column("commit_lsn"),
-            "_seq": pa.array(seq.astype(np.int64)),
-            "_xid": own.column("xid"),
-            "_committed_at": own.column("committed_at"),
-        }
-        meta = [given.get(name, batch.meta.column(name)) for name in batch.meta.column_names]
-        yield Batch(batch.relation, batch.values, pa.table(meta, schema=batch.meta.schema))
+    return list(plan.records.decode(relation, records, keys, target.oids if target.shares_keys else ()))
 
 
-def _oid(relation: bytes) -> int:
-    return int.from_bytes(relation[1:5], "big")
-
-
-def _picked(relation: bytes, records: pa.Table, oid: int | None = None) -> pa.Table:
-    """Records as the decoder picks them, of the relation or, for what must not be lost, as if of another."""
+def _picked(relation: bytes, records: pa.Table, oid: int) -> pa.Table:
+    """Records as a reader gives them, of the relation or, for what must not be lost, as if of another."""
     count = records.num_rows
     columns = {
         "place": pc.divide(records.column("seq"), 2),
-        "oid": pa.repeat(pa.scalar(oid or _oid(relation), pa.int64()), count),
+        "oid": pa.repeat(pa.scalar(oid, pa.int64()), count),
     }
     return pa.table([columns.get(f.name, records.column(f.name) if f.name in records.column_names else None)
                      for f in PICKED_SCHEMA], schema=PICKED_SCHEMA)  # fmt: skip

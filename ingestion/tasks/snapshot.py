@@ -1,160 +1,63 @@
-"""Snapshots: all rows of a table at one consistent point of the source, read in ranges of its heap by Spark tasks."""
+"""Snapshots: all rows of a table at one consistent point of the source, read in ranges by Spark tasks."""
 
-from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
 import pyarrow as pa
 
-from ingestion.schema.evolve import source_type
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.changes import META_SCHEMA
 from ingestion.schema.problem import TableProblem
-from ingestion.schema.types import NeedsText, arrives_typed
+from ingestion.schema.types import NeedsText
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, write_odd
-from ingestion.sources.postgres.pgoutput.model import META_SCHEMA
-from ingestion.sources.postgres.points import Point
-from ingestion.sources.postgres.points.together import PAGE_BYTES
-from ingestion.state.chunks import Chunk
+from ingestion.sources.base import Point, RowReader
 from lakehouse.catalog.file_io import file_io
-from lakehouse.errors import LakehouseError
-from lakehouse.text.sql import ident, literal, relation
 
 CHUNK_SEQ = 1 << 32
 
 
-def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
-    """What follows FROM, and the conditions that follow WHERE."""
-    if chunk.first_page < 0:
-        return relation(*chunk.relation), []
-    bounds = [f"ctid >= {literal(f'({chunk.first_page},0)')}::tid"]
-    if chunk.end_page is not None:
-        bounds.append(f"ctid < {literal(f'({chunk.end_page},0)')}::tid")
-    return f"ONLY {relation(*chunk.relation)}", bounds
-
-
 @dataclass(frozen=True)
 class ChunkPlan:
-    """One chunk to read at a point. Travels by pickle; holds secrets."""
+    """One range to read at a point, by its number. Travels by pickle; holds secrets."""
 
     source: str
-    url: str
-    chunk: Chunk
-    select: str
-    select_text: str
+    reader: RowReader
+    number: int
     point: Point
     target: TableTarget
     restart: bool
     unrepresentable: str
     io_properties: dict[str, str]
-    batch_bytes: int
     file_bytes: int
 
 
-def plan_chunks(connection: psycopg.Connection[Any], facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
-    """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
-
-    Where the role may read the root alone (a partition that was attached later), the root is read in one piece; so is
-    a root without partitions, for what a first chunk does beside reading.
-    """
-    leaves = connection.execute(
-        "SELECT n.nspname, c.relname, pg_relation_size(c.oid), has_table_privilege(c.oid, 'SELECT')"
-        " FROM pg_class c JOIN pg_namespace n"
-        " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
-        " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
-        {"oid": facts.oid},
-    ).fetchall()
-    if not leaves or not all(readable for *_, readable in leaves):
-        return [Chunk(0, facts.relation, -1, None)]
-    ranges = [(schema, name, *pages) for schema, name, size, _ in leaves for pages in page_ranges(size, chunk_bytes)]
-    return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]
-
-
-def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:
-    """Equal page ranges [first, end) that cover a heap of `size` bytes, of `chunk_bytes` at most; the last is open."""
-    pages = max(1, size // PAGE_BYTES)
-    count = -(-pages // max(1, chunk_bytes // PAGE_BYTES))
-    starts = list(range(0, pages, -(-pages // count)))
-    return [(first, starts[i + 1] if i + 1 < len(starts) else None) for i, first in enumerate(starts)]
-
-
-def select_sql(facts: TableFacts, chunk: Chunk, typed: Collection[str] = ()) -> str:
-    """The rows of a chunk, every value as the stream carries it; the columns named in `typed` come as they are."""
-    columns = ", ".join(f"{ident(c.name) if c.name in typed else c.printed} AS {ident(c.name)}" for c in facts.columns)
-    relations, bounds = from_sql(chunk)
-    return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
-
-
-def typed_columns(facts: TableFacts, masked: Collection[str]) -> frozenset[str]:
-    """The columns that can arrive typed: of a built-in type itself, not of a domain, and landing as they are."""
-    return frozenset(
-        column.name
-        for column in facts.columns
-        if column.name not in masked and column.stream_oid == column.type_oid and arrives_typed(source_type(column))
-    )
-
-
 def read_chunk(plan: ChunkPlan) -> Written:
-    """Reads and writes one chunk.
+    """Reads and writes one range.
 
-    A value that only its text describes makes the whole chunk be read again as text. Raises LakehouseError naming
+    A value that only its text describes makes the whole range be read again as text. Raises LakehouseError naming
     source and relation, TableProblem for a value that does not land.
     """
     try:
-        return _read_chunk(plan, plan.select)
+        return _read_chunk(plan, as_text=False)
     except NeedsText:
-        return _read_chunk(plan, plan.select_text)
+        return _read_chunk(plan, as_text=True)
 
 
-def _read_chunk(plan: ChunkPlan, select: str) -> Written:
-    import adbc_driver_postgresql.dbapi as adbc
-
+def _read_chunk(plan: ChunkPlan, *, as_text: bool) -> Written:
     counts = Counts()
     io = file_io(plan.io_properties)
     writer = TableWriter(plan.target.metadata_json, io, plan.file_bytes)
-    if plan.restart and plan.chunk.number == 0:
+    if plan.restart and plan.number == 0:
         writer.add(raw_rows(plan.target, {}, rows_at(plan.point, "t", -1, 1), writer.schema, counts))
-    row = plan.chunk.number * CHUNK_SEQ
+    row = plan.number * CHUNK_SEQ
     try:
-        with adbc.connect(plan.url) as connection, connection.cursor() as cursor:
-            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-            cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(plan.point.snapshot)}")
-            cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(plan.batch_bytes)})
-            cursor.execute(select)
-            for batch in cursor.fetch_record_batch():
-                values = pa.Table.from_batches([batch])
-                meta = rows_at(plan.point, "r", row, batch.num_rows)
-                writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
-                row += batch.num_rows
-    except (adbc.Error, OSError) as error:
-        reason = reason_of(error)
-        if "invalid byte sequence" in reason or is_of_the_table(error):
-            raise refused(plan.source, plan.target.name, f"snapshot: {reason}", error) from None
-        raise LakehouseError(f"source {plan.source!r}: snapshot of {'.'.join(plan.chunk.relation)}: {reason}") from None
+        for values in plan.reader.rows(as_text=as_text):
+            meta = rows_at(plan.point, "r", row, values.num_rows)
+            writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
+            row += values.num_rows
     except BadRow as error:
-        raise TableProblem(f"source {plan.source!r}, table {plan.target.name!r}: {error}") from None
+        raise TableProblem(plan.source, plan.target.name, str(error)) from None
     odd = write_odd(counts.texts, plan.unrepresentable, io, plan.file_bytes)
     return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
-
-
-def is_of_the_table(error: Exception) -> bool:
-    """Whether Postgres refuses this table alone: its data (SQLSTATE class 22), a right or a policy (42)."""
-    return (getattr(error, "sqlstate", None) or "")[:2] in ("22", "42")
-
-
-def reason_of(error: Exception) -> str:
-    """Postgres' own words, without what the driver puts before them."""
-    first = str(error).strip().splitlines()[0]
-    return first.rpartition("ERROR:")[2].strip()[:300]
-
-
-def refused(source: str, table: str, what: str, error: Exception) -> TableProblem:
-    """What to tell of it; a right that the role lacks, or a policy, may have come while the table was read."""
-    if getattr(error, "sqlstate", None) == "42501":
-        check, resume = f"`lakehouse prepare {source} --check`", f"`lakehouse ingest --resume {source}.{table}`"
-        what = f"{what}: {check} says what the role needs; then {resume}"
-    return TableProblem(f"source {source!r}, table {table!r}: {what}")
 
 
 def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

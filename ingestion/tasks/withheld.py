@@ -8,11 +8,11 @@ a repair brings what the source has by then. Pure.
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from ingestion.schema.changes import Relation
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.match import Numbers, names_by_number, possible_numbers
+from ingestion.schema.streamed_columns import CannotTell, columns_of
 from ingestion.sink.rows import TableTarget
-from ingestion.sources.postgres.columns import CannotTell, columns_of
-from ingestion.sources.postgres.pgoutput.model import Relation
 
 Form = tuple[TableTarget, tuple[ColumnFacts, ...]]
 

@@ -18,14 +18,12 @@ from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain
 from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.stage import write_repair
 from ingestion.pipeline.session import Writer, appends_of, begin_cycle, register
-from ingestion.pipeline.stream import ensure_stream
 from ingestion.pipeline.survey import survey
+from ingestion.pipeline.together import HELD_SECONDS
 from ingestion.run.api import bring_up
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
 from ingestion.sink.writer import Written, pack, unpack
-from ingestion.sources.postgres.connection import source_now
-from ingestion.sources.postgres.points import Point, consistent_point
-from ingestion.sources.postgres.points.together import HELD_SECONDS, heap_bytes
+from ingestion.sources.base import Point
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.verify.compare import TableComparison
@@ -87,8 +85,8 @@ def at_one_point(tables: Sequence[RawTable], sizes: Mapping[str, int], large: in
 
 
 def _sizes(writer: Writer, tables: Sequence[RawTable]) -> dict[str, int]:
-    with connections(writer) as (connection, _):
-        return {name: sum(sizes) for name, sizes in heap_bytes(connection, tables).items()}
+    with connections(writer) as (source, _):
+        return {name: sum(sizes) for name, sizes in source.sizes(tables).items()}
 
 
 def _check_keys(tables: list[RawTable]) -> None:
@@ -129,7 +127,7 @@ def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[t
             run_cycle(writer)
         else:
             bring_up(writer.settings, declared, writer.name, writer.session)
-        with consistent_point(writer.settings, writer.name, tables, writer.waits) as point:
+        with writer.upstream.snapshot(tables) as point:
             made_at = time.monotonic()
             if alone:
                 _read_exactly_to(writer, point)
@@ -144,11 +142,11 @@ def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[t
 def _read_exactly_to(writer: Writer, point: Point) -> None:
     """Changes after the point must not land before its repair: they may leave out values that the repair restates."""
     for _ in range(MAX_REPLANS):
-        with connections(writer) as (connection, states), suppress(Outdated):
-            ensure_stream(writer, connection, states)
-            outlooks = survey(writer, connection, store.read_positions(states, writer.name))
-            now = source_now(connection)
-            load_changes(writer, connection, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
+        with connections(writer) as (source, states), suppress(Outdated):
+            source.check(states)
+            outlooks = survey(writer, source, store.read_positions(states, writer.name))
+            now = source.now()
+            load_changes(writer, source, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
             return
     raise LakehouseError(f"source {writer.name!r}: its tables are altered faster than they can be read; try again")
 
@@ -234,7 +232,7 @@ def _look_closer(writer: Writer, table: RawTable, found: Comparison, result: Tab
 
     sides = [f"s{i}" for i in range(len(columns))]
     sides += [f"{column.lake_text(f'c{i}')} AS l{i}" for i, column in enumerate(found.columns)]
-    with plain_errors():
+    with plain_errors(table):
         rows = found.differences([column.source_text for column in found.columns])
         parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(look, "result binary").collect()
     for row in parts:

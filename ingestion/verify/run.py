@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-import psycopg
+from typing import TYPE_CHECKING
 
 from ingestion.verify.canonical import order_key
 from ingestion.verify.compare import Layout, TableComparison, compare
@@ -15,6 +13,7 @@ from ingestion.verify.differences import UNREPRESENTABLE
 from ingestion.verify.streams import Pair, lake_rows, lake_session, pair_columns, source_rows, source_snapshot
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -49,9 +48,7 @@ def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Sour
     return [(declarations.source(name), tables) for name, tables in chosen.items()]
 
 
-def _compare_table(
-    postgres: psycopg.Connection[Any], lake: Connection, table: RawTable, publication: str
-) -> TableComparison:
+def _compare_table(postgres: SourceConnection, lake: Connection, table: RawTable, publication: str) -> TableComparison:
     started = time.monotonic()
     pairs, absent = pair_columns(lake, postgres, table, publication)
     if not pairs:

@@ -16,6 +16,7 @@ from ingestion.verify.canonical import Canonical, is_text, lake_form, source_for
 from ingestion.verify.compare import Row
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.trino import answering, connect
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
@@ -36,7 +37,7 @@ class Pair:
 
 
 @contextmanager
-def source_snapshot(settings: Settings, source: str) -> Iterator[psycopg.Connection[Any]]:
+def source_snapshot(settings: Settings, source: str) -> Iterator[SourceConnection]:
     """A read-only connection that sees one moment of the source; row-level security is an error, not a filter."""
     with connect_source(settings, source) as connection:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -73,7 +74,7 @@ def view_of(table: RawTable) -> str:
 
 
 def pair_columns(
-    lake: Connection, source: psycopg.Connection[Any], table: RawTable, publication: str
+    lake: Connection, source: SourceConnection, table: RawTable, publication: str
 ) -> tuple[list[Pair], tuple[str, ...]]:
     """The columns to compare, and those of the source that the lake does not have.
 
@@ -95,9 +96,7 @@ def pair_columns(
     return pairs, tuple(absent)
 
 
-def source_rows(
-    connection: psycopg.Connection[Any], table: RawTable, pairs: list[Pair], key: list[Pair]
-) -> Iterator[Row]:
+def source_rows(connection: SourceConnection, table: RawTable, pairs: list[Pair], key: list[Pair]) -> Iterator[Row]:
     """The source's rows in key order, each value as its type's output function prints it."""
     forms = [source_form(pair.lake_type) for pair in pairs]
     query = (

@@ -1,8 +1,11 @@
-"""The catalog's database: Iceberg's own rows, and the lake's state in the schema `lakehouse` beside them."""
+"""The catalog's database: Iceberg's own rows, and the lake's state in the schema `lakehouse` beside them.
+
+Its connections and those to a source are two types: a function that is given both cannot take one for the other.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NewType
 
 import psycopg
 
@@ -12,12 +15,17 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 
-def connect_catalog(settings: Settings, **options: str) -> psycopg.Connection[Any]:
+CatalogConnection = NewType("CatalogConnection", psycopg.Connection[Any])
+SourceConnection = NewType("SourceConnection", psycopg.Connection[Any])
+
+
+def connect_catalog(settings: Settings, **options: str) -> CatalogConnection:
     """A connection in autocommit mode, with further libpq options; raises Unreachable (a LakehouseError)."""
     try:
-        return psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10, **options)  # type: ignore[arg-type]
+        connected = psycopg.connect(settings.catalog_dsn(), autocommit=True, connect_timeout=10, **options)  # type: ignore[arg-type]
     except psycopg.OperationalError as error:
         raise unreachable(error) from None
+    return CatalogConnection(connected)
 
 
 def unreachable(error: BaseException | None) -> Unreachable:

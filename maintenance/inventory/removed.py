@@ -10,19 +10,17 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import psycopg
 from psycopg.rows import class_row
 
 from lakehouse.migrations import ensure_state
-from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.database import CatalogConnection, connect_catalog
 
 if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 Name = tuple[str, str]
-Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class RemovedFile:
 
 
 @contextmanager
-def catalog_database(settings: Settings) -> Iterator[Connection]:
+def catalog_database(settings: Settings) -> Iterator[CatalogConnection]:
     """A connection in autocommit mode, with the state's tables made; raises LakehouseError."""
     with connect_catalog(settings) as connection:
         ensure_state(connection)
@@ -45,7 +43,11 @@ def catalog_database(settings: Settings) -> Iterator[Connection]:
 
 
 def record(
-    connection: Connection, table: Name, files: Iterable[tuple[str, int | None]], action: str, metadata_location: str
+    connection: CatalogConnection,
+    table: Name,
+    files: Iterable[tuple[str, int | None]],
+    action: str,
+    metadata_location: str,
 ) -> None:
     """Writes files down as removed now, with their sizes; one that is known already begins anew."""
     rows = [(path, *table, size, action, metadata_location) for path, size in files]
@@ -58,22 +60,22 @@ def record(
         )
 
 
-def recorded(connection: Connection, table: Name) -> dict[str, RemovedFile]:
+def recorded(connection: CatalogConnection, table: Name) -> dict[str, RemovedFile]:
     """The removed files of a table by path."""
     return {file.path: file for file in _select(connection, table, None)}
 
 
-def due(connection: Connection, table: Name, keep_hours: float) -> list[RemovedFile]:
+def due(connection: CatalogConnection, table: Name, keep_hours: float) -> list[RemovedFile]:
     """Those removed at least `keep_hours` ago by the database's clock, oldest first."""
     return _select(connection, table, keep_hours)
 
 
-def forget(connection: Connection, paths: Collection[str]) -> None:
+def forget(connection: CatalogConnection, paths: Collection[str]) -> None:
     """Strikes files out: they are deleted, or in use again."""
     connection.execute("DELETE FROM lakehouse.removed_files WHERE path = ANY(%s)", (list(paths),))
 
 
-def _select(connection: Connection, table: Name, keep_hours: float | None) -> list[RemovedFile]:
+def _select(connection: CatalogConnection, table: Name, keep_hours: float | None) -> list[RemovedFile]:
     age = "" if keep_hours is None else " AND removed_at <= clock_timestamp() - %s * interval '1 hour'"
     values = table if keep_hours is None else (*table, keep_hours)
     with connection.cursor(row_factory=class_row(RemovedFile)) as cursor:

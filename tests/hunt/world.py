@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import psycopg
 
-from ingestion.tasks.changes import UNDECODABLE
+from ingestion.sources.postgres.reading import UNDECODABLE
 from lakehouse.catalog.open import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 from pgoutput_reference import ReferenceDecoder
 
-from ingestion.sources.postgres.pgoutput import Batch, Decoder
+from ingestion.schema.changes import Batch
+from ingestion.sources.postgres.pgoutput import Decoder
 
 FIXTURES = Path(__file__).parent / "fixtures" / "pgoutput"
 XID_REFERENCE = 5 * 2**32 + 17

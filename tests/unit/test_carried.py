@@ -10,11 +10,11 @@ from pgoutput_encode import begin, commit, insert, relation, truncate
 from test_planning import FACTS, looks, position, resumed
 
 from ingestion.pipeline.table_plans import conclude, plan_course
+from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.facts import Leaf
 from ingestion.sink.rows import TableTarget
-from ingestion.sources.postgres.pgoutput import Decoder, Relation
+from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.carried import carried_partitions
-from ingestion.sources.postgres.pgoutput.model import RelationColumn
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.partitions import carried_doubt, partitions_of
 

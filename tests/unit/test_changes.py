@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingestion.tasks.changes import what_helps
+from ingestion.sources.postgres.reading import what_helps
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ingestion.pipeline.cycle import WAL_PAGE_BYTES, next_stop
+from ingestion.sources.postgres.source import WAL_PAGE_BYTES, next_stop
 
 PAGE = WAL_PAGE_BYTES
 

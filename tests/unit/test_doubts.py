@@ -8,11 +8,10 @@ import pytest
 from test_planning import FACTS, column, looks, position, resumed
 
 from ingestion.pipeline.table_plans import conclude, plan_course
+from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.evolve import Truncates, doubt
 from ingestion.schema.facts import Leaf, facts_from_json
-from ingestion.sources.postgres.columns import CannotTell, columns_of
-from ingestion.sources.postgres.pgoutput import Relation
-from ingestion.sources.postgres.pgoutput.model import RelationColumn
+from ingestion.schema.streamed_columns import CannotTell, columns_of
 from ingestion.tasks.lanes import Kept
 
 OLDER = "edges", "attribute_rows"

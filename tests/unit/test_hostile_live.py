@@ -21,7 +21,7 @@ from ingestion.sources.postgres.catalog.enforced import check_key_is_one
 from ingestion.sources.postgres.connection import source_url
 from ingestion.sources.postgres.setup import Existing, existing, prepare, setup_statements
 from ingestion.sources.postgres.setup.relations import read_stored
-from ingestion.tasks.snapshot import plan_chunks, select_sql
+from ingestion.sources.postgres.snapshot import plan_chunks, select_sql
 from ingestion.verify.streams import Pair, source_rows
 from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy

@@ -17,6 +17,7 @@ from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import writable_metadata
 from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.tuples import without
+from ingestion.sources.postgres.records import PgoutputRecords
 from ingestion.tasks.lanes import Lanes
 from ingestion.tasks.replay import ReplayPlan, replay
 from tests.unit import pgoutput_encode as wire
@@ -72,7 +73,7 @@ def test_a_parked_tables_records_are_spooled_without_what_must_not_land(tmp_path
 def kept(catalog: SqlCatalog, target: TableTarget, stream: list[bytes]) -> list[tuple[int, int, bytes]]:
     """Commit LSN, place and message of what a task keeps of the stream while the table is parked."""
     spool = ensure_meta(catalog, "spool")
-    lanes = Lanes([target], {"spool": writable_metadata(spool, "c")}, spool.io, 1 << 20)
+    lanes = Lanes([target], {"spool": writable_metadata(spool, "c")}, spool.io, 1 << 20, PgoutputRecords())
     lanes.set_aside("people", "parked")
     messages, decoder = pa.array(stream, pa.binary()), Decoder(1, {}, lanes.landing)
     assert decoder.feed(messages) == []
@@ -101,7 +102,7 @@ def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path, unk
     meta = {name: ensure_meta(catalog, name) for name in ("spool", "quarantine", "unrepresentable")}
     templates = {name: writable_metadata(table, "c") for name, table in meta.items()}
     stream = [wire.begin(10), wire.relation(1, COLUMNS), wire.insert(1, FULL), wire.commit(10)]
-    lanes = Lanes([target], templates, raw.io, 1 << 20)
+    lanes = Lanes([target], templates, raw.io, 1 << 20, PgoutputRecords())
     lanes.set_aside("people", "parked")
     messages, decoder = pa.array(stream, pa.binary()), Decoder(1, {}, lanes.landing)
     decoder.feed(messages)
@@ -111,7 +112,9 @@ def test_kept_records_of_a_relation_that_was_made_again_stay(tmp_path: Path, unk
     spool = meta["spool"].refresh()
     made_again = replace(target, versions=(TableFacts(2, 2, "r", "d", ("id",), ()),))
     tasks = tuple(spool.scan().plan_files())
-    result = replay(ReplayPlan(spool.metadata.model_dump_json(), tasks, made_again, templates, {}, 1 << 20))
+    result = replay(
+        ReplayPlan(spool.metadata.model_dump_json(), tasks, made_again, templates, {}, 1 << 20, PgoutputRecords())
+    )
     assert not result.written
     (file,) = result.meta_files["quarantine"]
     (row,) = pq.read_table(file.file_path.removeprefix("file://"), partitioning=None).to_pylist()

@@ -8,8 +8,8 @@ import pytest
 from pgoutput_encode import begin, commit, delete, insert, message, relation, truncate, update
 from pgoutput_support import XID_REFERENCE, Row, decode, load_fixture, rows_of
 
+from ingestion.schema.changes import META_SCHEMA
 from ingestion.sources.postgres.pgoutput import Decoder
-from ingestion.sources.postgres.pgoutput.model import META_SCHEMA
 
 TABLE = relation(1, [("id", True), ("v", False)])
 

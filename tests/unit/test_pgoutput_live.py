@@ -13,7 +13,8 @@ from pgoutput_support import XID_REFERENCE, Keys, assert_agrees, by_oid, by_tabl
 from test_pgoutput_facts import replay
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.sources.postgres.pgoutput import Batch, Decoder
+from ingestion.schema.changes import Batch
+from ingestion.sources.postgres.pgoutput import Decoder
 
 pytestmark = pytest.mark.stack
 

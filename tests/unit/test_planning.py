@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -12,6 +13,7 @@ from ingestion.schema.facts import ColumnFacts, Leaf, TableFacts, facts_from_jso
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.raw_tables import check_names
 from ingestion.state.store import Position, TableState
+from ingestion.state.transitions import STATES, Mover, may_move
 from ingestion.tasks.lanes import Kept
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -109,6 +111,44 @@ def test_a_column_that_begins_anew_is_a_doubt() -> None:
     before, now = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), text))
     course = plan_course(position("streaming", before), looks(now, "other"), consent=True)
     assert "column a begins anew" in str(conclude(course, Kept(), 200).position.reason)
+
+
+def test_a_column_that_the_user_calls_as_one_set_aside_is_none() -> None:
+    """Known by its prefix, it made a table in which nothing was set aside be read anew."""
+    renamed = replace(column("a__b", 2), lake="a__b")
+    versions = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), renamed))
+    paused = replace(position("streaming"), versions=tuple(versions), unfollowed=1, fingerprint="renamed")
+    now = replace(FACTS, columns=(column("id", 1), renamed, column("a", 3)))
+    course = plan_course(paused, looks(now, "added"))
+    assert [(s.action, s.column) for s in course.steps] == [("rename", "a"), ("add", "a")]
+    assert conclude(course, Kept(), 200).position.state == "streaming"
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state != "new"])
+def test_whatever_a_read_finds_the_move_is_declared(state: TableState) -> None:
+    """One that is not would be refused, and with it every publish of the source."""
+    mover: Mover = "resume" if state == "resuming" else "read"
+    rewritten, refused = (
+        replace(FACTS, filenode=2),
+        replace(FACTS, columns=(replace(column("id", 1), type_name="text", type_oid=25),)),
+    )
+    again, added = replace(FACTS, oid=2), replace(FACTS, columns=(*FACTS.columns, column("d", 2, default=True)))
+    seen = [looks(), looks(problem="no right"), looks(None, problem="gone"),
+            *(looks(facts, "other") for facts in (rewritten, refused, again, added))]  # fmt: skip
+    noticed = [
+        Kept(),
+        Kept(parked=REFUSED),
+        Kept(stale="doubt"),
+        Kept(REFUSED, "doubt"),
+        Kept(partitions=frozenset((9,))),
+    ]
+    for before in (position(state), replace(position(state), versions=(FACTS, added), unfollowed=1, doubt="it moved")):
+        for outlook, kept, consent in product(seen, noticed, (True, False)):
+            given = replace(before, state="streaming") if state == "resuming" else before
+            course = plan_course(given, outlook, consent=consent)
+            if course.aside is None or kept.parked is None:  # a task parks no table whose records do not land
+                after = conclude(course, kept, 200).position.state
+                assert may_move(mover, state, after), (outlook, kept, after)
 
 
 MOOD = (("label 16401", "sad"), ("label 16402", "happy"))

@@ -31,7 +31,6 @@ from ingestion.schema.problem import TableProblem
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_way
 from ingestion.sink.rows import Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, writable_metadata
-from ingestion.sources.postgres.connection import SourceNow
 from ingestion.state.store import Position
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.snapshot import Point, rows_at
@@ -222,16 +221,17 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     }
     lake = {tables["bad"].identifier: facts(1), tables["good"].identifier: facts(1, A)}
     icebergs = {table.identifier: ensure_raw_table(catalog, table, lake[table.identifier]) for table in tables.values()}
-    for name in ("meta_metadata", "register", "stream_url", "started_at"):
+    for name in ("meta_metadata", "register"):
         monkeypatch.setattr(load_changes, name, lambda *_: {})
     monkeypatch.setattr(load_changes, "ChangePlan", lambda **given: SimpleNamespace(**given))
     monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)
     writer: Any = SimpleNamespace(
-        name="shop", slot="", publication="", session=None, task_settings={},
+        name="shop", session=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
-    cycle, now, none = Cycle("c", 1, datetime.now(UTC)), SourceNow(200, datetime.now(UTC), 1), cast(Any, None)
-    plan = cast(Any, load_changes._read(writer, none, none, cycle, courses, outlooks, now, None))
+    source = cast(Any, SimpleNamespace(records=None))
+    cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
+    plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, none))
     assert list(plan.aside) == ["bad"] and "column 'a' has no place" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
     assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]
@@ -300,6 +300,15 @@ def test_a_dropped_column_makes_way_under_a_name_of_its_own() -> None:
     text, whole = LakeColumn(StringType(), "", 1), LakeColumn(IntegerType(), "", 2)
     columns = {"A": text, "a__string": whole, "b": whole}
     assert list(stepped(columns, [Step("rename", "b", to="a")], {})) == ["a__string", "A__string_", "a"]
+
+
+def test_what_is_set_aside_is_called_by_one_rule_whoever_makes_way() -> None:
+    """A type that cannot widen was told by its name in the source, a dropped column's by that in the lake."""
+    whole, text = facts(1, ("a", 2, "int4")), facts(2, ("a", 2, "text"))
+    set_aside, _ = steps(TABLE, whole, text, consent=True)
+    columns = {"a": LakeColumn(IntegerType(), "", 1), "b": LakeColumn(StringType(), "", 2)}
+    made_way = stepped(columns, [Step("rename", "b", to="a")], {})
+    assert (set_aside.action, set_aside.to) == ("set aside", "a__int") and list(made_way) == ["a__int", "a"]
 
 
 def test_random_renames_drops_and_additions_keep_each_name_in_its_place() -> None:

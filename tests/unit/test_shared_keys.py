@@ -7,8 +7,8 @@ import pytest
 from test_planning import column
 
 from ingestion.pipeline.repair.stage import DELETE_SEQ, ROW_SEQ
+from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.facts import TableFacts, facts_from_json
-from ingestion.sources.postgres.catalog.enforced import may_share_keys
 from ingestion.tasks.shared_keys.lives import Event, Untold, goes_without_saying, lives_of
 from ingestion.tasks.shared_keys.positions import MAX_RANK, ranked, sent_at_seq
 from ingestion.tasks.snapshot import CHUNK_SEQ

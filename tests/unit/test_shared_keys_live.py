@@ -20,18 +20,21 @@ import pytest
 from psycopg import errors
 from pyiceberg.catalog.sql import SqlCatalog
 
+from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.raw_tables import ensure_raw_table
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, writable_metadata
+from ingestion.sources.postgres import reading
 from ingestion.sources.postgres.catalog.describe import describe
-from ingestion.sources.postgres.catalog.enforced import may_share_keys
 from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
 from ingestion.sources.postgres.connection import aborted, peek
 from ingestion.sources.postgres.pgoutput import Decoder, whole_transactions
-from ingestion.tasks import changes
+from ingestion.sources.postgres.reading import SlotReader
+from ingestion.sources.postgres.records import PgoutputRecords
+from ingestion.tasks.changes import land_piece
 from ingestion.tasks.lanes import Kept, Lanes
 from ingestion.tasks.replay import ReplayPlan, replay
 from ingestion.tasks.shared_keys import hold
@@ -195,7 +198,7 @@ class Lake:
     templates: dict[str, str]
 
     def lanes(self) -> Lanes:
-        return Lanes([self.target], self.templates, self.catalog._load_file_io(), 1 << 20)
+        return Lanes([self.target], self.templates, self.catalog._load_file_io(), 1 << 20, PgoutputRecords())
 
     def rows(self, written: tuple[Written, ...]) -> list[Row]:
         return sorted(rows_in(file for table in written for file in table.files), key=position)
@@ -238,9 +241,10 @@ def take(lake: Lake, lanes: Lanes, arrays: Iterator[pa.Array]) -> Any:
     """What a task makes of the stream."""
     target = lake.target
     decoder = Decoder(1 << 32, dict.fromkeys(target.oids, target.key), lanes.landing, lanes.imaged)
-    plan = changes.ChangePlan("s", "", 0, "", "", 0, 0, (target,), None, {}, {}, {}, 0, 0)
+    reader = SlotReader("s", "", 0, "", "", 0, 0, None, 0)
     for messages in arrays:
-        changes._take(plan, decoder, lanes, messages)
+        for piece in reading.pieces(reader, decoder, messages, lambda: lanes.landing):
+            land_piece(lanes, piece)
     return lanes.close()
 
 
@@ -337,7 +341,9 @@ def test_what_was_kept_aside_lands_the_same(source: Source, lake: Lake) -> None:
             append.append_data_file(file)
     spool = spool.refresh()
     tasks = tuple(spool.scan().plan_files())
-    later = replay(ReplayPlan(spool.metadata.model_dump_json(), tasks, lake.target, lake.templates, {}, 1 << 20))
+    later = replay(
+        ReplayPlan(spool.metadata.model_dump_json(), tasks, lake.target, lake.templates, {}, 1 << 20, PgoutputRecords())
+    )
     assert later.noticed.get(source.table.name, Kept()).stale is None
     assert comparable(lake.rows(later.written)) == comparable(lake.rows(written))
 

@@ -7,15 +7,14 @@ from random import Random
 import pytest
 from test_planning import FACTS, TABLE, column
 
+from ingestion.schema.changes import Relation, RelationColumn
+from ingestion.schema.declared_columns import check_columns
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.match import possible_numbers
 from ingestion.schema.problem import TableProblem
+from ingestion.schema.streamed_columns import CannotTell
 from ingestion.sink.rows import TableTarget
-from ingestion.sources.postgres.catalog.describe import check_columns
-from ingestion.sources.postgres.catalog.withheld import check_still_withheld
-from ingestion.sources.postgres.columns import CannotTell
-from ingestion.sources.postgres.pgoutput import Relation
-from ingestion.sources.postgres.pgoutput.model import RelationColumn
+from ingestion.state.withheld import check_still_withheld
 from ingestion.tasks.withheld import form_of, withheld_in
 
 NAMES = ["id", "a", "b", "c", "secret", "x"]

@@ -24,14 +24,16 @@ from ingestion.pipeline.repair.source_side import (
     spread,
 )
 from ingestion.pipeline.repair.spelling import SpelledColumn, spelled_columns
-from ingestion.pipeline.session import Connection, Writer
+from ingestion.pipeline.session import Writer
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.base import Point
+from ingestion.sources.postgres.connection import connect_source, source_url
+from ingestion.sources.postgres.snapshot import plan_chunks
 from ingestion.state.chunks import Chunk
-from ingestion.tasks.snapshot import Point, plan_chunks
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import spark_relation
 
 if TYPE_CHECKING:
@@ -128,9 +130,8 @@ def compare(
     below = (epoch, point.lsn)
     with connect_source(writer.settings, writer.name) as connection:
         plans = [_plan(writer, connection, item, point, key_range) for item in wanted]
-    with plain_errors():
-        ours = source_digests(writer.session, [plan.reads for plan in plans])
-        theirs = _lake_digests(writer, wanted, plans, below)
+    ours = source_digests(writer.session, [plan.reads for plan in plans])
+    theirs = _lake_digests(writer, wanted, plans, below)
     return [
         Comparison(plan.columns, plan.key, here, there, writer, plan.read, plan.chunks, plan.bounds, plan.log, below)
         for plan, here, there in zip(plans, ours, theirs, strict=True)
@@ -151,14 +152,16 @@ def _lake_digests(
     return [found[n] for n in range(len(plans))]
 
 
-def _plan(writer: Writer, connection: Connection, wanted: Wanted, point: Point, key_range: KeyRange | None) -> _Plan:
+def _plan(
+    writer: Writer, connection: SourceConnection, wanted: Wanted, point: Point, key_range: KeyRange | None
+) -> _Plan:
     table, facts = wanted.table, wanted.facts
     where = f"source {table.source!r}, table {table.name!r}"
     if not table.key:
         raise ValueError(f"{where}: no key, so rows cannot be told apart")
     columns = spelled_columns(table, wanted.iceberg, facts)
     key = tuple(column for name in table.key for column in columns if column.source.name == name)
-    url, size = writer.task_settings["url"], writer.limits.batch_bytes
+    url, size = source_url(writer.settings.source(writer.name)), writer.limits.batch_bytes
     return _Plan(
         columns=columns,
         key=key,
@@ -170,8 +173,8 @@ def _plan(writer: Writer, connection: Connection, wanted: Wanted, point: Point, 
 
 
 @contextmanager
-def plain_errors() -> Iterator[None]:
-    """A task's error for people comes back as itself rather than inside a page of Spark's."""
+def plain_errors(table: RawTable) -> Iterator[None]:
+    """An error for people of the table's tasks comes back as itself rather than inside a page of Spark's."""
     from pyspark.errors import PythonException
 
     try:
@@ -181,4 +184,6 @@ def plain_errors() -> Iterator[None]:
         if not told:
             raise
         kind, text = told[-1]
-        raise (TableProblem if kind == TableProblem.__name__ else LakehouseError)(text) from None
+        if kind == TableProblem.__name__:
+            raise TableProblem(table.source, table.name, text.partition(": ")[2]) from None
+        raise LakehouseError(text) from None

@@ -10,6 +10,7 @@ from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.schema.evolve import source_type
 from ingestion.schema.types import ConversionError, convert
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal, spark_literal
 
 # Whether a text column is ordered by its bytes: the built-in provider does that whatever the locale, libc in C alone.
@@ -43,7 +44,7 @@ class Bounds:
 
 
 def bounds(
-    connection: psycopg.Connection, oid: int, column: SpelledColumn, key_range: KeyRange | None, where: str
+    connection: SourceConnection, oid: int, column: SpelledColumn, key_range: KeyRange | None, where: str
 ) -> Bounds:
     """The range in the words of both sides; raises LakehouseError for a bound or an order that one of them lacks."""
     ends = ((">=", key_range.first), ("<", key_range.end)) if key_range else ()
@@ -57,7 +58,7 @@ def bounds(
     )
 
 
-def _check_text_order(connection: psycopg.Connection, oid: int, column: SpelledColumn, where: str) -> None:
+def _check_text_order(connection: SourceConnection, oid: int, column: SpelledColumn, where: str) -> None:
     if column.source.type_name in ("uuid", "name"):
         return
     row = connection.execute(_BYTE_ORDER, (oid, column.source.number)).fetchone()
@@ -68,7 +69,7 @@ def _check_text_order(connection: psycopg.Connection, oid: int, column: SpelledC
         )
 
 
-def _printed(connection: psycopg.Connection, column: SpelledColumn, text: str, where: str) -> str:
+def _printed(connection: SourceConnection, column: SpelledColumn, text: str, where: str) -> str:
     """The bound as Postgres spells it, without the column's precision: it is compared, not stored."""
     value = f"SELECT {literal(text)}::pg_catalog.{ident(column.source.type_name)} AS {ident(column.source.name)}"
     floats = isinstance(column.lake_type, FloatType | DoubleType)

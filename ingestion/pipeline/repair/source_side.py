@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from ingestion.pipeline.repair.spelling import SpelledColumn, source_cell
+from ingestion.sources.postgres.snapshot import from_sql, is_of_the_table, reason_of, refused
 from ingestion.state.chunks import Chunk
 from ingestion.tasks.runner import run_tasks, run_threads
-from ingestion.tasks.snapshot import from_sql, is_of_the_table, reason_of, refused
 from lakehouse.errors import LakehouseError
 from lakehouse.text.sql import literal
 

@@ -20,8 +20,9 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, merge, pack, unpack, write_odd
+from ingestion.sources.base import Point
 from ingestion.state import store
-from ingestion.tasks.snapshot import CHUNK_SEQ, Point, rows_at
+from ingestion.tasks.snapshot import CHUNK_SEQ, rows_at
 from lakehouse.catalog.file_io import file_io
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -83,7 +84,7 @@ def write_repair(
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"result": [pack(_outcome(task, batches))]})
 
-    with plain_errors():
+    with plain_errors(table):
         differing = found.differences([column.printed for column in found.columns])
         collected = differing.mapInArrow(write, "result binary").collect()
     parts: list[Any] = [unpack(bytes(row["result"])) for row in collected]
@@ -98,7 +99,7 @@ def _outcome(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written | L
     try:
         return _write(task, batches)
     except BadRow as error:
-        return TableProblem(f"source {task.target.source!r}, table {task.target.name!r}: {error}")
+        return TableProblem(task.target.source, task.target.name, str(error))
     except LakehouseError as error:
         return error
 

@@ -7,7 +7,6 @@ publication, forgets a slot, or answers from another cluster after a restore.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -15,11 +14,14 @@ import psycopg
 from psycopg.pq.abc import PGresult
 from psycopg.rows import dict_row
 
+from ingestion.schema.positions import Lsn
+from ingestion.sources.base import SourceNow
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import confirmed_below, is_signed, signed
 from ingestion.sources.postgres.unprepared import fill_sample
 from ingestion.state.store import Cluster
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.unreachable import unreachable_source
 from lakehouse.settings import Settings, SourceSettings
@@ -47,7 +49,7 @@ PINNED = {
 }
 
 
-Execute = Callable[[psycopg.Connection[Any], str, str], PGresult]
+Execute = Callable[[SourceConnection, str, str], PGresult]
 APPLICATION = "lakehouse"
 OWN_READER_PATIENCE_SECONDS = 0.5
 KEEPALIVES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
@@ -69,7 +71,7 @@ def source_url(settings: SourceSettings, **session: str) -> str:
     return "postgresql://?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
 
 
-def connect_source(settings: Settings, source: str, *, replication: bool = False) -> psycopg.Connection[Any]:
+def connect_source(settings: Settings, source: str, *, replication: bool = False) -> SourceConnection:
     """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy."""
     configured = settings.source(source)
     try:
@@ -77,29 +79,15 @@ def connect_source(settings: Settings, source: str, *, replication: bool = False
     except LakehouseError as error:
         raise LakehouseError(f"source {source!r}: {error}") from None
     try:
-        return psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
+        connected = psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
     except psycopg.OperationalError as error:
         raise unreachable_source(settings, source, error) from None
+    return SourceConnection(connected)
 
 
 def lsn_text(lsn: int) -> str:
     """An LSN as Postgres writes it, such as 16/B374D848."""
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-
-
-def lsn_number(text: str) -> int:
-    """The number behind an LSN's text."""
-    high, low = text.split("/")
-    return (int(high, 16) << 32) | int(low, 16)
-
-
-@dataclass(frozen=True)
-class SourceNow:
-    """The source at one moment: everything committed below `lsn` is flushed; `xid` is at or above every one used."""
-
-    lsn: int
-    at: datetime
-    xid: int
+    return Lsn(lsn).text
 
 
 @dataclass(frozen=True)
@@ -117,7 +105,7 @@ class Slot:
     invalid: str | None = None
 
 
-def identify(settings: Settings, source: str, beside: psycopg.Connection[Any]) -> Cluster:
+def identify(settings: Settings, source: str, beside: SourceConnection) -> Cluster:
     """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right.
 
     Raises LakehouseError when another server answers than `beside`.
@@ -141,7 +129,7 @@ def identify(settings: Settings, source: str, beside: psycopg.Connection[Any]) -
     return Cluster(system.decode(), int(timeline))
 
 
-def check_server(connection: psycopg.Connection[Any], source: str) -> None:
+def check_server(connection: SourceConnection, source: str) -> None:
     """Raises LakehouseError when the server cannot decode its WAL or the role may not."""
     level = _value(connection, "SELECT current_setting('wal_level')")
     if level != "logical":
@@ -159,7 +147,7 @@ def check_server(connection: psycopg.Connection[Any], source: str) -> None:
         )
 
 
-def publication_oid(settings: Settings, connection: psycopg.Connection[Any], source: str, publication: str) -> int:
+def publication_oid(settings: Settings, connection: SourceConnection, source: str, publication: str) -> int:
     """The oid of the publication; raises LakehouseError when it is missing or leaves operations out.
 
     It may carry inserts and truncates only: whether that will do is for each table to say (`meta.raw.changes`).
@@ -180,7 +168,7 @@ def publication_oid(settings: Settings, connection: psycopg.Connection[Any], sou
     return int(row[0])
 
 
-def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
+def read_slot(connection: SourceConnection, slot: str) -> Slot | None:
     """The slot's state, or None when there is none in this database."""
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
@@ -199,7 +187,7 @@ def read_slot(connection: psycopg.Connection[Any], slot: str) -> Slot | None:
     return Slot(confirmed_below(confirmed), is_signed(confirmed), row["active_pid"], row["lag_bytes"], status, invalid)
 
 
-def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
+def source_now(connection: SourceConnection) -> SourceNow[Lsn]:
     """The flushed end of the WAL, the source's clock, and its next transaction id (64 bits).
 
     Raises LakehouseError on a standby, which has no WAL of its own.
@@ -212,10 +200,10 @@ def source_now(connection: psycopg.Connection[Any]) -> SourceNow:
     except psycopg.errors.ObjectNotInPrerequisiteState:
         raise _standby(connection) from None
     assert row is not None
-    return SourceNow(int(row[0]), row[1], int(row[2]))
+    return SourceNow(Lsn(row[0]), row[1], int(row[2]))
 
 
-def committed_lsn(connection: psycopg.Connection[Any]) -> int:
+def committed_lsn(connection: SourceConnection) -> int:
     """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush.
 
     Raises LakehouseError on a standby.
@@ -226,19 +214,19 @@ def committed_lsn(connection: psycopg.Connection[Any]) -> int:
         raise _standby(connection) from None
 
 
-def lock_timeout_seconds(connection: psycopg.Connection[Any]) -> float:
+def lock_timeout_seconds(connection: SourceConnection) -> float:
     """How long a statement of the connection waits for a lock."""
     return int(_value(connection, "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'")) / 1000
 
 
-def create_slot(connection: psycopg.Connection[Any], slot: str, execute: Execute) -> int:
+def create_slot(connection: SourceConnection, slot: str, execute: Execute) -> Lsn:
     """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it."""
     sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')"
     result = execute(connection, sql, f"slot {slot} to be made (a new slot waits for every older transaction)")
     connection.execute("RESET lock_timeout")  # which waiting took off
     lsn = result.get_value(0, 0)
     assert lsn is not None
-    return lsn_number(lsn.decode())
+    return Lsn.parse(lsn.decode())
 
 
 def stream_options(publication: str) -> dict[str, str]:
@@ -257,7 +245,7 @@ def peek(slot: str, publication: str, upto_lsn: int, unfinished: bool = False) -
     return f"pg_logical_slot_peek_binary_changes({literal(slot)}, {literal(lsn_text(upto_lsn))}, NULL, {listed})"
 
 
-def aborted(connection: psycopg.Connection[Any], xids: Sequence[int]) -> list[int]:
+def aborted(connection: SourceConnection, xids: Sequence[int]) -> list[int]:
     """Which of some transactions and subtransactions, by their ids of 64 bits, were rolled back."""
     rows = connection.execute(
         "SELECT xid FROM unnest(%s::bigint[]) AS xid WHERE pg_xact_status(xid::text::xid8) = 'aborted'", (list(xids),)
@@ -265,7 +253,7 @@ def aborted(connection: psycopg.Connection[Any], xids: Sequence[int]) -> list[in
     return [row[0] for row in rows]
 
 
-def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patience: float = 15.0) -> None:
+def free_slot(connection: SourceConnection, source: str, slot: str, patience: float = 15.0) -> None:
     """Waits until nothing reads the slot; what an earlier process of ours left behind is ended.
 
     A server notices a killed client only when it next looks at the connection. Whoever calls this holds the source's
@@ -288,12 +276,12 @@ def free_slot(connection: psycopg.Connection[Any], source: str, slot: str, patie
         time.sleep(0.02)
 
 
-def drop_slot(connection: psycopg.Connection[Any], slot: str) -> None:
+def drop_slot(connection: SourceConnection, slot: str) -> None:
     """Drops an inactive slot; nothing can be read from it any more."""
     connection.execute("SELECT pg_drop_replication_slot(%s)", (slot,))
 
 
-def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> None:
+def advance_slot(connection: SourceConnection, slot: str, lsn: int) -> None:
     """Confirms everything below `lsn`, which must be in the lake, unless the slot has come that far."""
     connection.execute(
         "SELECT pg_replication_slot_advance(slot_name, %(lsn)s::pg_lsn) FROM pg_replication_slots"
@@ -302,7 +290,7 @@ def advance_slot(connection: psycopg.Connection[Any], slot: str, lsn: int) -> No
     )
 
 
-def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:
+def _standby(connection: SourceConnection) -> LakehouseError:
     at = connection.info
     return LakehouseError(
         f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: "
@@ -310,6 +298,6 @@ def _standby(connection: psycopg.Connection[Any]) -> LakehouseError:
     )
 
 
-def _value(connection: psycopg.Connection[Any], sql: str) -> Any:
+def _value(connection: SourceConnection, sql: str) -> Any:
     row = connection.execute(sql).fetchone()
     return row[0] if row else None

@@ -21,20 +21,19 @@ import psycopg
 import pyarrow as pa
 from psycopg import pq
 
+from ingestion.schema.positions import Lsn
+from ingestion.sources.base import LiveStreamLost
 from ingestion.sources.postgres.connection import lsn_text, stream_options
 from ingestion.sources.postgres.history.server import check_same_server, started_at
 from ingestion.sources.postgres.history.signature import signed
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal
 
 STATUS_SECONDS = 5.0
 _XLOG_DATA, _KEEPALIVE = b"wk"
 _DATA_HEADER = 25
 _COMMIT, _RELATION = b"CR"
-
-
-class LiveStreamLost(Exception):
-    """The stream ended, or cannot keep up: its reader goes on with peeks."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class LiveStream:
         self._due = False  # the server wants to know how far we are
         self._waker, self._wakes = socket.socketpair()
         try:
-            self._connection = psycopg.connect(f"{url}&replication=database", autocommit=True)
+            self._connection = SourceConnection(psycopg.connect(f"{url}&replication=database", autocommit=True))
         except psycopg.OperationalError as error:
             raise LakehouseError(f"slot {slot}: {str(error).strip().splitlines()[0]}") from None
         try:
@@ -146,10 +145,10 @@ class LiveStream:
         self._thread.start()
 
     @property
-    def lsn(self) -> int:
+    def lsn(self) -> Lsn:
         """Every transaction that commits below has been received."""
         with self._changed:
-            return self._received.lsn
+            return Lsn(self._received.lsn)
 
     @property
     def has_changes(self) -> bool:

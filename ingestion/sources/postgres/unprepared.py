@@ -1,9 +1,6 @@
 """What to do about a source that was never set up."""
 
-from typing import Any
-
-import psycopg
-
+from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings
 
@@ -12,7 +9,7 @@ _IS_EMPTY = (
 )
 
 
-def fill_sample(settings: Settings, connection: psycopg.Connection[Any], source: str) -> str | None:
+def fill_sample(settings: Settings, connection: SourceConnection, source: str) -> str | None:
     """The command that makes the tables of a sample's database which has none yet; None of any other."""
     if is_sample(settings, source) and connection.execute(_IS_EMPTY).fetchone() == (True,):
         return f"`lakehouse samples {source}`, then `lakehouse prepare {source}`"

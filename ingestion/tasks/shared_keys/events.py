@@ -7,9 +7,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from ingestion.sources.postgres.pgoutput import Relation
-from ingestion.sources.postgres.pgoutput.wire import Positions
-from ingestion.tasks.shared_keys.keys import key_values
+from ingestion.schema.changes import Relation
+from ingestion.tasks.shared_keys.keys import Positions, key_values
 from ingestion.tasks.shared_keys.lives import Event, Lives, Untold, goes_without_saying, lives_of
 
 _ALTERED = "the table was altered between them"

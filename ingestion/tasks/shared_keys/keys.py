@@ -1,6 +1,10 @@
 """The values of a key in rows that are about to land, as Python can compare them."""
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+Positions = npt.NDArray[np.int64]
 
 
 def key_values(rows: pa.Table, key: tuple[str, ...]) -> list[tuple[object, ...]]:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ingestion.sources.postgres.pgoutput.wire import Positions
 from ingestion.tasks.shared_keys.events import Events, Landing
+from ingestion.tasks.shared_keys.keys import Positions
 from ingestion.tasks.shared_keys.lives import Lives, Untold
 from ingestion.tasks.shared_keys.positions import MAX_RANK, ranked
 

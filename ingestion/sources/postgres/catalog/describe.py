@@ -6,7 +6,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import psycopg
 from psycopg.rows import dict_row
 
 from ingestion.schema.facts import ColumnFacts, Leaf, TableFacts, column_facts
@@ -15,25 +14,26 @@ from ingestion.sources.postgres.catalog import queries
 from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
 from ingestion.sources.postgres.catalog.problems import problem_of, problem_of_key, problem_of_leaves
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 
 
-def fingerprints(connection: psycopg.Connection[Any], tables: Iterable[RawTable], publication: str) -> dict[str, str]:
+def fingerprints(connection: SourceConnection, tables: Iterable[RawTable], publication: str) -> dict[str, str]:
     """By table, a digest of all that `describe` reads; equal digests mean that nothing was altered."""
     names, schemas, relations = zip(*((t.name, *t.relation) for t in tables), strict=True)
     given = {"names": list(names), "schemas": list(schemas), "tables": list(relations), "publication": publication}
     return dict(connection.execute(queries.FINGERPRINTS, given).fetchall())
 
 
-def describe(connection: psycopg.Connection[Any], table: RawTable, publication: str) -> TableFacts:
+def describe(connection: SourceConnection, table: RawTable, publication: str) -> TableFacts:
     """Reads a table's facts; raises TableProblem naming what of the declaration the source does not have."""
     facts, problem = read_facts(connection, table, publication)
     if facts is None or problem is not None:
-        raise problem or TableProblem(f"source {table.source!r}, table {table.name!r}: it cannot be described")
+        raise problem or TableProblem(table.source, table.name, "it cannot be described")
     return facts
 
 
 def read_facts(
-    connection: psycopg.Connection[Any], table: RawTable, publication: str, oid: int | None = None
+    connection: SourceConnection, table: RawTable, publication: str, oid: int | None = None
 ) -> tuple[TableFacts | None, TableProblem | None]:
     """Reads a table's facts, and what is in the way of it; `oid` finds it where it is not called as declared."""
     schema, name = table.relation
@@ -78,7 +78,7 @@ def _lands(table: RawTable, row: dict[str, Any], published: list[str] | None) ->
     return row["generated"] == "" and row["name"] not in table.raw.exclude and is_published
 
 
-def name_of(connection: psycopg.Connection[Any], oid: int) -> tuple[str, str] | None:
+def name_of(connection: SourceConnection, oid: int) -> tuple[str, str] | None:
     """The present name of a relation known by its oid, or None when it was dropped."""
     row = connection.execute(
         "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = %s",
@@ -87,32 +87,11 @@ def name_of(connection: psycopg.Connection[Any], oid: int) -> tuple[str, str] | 
     return (row[0], row[1]) if row else None
 
 
-def check_columns(table: RawTable, facts: TableFacts) -> None:
-    """Raises TableProblem when a declared column does not arrive; `facts` know the columns' names in the lake.
-
-    One that is to be left out has to be there too: misspelt, or made again under another name, it would land.
-    """
-    where = f"source {table.source!r}, table {table.name!r}"
-    arriving = {column.lake for column in facts.columns}
-    declared = {column.name for column in table.columns} - set(table.raw.exclude)
-    if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
-        raise TableProblem(
-            f"{where}: declared column {', '.join(missing)} does not exist in "
-            f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
-        )
-    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
-    if unknown := sorted(set(table.raw.exclude) - existing):
-        raise TableProblem(
-            f"{where}: meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
-            f"has {', '.join(sorted(existing))}: correct it"
-        )
-
-
-def _leaf(connection: psycopg.Connection[Any], row: Mapping[str, Any]) -> Leaf:
+def _leaf(connection: SourceConnection, row: Mapping[str, Any]) -> Leaf:
     has_rows = not row["readable"] or row["relkind"] == "f" or _has_rows(connection, row["name"])
     return Leaf(row["oid"], row["name"], row["filenode"], row["changed_by"], has_rows)
 
 
-def _has_rows(connection: psycopg.Connection[Any], quoted: str) -> bool:
+def _has_rows(connection: SourceConnection, quoted: str) -> bool:
     row = connection.execute(f"SELECT EXISTS (SELECT FROM ONLY {quoted})").fetchone()
     return row is not None and bool(row[0])

@@ -1,30 +1,17 @@
-"""Which tables may have several rows on one key: for a while, or for good."""
+"""Whether a declared key is one, where no index says so."""
 
-from collections.abc import Sequence
-
-import psycopg
 from psycopg import sql
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.catalog.indexes import enforcing_indexes
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 
 SHOWN = 3
 
 
-def may_share_keys(table: RawTable, versions: Sequence[TableFacts]) -> bool:
-    """Whether the stream's rows, which are of these descriptions, may share a declared key within a transaction.
-
-    They cannot where one unique index kept the key at once all the time. Where updates and deletes are not published,
-    there is nothing to put in order; nor where a column of the key is gone, as nothing lands then.
-    """
-    if not table.key or table.raw.changes != "all" or not {c.name for c in versions[-1].columns}.issuperset(table.key):
-        return False
-    return not set.intersection(*(set(facts.enforced_by) for facts in versions))
-
-
-def check_key_is_one(connection: psycopg.Connection, table: RawTable, facts: TableFacts) -> None:
+def check_key_is_one(connection: SourceConnection, table: RawTable, facts: TableFacts) -> None:
     """Raises TableProblem when several rows have one declared key; asked only where no index rules it out."""
     if not table.key or table.raw.changes != "all" or facts.enforced_by:
         return
@@ -39,8 +26,10 @@ def check_key_is_one(connection: psycopg.Connection, table: RawTable, facts: Tab
     if found:
         shown = ", ".join(values for (values,) in found)
         raise TableProblem(
-            f"source {table.source!r}, table {table.name!r}: several rows of {table.raw.relation} have one declared "
+            table.source,
+            table.name,
+            f"several rows of {table.raw.relation} have one declared "
             f"key ({', '.join(table.key)}) {shown}, and the lake would show one of them: declare a key that tells rows "
             "apart, or delete the rows that are too many and add a unique index; then "
-            f"`lakehouse ingest --resume {table.source}.{table.name}`"
+            f"`lakehouse ingest --resume {table.source}.{table.name}`",
         )

@@ -1,9 +1,8 @@
 """Which unique indexes of a table keep its declared key, as the source's catalog says."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import psycopg
+from lakehouse.servers.database import SourceConnection
 
 # A part of `fingerprints`: all that `enforcing_indexes` reads. `c` is the table's pg_class row.
 UNIQUE_INDEXES = """
@@ -27,9 +26,7 @@ ORDER BY 1
 """
 
 
-def enforcing_indexes(
-    connection: psycopg.Connection[Any], oid: int, key: Sequence[str], *, at_once: bool
-) -> tuple[int, ...]:
+def enforcing_indexes(connection: SourceConnection, oid: int, key: Sequence[str], *, at_once: bool) -> tuple[int, ...]:
     """The unique indexes that let no two rows have one key: at once, or at the end of a transaction at the latest."""
     given = {"oid": oid, "key": list(key), "at_once": at_once}
     return tuple(row[0] for row in connection.execute(_ENFORCING, given).fetchall())

@@ -1,6 +1,7 @@
 """What keeps one table from being brought up, in words that name the remedy. Pure: catalog rows in, problems out."""
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from ingestion.schema.problem import TableProblem
@@ -9,42 +10,39 @@ from lakehouse.declarations import RawTable
 
 def problem_of(table: RawTable, relation: Mapping[str, Any] | None, publication: str) -> TableProblem | None:
     """What is in the way of a relation, as `describe_queries.RELATION` found it; None when nothing is."""
-    where = f"source {table.source!r}, table {table.name!r}"
+    refused = partial(TableProblem, table.source, table.name)
     if relation is None:
-        return TableProblem(
-            f"{where}: relation {table.raw.relation} does not exist: correct meta.raw.relation of the declaration"
-        )
+        return refused(f"relation {table.raw.relation} does not exist: correct meta.raw.relation of the declaration")
     if relation["children"]:
-        return TableProblem(
-            f"{where}: a SELECT of {table.raw.relation} shows the rows of {relation['children']} too (INHERITS), which "
+        return refused(
+            f"a SELECT of {table.raw.relation} shows the rows of {relation['children']} too (INHERITS), which "
             "the stream does not carry as its own: ALTER TABLE … NO INHERIT, and declare each as a table of its own, "
             "or make it a partitioned table; then resume the table"
         )
     if not relation["readable"]:
-        return TableProblem(f"{where}: no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
+        return refused(f"no SELECT right on {table.raw.relation}: run `lakehouse prepare {table.source}`")
     if relation["relkind"] == "p" and relation["by_root"] is False:
-        return TableProblem(
-            f"{where}: publication {publication!r} publishes {table.raw.relation} by its partitions: "
+        return refused(
+            f"publication {publication!r} publishes {table.raw.relation} by its partitions: "
             "ALTER PUBLICATION … SET (publish_via_partition_root = true), then resume the table"
         )
     if not relation["published"]:
-        return TableProblem(
-            f"{where}: {table.raw.relation} is not in publication {publication!r}: "
-            f"run `lakehouse prepare {table.source}`"
+        return refused(
+            f"{table.raw.relation} is not in publication {publication!r}: run `lakehouse prepare {table.source}`"
         )
     if relation["filtered"]:
-        return TableProblem(
-            f"{where}: publication {publication!r} filters its rows, so the lake would not be the table: "
+        return refused(
+            f"publication {publication!r} filters its rows, so the lake would not be the table: "
             f"ALTER PUBLICATION … DROP TABLE, then run `lakehouse prepare {table.source}`"
         )
     if not relation["publishes_updates"] and table.raw.changes == "all":
-        return TableProblem(
-            f"{where}: publication {publication!r} leaves out updates and deletes: declare meta.raw.changes: inserts, "
+        return refused(
+            f"publication {publication!r} leaves out updates and deletes: declare meta.raw.changes: inserts, "
             "or ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate')"
         )
     if relation["replica_identity"] == "n" and relation["publishes_updates"]:
-        return TableProblem(
-            f"{where}: REPLICA IDENTITY NOTHING makes updates and deletes of a published table fail in the source: set "
+        return refused(
+            "REPLICA IDENTITY NOTHING makes updates and deletes of a published table fail in the source: set "
             "REPLICA IDENTITY DEFAULT or FULL, or let its publication carry inserts and truncates only"
         )
     return None
@@ -54,22 +52,22 @@ def problem_of_leaves(
     table: RawTable, publishes_updates: bool, leaves: Iterable[Mapping[str, Any]]
 ) -> TableProblem | None:
     """A partition whose changes do not come, or not with the key, as `describe_queries.LEAVES` found it."""
-    where = f"source {table.source!r}, table {table.name!r}: partition"
+    refused = partial(TableProblem, table.source, table.name)
     for leaf in leaves:
         if leaf["relkind"] == "f":
-            return TableProblem(
-                f"{where} {leaf['name']} is a foreign table, whose changes are not in this server's stream: detach it, "
-                "then resume the table"
+            return refused(
+                f"partition {leaf['name']} is a foreign table, whose changes are not in this server's stream: "
+                "detach it, then resume the table"
             )
         if leaf["relkind"] == "r" and leaf["persistence"] != "p":
-            return TableProblem(
-                f"{where} {leaf['name']} is UNLOGGED, so that its changes are not in the stream: "
+            return refused(
+                f"partition {leaf['name']} is UNLOGGED, so that its changes are not in the stream: "
                 f"ALTER TABLE {leaf['name']} SET LOGGED, then resume the table"
             )
         identity, key = leaf["replica_identity"], leaf["key"] or ()
         if leaf["relkind"] == "r" and publishes_updates and identity != "f" and set(table.key) - set(key):
-            return TableProblem(
-                f"{where} {leaf['name']} has a replica identity of its own ({', '.join(key) or 'none'}), without the "
+            return refused(
+                f"partition {leaf['name']} has a replica identity of its own ({', '.join(key) or 'none'}), without the "
                 f"declared key ({', '.join(table.key)}): ALTER TABLE {leaf['name']} REPLICA IDENTITY FULL, then resume "
                 "the table"
             )
@@ -80,15 +78,15 @@ def problem_of_key(
     table: RawTable, replica_identity: str, identity_key: Collection[str], existing: set[str]
 ) -> TableProblem | None:
     """A declared key that the table does not have, or that its updates and deletes do not carry."""
-    where = f"source {table.source!r}, table {table.name!r}"
+    refused = partial(TableProblem, table.source, table.name)
     if missing := sorted(set(table.key) - existing):
-        return TableProblem(
-            f"{where}: key column {', '.join(missing)} does not exist in {table.raw.relation}, which has "
+        return refused(
+            f"key column {', '.join(missing)} does not exist in {table.raw.relation}, which has "
             f"{', '.join(sorted(existing))}: correct meta.raw.key"
         )
     if table.key and replica_identity not in ("f", "n") and set(table.key) - set(identity_key):
-        return TableProblem(
-            f"{where}: declared key ({', '.join(table.key)}) is not within the replica identity "
+        return refused(
+            f"declared key ({', '.join(table.key)}) is not within the replica identity "
             f"({', '.join(identity_key) or 'none'}): declare that key, or set REPLICA IDENTITY FULL"
         )
     return None

@@ -1,15 +1,14 @@
 """Which running server answers: behind a pooler or a load balancer, two connections may reach two servers."""
 
-from typing import Any
-
 import psycopg
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 
 STARTED = "SELECT (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
 
-def started_at(connection: psycopg.Connection[Any]) -> int:
+def started_at(connection: SourceConnection) -> int:
     """When the server was started, in microseconds, which tells it from any other; on a walsender's connection too."""
     result = connection.pgconn.exec_(STARTED.encode())
     value = result.get_value(0, 0) if result.ntuples == 1 else None

@@ -4,12 +4,10 @@ A slot's file is written at its creation and at checkpoints, so a crash soon aft
 Of a slot that an earlier version has read, which did not sign, it is the position at which it was first seen.
 """
 
-from typing import Any
-
-import psycopg
+from lakehouse.servers.database import CatalogConnection
 
 
-def put_made_lsn(connection: psycopg.Connection[Any], source: str, epoch: int, lsn: int) -> None:
+def put_made_lsn(connection: CatalogConnection, source: str, epoch: int, lsn: int) -> None:
     """Keeps where the slot of an epoch was made."""
     connection.execute(
         "INSERT INTO lakehouse.slots VALUES (%s, %s, %s)"
@@ -18,7 +16,7 @@ def put_made_lsn(connection: psycopg.Connection[Any], source: str, epoch: int, l
     )
 
 
-def read_made_lsn(connection: psycopg.Connection[Any], source: str, epoch: int) -> int | None:
+def read_made_lsn(connection: CatalogConnection, source: str, epoch: int) -> int | None:
     """Where the slot of this epoch was made; None when only earlier versions have read it."""
     row = connection.execute(
         "SELECT made_lsn FROM lakehouse.slots WHERE source = %s AND epoch = %s", (source, epoch)

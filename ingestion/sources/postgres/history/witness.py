@@ -9,12 +9,12 @@ cannot show it: then it must be ours (`signature`) and show the same silence.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import psycopg
 
 from ingestion.sources.postgres.connection import peek
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 POSTGRES_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ class Witness:
     committed_at: datetime
 
 
-def put_witness(connection: psycopg.Connection[Any], source: str, epoch: int, witness: Witness) -> None:
+def put_witness(connection: CatalogConnection, source: str, epoch: int, witness: Witness) -> None:
     """Keeps the newest transaction that a publish brings; belongs into the publish's transaction."""
     connection.execute(
         "INSERT INTO lakehouse.witnesses VALUES (%s, %s, %s, %s) ON CONFLICT (source) DO UPDATE"
@@ -36,7 +36,7 @@ def put_witness(connection: psycopg.Connection[Any], source: str, epoch: int, wi
     )
 
 
-def read_witness(connection: psycopg.Connection[Any], source: str, epoch: int) -> Witness | None:
+def read_witness(connection: CatalogConnection, source: str, epoch: int) -> Witness | None:
     """The witness of this epoch; None when no transaction was read in it."""
     row = connection.execute(
         "SELECT commit_lsn, committed_at FROM lakehouse.witnesses WHERE source = %s AND epoch = %s", (source, epoch)
@@ -44,7 +44,7 @@ def read_witness(connection: psycopg.Connection[Any], source: str, epoch: int) -
     return Witness(*row) if row else None
 
 
-def newest_in_slot(connection: psycopg.Connection[Any], slot: str, publication: str, below: int) -> Witness | None:
+def newest_in_slot(connection: SourceConnection, slot: str, publication: str, below: int) -> Witness | None:
     """The newest transaction that the slot would send again from below an LSN; consumes nothing."""
     row = connection.execute(
         "SELECT lsn, at FROM (SELECT number, ('x' || encode(substring(data, 2, 8), 'hex'))::bit(64)::bigint AS lsn,"
@@ -57,7 +57,7 @@ def newest_in_slot(connection: psycopg.Connection[Any], slot: str, publication: 
     return Witness(row[0], POSTGRES_EPOCH + timedelta(microseconds=row[1])) if row else None
 
 
-def leave_mark(connection: psycopg.Connection[Any], source: str) -> None:
+def leave_mark(connection: SourceConnection, source: str) -> None:
     """A transaction without rows for the slot to send: the first witness of an epoch that has none.
 
     Raises LakehouseError when the role may not write it.

@@ -8,26 +8,7 @@ Every step works on arrays; only relation and truncate messages, which are few, 
 """
 
 from ingestion.sources.postgres.pgoutput.decoder import Decoder, widened
-from ingestion.sources.postgres.pgoutput.model import (
-    IMAGE_COLUMNS,
-    META_SCHEMA,
-    PICKED_SCHEMA,
-    Batch,
-    DecodeError,
-    Relation,
-    RelationColumn,
-)
+from ingestion.sources.postgres.pgoutput.model import DecodeError
 from ingestion.sources.postgres.pgoutput.streamed import whole_transactions
 
-__all__ = [
-    "IMAGE_COLUMNS",
-    "META_SCHEMA",
-    "PICKED_SCHEMA",
-    "Batch",
-    "DecodeError",
-    "Decoder",
-    "Relation",
-    "RelationColumn",
-    "whole_transactions",
-    "widened",
-]
+__all__ = ["DecodeError", "Decoder", "whole_transactions", "widened"]

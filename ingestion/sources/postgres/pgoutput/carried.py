@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ingestion.sources.postgres.pgoutput.model import Relation
+from ingestion.schema.changes import Relation
 
 _ROWS = (ord("I"), ord("U"), ord("D"))
 _TYPE = ord("Y")

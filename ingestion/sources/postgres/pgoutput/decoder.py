@@ -11,17 +11,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
+from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, PICKED_SCHEMA, Batch, Relation, rows_without_columns
 from ingestion.sources.postgres.pgoutput.carried import carried_partitions
 from ingestion.sources.postgres.pgoutput.cells import fail_where
-from ingestion.sources.postgres.pgoutput.model import (
-    IMAGE_COLUMNS,
-    META_SCHEMA,
-    PICKED_SCHEMA,
-    Batch,
-    DecodeError,
-    Relation,
-    rows_without_columns,
-)
+from ingestion.sources.postgres.pgoutput.model import DecodeError
 from ingestion.sources.postgres.pgoutput.relations import encode_relation, read_truncates, read_versions, segments
 from ingestion.sources.postgres.pgoutput.rows import Rows, decode_rows
 from ingestion.sources.postgres.pgoutput.wire import Mask, Positions, Wire, blocks

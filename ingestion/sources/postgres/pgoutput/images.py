@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from ingestion.schema.changes import Relation
 from ingestion.sources.postgres.pgoutput.cells import NULL, TEXT, UNCHANGED, Cells
-from ingestion.sources.postgres.pgoutput.model import Relation
 from ingestion.sources.postgres.pgoutput.wire import Positions, Wire
 
 IMAGE = pa.binary(16)

@@ -1,33 +1,4 @@
-"""What the decoder gives back, and how it refuses."""
-
-from dataclasses import dataclass
-
-import pyarrow as pa
-
-META_SCHEMA = pa.schema(
-    [
-        pa.field("_op", pa.string(), nullable=False),
-        pa.field("_commit_lsn", pa.int64(), nullable=False),
-        pa.field("_seq", pa.int64(), nullable=False),
-        pa.field("_xid", pa.int64(), nullable=False),
-        pa.field("_committed_at", pa.timestamp("us", tz="UTC"), nullable=False),
-        pa.field("_unchanged", pa.list_(pa.string())),
-        pa.field("_old_key", pa.string()),
-    ]
-)
-IMAGE_COLUMNS = ("before", "after")  # what `images` adds to META_SCHEMA
-
-PICKED_SCHEMA = pa.schema(
-    [
-        pa.field("commit_lsn", pa.int64()),
-        pa.field("place", pa.int64()),  # index within the transaction; `_seq` is twice that
-        pa.field("xid", pa.int64()),
-        pa.field("committed_at", pa.timestamp("us", tz="UTC")),
-        pa.field("oid", pa.int64()),
-        pa.field("relation", pa.binary()),
-        pa.field("message", pa.binary()),
-    ]
-)
+"""How the decoder refuses."""
 
 
 class DecodeError(ValueError):
@@ -37,42 +8,3 @@ class DecodeError(ValueError):
         super().__init__(f"pgoutput message {index}: {reason}")
         self.index = index
         self.reason = reason
-
-
-@dataclass(frozen=True)
-class RelationColumn:
-    """A published column. `is_key`: part of the replica identity (every column under REPLICA IDENTITY FULL)."""
-
-    name: str
-    type_oid: int
-    typmod: int
-    is_key: bool
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A relation as one Relation message described it; `replica_identity` is pg_class.relreplident: d, n, f, i."""
-
-    oid: int
-    schema: str
-    name: str
-    replica_identity: str
-    columns: tuple[RelationColumn, ...]
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rows of one relation version in the order of the stream, row i of `values` beside row i of `meta`.
-
-    `values` holds the source's columns as Postgres printed them (text, null = NULL or not carried), `meta` the
-    columns of META_SCHEMA. They are apart because a source column may have any name.
-    """
-
-    relation: Relation
-    values: pa.Table
-    meta: pa.Table
-
-
-def rows_without_columns(count: int) -> pa.Table:
-    """A table of `count` rows and no columns: Postgres has such relations, and concat_tables would forget the rows."""
-    return pa.table({"": pa.nulls(count)}).select([])

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ingestion.sources.postgres.pgoutput.model import DecodeError, Relation, RelationColumn
+from ingestion.schema.changes import Relation, RelationColumn
+from ingestion.sources.postgres.pgoutput.model import DecodeError
 from ingestion.sources.postgres.pgoutput.wire import Positions, Wire
 
 

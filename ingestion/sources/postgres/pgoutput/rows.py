@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ingestion.schema.changes import Relation, rows_without_columns
 from ingestion.sources.postgres.pgoutput.cells import NULL, TEXT, UNCHANGED, Cells, fail_where, parse_tuples, text_array
 from ingestion.sources.postgres.pgoutput.images import digests, image_columns, row_images
 from ingestion.sources.postgres.pgoutput.json_key import json_objects
-from ingestion.sources.postgres.pgoutput.model import Relation, rows_without_columns
 from ingestion.sources.postgres.pgoutput.wire import Bytes, Mask, Positions, Wire
 
 INSERT, UPDATE, DELETE, TRUNCATE = b"IUDT"

@@ -1,11 +1,10 @@
 """Who a statement of ours waits for: sessions and prepared transactions, in words that name the way out."""
 
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
 from psycopg.rows import class_row
 
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import literal
 
 MAX_NAMED = 5
@@ -65,7 +64,7 @@ class Blocker:
         return f"process {self.pid}{known}: end its transaction, or run SELECT pg_terminate_backend({self.pid})"
 
 
-def blockers_of(connection: psycopg.Connection[Any], pid: int) -> list[Blocker]:
+def blockers_of(connection: SourceConnection, pid: int) -> list[Blocker]:
     """What the server process `pid` waits for, the nearest first; needs no right but to connect.
 
     How long another user's session has been open is shown to members of pg_read_all_stats alone.
@@ -97,7 +96,7 @@ ORDER BY seconds DESC NULLS LAST
 YOUNG_TRANSACTIONS = 1000
 
 
-def old_transactions(connection: psycopg.Connection[Any], seconds: float) -> list[str]:
+def old_transactions(connection: SourceConnection, seconds: float) -> list[str]:
     """Transactions of the whole cluster that a new slot would wait for, open for so long, described.
 
     Where the role may not see since when, those count that a thousand others have begun after.
@@ -123,7 +122,7 @@ WHERE l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock' AND l.granted
 """
 
 
-def who_alters_types(connection: psycopg.Connection[Any]) -> list[str]:
+def who_alters_types(connection: SourceConnection) -> list[str]:
     """Transactions that have altered a composite type of this database and are still open, described."""
     with connection.cursor(row_factory=class_row(Blocker)) as cursor:
         return [blocker.described() for blocker in cursor.execute(_ALTERING_TYPES).fetchall()][:MAX_NAMED]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event
-from typing import Any
 
 import psycopg
 from psycopg import pq
@@ -16,6 +15,7 @@ from psycopg import pq
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.points.blockers import blockers_of, spoken
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings
 
@@ -44,7 +44,7 @@ class Patience:
     _since: dict[str, float] = field(default_factory=dict)
     _told: dict[str, list[float]] = field(default_factory=dict)
 
-    def execute(self, connection: psycopg.Connection[Any], sql: str, what: str) -> pq.abc.PGresult:
+    def execute(self, connection: SourceConnection, sql: str, what: str) -> pq.abc.PGresult:
         """The result of a statement that may have to wait; it is cancelled when the patience ends.
 
         The connection has no lock_timeout afterwards: to put it back would end a snapshot that the statement exported.
@@ -69,7 +69,7 @@ class Patience:
         self._goes_on(what)
         return _result(pgconn, self.source)
 
-    def _tell(self, connection: psycopg.Connection[Any], what: str, waited: float) -> None:
+    def _tell(self, connection: SourceConnection, what: str, waited: float) -> None:
         told = self._told.setdefault(what, [])
         pauses = (FIRST_TOLD_SECONDS, *TOLD_AGAIN_SECONDS)
         if waited - (told[-1] if told else 0.0) >= pauses[min(len(told), len(pauses) - 1)]:
@@ -81,13 +81,13 @@ class Patience:
         if self._told.pop(what, None):
             log.warning("source %r: %s: goes on after %s", self.source, what, spoken(waited))
 
-    def _blocked(self, connection: psycopg.Connection[Any], what: str, waited: float) -> Blocked:
+    def _blocked(self, connection: SourceConnection, what: str, waited: float) -> Blocked:
         return Blocked(
             f"source {self.source!r}: waited {spoken(waited)} for {what}, held up by {self._who(connection)}; "
             "then run this again (nothing was lost)"
         )
 
-    def _who(self, connection: psycopg.Connection[Any]) -> str:
+    def _who(self, connection: SourceConnection) -> str:
         with connect_source(self.settings, self.source) as asking:
             found = blockers_of(asking, connection.info.backend_pid)
         return "; ".join(blocker.described() for blocker in found) or "a transaction that has just ended"

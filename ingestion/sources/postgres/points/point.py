@@ -11,20 +11,21 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 
-from ingestion.sources.postgres.connection import connect_source, lsn_number, source_now
+from ingestion.schema.positions import Lsn
+from ingestion.sources.base import NotThere, Point
+from ingestion.sources.postgres.connection import connect_source, source_now
 from ingestion.sources.postgres.points.patience import Blocked, Patience, one_of
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
 
-Connection = psycopg.Connection[Any]
 LOCK_SECONDS = 2.0  # how long the locks that are held already wait for the next one
 RETRY_SECONDS = 0.2
 GONE = (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.InsufficientPrivilege)
@@ -44,19 +45,6 @@ FROM family f JOIN pg_class c ON c.oid = f.oid ORDER BY c.oid
 """
 
 
-class NotThere(LakehouseError):
-    """A table was dropped, renamed or closed to us while its point was made."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
-
-    lsn: int
-    snapshot: str
-    at: datetime
-
-
 @contextmanager
 def consistent_point(
     settings: Settings,
@@ -64,7 +52,7 @@ def consistent_point(
     tables: Sequence[RawTable],
     patience: Patience | None = None,
     look: Callable[[], None] = lambda: None,
-) -> Iterator[Point]:
+) -> Iterator[Point[Lsn]]:
     """A point whose snapshot stays readable, and whose tables stay as they are, inside the `with` block.
 
     `look` is called before each try, so that its caller can tell what was altered around the point.
@@ -88,7 +76,7 @@ def consistent_point(
             raise Blocked(f"source {source!r}: its tables are altered faster than they can be read; nothing was lost")
 
 
-def _lock(holder: Connection, tables: Sequence[RawTable]) -> bool:
+def _lock(holder: SourceConnection, tables: Sequence[RawTable]) -> bool:
     """Locks all of them in a transaction; false where somebody else keeps one locked."""
     holder.execute("BEGIN READ ONLY")
     holder.execute(f"SET LOCAL lock_timeout = '{LOCK_SECONDS * 1000:.0f}ms'")
@@ -103,7 +91,7 @@ def _lock(holder: Connection, tables: Sequence[RawTable]) -> bool:
     return True
 
 
-def _export(settings: Settings, source: str, exporter: Connection, patience: Patience) -> Point:
+def _export(settings: Settings, source: str, exporter: SourceConnection, patience: Patience) -> Point[Lsn]:
     name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
     command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
     with connect_source(settings, source) as clock:
@@ -115,9 +103,9 @@ def _export(settings: Settings, source: str, exporter: Connection, patience: Pat
     assert lsn is not None and snapshot is not None
     # No later than the point itself, so that no change behind it is of an earlier time.
     at = begun_at + timedelta(seconds=patience.waited)
-    return Point(lsn_number(lsn.decode()), snapshot.decode(), at)
+    return Point(Lsn.parse(lsn.decode()), snapshot.decode(), at)
 
 
-def _definitions(connection: Connection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:
+def _definitions(connection: SourceConnection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:
     schemas, names = zip(*(table.relation for table in tables), strict=True)
     return connection.execute(_DEFINITIONS, (list(schemas), list(names))).fetchall()

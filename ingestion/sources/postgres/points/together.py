@@ -1,15 +1,10 @@
-"""Which tables share a consistent point. While it is held, DDL on them waits, and VACUUM removes no newer dead rows of
-the database; so it is held for a bounded time, or for one table that takes longer.
-"""
+"""How large the heaps of tables are, which decides how many share a consistent point."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-import psycopg
+from collections.abc import Sequence
 
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 
-HELD_SECONDS = 60.0  # a point older than that is let go before the next tables are begun
 # Asking for the size of a relation waits for whoever alters it, so what was last known has to do for that; and asking
 # for a partition tree waits for whoever alters any of it, so the catalog is read instead.
 _HEAPS = """
@@ -27,19 +22,9 @@ FROM family f JOIN pg_class r ON r.oid = f.oid AND r.relkind <> 'p' GROUP BY f.s
 PAGE_BYTES = 8192
 
 
-def heap_bytes(connection: psycopg.Connection[Any], tables: Sequence[RawTable]) -> dict[str, list[int]]:
+def heap_bytes(connection: SourceConnection, tables: Sequence[RawTable]) -> dict[str, list[int]]:
     """Bytes of the heaps of each table: its own, or those of its partitions."""
     schemas, names = zip(*(table.relation for table in tables), strict=True)
     rows = connection.execute(_HEAPS, (list(schemas), list(names), PAGE_BYTES)).fetchall()
     found = {(schema, name): sizes for schema, name, sizes in rows}
     return {table.name: found.get(table.relation, []) for table in tables}
-
-
-def first_together(tables: Sequence[RawTable], weights: Mapping[str, int], most: int) -> list[RawTable]:
-    """The first of the tables, with those of the others that fit beside it, in their order."""
-    chosen, left = [tables[0]], most - weights[tables[0].name]
-    for table in tables[1:]:
-        if weights[table.name] <= left:
-            chosen.append(table)
-            left -= weights[table.name]
-    return chosen

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
 
 import psycopg
 
@@ -24,11 +23,11 @@ from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
 from lakehouse.text.urls import parse_url
 
-Connection = psycopg.Connection[Any]
 ALL = "insert, update, delete, truncate"
 _KINDS = {"v": "a view", "m": "a materialized view", "f": "a foreign table", "S": "a sequence", "i": "an index"}
 _UNLOGGED = {"u": "unlogged", "t": "temporary"}
@@ -53,7 +52,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     return sorted(found, key=lambda finding: (order[finding.weight], finding.table or ""))
 
 
-def unpublishable(connection: Connection, schema: str, name: str) -> str | None:
+def unpublishable(connection: SourceConnection, schema: str, name: str) -> str | None:
     """Why a relation must not be published as it is, with the remedy; None where it may."""
     policy = RawPolicy(relation=relation(schema, name))
     table = RawTable(
@@ -64,7 +63,7 @@ def unpublishable(connection: Connection, schema: str, name: str) -> str | None:
     return next((f"{f.says}; {f.remedy}" for f in found if f.weight == "in the way"), None)
 
 
-def _of_publication(connection: Connection, settings: Settings, source: Source) -> Iterator[Finding]:
+def _of_publication(connection: SourceConnection, settings: Settings, source: Source) -> Iterator[Finding]:
     name = settings.source(source.name).publication
     published, members = read_publication(connection, name), read_members(connection, name)
     stored = read_stored(connection, source.tables)
@@ -157,7 +156,8 @@ def _of_owner(settings: Settings, source: Source) -> Iterator[Finding]:
         return
     finding = partial(Finding, source.name, None, "owner", "in the way")
     try:
-        with psycopg.connect(configured.owner_url.get_secret_value(), client_encoding="UTF8") as owner:
+        connected = psycopg.connect(configured.owner_url.get_secret_value(), client_encoding="UTF8")
+        with SourceConnection(connected) as owner:
             stored = read_stored(owner, source.tables)
             foreign = sorted({f"{item.table} ({item.owner})" for item in stored if item.exists and not item.is_owner})
             made = read_publication(owner, configured.publication) is not None

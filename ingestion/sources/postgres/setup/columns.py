@@ -5,7 +5,6 @@ The words are ingestion's own, as it would set the table aside with them.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import psycopg
 
@@ -16,15 +15,16 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import is_known, type_name
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.catalog.problems import problem_of_key
-from ingestion.sources.postgres.catalog.withheld import check_withheld
 from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state import store
+from ingestion.state.withheld import check_withheld
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
+from lakehouse.text.shown import visible
 
-Connection = psycopg.Connection[Any]
 Positions = Mapping[str, store.Position]
 
 
@@ -38,7 +38,7 @@ def known_positions(settings: Settings, source: str) -> Positions:
 
 
 def column_findings(
-    connection: Connection, table: RawTable, stored: list[Stored], publication: str, positions: Positions
+    connection: SourceConnection, table: RawTable, stored: list[Stored], publication: str, positions: Positions
 ) -> Iterator[Finding]:
     """One for each mistake about columns that are there; those that are not have findings of their own."""
     facts, _ = read_facts(connection, table, publication)
@@ -48,13 +48,13 @@ def column_findings(
     existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
     if set(table.key) <= existing:
         for problem in _of_key(table, facts, stored, existing):
-            yield finding("key", "in the way", *_said(table, problem))
+            yield finding("key", "in the way", *_said(problem))
     position = positions.get(table.name)
     if (withheld := _of_withheld(table, position, facts)) is not None:
-        yield finding("withheld columns", "in the way", *_said(table, withheld))
+        yield finding("withheld columns", "in the way", *_said(withheld))
     before = position.facts if position and position.versions else None
     for problem in colliding_names(table, name_columns(table, before, facts)):
-        yield finding("column names", "in the way", *_said(table, problem))
+        yield finding("column names", "in the way", *_said(problem))
     yield from _of_types(connection, table, facts)
 
 
@@ -65,7 +65,7 @@ def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored], existing: 
         return
     for leaf in (item for item in stored if item.root_kind == "p" and item.kind == "r" and item.identity is not None):
         if (problem := problem_of_key(table, leaf.identity or "", leaf.identified_by, existing)) is not None:
-            yield TableProblem(f"{_where(table)}partition {leaf.quoted}: {str(problem).removeprefix(_where(table))}")
+            yield TableProblem(table.source, table.name, f"partition {leaf.quoted}: {problem.says}")
 
 
 def _of_withheld(table: RawTable, position: store.Position | None, facts: TableFacts) -> TableProblem | None:
@@ -76,7 +76,7 @@ def _of_withheld(table: RawTable, position: store.Position | None, facts: TableF
     return None
 
 
-def _of_types(connection: Connection, table: RawTable, facts: TableFacts) -> Iterator[Finding]:
+def _of_types(connection: SourceConnection, table: RawTable, facts: TableFacts) -> Iterator[Finding]:
     actual = {column.name: column for column in facts.columns}
     for column in (column for column in table.columns if column.data_type is not None):
         there, declared = actual.get(column.name), column.data_type or ""
@@ -88,7 +88,7 @@ def _of_types(connection: Connection, table: RawTable, facts: TableFacts) -> Ite
             yield Finding(table.source, table.name, "types", "in the way", says, remedy)
 
 
-def _names_a_type(connection: Connection, declared: str) -> bool:
+def _names_a_type(connection: SourceConnection, declared: str) -> bool:
     """Whether Postgres reads it as a type, or some schema has one of that name: its own types all land as text."""
     bare = type_name(declared).removesuffix("[]").rpartition(".")[2].strip('"')
     if connection.execute("SELECT EXISTS (SELECT FROM pg_type WHERE lower(typname) = %s)", (bare,)).fetchone() == (
@@ -101,10 +101,6 @@ def _names_a_type(connection: Connection, declared: str) -> bool:
         return False
 
 
-def _said(table: RawTable, problem: TableProblem) -> tuple[str, str]:
-    says, _, remedy = str(problem).removeprefix(_where(table)).partition(": ")
+def _said(problem: TableProblem) -> tuple[str, str]:
+    says, _, remedy = visible(problem.says).partition(": ")
     return says, remedy
-
-
-def _where(table: RawTable) -> str:
-    return f"source {table.source!r}, table {table.name!r}: "

@@ -1,7 +1,5 @@
 """`lakehouse prepare`: the missing set-up statements, run as the owner or printed for one, or refused as a whole."""
 
-from typing import Any
-
 import psycopg
 
 from ingestion.sources.postgres.connection import connect_source
@@ -12,6 +10,7 @@ from ingestion.sources.postgres.setup.statements import existing, setup_statemen
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.unreachable import unreachable_source
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
@@ -43,7 +42,7 @@ def prepare(settings: Settings, source: Source) -> tuple[list[str], bool]:
     except psycopg.OperationalError as error:
         raise unreachable_source(settings, source.name, error, "owner_url") from None
     try:
-        with connected as owner:
+        with SourceConnection(connected) as owner:
             owner.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")  # what waits behind our locks waits no longer
             for table in source.tables:
                 _check_exists(settings, owner, table)
@@ -58,7 +57,7 @@ def prepare(settings: Settings, source: Source) -> tuple[list[str], bool]:
     return statements, True
 
 
-def application_findings(connection: psycopg.Connection[Any], source: Source, publication: str) -> list[Finding]:
+def application_findings(connection: SourceConnection, source: Source, publication: str) -> list[Finding]:
     """What would fail in the application, or does already, with the publication as it is or as it would be made."""
     published = read_publication(connection, publication) or publishes(source.tables)
     members = read_members(connection, publication)
@@ -66,13 +65,13 @@ def application_findings(connection: psycopg.Connection[Any], source: Source, pu
     return list(identity_findings(source, stored, published, members, connection.info.server_version))
 
 
-def _refuse(connection: psycopg.Connection[Any], source: Source, publication: str) -> None:
+def _refuse(connection: SourceConnection, source: Source, publication: str) -> None:
     found = application_findings(connection, source, publication)
     if lines := [finding.line for finding in found if finding.weight == "in the way"]:
         raise Unfit(f"source {source.name!r}: nothing was done, as the application would suffer: " + "; ".join(lines))
 
 
-def _check_exists(settings: Settings, owner: psycopg.Connection, table: RawTable) -> None:
+def _check_exists(settings: Settings, owner: SourceConnection, table: RawTable) -> None:
     if owner.execute("SELECT to_regclass(%s)", (relation(*table.relation),)).fetchone() == (None,):
         samples = fill_sample(settings, owner, table.source)
         raise LakehouseError(

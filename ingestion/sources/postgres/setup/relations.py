@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
 from psycopg.rows import class_row
 
 from lakehouse.declarations import RawTable
+from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import typed_relation
 
 # Which index identifies a row is decided as Postgres does at each UPDATE (RelationGetReplicaIndex).
@@ -118,20 +117,20 @@ class Member:
     listed: bool
 
 
-def read_stored(connection: psycopg.Connection[Any], tables: Sequence[RawTable]) -> list[Stored]:
+def read_stored(connection: SourceConnection, tables: Sequence[RawTable]) -> list[Stored]:
     """At least one row for each declared table."""
     names, schemas, relations = zip(*((t.name, *t.relation) for t in tables), strict=True)
     with connection.cursor(row_factory=class_row(Stored)) as cursor:
         return cursor.execute(_STORED, (list(names), list(schemas), list(relations))).fetchall()
 
 
-def read_publication(connection: psycopg.Connection[Any], name: str) -> Published | None:
+def read_publication(connection: SourceConnection, name: str) -> Published | None:
     """None where there is no such publication."""
     with connection.cursor(row_factory=class_row(Published)) as cursor:
         return cursor.execute(_PUBLICATION, (name,)).fetchone()
 
 
-def read_members(connection: psycopg.Connection[Any], name: str) -> dict[tuple[str, str], Member]:
+def read_members(connection: SourceConnection, name: str) -> dict[tuple[str, str], Member]:
     """The publication's tables by schema and name."""
     rows = connection.execute(_MEMBERS, (name,)).fetchall()
     return {(row[0], row[1]): Member(row[2], tuple(row[3] or ()), bool(row[4])) for row in rows}

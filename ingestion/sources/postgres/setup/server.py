@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
-
-import psycopg
 
 from ingestion.sources.postgres.points.blockers import old_transactions
 from ingestion.sources.postgres.setup.findings import Finding
 from lakehouse.declarations import Source
+from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from lakehouse.text.urls import parse_url
@@ -31,7 +29,7 @@ SELECT current_setting('wal_level'), pg_is_in_recovery(),
 """
 
 
-def server_findings(connection: psycopg.Connection[Any], settings: Settings, source: Source) -> Iterator[Finding]:
+def server_findings(connection: SourceConnection, settings: Settings, source: Source) -> Iterator[Finding]:
     """What of the server, or of the run-time role, is in the way."""
     finding = partial(Finding, source.name, None)
     configured = settings.source(source.name)

@@ -1,9 +1,9 @@
 """The columns that rows of the stream carry, found by the names that the stream gives them."""
 
+from ingestion.schema.changes import Relation
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.match import names_by_number
 from ingestion.schema.types.table import NUMERIC_OID
-from ingestion.sources.postgres.pgoutput.model import Relation
 
 Versions = tuple[TableFacts, ...]
 

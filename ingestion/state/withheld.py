@@ -30,9 +30,11 @@ def check_still_withheld(table: RawTable, before: TableFacts, now: TableFacts) -
         formerly = "null" if column.number in hidden else table.raw.mask.get(was)
         if was != column.name and _shows(table.raw.mask.get(column.name)) > _shows(formerly):
             raise TableProblem(
-                f"source {table.source!r}, table {table.name!r}: column {was} is called {column.name} now, and was "
+                table.source,
+                table.name,
+                f"column {was} is called {column.name} now, and was "
                 f"left out or masked: name {column.name} in meta.raw.exclude or mask, to show no more of it, then "
-                f"`lakehouse ingest --resume {table.source}.{table.name}`"
+                f"`lakehouse ingest --resume {table.source}.{table.name}`",
             )
 
 

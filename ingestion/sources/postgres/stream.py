@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import psycopg
 
-from ingestion.pipeline.session import Connection, Writer
+from ingestion.schema.positions import Lsn
+from ingestion.sources.base import LiveStream
 from ingestion.sources.postgres import connection as src
+from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
 from ingestion.sources.postgres.history.witness import (
     Witness,
@@ -15,9 +17,9 @@ from ingestion.sources.postgres.history.witness import (
     read_witness,
     same_history,
 )
-from ingestion.sources.postgres.live import LiveStream
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
 
 INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalidation_reason
     "wal_removed": ": raise max_slot_wal_keep_size there",
@@ -27,131 +29,129 @@ INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalid
 
 
 def ensure_stream(
-    writer: Writer, connection: Connection, states: Connection, live: LiveStream | None = None
+    of: Configured, connection: SourceConnection, states: CatalogConnection, live: LiveStream[Lsn] | None = None
 ) -> store.Stream:
     """The stream with its slot, both made at the first cycle; raises LakehouseError where going on would lose rows.
 
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
-    name = writer.name
-    publication = src.publication_oid(writer.settings, connection, name, writer.publication)
+    name = of.name
+    publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
-        src.free_slot(connection, name, writer.slot)
-        cluster = src.identify(writer.settings, name, connection)
-    stream, slot = store.read_stream(states, name), src.read_slot(connection, writer.slot)
+        src.free_slot(connection, name, of.slot)
+        cluster = src.identify(of.settings, name, connection)
+    stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
     if stream is None:
         assert live is None
         if slot is not None:
             raise LakehouseError(
-                f"source {name!r}: slot {writer.slot} exists but this lake did not make it: set another name with "
+                f"source {name!r}: slot {of.slot} exists but this lake did not make it: set another name with "
                 f"LAKEHOUSE_SOURCES__{name.upper()}__SLOT, or drop it if nothing else reads it"
             )
         # Written down before the slot is made, so that a crash in between leaves a slot that is known to be ours.
-        store.create_stream(states, name, writer.slot, cluster, publication)
+        store.create_stream(states, name, of.slot, cluster, publication)
         stream = store.read_stream(states, name)
         assert stream is not None
-    _check_identity(writer, stream, cluster if live is None else None, publication)
+    _check_identity(of, stream, cluster if live is None else None, publication)
     if stream.lsn == 0:
-        lsn = slot.confirmed_lsn if slot else src.create_slot(connection, writer.slot, writer.waits.execute)
+        lsn = slot.confirmed_lsn if slot else src.create_slot(connection, of.slot, of.patience.execute)
         leave_mark(connection, name)
         with states.transaction():
             put_made_lsn(states, name, stream.epoch, lsn)
             store.advance_positions(states, name, lsn)
-        return replace(stream, lsn=lsn)
-    _check_not_behind(writer, max(stream.lsn, *_landed(states, name)), src.source_now(connection).lsn)
-    slot = check_slot(writer, stream, slot)
+        return replace(stream, lsn=Lsn(lsn))
+    _check_not_behind(of, max(stream.lsn, *_landed(states, name)), src.source_now(connection).lsn)
+    slot = check_slot(of, stream, slot)
     if live is None:
-        _check_history(writer, connection, states, stream, slot)
+        _check_history(of, connection, states, stream, slot)
     return stream
 
 
-def _check_identity(writer: Writer, stream: store.Stream, cluster: store.Cluster | None, publication: int) -> None:
-    where = f"source {writer.name!r}"
-    if stream.slot != writer.slot:
-        raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {writer.slot}: set it back")
+def _check_identity(of: Configured, stream: store.Stream, cluster: store.Cluster | None, publication: int) -> None:
+    where = f"source {of.name!r}"
+    if stream.slot != of.slot:
+        raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
     if cluster and (stream.system_identifier, stream.timeline) != (cluster.system_identifier, cluster.timeline):
         raise LakehouseError(
             f"{where}: this is not the cluster the lake was read from (system identifier, timeline: "
             f"{stream.system_identifier}, {stream.timeline}; now {cluster.system_identifier}, {cluster.timeline}), so "
-            f"changes may be missing; correct its URL, or {_remedy(writer)}"
+            f"changes may be missing; correct its URL, or {_remedy(of)}"
         )
     if stream.publication_oid != publication:
         raise LakehouseError(
-            f"{where}: publication {writer.publication!r} was dropped and made again; Postgres did not record the "
-            f"changes in between; {_remedy(writer)}"
+            f"{where}: publication {of.publication!r} was dropped and made again; Postgres did not record the "
+            f"changes in between; {_remedy(of)}"
         )
 
 
-def _landed(states: Connection, source: str) -> list[int]:
+def _landed(states: CatalogConnection, source: str) -> list[int]:
     """How far tables are in the lake: one that is being loaded may be ahead of the stream."""
     return [0, *(position.lsn for position in store.read_positions(states, source).values())]
 
 
-def _check_not_behind(writer: Writer, reached: int, flushed: int) -> None:
+def _check_not_behind(of: Configured, reached: int, flushed: int) -> None:
     if flushed < reached:
         raise LakehouseError(
-            f"source {writer.name!r}: its WAL ends at {src.lsn_text(flushed)}, before the lake's "
-            f"{src.lsn_text(reached)}: it was restored from an older backup; {_remedy(writer)}"
+            f"source {of.name!r}: its WAL ends at {src.lsn_text(flushed)}, before the lake's "
+            f"{src.lsn_text(reached)}: it was restored from an older backup; {_remedy(of)}"
         )
 
 
-def check_slot(writer: Writer, stream: store.Stream, slot: src.Slot | None) -> src.Slot:
+def check_slot(of: Configured, stream: store.Stream, slot: src.Slot | None) -> src.Slot:
     """The slot, which still has everything from the stream's position on; raises LakehouseError where it has not."""
-    where = f"source {writer.name!r}: slot {writer.slot}"
+    where = f"source {of.name!r}: slot {of.slot}"
     if slot is None:
         raise LakehouseError(
-            f"{where} is gone: changes since {src.lsn_text(stream.lsn)} are lost to the stream; {_remedy(writer)}"
+            f"{where} is gone: changes since {src.lsn_text(stream.lsn)} are lost to the stream; {_remedy(of)}"
         )
     if slot.invalid is not None:
         raise LakehouseError(
-            f"{where} was invalidated by the server ({slot.invalid}{INVALIDATED.get(slot.invalid, '')}); "
-            f"{_remedy(writer)}"
+            f"{where} was invalidated by the server ({slot.invalid}{INVALIDATED.get(slot.invalid, '')}); {_remedy(of)}"
         )
     if slot.confirmed_lsn > stream.lsn:
         raise LakehouseError(
             f"{where} stands at {src.lsn_text(slot.confirmed_lsn)}, beyond the lake's {src.lsn_text(stream.lsn)}: "
             f"something else consumed it or made it again, and the changes in between are lost to the stream; "
-            f"{_remedy(writer)}"
+            f"{_remedy(of)}"
         )
     return slot
 
 
 def _check_history(
-    writer: Writer, connection: Connection, states: Connection, stream: store.Stream, slot: src.Slot
+    of: Configured, connection: SourceConnection, states: CatalogConnection, stream: store.Stream, slot: src.Slot
 ) -> None:
     """Proves that the slot, and what is behind the position, are those of the source that the lake was read from."""
-    kept, behind = read_witness(states, writer.name, stream.epoch), slot.confirmed_lsn < stream.lsn
-    seen = _newest(writer, connection, stream) if behind else None
+    kept, behind = read_witness(states, of.name, stream.epoch), slot.confirmed_lsn < stream.lsn
+    seen = _newest(of, connection, stream) if behind else None
     if behind and not same_history(kept, seen, slot.confirmed_lsn):
         raise LakehouseError(
-            f"source {writer.name!r}: below the lake's position {src.lsn_text(stream.lsn)} its WAL holds other "
+            f"source {of.name!r}: below the lake's position {src.lsn_text(stream.lsn)} its WAL holds other "
             f"transactions than the lake was read from: it was restored from an older backup and has gone on since; "
-            f"{_remedy(writer)}"
+            f"{_remedy(of)}"
         )
-    made = read_made_lsn(states, writer.name, stream.epoch)
+    made = read_made_lsn(states, of.name, stream.epoch)
     known = slot.signed or slot.confirmed_lsn == (stream.lsn if made is None else made)
     proven = behind and proves(kept, slot.confirmed_lsn)
     if not known and not proven:
         raise LakehouseError(
-            f"source {writer.name!r}: slot {writer.slot} stands at {src.lsn_text(slot.confirmed_lsn)}, where this lake "
+            f"source {of.name!r}: slot {of.slot} stands at {src.lsn_text(slot.confirmed_lsn)}, where this lake "
             f"did not leave it, and does not show the changes that the lake has: it was made again on a source that "
-            f"was restored from an older backup; {_remedy(writer)}"
+            f"was restored from an older backup; {_remedy(of)}"
         )
     if made is None:
-        put_made_lsn(states, writer.name, stream.epoch, slot.confirmed_lsn)
+        put_made_lsn(states, of.name, stream.epoch, slot.confirmed_lsn)
     if kept is None or not (slot.signed or proven):
-        leave_mark(connection, writer.name)
+        leave_mark(connection, of.name)
 
 
-def _newest(writer: Writer, connection: Connection, stream: store.Stream) -> Witness | None:
+def _newest(of: Configured, connection: SourceConnection, stream: store.Stream) -> Witness | None:
     try:
-        return newest_in_slot(connection, writer.slot, writer.publication, below=stream.lsn)
+        return newest_in_slot(connection, of.slot, of.publication, below=stream.lsn)
     except psycopg.errors.UndefinedFile as error:
         raise LakehouseError(
-            f"source {writer.name!r}: slot {writer.slot} cannot be read ({error.diag.message_primary}); "
-            f"{_remedy(writer)}"
+            f"source {of.name!r}: slot {of.slot} cannot be read ({error.diag.message_primary}); {_remedy(of)}"
         ) from None
 
 
-def _remedy(writer: Writer) -> str:
-    return f"nothing was written: `lakehouse ingest --recover {writer.name}` repairs the lake from the tables"
+def _remedy(of: Configured) -> str:
+    return f"nothing was written: `lakehouse ingest --recover {of.name}` repairs the lake from the tables"

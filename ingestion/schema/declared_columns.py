@@ -1,0 +1,40 @@
+"""What a declaration says of a table's columns and key, against the facts. Pure."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from lakehouse.declarations import RawTable
+
+
+def check_columns(table: RawTable, facts: TableFacts) -> None:
+    """Raises TableProblem when a declared column does not arrive; `facts` know the columns' names in the lake.
+
+    One that is to be left out has to be there too: misspelt, or made again under another name, it would land.
+    """
+    refused = partial(TableProblem, table.source, table.name)
+    arriving = {column.lake for column in facts.columns}
+    declared = {column.name for column in table.columns} - set(table.raw.exclude)
+    if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
+        raise refused(
+            f"declared column {', '.join(missing)} does not exist in "
+            f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
+        )
+    existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
+    if unknown := sorted(set(table.raw.exclude) - existing):
+        raise refused(
+            f"meta.raw.exclude names {', '.join(unknown)}, which does not exist in {table.raw.relation}; it "
+            f"has {', '.join(sorted(existing))}: correct it"
+        )
+
+
+def may_share_keys(table: RawTable, versions: Sequence[TableFacts]) -> bool:
+    """Whether the stream's rows, which are of these descriptions, may share a declared key within a transaction.
+
+    They cannot where one unique index kept the key at once all the time. Where updates and deletes are not published,
+    there is nothing to put in order; nor where a column of the key is gone, as nothing lands then.
+    """
+    if not table.key or table.raw.changes != "all" or not {c.name for c in versions[-1].columns}.issuperset(table.key):
+        return False
+    return not set.intersection(*(set(facts.enforced_by) for facts in versions))

@@ -1,0 +1,121 @@
+"""The rows of a table at a consistent point, in ranges of its heap that are read by themselves."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from ingestion.schema.evolve import source_type
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.types import arrives_typed
+from ingestion.sources.postgres.points.together import PAGE_BYTES
+from ingestion.state.chunks import Chunk
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import SourceConnection
+from lakehouse.text.sql import ident, literal, relation
+
+
+@dataclass(frozen=True)
+class HeapReader:
+    """Reads one range on the snapshot of a point. Travels by pickle; holds secrets."""
+
+    source: str
+    table: str
+    url: str
+    chunk: Chunk
+    select: str
+    select_text: str
+    snapshot: str
+    batch_bytes: int
+
+    def rows(self, *, as_text: bool) -> Iterator[pa.Table]:
+        """The rows, values typed where their types allow that; raises TableProblem, LakehouseError."""
+        import adbc_driver_postgresql.dbapi as adbc
+
+        try:
+            with adbc.connect(self.url) as connection, connection.cursor() as cursor:
+                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+                cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}")
+                cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(self.batch_bytes)})
+                cursor.execute(self.select_text if as_text else self.select)
+                for batch in cursor.fetch_record_batch():
+                    yield pa.Table.from_batches([batch])
+        except (adbc.Error, OSError) as error:
+            reason = reason_of(error)
+            if "invalid byte sequence" in reason or is_of_the_table(error):
+                raise refused(self.source, self.table, f"snapshot: {reason}", error) from None
+            where = f"source {self.source!r}: snapshot of {'.'.join(self.chunk.relation)}"
+            raise LakehouseError(f"{where}: {reason}") from None
+
+
+def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
+    """What follows FROM, and the conditions that follow WHERE."""
+    if chunk.first_page < 0:
+        return relation(*chunk.relation), []
+    bounds = [f"ctid >= {literal(f'({chunk.first_page},0)')}::tid"]
+    if chunk.end_page is not None:
+        bounds.append(f"ctid < {literal(f'({chunk.end_page},0)')}::tid")
+    return f"ONLY {relation(*chunk.relation)}", bounds
+
+
+def plan_chunks(connection: SourceConnection, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
+    """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
+
+    Where the role may read the root alone (a partition that was attached later), the root is read in one piece; so is
+    a root without partitions, for what a first chunk does beside reading.
+    """
+    leaves = connection.execute(
+        "SELECT n.nspname, c.relname, pg_relation_size(c.oid), has_table_privilege(c.oid, 'SELECT')"
+        " FROM pg_class c JOIN pg_namespace n"
+        " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
+        " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
+        {"oid": facts.oid},
+    ).fetchall()
+    if not leaves or not all(readable for *_, readable in leaves):
+        return [Chunk(0, facts.relation, -1, None)]
+    ranges = [(schema, name, *pages) for schema, name, size, _ in leaves for pages in page_ranges(size, chunk_bytes)]
+    return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]
+
+
+def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:
+    """Equal page ranges [first, end) that cover a heap of `size` bytes, of `chunk_bytes` at most; the last is open."""
+    pages = max(1, size // PAGE_BYTES)
+    count = -(-pages // max(1, chunk_bytes // PAGE_BYTES))
+    starts = list(range(0, pages, -(-pages // count)))
+    return [(first, starts[i + 1] if i + 1 < len(starts) else None) for i, first in enumerate(starts)]
+
+
+def select_sql(facts: TableFacts, chunk: Chunk, typed: Collection[str] = ()) -> str:
+    """The rows of a chunk, every value as the stream carries it; the columns named in `typed` come as they are."""
+    columns = ", ".join(f"{ident(c.name) if c.name in typed else c.printed} AS {ident(c.name)}" for c in facts.columns)
+    relations, bounds = from_sql(chunk)
+    return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
+
+
+def typed_columns(facts: TableFacts, masked: Collection[str]) -> frozenset[str]:
+    """The columns that can arrive typed: of a built-in type itself, not of a domain, and landing as they are."""
+    return frozenset(
+        column.name
+        for column in facts.columns
+        if column.name not in masked and column.stream_oid == column.type_oid and arrives_typed(source_type(column))
+    )
+
+
+def is_of_the_table(error: Exception) -> bool:
+    """Whether Postgres refuses this table alone: its data (SQLSTATE class 22), a right or a policy (42)."""
+    return (getattr(error, "sqlstate", None) or "")[:2] in ("22", "42")
+
+
+def reason_of(error: Exception) -> str:
+    """Postgres' own words, without what the driver puts before them."""
+    first = str(error).strip().splitlines()[0]
+    return first.rpartition("ERROR:")[2].strip()[:300]
+
+
+def refused(source: str, table: str, what: str, error: Exception) -> TableProblem:
+    """What to tell of it; a right that the role lacks, or a policy, may have come while the table was read."""
+    if getattr(error, "sqlstate", None) == "42501":
+        check, resume = f"`lakehouse prepare {source} --check`", f"`lakehouse ingest --resume {source}.{table}`"
+        what = f"{what}: {check} says what the role needs; then {resume}"
+    return TableProblem(source, table, what)

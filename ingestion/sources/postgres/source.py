@@ -1,0 +1,195 @@
+"""Postgres as a source: a slot that pgoutput decodes, and exported snapshots. The base's `Source` and `OpenSource`."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event
+
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.positions import Lsn
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.base import LiveStream, Point, SourceNow
+from ingestion.sources.postgres import connection as src
+from ingestion.sources.postgres import live as lives
+from ingestion.sources.postgres.catalog import describe
+from ingestion.sources.postgres.catalog.enforced import check_key_is_one
+from ingestion.sources.postgres.configured import Configured
+from ingestion.sources.postgres.connection import source_url
+from ingestion.sources.postgres.history.server import started_at
+from ingestion.sources.postgres.history.witness import Witness, put_witness
+from ingestion.sources.postgres.points import Patience, consistent_point
+from ingestion.sources.postgres.points.together import heap_bytes
+from ingestion.sources.postgres.reading import SlotReader
+from ingestion.sources.postgres.records import PgoutputRecords
+from ingestion.sources.postgres.snapshot import HeapReader, page_ranges, plan_chunks, select_sql, typed_columns
+from ingestion.sources.postgres.stream import check_slot, ensure_stream
+from ingestion.state import store
+from ingestion.state.chunks import Chunk
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection, SourceConnection
+from lakehouse.settings import Settings
+
+WAL_PAGE_BYTES = 64 * 1024  # the largest that Postgres can be built with; it is 8 kB nearly everywhere
+
+
+def source(settings: Settings, name: str, seconds: float | None, stop: Event) -> "PostgresSource":
+    """The source of that name, which waits for others' transactions so long, or until `stop` is set."""
+    return PostgresSource(settings, name, Patience(settings, name, seconds, stop))
+
+
+class PostgresSource(Configured):
+    """One source in Postgres."""
+
+    def position(self, text: str) -> Lsn:
+        """The LSN of a spelling."""
+        return Lsn.parse(text)
+
+    @contextmanager
+    def open(self) -> Iterator["OpenPostgres"]:
+        """With a connection of its own; raises LakehouseError where the source cannot be reached."""
+        with src.connect_source(self.settings, self.name) as connection:
+            yield OpenPostgres(self, connection)
+
+    @contextmanager
+    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = lambda: None) -> Iterator[Point[Lsn]]:
+        """A consistent point of the tables; see `consistent_point`."""
+        with consistent_point(self.settings, self.name, tables, self.patience, look) as point:
+            yield point
+
+
+class OpenPostgres:
+    """A source with a connection; every method may raise LakehouseError."""
+
+    records = PgoutputRecords()
+
+    def __init__(self, of: PostgresSource, connection: SourceConnection) -> None:
+        self._of = of
+        self.connection = connection
+        self.snapshot = of.snapshot
+
+    def check(self, states: CatalogConnection, live: LiveStream[Lsn] | None = None) -> store.Stream:
+        """The stream, whose slot and identity are those that the lake was read from."""
+        src.check_server(self.connection, self._of.name)
+        return ensure_stream(self._of, self.connection, states, live)
+
+    def check_again(self, stream: store.Stream, live: LiveStream[Lsn] | None) -> None:
+        """Raises LakehouseError where the publication or the slot changed since `check`."""
+        of = self._of
+        if src.publication_oid(of.settings, self.connection, of.name, of.publication) != stream.publication_oid:
+            raise LakehouseError(f"source {of.name!r}: its publication changed during the read; nothing was published")
+        if live is None:
+            check_slot(of, stream, src.read_slot(self.connection, of.slot))
+
+    def now(self) -> SourceNow[Lsn]:
+        """The flushed end of the WAL."""
+        return src.source_now(self.connection)
+
+    def stop_between(self, reached: Lsn, end: Lsn, max_bytes: int) -> Lsn:
+        """The end, or a page's boundary about `max_bytes` behind `reached`."""
+        return Lsn(next_stop(reached, end, max_bytes))
+
+    def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
+        """By table, a digest of all that `inspect` reads."""
+        return describe.fingerprints(self.connection, tables, self._of.publication)
+
+    def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
+        """A table's facts, and what is in the way of it; by its oid where it is not called as declared."""
+        return describe.read_facts(self.connection, table, self._of.publication, oid)
+
+    def name_of(self, oid: int) -> tuple[str, str] | None:
+        """The present name of a relation, or None when it was dropped."""
+        return describe.name_of(self.connection, oid)
+
+    def check_key(self, table: RawTable, facts: TableFacts) -> None:
+        """Raises TableProblem when several rows have one declared key."""
+        check_key_is_one(self.connection, table, facts)
+
+    def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
+        """Bytes of each table's heaps."""
+        return heap_bytes(self.connection, tables)
+
+    def ranges_of(self, size: int, chunk_bytes: int) -> int:
+        """Into how many ranges a heap of that size is read."""
+        return len(page_ranges(size, chunk_bytes))
+
+    def ranges(self, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
+        """The ranges of a table's heaps."""
+        return plan_chunks(self.connection, facts, chunk_bytes)
+
+    def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point[Lsn]) -> HeapReader:
+        """Reads one of the ranges at the point."""
+        of = self._of
+        return HeapReader(
+            source=of.name,
+            table=table.name,
+            url=source_url(of.settings.source(of.name)),
+            chunk=chunk,
+            select=select_sql(facts, chunk, typed_columns(facts, table.raw.mask)),
+            select_text=select_sql(facts, chunk),
+            snapshot=point.snapshot,
+            batch_bytes=of.settings.ingestion.batch_bytes,
+        )
+
+    def change_reader(self, now: SourceNow[Lsn], live: LiveStream[Lsn] | None) -> SlotReader:
+        """Reads what is committed below `now.lsn`: what the live stream has brought, else a peek."""
+        of = self._of
+        return SlotReader(
+            source=of.name,
+            url=self._stream_url(),
+            server=0 if live else started_at(self.connection),
+            slot=of.slot,
+            publication=of.publication,
+            upto_lsn=now.lsn,
+            xid=now.xid,
+            received=live.below(now.lsn) if live else None,
+            batch_bytes=of.settings.ingestion.batch_bytes,
+        )
+
+    def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
+        """Keeps the newest transaction that was read."""
+        if isinstance(witness, Witness):
+            put_witness(states, self._of.name, epoch, witness)
+
+    def confirm(self, lsn: Lsn, live: LiveStream[Lsn] | None = None) -> None:
+        """Lets the slot pass what is below."""
+        if live is None:
+            src.advance_slot(self.connection, self._of.slot, lsn)
+        else:
+            live.confirm(lsn)
+
+    def stream(self, lsn: Lsn, max_bytes: int) -> LiveStream[Lsn]:
+        """A walsender from there on."""
+        of, server = self._of, started_at(self.connection)
+        return lives.LiveStream(self._stream_url(), of.slot, of.publication, lsn, max_bytes, server)
+
+    def begin_anew(self) -> Callable[[CatalogConnection], None]:
+        """Drops the slot; what is returned forgets slot, cluster and positions."""
+        of = self._of
+        if src.read_slot(self.connection, of.slot) is not None:
+            src.drop_slot(self.connection, of.slot)
+        publication = src.publication_oid(of.settings, self.connection, of.name, of.publication)
+        cluster = src.identify(of.settings, of.name, self.connection)
+        return lambda states: store.restart_stream(states, of.name, of.slot, cluster, publication)
+
+    def _stream_url(self) -> str:
+        """The source's URL for reading the slot.
+
+        The server's own default of decoding memory is 64 MB; a transaction that outgrows it is sent unfinished, and
+        costs the reader a file. A database in SQL_ASCII may hold what is not UTF-8; unless asked not to, the server
+        would check it and refuse all.
+        """
+        settings = self._of.settings
+        memory = f"{settings.ingestion.decoding_memory_bytes // 1024}kB"
+        url = src.source_url(settings.source(self._of.name), logical_decoding_work_mem=memory)
+        is_ascii = self.connection.info.parameter_status("server_encoding") == "SQL_ASCII"
+        return url.replace("client_encoding=UTF8", "client_encoding=SQL_ASCII") if is_ascii else url
+
+
+def next_stop(reached: int, end: int, max_bytes: int) -> int:
+    """The LSN up to which one publish reads: the end, or a page's boundary about `max_bytes` further on; never back.
+
+    Postgres stops reading behind the first record that ends at or beyond the LSN it is given. Between a page's boundary
+    and the first record on it is a header: an LSN within would let in a transaction that commits behind it.
+    """
+    pages = max((reached + max_bytes) // WAL_PAGE_BYTES, reached // WAL_PAGE_BYTES + 1)
+    return max(reached, min(end, pages * WAL_PAGE_BYTES))

@@ -1,0 +1,191 @@
+"""A source of two partitions in memory, such as a topic: its positions are vectors, and only partially ordered.
+
+It has what the contract asks of a source, and nothing else. A record names its partition and offset, a read goes from
+what is confirmed to where the source was at the moment of `now`, and a point is the vector of its moment.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA, Batch, Relation, RelationColumn
+from ingestion.sources.base import Noticed, Piece, Point, SourceNow
+from ingestion.state.chunks import Chunk
+
+NAME, PARTITIONS = "topic", (0, 1)
+AT = datetime(2026, 11, 23, tzinfo=UTC)
+RELATION = Relation(1, "", NAME, "f", (RelationColumn("id", 25, -1, True), RelationColumn("v", 25, -1, True)))
+Change = tuple[str, str, str | None]  # operation, key, value
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """The next offset of each partition."""
+
+    next: tuple[int, ...]
+
+    def __le__(self, other: "Offsets") -> bool:
+        return all(mine <= theirs for mine, theirs in zip(self.next, other.next, strict=True))
+
+    def join(self, other: "Offsets") -> "Offsets":
+        return Offsets(tuple(map(max, self.next, other.next)))
+
+    @property
+    def text(self) -> str:
+        return ",".join(f"{NAME}/{partition}:{offset}" for partition, offset in enumerate(self.next))
+
+    def has(self, partition: int, offset: int) -> bool:
+        """Whether a record is below."""
+        return offset < self.next[partition]
+
+
+@dataclass
+class Log:
+    """The server: what was written to each partition, and the table as it is."""
+
+    partitions: tuple[list[Change], ...] = field(default_factory=lambda: tuple([] for _ in PARTITIONS))
+    confirmed: Offsets = Offsets((0, 0))
+    columns: str = "id,v"
+
+    def write(self, operation: str, key: str, value: str | None) -> None:
+        """A change, in the partition of its key."""
+        self.partitions[int(key) % 2].append((operation, key, value))
+
+    @property
+    def end(self) -> Offsets:
+        return Offsets(tuple(map(len, self.partitions)))
+
+    def between(self, start: Offsets, end: Offsets) -> list[tuple[int, int, Change]]:
+        """Partition, offset and change, of each partition in its order."""
+        return [(p, n, self.partitions[p][n]) for p in PARTITIONS for n in range(start.next[p], end.next[p])]
+
+    def table(self, at: Offsets) -> dict[str, str | None]:
+        rows: dict[str, str | None] = {}
+        for _, _, (operation, key, value) in self.between(Offsets((0, 0)), at):
+            rows.pop(key, None) if operation == "d" else rows.update({key: value})
+        return rows
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Its records travel with it; a real one would have the servers' addresses."""
+
+    records: tuple[tuple[int, int, Change], ...]
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.records
+
+    def read(self, keys: Mapping[int, tuple[str, ...]], landing: Callable[[], frozenset[int]],
+             imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:  # fmt: skip
+        for partition in PARTITIONS:
+            mine = [record for record in self.records if record[0] == partition]
+            batches = [batch(mine)] if mine and RELATION.oid in landing() else []
+            take(Piece(batches, lambda oids, mine=mine: kept(mine if RELATION.oid in oids else [])))  # type: ignore
+        return Noticed(witness=self.records[-1][:2] if self.records else None)
+
+
+def batch(records: list[tuple[int, int, Change]]) -> Batch:
+    """The ordinal of a record is made of its offset and partition, so it is the same at every read."""
+    ordinals = [offset * len(PARTITIONS) + partition for partition, offset, _ in records]
+    values = pa.table({"id": [change[1] for _, _, change in records], "v": [change[2] for _, _, change in records]})
+    meta = {"_op": [change[0] for _, _, change in records], "_commit_lsn": ordinals, "_seq": [0] * len(records),
+            "_xid": ordinals, "_committed_at": [AT] * len(records)}  # fmt: skip
+    return Batch(RELATION, values, pa.Table.from_pylist(pa.table(meta).to_pylist(), schema=META_SCHEMA))
+
+
+def kept(records: list[tuple[int, int, Change]]) -> pa.Table:
+    rows = [{"commit_lsn": offset * 2 + partition, "place": 0, "oid": RELATION.oid, "relation": b"topic",
+             "message": repr(change).encode()} for partition, offset, change in records]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=PICKED_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The table at a point."""
+
+    found: dict[str, str | None]
+
+    def rows(self, *, as_text: bool) -> Iterator[pa.Table]:
+        yield pa.table({"id": pa.array(self.found, pa.string()), "v": pa.array(self.found.values(), pa.string())})
+
+
+class Live:
+    """What came since it was opened; it asks the log, as a consumer asks its brokers."""
+
+    def __init__(self, log: Log, at: Offsets) -> None:
+        self._log, self._at = log, at
+
+    @property
+    def lsn(self) -> Offsets:
+        return self._log.end
+
+    @property
+    def has_changes(self) -> bool:
+        return not self._log.end <= self._at
+
+    def reach(self, lsn: Offsets, seconds: float) -> None:
+        assert lsn <= self.lsn
+
+    def wait(self, seconds: float) -> None: ...
+
+    def below(self, lsn: Offsets) -> Any:
+        return self._log.between(self._at, lsn)
+
+    def confirm(self, lsn: Offsets) -> None:
+        self._at = self._log.confirmed = self._at.join(lsn)
+
+    def close(self) -> None: ...
+
+
+class MemorySource:
+    """The base's `Source`, and its `OpenSource` at once."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def position(self, text: str) -> Offsets:
+        return Offsets(tuple(int(part.rpartition(":")[2]) for part in text.split(",")))
+
+    @contextmanager
+    def open(self) -> Iterator["MemorySource"]:
+        yield self
+
+    def check(self, states: Any, live: Any = None) -> Any:
+        return None
+
+    def now(self) -> SourceNow[Offsets]:
+        return SourceNow(self._log.end, AT, 0)
+
+    def fingerprints(self, tables: Collection[Any]) -> dict[str, str]:
+        return {table.name: self._log.columns for table in tables}
+
+    def inspect(self, table: Any, oid: int | None) -> Any:
+        return self._log.columns, None
+
+    @contextmanager
+    def snapshot(self, tables: Any, look: Callable[[], None] = lambda: None) -> Iterator[Point[Offsets]]:
+        look()
+        yield Point(self._log.end, "", AT)
+
+    def ranges(self, facts: Any, chunk_bytes: int) -> list[Chunk]:
+        return [Chunk(0, ("", NAME), -1, None)]
+
+    def row_reader(self, table: Any, facts: Any, chunk: Chunk, point: Point[Offsets]) -> Rows:
+        return Rows(self._log.table(point.lsn))
+
+    def change_reader(self, now: SourceNow[Offsets], live: Live | None) -> Reader:
+        return Reader(tuple(live.below(now.lsn) if live else self._log.between(self._log.confirmed, now.lsn)))
+
+    def stream(self, lsn: Offsets, max_bytes: int) -> Live:
+        return Live(self._log, lsn)
+
+    def confirm(self, lsn: Offsets, live: Live | None = None) -> None:
+        if live is None:
+            self._log.confirmed = self._log.confirmed.join(lsn)
+        else:
+            live.confirm(lsn)

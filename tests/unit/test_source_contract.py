@@ -1,0 +1,283 @@
+"""What every kind of source has to fulfil, asked of Postgres and of a source of two partitions in memory.
+
+The next kind has its tests before its code: it adds a `Place` to `PLACES`.
+"""
+
+import random
+import string
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import Event
+from typing import Any, cast
+
+import memory_source as memory
+import psycopg
+import pytest
+from pgoutput_record import scratch_database
+from pydantic import SecretStr
+from throwaway_postgres import throwaway_postgres
+
+from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA
+from ingestion.sink.writer import pack, unpack
+from ingestion.sources.base import OpenSource, Piece, Source, source_of
+from ingestion.state import store
+from lakehouse.declarations import RawTable
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.migrations import ensure_state
+from lakehouse.settings import Settings, SourceSettings
+
+pytestmark = pytest.mark.stack
+TABLE = RawTable(
+    source="shop", name="items", description="", columns=(), raw=RawPolicy(relation="public.items", key=("id",)),
+    load=LoadPolicy(), maintenance=None, owners=(),
+)  # fmt: skip
+Row = tuple[tuple[int, int], str, str, str | None]  # place in the order of all, operation, key, value
+
+
+@dataclass(frozen=True)
+class Place:
+    """One kind of source to ask: what writes into it and alters it, and which rows of a read are from a position on.
+
+    `publish` is the lake that has got so far.
+    """
+
+    source: Source[Any]
+    states: Any
+    publish: Callable[[Any], None]
+    write: Callable[[str, str, str | None], None]
+    alter: Callable[[], None]
+    is_from: Callable[[Row, Any], bool]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with throwaway_postgres() as url:
+        yield url
+
+
+@contextmanager
+def in_memory(server: str) -> Iterator[Place]:
+    log = memory.Log()
+
+    def alter() -> None:
+        log.columns += ",more"
+
+    def is_from(row: Row, position: memory.Offsets) -> bool:
+        return not position.has(row[0][0] % 2, row[0][0] // 2)
+
+    yield Place(cast(Any, memory.MemorySource(log)), None, lambda position: None, log.write, alter, is_from)
+
+
+@contextmanager
+def in_postgres(server: str) -> Iterator[Place]:
+    with scratch_database(server) as url, psycopg.connect(url, autocommit=True) as c:
+        c.execute("CREATE TABLE items (id text PRIMARY KEY, v text)")
+        c.execute("CREATE PUBLICATION lakehouse FOR TABLE items")
+        ensure_state(c)
+        settings = Settings(sources={"shop": SourceSettings(url=SecretStr(url))})
+
+        def write(operation: str, key: str, value: str | None) -> None:
+            statement = {
+                "c": "INSERT INTO items VALUES (%(key)s, %(value)s)",
+                "u": "UPDATE items SET v = %(value)s WHERE id = %(key)s",
+                "d": "DELETE FROM items WHERE id = %(key)s",
+            }[operation]
+            c.execute(statement, {"key": key, "value": value})
+
+        def alter() -> None:
+            c.execute("ALTER TABLE items ADD more int")
+
+        def publish(position: Any) -> None:
+            store.advance_positions(cast(Any, c), "shop", position)
+
+        source = source_of(settings, "shop", 30.0, Event())
+        yield Place(source, c, publish, write, alter, lambda row, position: row[0][0] >= position)
+        c.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+
+
+PLACES = {"memory": in_memory, "postgres": in_postgres}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest, server: str) -> Iterator[Place]:
+    with PLACES[request.param](server) as made:
+        yield made
+
+
+@pytest.fixture
+def source(place: Place) -> Iterator[OpenSource[Any]]:
+    with place.source.open() as opened:
+        opened.check(place.states)
+        yield opened
+
+
+def change(place: Place, chance: random.Random, table: dict[str, str | None], count: int) -> None:
+    """So many changes by one row each; `table` is what the source holds."""
+    for _ in range(count):
+        key, value = str(chance.randrange(8)), "".join(chance.choices(string.ascii_letters, k=5))
+        operation = "c" if key not in table else chance.choice("ud")
+        place.write(operation, key, None if operation == "d" else value)
+        table.pop(key) if operation == "d" else table.update({key: value})
+
+
+def rows_of(reader: Any) -> list[Row]:
+    """What a read lands, in the order of all; the reader has travelled to a task."""
+    pieces: list[Piece] = []
+    reader = unpack(pack(reader))
+    reader.read({}, lambda: Everything(), frozenset(), pieces.append)
+    rows = []
+    for batch in (batch for piece in pieces for batch in piece.batches):
+        assert batch.meta.schema.names[: len(META_SCHEMA)] == META_SCHEMA.names
+        for meta, value in zip(batch.meta.to_pylist(), batch.values.to_pylist(), strict=True):
+            rows.append(((meta["_commit_lsn"], meta["_seq"]), meta["_op"], value["id"], value["v"]))
+    return sorted(rows)
+
+
+class Everything(frozenset[int]):
+    """All relations, whatever their numbers."""
+
+    def __contains__(self, relation: object) -> bool:
+        return True
+
+
+def replayed(rows: list[Row], into: dict[str, str | None] | None = None) -> dict[str, str | None]:
+    """The table after the rows of a log."""
+    found = dict(into or {})
+    for _, operation, key, value in rows:
+        found.pop(key, None) if operation == "d" else found.update({key: value})
+    return found
+
+
+def now_of(source: OpenSource[Any], place: Place) -> Any:
+    """The source's end once what was written can be read."""
+    if isinstance(place.states, psycopg.Connection):
+        (end,) = cast(Any, place.states.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone())
+        while source.now().lsn < end:
+            pass
+    return source.now()
+
+
+def test_positions_compare_and_join_and_are_spelled(place: Place, source: OpenSource[Any]) -> None:
+    found, chance, table = [source.now().lsn], random.Random(1), dict[str, str | None]()
+    for _ in range(6):
+        change(place, chance, table, 2)
+        found.append(now_of(source, place).lsn)
+    found.append(found[1].join(found[3]))
+    for one in found:
+        assert one <= one and one.join(one) == one
+        assert place.source.position(one.text) == one
+        for other in found:
+            both = one.join(other)
+            assert one <= both and other <= both and both == other.join(one)
+            assert (one <= other) == (both == other)
+            for third in found:
+                assert both.join(third) == one.join(other.join(third))
+                assert not (one <= third and other <= third) or both <= third, "no lower one is above both"
+    assert all(before <= after for before, after in pairwise(found[:-1])), "time goes on"
+
+
+def test_two_positions_may_each_be_ahead_of_the_other() -> None:
+    one, other = memory.Offsets((3, 1)), memory.Offsets((2, 4))
+    assert not one <= other and not other <= one and one.join(other) == memory.Offsets((3, 4))
+    assert one.text == "topic/0:3,topic/1:1"
+
+
+def test_to_read_twice_gives_the_same(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(2), {}, 30)
+    now = now_of(source, place)
+    first = rows_of(source.change_reader(now, None))
+    assert len(first) == 30 == len({row[0] for row in first}), "every row has a place of its own"
+    change(place, random.Random(3), replayed(first), 5)
+    assert rows_of(source.change_reader(now, None)) == first, "what comes later is not below the position"
+    with place.source.open() as again:
+        again.check(place.states)
+        assert rows_of(again.change_reader(now, None)) == first
+
+
+def test_nothing_is_lost_whatever_was_confirmed(place: Place, source: OpenSource[Any]) -> None:
+    """A crash comes before the publish, or between it and the confirmation; the lake passes over what it has."""
+    chance, table, lake = random.Random(4), dict[str, str | None](), list[Row]()
+    for crash in ("none", "before", "between", "none", "between", "before", "before", "none"):
+        change(place, chance, table, chance.randrange(4))
+        with place.source.open() as opened:
+            opened.check(place.states)
+            now = now_of(opened, place)
+            found = [row for row in rows_of(opened.change_reader(now, None)) if row[0] not in {had[0] for had in lake}]
+            if crash != "before":
+                lake += found
+                place.publish(now.lsn)
+            if crash == "none":
+                opened.confirm(now.lsn)
+    assert replayed(lake) == table
+    assert len({row[0] for row in lake}) == len(lake)
+
+
+def test_a_confirmed_change_does_not_have_to_be_read_again(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(5), {}, 10)
+    now = now_of(source, place)
+    before = rows_of(source.change_reader(now, None))
+    place.publish(now.lsn)
+    source.confirm(now.lsn)
+    source.confirm(now.lsn)
+    change(place, random.Random(6), replayed(before), 4)
+    after = rows_of(source.change_reader(now_of(source, place), None))
+    assert len([row for row in after if place.is_from(row, now.lsn)]) == 4 and len(before) == 10
+    assert not [row for row in before if place.is_from(row, now.lsn)]
+
+
+def test_a_snapshot_holds_what_the_stream_lacks_from_its_point_on(place: Place, source: OpenSource[Any]) -> None:
+    chance, table = random.Random(7), dict[str, str | None]()
+    change(place, chance, table, 20)
+    looked: list[None] = []
+    with source.snapshot([TABLE], lambda: looked.append(None)) as point:
+        at_point = dict(table)
+        change(place, chance, table, 15)
+        facts, problem = source.inspect(TABLE, None)
+        assert problem is None and facts is not None and looked
+        readers = [source.row_reader(TABLE, facts, chunk, point) for chunk in source.ranges(facts, 1 << 20)]
+        parts = [part for reader in readers for part in unpack(pack(reader)).rows(as_text=True)]  # type: ignore
+    snapshot = {row["id"]: row["v"] for part in parts for row in part.to_pylist()}
+    assert snapshot == at_point
+    stream = rows_of(source.change_reader(now_of(source, place), None))
+    from_there_on = [row for row in stream if place.is_from(row, point.lsn)]
+    assert len(from_there_on) == 15 and len(stream) - len(from_there_on) == 20
+    assert replayed(from_there_on, snapshot) == table
+
+
+def test_the_live_stream_brings_what_a_read_brings(place: Place, source: OpenSource[Any]) -> None:
+    live = source.stream(source.now().lsn, 1 << 20)
+    try:
+        change(place, random.Random(8), {}, 12)
+        now = now_of(source, place)
+        live.reach(now.lsn, 20)
+        assert live.has_changes and now.lsn <= live.lsn
+        reader = source.change_reader(now, live)
+        received = rows_of(reader)
+        assert len(received) == 12 and not reader.is_silent
+        assert rows_of(source.change_reader(now, live)) == received, "it stays until it is confirmed"
+        source.confirm(now.lsn, live)
+        assert source.change_reader(now, live).is_silent
+    finally:
+        live.close()
+
+
+def test_kept_records_tell_their_relation_and_place(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(9), {}, 6)
+    records: list[Any] = []
+    reader = unpack(pack(source.change_reader(now_of(source, place), None)))
+    cast(Any, reader).read({}, frozenset, frozenset(), lambda piece: records.append(piece.records(Everything())))
+    kept = [row for table in records for row in table.to_pylist()]
+    assert all(table.schema == PICKED_SCHEMA for table in records)
+    assert len(kept) == 6 == len({(row["commit_lsn"], row["place"]) for row in kept}) and all(
+        row["message"] for row in kept
+    )
+
+
+def test_an_alteration_shows_in_the_fingerprint_and_nothing_else_does(place: Place, source: OpenSource[Any]) -> None:
+    before = source.fingerprints([TABLE])
+    change(place, random.Random(10), {}, 5)
+    assert source.fingerprints([TABLE]) == before
+    place.alter()
+    assert source.fingerprints([TABLE]) != before
