@@ -4,11 +4,11 @@ What is rewritten is decided in `layout`, so that a table with nothing to do cos
 
 The engine is Spark: its procedures sort and interleave more than fits into memory, rewrite beside other writers
 (an append in between is no conflict), and commit group by group, so that a run that is killed keeps what it has done.
-Trino's `optimize` has one commit, no z-order, and leaves the order to the table's properties. It is for the data of
-tables that Spark refuses to read (see `engine`), in the partitions that need it.
+Spark refuses to read a table with a column that is named like one of Iceberg's own. The data of such a table is left as
+it is; declarations, and ingestion for a new column, ask for another name.
 
 A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
-the groups that were committed stay, the rest is planned anew after a pause, a few times. The engines look for such
+the groups that were committed stay, the rest is planned anew after a pause, a few times. Spark looks for such
 commits along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long
 as one takes (see `lakehouse.catalog.rewriting`).
 """
@@ -23,10 +23,9 @@ from lakehouse.catalog.commit import commit_on, until_committed
 from lakehouse.catalog.open import DATA_OPERATIONS
 from lakehouse.catalog.rewriting import REWRITING, rewriting
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
-from lakehouse.text.sql import literal, relation, spark_ident, spark_literal, spark_relation
+from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
 from maintenance.actions.action import action
-from maintenance.actions.layout import CLUSTERED, MEGABYTE, SMALL, Partition, Plan, order_of, ordered_since, plan_for
-from maintenance.inventory.engine import followed, spark_reads
+from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.inventory.figures import measure, total
 from maintenance.inventory.outcome import Figures, Outcome, TableName, one_line
 from maintenance.inventory.session import DATA, Session
@@ -44,8 +43,8 @@ GROUP_FILES = 16  # target sizes that are merged in one group
 PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
 SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slower loses the snapshots since it began
 CONFLICTS = (
-    "CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR",
-    "of other writers in a row", "rewrite commits failed",
+    "CommitFailedException", "ValidationException", "CommitStateUnknownException", "of other writers in a row",
+    "rewrite commits failed",
 )  # fmt: skip
 
 
@@ -57,16 +56,16 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
         return Outcome(NAME, table, "skipped", "the policy has no compact part")
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
-    rule = followed(loaded, rule)
     before, plan = measure(loaded), plan_for(loaded, rule)
     if not (plan.data or plan.manifests):
-        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
+        return Outcome(NAME, table, "skipped", plan.why_refused or _why_not(before, rule), before=before, after=before)
     if session.dry_run:
         return Outcome(NAME, table, "planned", _what(plan, before, rule), before=before)
     conflicts = _until_committed(session, table, rule)
     now = session.catalog.load_table(table)
     read, written = _moved(loaded, now)
-    reason = _what(plan, before, rule) + (f"; {conflicts} conflicts with other writers" if conflicts else "")
+    told = [_what(plan, before, rule), f"{conflicts} conflicts with other writers" * bool(conflicts), plan.why_refused]
+    reason = "; ".join(text for text in told if text)
     return Outcome(
         NAME, table, "done", reason, before=before, after=measure(now), read_bytes=read, written_bytes=written
     )
@@ -92,10 +91,7 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     """What is worth it by now; returns how many files could not be replaced because of other writers."""
     failed, loaded = 0, session.catalog.load_table(table)
     try:
-        if spark_reads(loaded):
-            failed = _by_spark(session, table, rule, loaded)
-        else:
-            _by_trino(session, table, rule, loaded)
+        failed = _rewrite_files(session, table, rule, loaded)
     finally:
         _let_go(session, table)
     if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
@@ -104,7 +100,7 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     return failed
 
 
-def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
+def _rewrite_files(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
     """Rewrites data and delete files; returns how many could not be replaced because of other writers."""
     failed, plan = 0, plan_for(loaded, rule)
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
@@ -124,17 +120,6 @@ def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: T
         _hold(session, table, 0)
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
     return failed
-
-
-def _by_trino(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> None:
-    """Merges small files; where there are delete files, all that those refer to as well, in the whole table."""
-    plan, size = plan_for(loaded, rule), f"{rule.target_file_size_mb}MB"
-    threshold = f"{int(SMALL * rule.target_file_size_mb * MEGABYTE)}B"
-    statement = f"ALTER TABLE {relation(*table)} EXECUTE optimize(file_size_threshold => {literal(threshold)})"
-    calls = [(_condition(part), sum(map(_small, part))) for part in _portions(plan.merged, _small)]
-    for where, moved in [("", measure(loaded).bytes or 0)] if plan.deletes else calls:
-        _hold(session, table, moved)
-        session.trino(f"{statement} WHERE {where}" if where else statement, target_max_file_size=size)
 
 
 def _moved(before: Table, now: Table) -> tuple[int, int]:

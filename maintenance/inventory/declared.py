@@ -12,12 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lakehouse.declarations import METADATA_COLUMNS
+from lakehouse.declarations import METADATA_COLUMNS, RESERVED_BY_ICEBERG
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
-from maintenance.inventory.engine import RESERVED
 from maintenance.inventory.outcome import TableName
 
 STORING = frozenset({"model", "seed", "snapshot"})
@@ -63,7 +62,7 @@ def mistakes_of(
             limit = f"vars.maintenance.longest_write_hours ({project.longest_write_hours:g})"
             yield _mistake(f"{hours:g} h is below {limit}: files of a running write would go", *path)
     for path, names in _named_columns(policy):
-        if path[0] == "compact" and names and (reserved := sorted(RESERVED & columns)):
+        if path[0] == "compact" and names and (reserved := sorted(RESERVED_BY_ICEBERG & columns)):
             yield _mistake(f"Spark, which sorts, reads no table with a column {reserved[0]!r}: leave it out", *path)
         for name in names:
             if columns and name.lower() not in columns:

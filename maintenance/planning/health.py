@@ -38,6 +38,7 @@ class Health:
     rewritable_files: int = 0  # small files in partitions that have enough of them
     rewritable_bytes: int = 0  # of those, and of partitions that are to be sorted as a whole
     rewritable_partitions: int = 0
+    reserved_column: str | None = None  # keeps Spark from rewriting data that is worth it
     delete_files: int = 0
     due_delete_files: int = 0  # all of them, where there are enough to be dealt with
     snapshots: int = 0
@@ -85,9 +86,9 @@ def measure_health(session: Session, name: TableName, policy: MaintenancePolicy)
     )
 
 
-def _data(table: Table, rule: CompactPolicy | None) -> dict[str, int]:
+def _data(table: Table, rule: CompactPolicy | None) -> dict[str, Any]:
     snapshot, manifests = table.current_snapshot(), live_manifests(table)
-    figures = {
+    figures: dict[str, Any] = {
         "rows": total(snapshot, "total-records"),
         "files": total(snapshot, "total-data-files"),
         "bytes": total(snapshot, "total-files-size"),
@@ -104,12 +105,13 @@ def _data(table: Table, rule: CompactPolicy | None) -> dict[str, int]:
         "rewritable_files": plan.files,
         "rewritable_bytes": plan.bytes,
         "rewritable_partitions": plan.partitions,
+        "reserved_column": plan.reserved,
         "due_delete_files": figures["delete_files"] if plan.deletes else 0,
         "needed_manifests": 1 if plan.manifests else len(manifests),
     }
 
 
-def _snapshots(session: Session, name: TableName, table: Table, policy: MaintenancePolicy) -> dict[str, int]:
+def _snapshots(session: Session, name: TableName, table: Table, policy: MaintenancePolicy) -> dict[str, Any]:
     rule, there = policy.expire_snapshots, len(table.metadata.snapshots)
     if rule is None:
         return {"snapshots": there}
@@ -122,7 +124,7 @@ def _snapshots(session: Session, name: TableName, table: Table, policy: Maintena
     }
 
 
-def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, int]:
+def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, Any]:
     size = next((stored.size for stored in objects if stored.path == table.metadata_location), 0)
     return {
         "metadata_bytes": size or metadata_size(table),  # newer than the listing
@@ -132,7 +134,7 @@ def _metadata(table: Table, objects: Collection[StoredObject]) -> dict[str, int]
 
 def _orphans(
     session: Session, name: TableName, policy: MaintenancePolicy, objects: Collection[StoredObject]
-) -> dict[str, int]:
+) -> dict[str, Any]:
     figures = {"objects": len(objects), "object_bytes": sum(stored.size for stored in objects)}
     rule, lake = policy.remove_orphan_files, session.lake()
     if rule is None or lake.sharing_location(name):

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from maintenance.actions.layout import not_compacted
 from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.outcome import TableName
 from maintenance.planning.health import Health
@@ -140,7 +141,9 @@ def make_plan(cases: Iterable[Case], allowed: dict[str, Allowance], rates: Rates
     for case in cases:
         steps = steps_for(case, rates)
         wanted += steps
-        if not steps:
+        if case.health is not None and case.health.reserved_column is not None:
+            skipped.append(Passed(case.table.name, not_compacted(case.health.reserved_column), "compact"))
+        elif not steps:
             skipped.append(Passed(case.table.name, why_none(case)))
     wanted.sort(key=lambda step: (-step.score, str(step.table.name), step.action))
     return _fit(wanted, allowed, skipped)
@@ -185,6 +188,8 @@ def why_none(case: Case) -> str:
     if case.health is None:
         return NOT_THERE
     health = case.health
+    if health.reserved_column is not None:
+        return not_compacted(health.reserved_column)
     return (
         f"healthy: {health.files} files, {health.small_share:.0%} small, {health.delete_files} delete files, "
         f"{health.snapshots} snapshots, {health.manifests} manifests, {health.orphans} orphans"
