@@ -24,9 +24,10 @@ from lakehouse.catalog.open import DATA_OPERATIONS
 from lakehouse.catalog.rewriting import REWRITING, rewriting
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
-from maintenance.actions.action import action
+from maintenance.actions.action import SCANNED_BYTES_A_SECOND, Need, Rate, Work, action
 from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.inventory.figures import measure, total
+from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Figures, Outcome, TableName, one_line
 from maintenance.inventory.session import DATA, Session
 
@@ -46,6 +47,9 @@ CONFLICTS = (
     "CommitFailedException", "ValidationException", "CommitStateUnknownException", "of other writers in a row",
     "rewrite commits failed",
 )  # fmt: skip
+# What a reader pays: to open a file, to apply a delete file, to plan over a manifest.
+SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST = 0.005, 0.02, 0.005
+RATE = Rate(2.0, 30e6, 0.005)
 
 
 @action(NAME)
@@ -69,6 +73,48 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
     return Outcome(
         NAME, table, "done", reason, before=before, after=measure(now), read_bytes=read, written_bytes=written
     )
+
+
+def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
+    """What there is to rewrite, deletes and manifests included."""
+    if table is None or (rule := policy.compact) is None:
+        return {}
+    plan = plan_for(table, rule)
+    return {
+        "small_files": plan.small_files,
+        "small_bytes": plan.small_bytes,
+        "rewritable_files": plan.files,
+        "rewritable_bytes": plan.bytes,
+        "rewritable_partitions": plan.partitions,
+        "reserved_column": plan.reserved,
+        "due_delete_files": total(table.current_snapshot(), "total-delete-files") if plan.deletes else 0,
+        **({"needed_manifests": 1} if plan.manifests else {}),
+    }
+
+
+def need(health: Health, policy: MaintenancePolicy) -> Need | None:
+    """Fewer files to open, fewer deletes to apply; where only the order is wrong, fewer bytes to read."""
+    rule = policy.compact
+    if rule is None:
+        return None
+    deletes, manifests = health.due_delete_files, health.manifests - health.needed_manifests
+    parts = []
+    if health.rewritable_files:
+        parts.append(f"{health.rewritable_files} of {health.files} files below {rule.target_file_size_mb} MB")
+    elif health.rewritable_partitions:
+        parts.append(f"{health.rewritable_partitions} partitions out of order")
+    if deletes:
+        parts.append(f"{deletes} delete files")
+    if manifests:
+        parts.append(f"{health.manifests} manifests")
+    if not parts:
+        return None
+    data = health.bytes if deletes else health.rewritable_bytes
+    fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
+    gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
+    if health.rewritable_partitions and not health.rewritable_files:
+        gain += health.rewritable_bytes / SCANNED_BYTES_A_SECOND
+    return Need(NAME, ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
 
 
 def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from lakehouse.declarations import METADATA_COLUMNS, RESERVED_BY_ICEBERG
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
-from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from lakehouse.declarations.policies import AgePolicy, MaintenancePolicy, ProjectMaintenance
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.outcome import TableName
@@ -74,9 +74,9 @@ def _mistake(text: str, *path: str) -> tuple[tuple[str, ...], str]:
 
 
 def _ages(policy: MaintenancePolicy) -> Iterator[tuple[tuple[str, ...], float | None]]:
-    for part in ("expire_snapshots", "remove_orphan_files", "clean_dbt_temporary"):
-        if (rule := getattr(policy, part)) is not None:
-            yield (part, "older_than_hours"), rule.older_than_hours
+    for key, part in policy.parts.items():
+        if isinstance(part, AgePolicy):
+            yield (key, "older_than_hours"), part.older_than_hours
     yield ("keep_removed_hours",), policy.keep_removed_hours
 
 
