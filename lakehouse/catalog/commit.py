@@ -15,6 +15,7 @@ from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lakehouse.catalog.private_pyiceberg import stage
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
@@ -46,8 +47,7 @@ def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
     """Commits updates to the table as `table` shows it; raises CommitFailedException when it has moved on."""
     namespace, name = table.name()
-    staged = catalog._update_and_stage_table(table, table.name(), (), updates)
-    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    staged = stage(catalog, table, updates)
     swap(catalog, (namespace, name), table.metadata_location, staged.metadata_location)
     return catalog.load_table((namespace, name))
 
@@ -60,6 +60,23 @@ def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[
         (new, old, catalog, *name, old),
     )
     return done.rowcount == 1
+
+
+def enter(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
+    """Adds a table that the catalog does not have, as part of a transaction."""
+    connection.execute(
+        "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+        " VALUES (%s, %s, %s, %s, 'TABLE')",
+        (catalog, *name, location),
+    )
+
+
+def remove(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str]) -> None:
+    """Takes a table or view out of the catalog, as part of a transaction; its files stay."""
+    connection.execute(
+        "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
+        (catalog, *name),
+    )
 
 
 def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:

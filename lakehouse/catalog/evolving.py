@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.private_pyiceberg import iceberg_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +25,7 @@ def complete(catalog: SqlCatalog, table: Table, wanted: Schema | pa.Schema) -> T
     """
     from pyiceberg.exceptions import CommitFailedException
 
-    known = catalog._convert_schema_if_needed(wanted)
+    known = iceberg_schema(wanted)
     for attempt in range(ATTEMPTS):
         if not (missing := lacking(table, known)):
             break
@@ -50,7 +51,7 @@ def outdated(catalog: SqlCatalog, schemas: Mapping[tuple[str, str], Schema | pa.
     found = {}
     for (namespace, name), wanted in schemas.items():
         table = load_table(catalog, namespace, name)
-        missing = lacking(table, catalog._convert_schema_if_needed(wanted)) if table else []
+        missing = lacking(table, iceberg_schema(wanted)) if table else []
         if missing:
             found[f"{namespace}.{name}"] = [field.name for field in missing]
     return found
