@@ -18,11 +18,12 @@ from pyiceberg.types import StringType
 
 from ingestion import recover_source, resume
 from ingestion.schema.former_names import names_of
+from lakehouse.catalog.commit import retried
 from lakehouse.catalog.open import open_catalog
 from lakehouse.catalog.relations import TableName
 from lakehouse.declarations import PARSED_METADATA
 from lakehouse.errors import LakehouseError
-from lakehouse.migrations.parsed_flag import FORMER, RENAMED, _change, _rename
+from lakehouse.migrations.parsed_flag import FORMER, RENAMED, _rename
 from lakehouse.settings import Settings
 from tests.kept_release import FIXTURES, drop_source, lake_of_its_own, unpack
 from tests.orchestrated import BIN
@@ -89,7 +90,7 @@ def test_the_flag_of_parsed_tables_is_renamed_without_a_file_and_by_the_next_run
         assert f"parsed.{name}: rename _deleted to _is_deleted\n" in planned
     assert status == 1 and "parsed.parsed_kept_shop__paused: its source has a column _is_deleted" in planned
     with closing(open_catalog(world.settings)) as catalog:
-        _change(catalog, TableName("parsed", names[0]), _rename)  # then it was killed
+        retried(catalog, TableName("parsed", names[0]), _rename)  # then it was killed
     assert lakehouse(world, "upgrade")[0] == 0
     assert lakehouse(world, "upgrade", "--check")[1].splitlines() == planned.splitlines()[-1:]
     with closing(open_catalog(world.settings)) as catalog:

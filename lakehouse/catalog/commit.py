@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.exceptions import CommitFailedException
@@ -24,24 +24,33 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate
 
+T = TypeVar("T")
 MAX_CONFLICTS = 20
 
 
-def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
-    """Commits what `change` makes of the table as it is, looking again after other writers; None is nothing to do.
+def retried(
+    catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], T], remedy: str = "run it again"
+) -> T:
+    """What `change` makes of the table as it is; after a commit of another writer, of the table as it is then.
 
     Raises LakehouseError when others commit all the time.
     """
     for _ in range(MAX_CONFLICTS):
-        loaded = catalog.load_table(name)
-        if (made := change(loaded)) is None:
-            return
         try:
-            commit_on(catalog, loaded, (made,))
+            return change(catalog.load_table(name))
         except CommitFailedException:
             continue
-        return
-    raise LakehouseError(f"{'.'.join(name)}: {MAX_CONFLICTS} commits of other writers in a row; run it again")
+    raise LakehouseError(f"{'.'.join(name)}: {MAX_CONFLICTS} commits of other writers in a row; {remedy}")
+
+
+def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
+    """Commits what `change` makes of the table as it is, see `retried`; None is nothing to do."""
+
+    def commit(loaded: Table) -> None:
+        if (made := change(loaded)) is not None:
+            commit_on(catalog, loaded, (made,))
+
+    retried(catalog, name, commit)
 
 
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from lakehouse.catalog.private_pyiceberg import OneRequestFileIO
-
-
-class LakeFileIO(OneRequestFileIO):
-    """The name that the catalog's properties give it."""
+from lakehouse.catalog.private_pyiceberg import LakeFileIO
 
 
 def file_io(properties: Mapping[str, str]) -> LakeFileIO:

@@ -142,7 +142,7 @@ class StepwiseCatalog(SqlCatalog):
         return self.file_io
 
 
-class OneRequestFileIO(PyArrowFileIO):
+class LakeFileIO(PyArrowFileIO):
     """Sends an object of a few megabytes with one request.
 
     Arrow begins a multipart upload for each object, however small: three requests instead of one, and with them most

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.commit import retried
 from lakehouse.catalog.file_io import file_io
 from lakehouse.catalog.open import file_io_properties, load_table
 from lakehouse.catalog.relations import TableName, list_relations, read_metadata, view_columns, view_text
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 FORMER, NAME = "_deleted", "_is_deleted"
 RENAMED = "lakehouse.renamed"  # property: the former name, while views that read it are to be made anew
-ATTEMPTS = 10
 OF_PARSED = {"_op", "_valid_from", "_record_source", "_loaded_at"}
 
 
@@ -81,12 +81,12 @@ def rename(settings: Settings, catalog: SqlCatalog, say: Callable[[str], None]) 
         with answering(settings):
             query(settings, "SELECT 1")
     for name in found.tables:
-        _change(catalog, name, _rename)
+        retried(catalog, name, _rename)
     failed = _make_views(settings, found.views)
     for view, why in failed.items():
         say(f"{view} read {FORMER}, which is called {NAME} now: change its definition and make it anew ({why})")
     for name in (*found.tables, *found.renamed):
-        _change(catalog, name, _forget)
+        retried(catalog, name, _forget)
 
 
 def _reading(views: dict[TableName, tuple[str, frozenset[str]]], tables: Iterable[TableName]) -> list[TableName]:
@@ -129,17 +129,6 @@ def _make_views(settings: Settings, views: Iterable[TableName]) -> dict[TableNam
 def under_the_new_name(statement: str) -> str:
     """A view's `CREATE VIEW` as a replacement that reads the column under its new name."""
     return re.sub(rf"\b{FORMER}\b", NAME, re.sub(r"\ACREATE VIEW\b", "CREATE OR REPLACE VIEW", statement))
-
-
-def _change(catalog: SqlCatalog, name: TableName, change: Callable[[Table], None]) -> None:
-    from pyiceberg.exceptions import CommitFailedException
-
-    for attempt in range(ATTEMPTS):
-        try:
-            return change(catalog.load_table(name))
-        except CommitFailedException:
-            if attempt == ATTEMPTS - 1:
-                raise
 
 
 def _rename(table: Table) -> None:

@@ -79,8 +79,8 @@ def need(health: Health, policy: MaintenancePolicy) -> Need | None:
     return Need(NAME, reason, Work(0, health.temporary), gain_bytes=health.temporary_bytes)
 
 
-def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[MaintainedTable, ...]:
-    """Models with temporary things but no declaration (a view, or a model that was removed).
+def strays(session: Session, declared: tuple[MaintainedTable, ...], group: str | None) -> tuple[MaintainedTable, ...]:
+    """Models with temporary things but no declaration (a view, or a model that was removed), of this group or of all.
 
     They follow the policy of their schema's declared model that waits longest; where there is none they stay.
     """
@@ -91,9 +91,8 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[Mai
             current = longest.setdefault(table.name.namespace, table)
             longest[table.name.namespace] = max(current, table, key=_hours)
     found = {*relations, *prefixes} - known
-    return tuple(
-        MaintainedTable(model, longest[model.namespace].policy) for model in sorted(found) if model.namespace in longest
-    )
+    stray = (MaintainedTable(model, longest[model.namespace].policy) for model in sorted(found) if model[0] in longest)
+    return tuple(table for table in stray if group in (None, table.policy.schedule_group))
 
 
 def temporary_things(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:

@@ -103,6 +103,4 @@ def strays_for(
     """Undeclared models that left temporary things; none when the run was restricted to named tables."""
     if name != clean_dbt_temporary.NAME or names:
         return ()
-    return tuple(
-        table for table in clean_dbt_temporary.strays(session, declared) if group in (None, table.policy.schedule_group)
-    )
+    return clean_dbt_temporary.strays(session, declared, group)

@@ -18,8 +18,8 @@ from pyiceberg.transforms import IdentityTransform
 
 from lakehouse.catalog.lake_catalog import GZIPPED, LakeCatalog
 from lakehouse.catalog.private_pyiceberg import (
+    LakeFileIO,
     MergingAppend,
-    OneRequestFileIO,
     Staging,
     by_partition,
     copied_to,
@@ -148,7 +148,7 @@ def test_a_metadata_file_is_read_once_and_every_table_has_the_catalogs_file_io(
 
 
 def test_s3_is_written_with_one_request_for_a_small_object(monkeypatch: pytest.MonkeyPatch) -> None:
-    io = OneRequestFileIO({"s3.region": "us-east-1", "s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a",
+    io = LakeFileIO({"s3.region": "us-east-1", "s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a",
                            "s3.secret-access-key": "b"})  # fmt: skip
     _, (options,) = io.fs_by_scheme("s3", "warehouse").__reduce__()
     assert options["allow_delayed_open"] is True and options["endpoint_override"] == "http://127.0.0.1:1"
@@ -164,7 +164,7 @@ def test_the_catalogs_rows_have_the_columns_that_are_asked_for_by_name() -> None
 
 def test_nothing_private_is_imported_or_replaced_anywhere_else() -> None:
     """`make lint` finds private members that are read; these are names that are imported, steps that are replaced."""
-    replaced = {name for kind in (SqlCatalog, FileIO, OneRequestFileIO, MergingAppend) for name in dir(kind)}
+    replaced = {name for kind in (SqlCatalog, FileIO, LakeFileIO, MergingAppend) for name in dir(kind)}
     private = {name for name in replaced if name.startswith("_") and not name.startswith("__")}
     for package in ("lakehouse", "ingestion", "maintenance", "erasure", "lakehouse_backup", "benchmarks"):
         for path in (PROJECT_DIR / package).rglob("*.py"):
