@@ -19,12 +19,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import commit_on, until_committed
+from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import DATA_OPERATIONS
-from lakehouse.catalog.rewriting import REWRITING, rewriting
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
 from maintenance.actions.action import SCANNED_BYTES_A_SECOND, Need, Rate, Work, action
+from maintenance.actions.holding import hold, let_go
 from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.inventory.figures import measure, total
 from maintenance.inventory.health import Health
@@ -33,7 +33,6 @@ from maintenance.inventory.session import DATA, Session
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.update import TableUpdate
 
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
@@ -42,7 +41,6 @@ EXACT_COMMITS = 2  # one that fails is only logged by default; of more, Spark mi
 COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
 GROUP_FILES = 16  # target sizes that are merged in one group
 PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
-SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slower loses the snapshots since it began
 CONFLICTS = (
     "CommitFailedException", "ValidationException", "CommitStateUnknownException", "of other writers in a row",
     "rewrite commits failed",
@@ -139,7 +137,7 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     try:
         failed = _rewrite_files(session, table, rule, loaded)
     finally:
-        _let_go(session, table)
+        let_go(session, table)
     if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
         files = measure(loaded).files or 0
         session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
@@ -163,7 +161,7 @@ def _rewrite_files(session: Session, table: TableName, rule: CompactPolicy, load
             size = sum(map(_small, part))
             failed += _rewrite_data(session, table, rule, _condition(part), size, {})
     if plan.delete_files == "merge":
-        _hold(session, table, 0)
+        hold(session, table, 0)
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
     return failed
 
@@ -183,35 +181,6 @@ def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
     since = max((snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots), default=0)
     value = f"{order_of(rule)}@{since}"
     return commit_on(session.catalog, table, (SetPropertiesUpdate(updates={CLUSTERED: value}),))
-
-
-def _hold(session: Session, table: TableName, size: int) -> None:
-    """Has ingestion keep all snapshots from now on, for as long as it may take to rewrite so many bytes."""
-    from pyiceberg.table.update import SetPropertiesUpdate
-
-    until = time.time() + SLOWEST_SECONDS + size / SLOWEST_BYTES_A_SECOND
-
-    def change(loaded: Table) -> TableUpdate:
-        return SetPropertiesUpdate(updates=rewriting(loaded.metadata, int(until * 1000)))
-
-    if _is_published(table):
-        until_committed(session.catalog, table, change)
-
-
-def _let_go(session: Session, table: TableName) -> None:
-    """Ends that, also what a killed run left."""
-    from pyiceberg.table.update import RemovePropertiesUpdate
-
-    def change(loaded: Table) -> TableUpdate | None:
-        return RemovePropertiesUpdate(removals=[REWRITING]) if REWRITING in loaded.properties else None
-
-    if _is_published(table):
-        until_committed(session.catalog, table, change)
-
-
-def _is_published(table: TableName) -> bool:
-    """Whether ingestion may write the table; it bounds the snapshots of those that it does."""
-    return table.namespace == "meta" or table.namespace.startswith("raw_")
 
 
 def _portions(partitions: Sequence[Partition], size: Callable[[Partition], int]) -> Iterator[Sequence[Partition]]:
@@ -249,7 +218,7 @@ def _rewrite_data(
     session: Session, table: TableName, rule: CompactPolicy, where: str, size: int, more: dict[str, str]
 ) -> int:
     """Rewrites about `size` bytes; returns how many files could not be replaced because of other writers."""
-    _hold(session, table, size)
+    hold(session, table, size)
     target, commits = rule.target_file_size_mb * MEGABYTE, min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)
     options = {
         "target-file-size-bytes": str(target),

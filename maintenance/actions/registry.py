@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from lakehouse.declarations.policies import MaintenancePolicy
 
@@ -34,7 +34,7 @@ class Action:
 
     name: str
     part: str
-    engine: Literal["Spark", "PyIceberg", "PyIceberg, Spark", "Trino", "Trino, PyIceberg"]
+    engine: str
     does: str
     spares: str
     reads_lake: bool = False
