@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import (
     AvroCompressionCodec,
     ManifestEntry,
@@ -31,7 +30,8 @@ from pyiceberg.table.snapshots import Operation, Snapshot, SnapshotLogEntry, Sum
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 if TYPE_CHECKING:
-    from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.catalog.private_pyiceberg import data_files
+from lakehouse.catalog.lake_catalog import LakeCatalog
 
 MERGED_AT = 100  # commit.manifest.min-count-to-merge by default
 CODEC: AvroCompressionCodec = "deflate"
@@ -42,7 +42,7 @@ class Past:
 
     def __init__(self, catalog: LakeCatalog, location: str, schema: Schema, spec: PartitionSpec) -> None:
         """The table will lie at `location`; nothing is written yet."""
-        self.io = catalog._io
+        self.io = catalog.file_io
         self.catalog = catalog
         self.metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, {"format-version": "2"})
         self.snapshots: list[Snapshot] = []
@@ -53,7 +53,7 @@ class Past:
     def commit(self, rows: pa.Table, at: datetime) -> None:
         """Appends rows of one partition in a snapshot of that time."""
         number = len(self.snapshots) + 1
-        [file] = _dataframe_to_data_files(self.metadata, rows, self.io)
+        [file] = data_files(self.metadata, rows, self.io)
         added = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file)
         self._manifests.append(self._manifest(number, [added]))
         self._entries.append(

@@ -8,21 +8,23 @@ that maintenance has taken out of use and keeps for a restore: that is over for 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table import Table
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 
 from erasure import tombstones
-from erasure.rewrite import MAX_CONFLICTS, SUMMARY
+from erasure.rewrite import SUMMARY
 from lakehouse.catalog.bulk_delete import delete_objects
+from lakehouse.catalog.commit import retried
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import copies
 from maintenance.inventory.reachable import reachable_files
+
+AGAIN = "run the erasure again"
 
 
 def check_references(table: Table) -> None:
@@ -45,13 +47,13 @@ def list_the_living(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
         with table.transaction() as transaction, transaction.update_snapshot(snapshot_properties=SUMMARY).fast_append():
             pass
 
-    _until_committed(catalog, identifier, append)
+    retried(catalog, identifier, append, AGAIN)
 
 
 def cut_off(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
     """Expires every snapshot but the current one and drops all statistics; returns how many snapshots went."""
     before = len(catalog.load_table(identifier).metadata.snapshots)
-    _until_committed(catalog, identifier, _drop_statistics)
+    retried(catalog, identifier, _drop_statistics, AGAIN)
 
     def expire(table: Table) -> None:
         current = table.metadata.current_snapshot_id
@@ -62,7 +64,7 @@ def cut_off(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[st
         if old:
             _expiry(table).by_ids(old).commit()
 
-    _until_committed(catalog, identifier, expire)
+    retried(catalog, identifier, expire, AGAIN)
     return before - len(catalog.load_table(identifier).metadata.snapshots)
 
 
@@ -94,15 +96,6 @@ def _drop_statistics(table: Table) -> None:
 
 def _expiry(table: Table) -> ExpireSnapshots:
     return table.maintenance.expire_snapshots()
-
-
-def _until_committed(catalog: SqlCatalog, identifier: tuple[str, str], change: Callable[[Table], None]) -> None:
-    for _ in range(MAX_CONFLICTS):
-        try:
-            return change(catalog.load_table(identifier))
-        except CommitFailedException:
-            continue
-    raise LakehouseError(f"{'.'.join(identifier)}: other writers commit all the time; run the erasure again")
 
 
 def _name(table: Table) -> str:

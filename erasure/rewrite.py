@@ -15,12 +15,13 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import CommitFailedException, ValidationException
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.io.pyarrow import ArrowScan, _dataframe_to_data_files
+from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table
 
 from erasure.places import Place
 from erasure.rows import SEQUENCE, Mine, repeated
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.private_pyiceberg import data_files
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def _replace(table: Table, held: list[FileScanTask], mine: InTable, repeats: set
             rows = mine.after(_read(table, task), repeats)
             new.delete_data_file(task.file)
             if rows.num_rows:
-                for file in _dataframe_to_data_files(table.metadata, rows, table.io):
+                for file in data_files(table.metadata, rows, table.io):
                     new.append_data_file(file)
 
 

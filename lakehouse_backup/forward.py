@@ -20,7 +20,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from ingestion.state import store
-from lakehouse.catalog.commit import move_pointer
+from lakehouse.catalog.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
@@ -55,11 +55,11 @@ def roll_forward(
         forward = Forward(tables=tables, gone=[str(name) for name in found.gone])
         with states.transaction():
             for name, location in found.made.items():
-                _enter(states, settings.catalog_name, name, location)
+                enter(states, settings.catalog_name, name, location)
             for name, (old, new) in found.moved.items():
                 _point(states, settings.catalog_name, name, old, new)
             for name in found.gone:
-                _drop(states, settings.catalog_name, name)
+                remove(states, settings.catalog_name, name)
             for source, cut in cuts.items():
                 behind = found.behind.get(source, [])
                 reason = settle(states, session, source, cut, slots[source], warehouse_is_whole, behind)
@@ -79,18 +79,3 @@ def _sources(states: CatalogConnection) -> list[str]:
 def _point(states: CatalogConnection, catalog: str, name: tuple[str, str], old: str, new: str) -> None:
     if not move_pointer(states, catalog, name, old, new):
         raise LakehouseError(f"{'.'.join(name)} was changed meanwhile: stop what writes to the lake, and run it again")
-
-
-def _enter(states: CatalogConnection, catalog: str, name: tuple[str, str], location: str) -> None:
-    states.execute(
-        "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
-        " VALUES (%s, %s, %s, %s, 'TABLE')",
-        (catalog, *name, location),
-    )
-
-
-def _drop(states: CatalogConnection, catalog: str, name: tuple[str, str]) -> None:
-    states.execute(
-        "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
-        (catalog, *name),
-    )

@@ -99,7 +99,7 @@ def _make(bench: Bench, catalog: LakeCatalog, table: str, commits: int) -> None:
     past.register((NAMESPACE, table))
     first = (now - timedelta(days=DAYS)).timestamp()
     for number in range(commits // COMMITS_PER_ORPHAN):
-        with catalog._io.new_output(f"{location}/data/orphan-{number}.parquet").create() as stream:
+        with catalog.file_io.new_output(f"{location}/data/orphan-{number}.parquet").create() as stream:
             stream.write(os.urandom(ORPHAN_BYTES))
         os.utime(folder_of(bench.settings, NAMESPACE, table) / "data" / f"orphan-{number}.parquet", (first, first))
 

@@ -1,12 +1,10 @@
 """Brings the changes of a source into the lake: read below a position, publish with a cut, advance the slot."""
 
-import uuid
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
 import pyarrow as pa
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
@@ -34,6 +32,7 @@ from ingestion.state import store
 from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
 from ingestion.tasks.lanes import Kept
 from ingestion.tasks.runner import run_tasks
+from lakehouse.catalog.private_pyiceberg import data_files
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
@@ -182,7 +181,7 @@ def schema_change_files(
     table = ensure_meta(writer.catalog, "schema_changes")
     meta_metadata(writer, states, cycle, "schema_changes")
     data = pa.Table.from_pylist(rows, schema=table.schema().as_arrow())
-    return {"schema_changes": tuple(_dataframe_to_data_files(table.metadata, data, table.io, write_uuid=uuid.uuid4()))}
+    return {"schema_changes": tuple(data_files(table.metadata, data, table.io))}
 
 
 def _change_rows(

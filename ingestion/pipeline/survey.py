@@ -79,7 +79,7 @@ def look(source: OpenSource, table: RawTable, fingerprint: str, position: store.
     try:
         check_withheld(table, position, described)
         facts = name_columns(table, before, described)
-        check_names(table, facts)
+        check_names(table, facts, position.landed if position else ())
         check_columns(table, facts)
     except TableProblem as other:
         return Outlook(table, fingerprint, problem=str(problem or other), seen=described)

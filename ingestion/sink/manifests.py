@@ -13,23 +13,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
-from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager
+
+from lakehouse.catalog.private_pyiceberg import MergingAppend
 
 FAN = 10
 TIERS = 3
 
 
-class TieredAppend(_FastAppendFiles):
+class TieredAppend(MergingAppend):
     """An append that merges one tier at most, of manifests that were there before."""
 
-    def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
-        full = full_tier([manifest for manifest in manifests if manifest.added_snapshot_id != self.snapshot_id])
-        if not full:
-            return manifests
-        merging = _ManifestMergeManager(0, 0, merge_enabled=True, snapshot_producer=self)
-        merged = merging._create_manifest(full[0].partition_spec_id, full)
-        left = {manifest.manifest_path for manifest in full}
-        return [*(manifest for manifest in manifests if manifest.manifest_path not in left), merged]
+    def to_merge(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
+        return full_tier(manifests)
 
 
 def full_tier(manifests: Sequence[ManifestFile]) -> list[ManifestFile]:

@@ -14,10 +14,9 @@ from datetime import datetime
 import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.expressions import BooleanExpression
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table, Transaction
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import ExpireSnapshots
@@ -31,6 +30,7 @@ from lakehouse.catalog.commit import move_pointer
 from lakehouse.catalog.evolving import complete
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.private_pyiceberg import Staging, data_files
 from lakehouse.catalog.rewriting import needed_since
 from lakehouse.catalog.statistics import carry
 from lakehouse.errors import LakehouseError
@@ -105,7 +105,7 @@ class _Begun:
 
     table: Table
     append: TableAppend
-    transaction: Transaction
+    transaction: Staging
     update: TieredAppend
 
 
@@ -114,25 +114,6 @@ class _Staged:
     identifier: tuple[str, str]
     old_location: str
     new_location: str
-
-
-class _Staging(Transaction):
-    """A transaction that derives the table's metadata once after each update.
-
-    PyIceberg does so at every look, a dozen per commit, with a deep copy each time: 20 ms for 1,000 snapshots.
-    """
-
-    def __init__(self, table: Table) -> None:
-        super().__init__(table)
-        self._derived: tuple[int, TableMetadata] = (0, table.metadata)
-
-    @property
-    def table_metadata(self) -> TableMetadata:
-        updates, metadata = self._derived
-        if updates != len(self._updates):
-            metadata = super().table_metadata
-            self._derived = (len(self._updates), metadata)
-        return metadata
 
 
 class Outdated(Exception):
@@ -193,7 +174,7 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
 
 def _begin(table: Table, append: TableAppend) -> _Begun:
     """Only the snapshot's id, unless there are rows to delete."""
-    transaction = _Staging(table)
+    transaction = Staging(table)
     if append.delete is not None:
         transaction.delete(append.delete, snapshot_properties=append.summary)
     update = TieredAppend(Operation.APPEND, transaction, table.io, snapshot_properties=append.summary)
@@ -208,9 +189,8 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
     if surplus := surplus_snapshots(table.metadata, max_snapshots, time.time_ns() // 1_000_000):
         statistics = carry(table.metadata, frozenset(surplus))
         ExpireSnapshots(transaction).by_ids(surplus).commit()
-        transaction._apply(statistics)
-    staged = catalog._update_and_stage_table(table, identifier, transaction._requirements, transaction._updates)
-    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+        transaction.apply(statistics)
+    staged = transaction.stage(catalog, table)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)
     return _Staged(identifier, table.metadata_location, staged.metadata_location)
 
@@ -242,7 +222,7 @@ def _stage_cut(
         ],
         schema=table.schema().as_arrow(),
     )
-    files = tuple(_dataframe_to_data_files(table.metadata, row, table.io))
+    files = tuple(data_files(table.metadata, row, table.io))
     append = TableAppend(CUTS, files, {"lakehouse.source": publication.source, "lakehouse.cycle": publication.cycle_id})
     return [_stage(catalog, _begin(table, append), settings.ingestion.max_snapshots)]
 

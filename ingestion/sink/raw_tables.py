@@ -24,7 +24,6 @@ from ingestion.schema.evolve import Step, lake_type, widens
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.former_names import renamed
 from ingestion.schema.lake_columns import LakeColumn, stepped
-from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.declarations import RawTable
@@ -42,9 +41,8 @@ BEGUN = "lakehouse.altered-from"  # property of a raw table: what the newest alt
 
 
 def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
-    """The Iceberg schema of a raw table; raises TableProblem when two names would collide in Trino."""
+    """The Iceberg schema of a raw table whose columns' names are checked."""
     names = [column.lake for column in facts.columns]
-    check_names(table, facts)
     types = [lake_type(table, column) for column in facts.columns]
     fields = [
         NestedField(index, name, kind, required=False, doc=column.declared_type)

@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 from cachetools import LRUCache, cached
 from pyiceberg.io import FileIO
 from pyiceberg.io.fileformat import FileFormatFactory, FileFormatWriter
-from pyiceberg.io.pyarrow import _determine_partitions
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.partitioning import PartitionKey
 from pyiceberg.schema import Schema, sanitize_column_names
@@ -27,6 +26,8 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.typedef import Record
 from pyiceberg.utils.concurrent import ExecutorFactory
+
+from lakehouse.catalog.private_pyiceberg import by_partition
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024  # of Arrow data
 DICTIONARY_BYTES = 128 * 1024  # of a column of a row group; with 2 MiB, unique values are hashed for nothing
@@ -194,8 +195,9 @@ def _partitions(metadata: TableMetadata, rows: pa.Table) -> list[tuple[Partition
         values = item.transform.pyarrow_transform(source.field_type)(rows.column(source.name))
         bounds = pc.min_max(values)
         if values.null_count or bounds["min"] != bounds["max"]:
-            return [(p.partition_key, p.arrow_table_partition) for p in _determine_partitions(spec, schema, rows)]
-    return [(next(iter(_determine_partitions(spec, schema, rows.slice(0, 1)))).partition_key, rows)]
+            return list(by_partition(spec, schema, rows))
+    [(key, _)] = by_partition(spec, schema, rows.slice(0, 1))
+    return [(key, rows)]
 
 
 def write_odd(texts: Iterable[pa.Table], metadata_json: str, io: FileIO, file_bytes: int) -> tuple[DataFile, ...]:

@@ -84,6 +84,12 @@ class Position:
         return self.versions[-1 - self.unfollowed]
 
     @property
+    def landed(self) -> frozenset[str]:
+        """Names of the raw table's columns that the source had when it was last followed."""
+        newest = self.followed if self.versions else self.former
+        return frozenset(column.lake for column in newest.columns) if newest else frozenset()
+
+    @property
     def forgotten(self) -> "Position":
         """The same, of which nothing is known that a new reading will tell."""
         former = self.facts if self.versions else self.former

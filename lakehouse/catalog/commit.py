@@ -8,13 +8,14 @@ again.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.exceptions import CommitFailedException
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from lakehouse.catalog.private_pyiceberg import stage
 from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
@@ -23,31 +24,39 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate
 
+T = TypeVar("T")
 MAX_CONFLICTS = 20
 
 
-def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
-    """Commits what `change` makes of the table as it is, looking again after other writers; None is nothing to do.
+def retried(
+    catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], T], remedy: str = "run it again"
+) -> T:
+    """What `change` makes of the table as it is; after a commit of another writer, of the table as it is then.
 
     Raises LakehouseError when others commit all the time.
     """
     for _ in range(MAX_CONFLICTS):
-        loaded = catalog.load_table(name)
-        if (made := change(loaded)) is None:
-            return
         try:
-            commit_on(catalog, loaded, (made,))
+            return change(catalog.load_table(name))
         except CommitFailedException:
             continue
-        return
-    raise LakehouseError(f"{'.'.join(name)}: {MAX_CONFLICTS} commits of other writers in a row; run it again")
+    raise LakehouseError(f"{'.'.join(name)}: {MAX_CONFLICTS} commits of other writers in a row; {remedy}")
+
+
+def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
+    """Commits what `change` makes of the table as it is, see `retried`; None is nothing to do."""
+
+    def commit(loaded: Table) -> None:
+        if (made := change(loaded)) is not None:
+            commit_on(catalog, loaded, (made,))
+
+    retried(catalog, name, commit)
 
 
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
     """Commits updates to the table as `table` shows it; raises CommitFailedException when it has moved on."""
     namespace, name = table.name()
-    staged = catalog._update_and_stage_table(table, table.name(), (), updates)
-    catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    staged = stage(catalog, table, updates)
     swap(catalog, (namespace, name), table.metadata_location, staged.metadata_location)
     return catalog.load_table((namespace, name))
 
@@ -60,6 +69,23 @@ def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[
         (new, old, catalog, *name, old),
     )
     return done.rowcount == 1
+
+
+def enter(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
+    """Adds a table that the catalog does not have, as part of a transaction."""
+    connection.execute(
+        "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
+        " VALUES (%s, %s, %s, %s, 'TABLE')",
+        (catalog, *name, location),
+    )
+
+
+def remove(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str]) -> None:
+    """Takes a table or view out of the catalog, as part of a transaction; its files stay."""
+    connection.execute(
+        "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
+        (catalog, *name),
+    )
 
 
 def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:

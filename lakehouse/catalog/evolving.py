@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog.commit import retried
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.private_pyiceberg import iceberg_schema
+from lakehouse.catalog.relations import TableName
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -14,29 +17,22 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.types import NestedField
 
-ATTEMPTS = 10
-
 
 def complete(catalog: SqlCatalog, table: Table, wanted: Schema | pa.Schema) -> Table:
     """The table with every column of `wanted`: those it lacks are added as optional ones, at its end.
 
     Columns that this release does not know stay. Another process may add the same ones at the same time.
     """
-    from pyiceberg.exceptions import CommitFailedException
+    known = iceberg_schema(wanted)
 
-    known = catalog._convert_schema_if_needed(wanted)
-    for attempt in range(ATTEMPTS):
-        if not (missing := lacking(table, known)):
-            break
-        try:
-            with table.update_schema() as update:
+    def add_missing(now: Table) -> Table:
+        if missing := lacking(now, known):
+            with now.update_schema() as update:
                 for field in missing:
                     update.add_column((field.name,), field.field_type, field.doc)
-        except CommitFailedException:
-            if attempt == ATTEMPTS - 1:
-                raise
-        table = catalog.load_table(table.name())
-    return table
+        return now
+
+    return retried(catalog, TableName(*table.name()), add_missing) if lacking(table, known) else table
 
 
 def lacking(table: Table, wanted: Schema) -> list[NestedField]:
@@ -50,7 +46,7 @@ def outdated(catalog: SqlCatalog, schemas: Mapping[tuple[str, str], Schema | pa.
     found = {}
     for (namespace, name), wanted in schemas.items():
         table = load_table(catalog, namespace, name)
-        missing = lacking(table, catalog._convert_schema_if_needed(wanted)) if table else []
+        missing = lacking(table, iceberg_schema(wanted)) if table else []
         if missing:
             found[f"{namespace}.{name}"] = [field.name for field in missing]
     return found

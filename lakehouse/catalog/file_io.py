@@ -5,21 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from pyarrow.fs import FileSystem, S3FileSystem
-from pyiceberg.io.pyarrow import PyArrowFileIO
-
-
-class LakeFileIO(PyArrowFileIO):
-    """Sends an object of a few megabytes with one request.
-
-    Arrow begins a multipart upload for each object, however small: three requests instead of one, and with them most
-    of the time in which manifests, metadata and a small cycle's files are written.
-    """
-
-    def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
-        remake, (options,) = super()._initialize_s3_fs(netloc).__reduce__()
-        made: S3FileSystem = remake(options | {"allow_delayed_open": True})
-        return made
+from lakehouse.catalog.private_pyiceberg import LakeFileIO
 
 
 def file_io(properties: Mapping[str, str]) -> LakeFileIO:

@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 from threading import Lock
-from typing import Any
 
 from cachetools import LRUCache
-from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.io import FileIO
+from pyiceberg.catalog.sql import IcebergTables
+from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.serializers import FromInputFile
-from pyiceberg.table import StagedTable, Table
+from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.typedef import EMPTY_DICT, Properties
 from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
+
+from lakehouse.catalog.private_pyiceberg import StepwiseCatalog
 
 KNOWN_TABLES = 4096
 PLAIN, GZIPPED = ".metadata.json", ".gz.metadata.json"  # Iceberg knows the codec by the name
 Name = tuple[str, str]
 
 
-class LakeCatalog(SqlCatalog):
+class LakeCatalog(StepwiseCatalog):
     """A SqlCatalog that remembers metadata files and uses one FileIO, with its open connections, for all tables."""
 
     def __init__(self, name: str, **properties: str) -> None:
@@ -42,36 +42,27 @@ class LakeCatalog(SqlCatalog):
         wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(identifiers))
         with Session(self.engine) as session:
             found = session.scalars(select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted)).all()
-        return {(row.table_namespace, row.table_name): self._convert_orm_to_iceberg(row) for row in found}
+        return {(row.table_namespace, row.table_name): self.table_of(row) for row in found}
 
     def remember(self, table: Name, location: str, metadata: TableMetadata) -> None:
         """What was just written to a metadata file of the table."""
         with self._lock:
             self._known[table] = (location, metadata)
 
-    def _update_and_stage_table(self, *arguments: Any, **named: Any) -> StagedTable:
+    def named(self, location: str) -> str:
         """Metadata files are written with gzip, a tenth of the size: most of one is a list of snapshots, all alike."""
-        staged = super()._update_and_stage_table(*arguments, **named)
-        if not staged.metadata_location.endswith(GZIPPED):
-            staged.metadata_location = staged.metadata_location.removesuffix(PLAIN) + GZIPPED
-        return staged
+        return location if location.endswith(GZIPPED) else location.removesuffix(PLAIN) + GZIPPED
 
-    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
-        location = orm_table.metadata_location
-        if not location:
-            return super()._convert_orm_to_iceberg(orm_table)
-        name = (orm_table.table_namespace, orm_table.table_name)
+    def table_at(self, namespace: str, name: str, location: str) -> Table:
+        """The table, its metadata read only where that is not known yet."""
         with self._lock:
-            known, metadata = self._known.get(name, ("", None))
+            known, metadata = self._known.get((namespace, name), ("", None))
         if metadata is None or known != location:
-            metadata = FromInputFile.table_metadata(self._io.new_input(location))
-            self.remember(name, location, metadata)
-        identifier = (*self.identifier_to_tuple(orm_table.table_namespace), orm_table.table_name)
-        return Table(identifier, metadata, location, self._io, self)
+            metadata = FromInputFile.table_metadata(self.file_io.new_input(location))
+            self.remember((namespace, name), location, metadata)
+        return Table((*self.identifier_to_tuple(namespace), name), metadata, location, self.file_io, self)
 
     @cached_property
-    def _io(self) -> FileIO:
-        return super()._load_file_io(EMPTY_DICT, str(self.properties["warehouse"]))
-
-    def _load_file_io(self, properties: Properties = EMPTY_DICT, location: str | None = None) -> FileIO:
-        return self._io
+    def file_io(self) -> FileIO:
+        """One for all tables, with its open connections."""
+        return load_file_io(self.properties, str(self.properties["warehouse"]))

@@ -53,7 +53,7 @@ def open_catalog(settings: Settings) -> LakeCatalog:
 def file_io_properties(settings: Settings) -> dict[str, str]:
     """PyIceberg FileIO properties for the warehouse; holds secrets."""
     properties = {
-        "py-io-impl": "lakehouse.catalog.file_io.LakeFileIO",
+        "py-io-impl": "lakehouse.catalog.private_pyiceberg.LakeFileIO",
         "s3.region": settings.s3.region,
         "s3.force-virtual-addressing": str(not settings.s3.path_style).lower(),
     }

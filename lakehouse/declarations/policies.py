@@ -5,7 +5,7 @@ They are read from dbt's `config.meta`. A part that is left out means "do not do
 
 import re
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -80,18 +80,25 @@ class CompactPolicy(Policy):
         return self
 
 
-class ExpirePolicy(Policy):
-    """Drop old snapshots, keeping the newest ones, and metadata files beyond a number."""
+class AgePolicy(Policy):
+    """A part that acts on what is old enough."""
 
     older_than_hours: Hours
+
+
+class RemovingPolicy(AgePolicy):
+    """One that takes files out of use, which stay restorable for a while; what dbt left is deleted at once."""
+
+
+class ExpirePolicy(RemovingPolicy):
+    """Drop old snapshots, keeping the newest ones, and metadata files beyond a number."""
+
     retain_last: int = Field(ge=1)
     keep_metadata_files: int = Field(ge=1, description="earlier metadata.json files that the table's log keeps")
 
 
-class OrphanPolicy(Policy):
+class OrphanPolicy(RemovingPolicy):
     """Take files out of the way that no snapshot refers to."""
-
-    older_than_hours: Hours
 
 
 class StatisticsPolicy(Policy):
@@ -101,23 +108,14 @@ class StatisticsPolicy(Policy):
     stale_share: float = Field(ge=0, le=1, description="changed rows, of all, from which on they count as stale")
 
 
-class TemporaryPolicy(Policy):
+class TemporaryPolicy(AgePolicy):
     """Drop what dbt left behind of a model: temporary relations, and objects no table knows."""
-
-    older_than_hours: Hours
 
 
 class ProbePolicy(Policy):
     """Queries that are timed before and after acting: a count, a lookup of this key, a scan of a day."""
 
     key: str
-
-
-PARTS = (
-    "compact", "expire_snapshots", "remove_orphan_files", "statistics", "clean_dbt_temporary", "keep_removed_hours",
-    "probe",
-)  # fmt: skip
-REMOVING = ("expire_snapshots", "remove_orphan_files")  # these keep what they remove; what dbt left is deleted at once
 
 
 class MaintenancePolicy(Policy):
@@ -128,17 +126,22 @@ class MaintenancePolicy(Policy):
     compact: CompactPolicy | None = None
     expire_snapshots: ExpirePolicy | None = None
     remove_orphan_files: OrphanPolicy | None = None
-    keep_removed_hours: Hours | None = Field(None, description="what is removed stays restorable so long")
     statistics: StatisticsPolicy | None = None
     clean_dbt_temporary: TemporaryPolicy | None = None
+    keep_removed_hours: Hours | None = Field(None, description="what is removed stays restorable so long")
     probe: ProbePolicy | None = None
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """What the policy asks for, by key."""
+        return {key: part for key, part in self if key not in ("schedule_group", "opt_out") and part is not None}
 
     @model_validator(mode="after")
     def _is_whole(self) -> "MaintenancePolicy":
-        stated = [part for part in PARTS if getattr(self, part) is not None]
-        if self.opt_out is not None and stated:
-            raise ValueError(f"opt_out excludes every other part; take out {', '.join(stated)}")
-        if (removing := [part for part in REMOVING if part in stated]) and self.keep_removed_hours is None:
+        if self.opt_out is not None and self.parts:
+            raise ValueError(f"opt_out excludes every other part; take out {', '.join(self.parts)}")
+        removing = [key for key, part in self.parts.items() if isinstance(part, RemovingPolicy)]
+        if removing and self.keep_removed_hours is None:
             raise ValueError(f"{removing[0]} removes files: say with keep_removed_hours how long they stay restorable")
         return self
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.servers.logins import Role
@@ -16,17 +15,13 @@ if TYPE_CHECKING:
     from requests import Session
     from trino.dbapi import Connection
 
-NONE: Mapping[str, str] = MappingProxyType({})
+
+def connect(settings: Settings, role: Role = "writer") -> Connection:
+    """A DB-API connection to the lake's catalog; nothing is sent before a query."""
+    return connect_to(settings.trino, role)
 
 
-def connect(settings: Settings, properties: Mapping[str, str] = NONE, role: Role = "writer") -> Connection:
-    """A DB-API connection to the lake's catalog, with session properties of that; nothing is sent before a query."""
-    return connect_to(settings.trino, properties, role)
-
-
-def connect_to(
-    trino: TrinoSettings, properties: Mapping[str, str] = NONE, role: Role = "writer", attempts: int = 3
-) -> Connection:
+def connect_to(trino: TrinoSettings, role: Role = "writer", attempts: int = 3) -> Connection:
     """The same from the settings of Trino alone; each query is tried so many times."""
     from trino.auth import BasicAuthentication
     from trino.dbapi import connect as trino_connect
@@ -36,7 +31,6 @@ def connect_to(
     return trino_connect(
         host=trino.host, port=trino.port, user=login.user, catalog=trino.catalog, http_scheme=trino.http_scheme,
         auth=auth, source="lakehouse", http_session=http_session(trino), max_attempts=attempts,
-        session_properties={f"{trino.catalog}.{name}": value for name, value in properties.items()},
     )  # fmt: skip
 
 
@@ -88,8 +82,8 @@ def _reason(error: Exception) -> str:
     return system[1] if system else text[:200]
 
 
-def query(settings: Settings, sql: str, properties: Mapping[str, str] = NONE, role: Role = "writer") -> list[list[Any]]:
-    """All rows of one statement, run with session properties of the lake's catalog."""
-    cursor = connect(settings, properties, role).cursor()
+def query(settings: Settings, sql: str, role: Role = "writer") -> list[list[Any]]:
+    """All rows of one statement."""
+    cursor = connect(settings, role).cursor()
     cursor.execute(sql)
     return cursor.fetchall()

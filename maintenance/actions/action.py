@@ -1,10 +1,14 @@
-"""What is common to all actions: each has its table to itself, times itself, and fails for its table alone."""
+"""What is common to all actions: each has its table to itself, times itself, and fails for its table alone.
+
+A plan is told in these words what an action has to do, how fast it does that, and what it gains.
+"""
 
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
@@ -12,6 +16,35 @@ from maintenance.actions.exclusion import Held, exclusive
 from maintenance.inventory.in_use import Unknown
 from maintenance.inventory.outcome import Outcome, TableName, one_line
 from maintenance.inventory.session import Session
+
+SCANNED_BYTES_A_SECOND = 100e6  # without statistics, or out of order, a reader reads what it could have passed over
+
+
+class Work(NamedTuple):
+    """What an action has to do: bytes to read and write, and things (files, snapshots, objects) to look at."""
+
+    bytes: int = 0
+    things: int = 0
+
+
+class Rate(NamedTuple):
+    """Seconds at least, bytes a second, seconds a thing."""
+
+    seconds: float
+    bytes_a_second: float
+    seconds_a_thing: float
+
+
+@dataclass(frozen=True)
+class Need:
+    """One action that a table's health asks for: why, how much work, and what it gains."""
+
+    action: str
+    reason: str
+    work: Work
+    gain_seconds: float = 0.0
+    gain_bytes: int = 0
+
 
 Body = Callable[[Session, TableName, MaintenancePolicy], Outcome]
 

@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
+from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.relations import Relation, changed_at, list_relations, read_metadata, view_text
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
-from maintenance.actions.action import action
+from maintenance.actions.action import Need, Rate, Work, action
 from maintenance.inventory.declared import MaintainedTable
-from maintenance.inventory.lake import Lake, Relation, list_objects, list_relations
+from maintenance.inventory.health import Health
+from maintenance.inventory.lake import Lake, list_objects
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
-from maintenance.inventory.temporary import (
-    Leftover,
-    changed_at,
-    files_of_all_tables,
-    leftovers,
-    read_metadata,
-    temporary_relations,
-    view_text,
-)
+from maintenance.inventory.temporary import Leftover, files_of_all_tables, leftovers, temporary_relations
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
 
 NAME = "clean_dbt_temporary"
+RATE = Rate(0.5, 1e9, 0.002)
 
 
 @action(NAME)
@@ -53,8 +52,35 @@ def clean_dbt_temporary(session: Session, table: TableName, policy: MaintenanceP
     return _outcome(table, f"removed {_count(gone)}" + (f"; {kept}" * bool(kept)), gone, prefixes)
 
 
-def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[MaintainedTable, ...]:
-    """Models with temporary things but no declaration (a view, or a model that was removed).
+def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
+    """What dbt left of the model and is older than the limit, whether or not the model is in the lake."""
+    if policy.clean_dbt_temporary is None:
+        return {}
+    lake, limit = session.lake(), session.ago(policy.clean_dbt_temporary.older_than_hours)
+    all_relations, all_prefixes = temporary_things(session)
+    young = [r for r in all_relations.get(name, []) if _changed_since(lake, r.name, limit)]
+    objects = [o for prefix in all_prefixes.get(name, []) if prefix.newest < limit for o in prefix.objects]
+    count = len(all_relations.get(name, [])) - len(young) + len(objects)
+    return {"temporary": count, "temporary_bytes": sum(stored.size for stored in objects)}
+
+
+def _changed_since(lake: Lake, name: TableName, limit: datetime) -> bool:
+    """Whether a table is younger than the limit; a view's age is only looked at by the action."""
+    table = lake.tables.get(name)
+    return table is not None and table.metadata.last_updated_ms >= limit.timestamp() * 1000
+
+
+def need(health: Health, policy: MaintenancePolicy) -> Need | None:
+    """The bytes of the objects."""
+    rule = policy.clean_dbt_temporary
+    if rule is None or not health.temporary:
+        return None
+    reason = f"{health.temporary} temporary relations and objects older than {rule.older_than_hours:g} h"
+    return Need(NAME, reason, Work(0, health.temporary), gain_bytes=health.temporary_bytes)
+
+
+def strays(session: Session, declared: tuple[MaintainedTable, ...], group: str | None) -> tuple[MaintainedTable, ...]:
+    """Models with temporary things but no declaration (a view, or a model that was removed), of this group or of all.
 
     They follow the policy of their schema's declared model that waits longest; where there is none they stay.
     """
@@ -65,9 +91,8 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...]) -> tuple[Mai
             current = longest.setdefault(table.name.namespace, table)
             longest[table.name.namespace] = max(current, table, key=_hours)
     found = {*relations, *prefixes} - known
-    return tuple(
-        MaintainedTable(model, longest[model.namespace].policy) for model in sorted(found) if model.namespace in longest
-    )
+    stray = (MaintainedTable(model, longest[model.namespace].policy) for model in sorted(found) if model[0] in longest)
+    return tuple(table for table in stray if group in (None, table.policy.schedule_group))
 
 
 def temporary_things(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:

@@ -4,11 +4,11 @@ What is rewritten is decided in `layout`, so that a table with nothing to do cos
 
 The engine is Spark: its procedures sort and interleave more than fits into memory, rewrite beside other writers
 (an append in between is no conflict), and commit group by group, so that a run that is killed keeps what it has done.
-Trino's `optimize` has one commit, no z-order, and leaves the order to the table's properties. It is for the data of
-tables that Spark refuses to read (see `engine`), in the partitions that need it.
+Spark refuses to read a table with a column that is named like one of Iceberg's own. The data of such a table is left as
+it is; declarations, and ingestion for a new column, ask for another name.
 
 A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
-the groups that were committed stay, the rest is planned anew after a pause, a few times. The engines look for such
+the groups that were committed stay, the rest is planned anew after a pause, a few times. Spark looks for such
 commits along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long
 as one takes (see `lakehouse.catalog.rewriting`).
 """
@@ -19,21 +19,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lakehouse.catalog.commit import commit_on, until_committed
+from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import DATA_OPERATIONS
-from lakehouse.catalog.rewriting import REWRITING, rewriting
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
-from lakehouse.text.sql import literal, relation, spark_ident, spark_literal, spark_relation
-from maintenance.actions.action import action
-from maintenance.actions.layout import CLUSTERED, MEGABYTE, SMALL, Partition, Plan, order_of, ordered_since, plan_for
-from maintenance.inventory.engine import followed, spark_reads
+from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
+from maintenance.actions.action import SCANNED_BYTES_A_SECOND, Need, Rate, Work, action
+from maintenance.actions.holding import hold, let_go
+from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.inventory.figures import measure, total
+from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Figures, Outcome, TableName, one_line
 from maintenance.inventory.session import DATA, Session
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
-    from pyiceberg.table.update import TableUpdate
 
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
@@ -42,11 +41,13 @@ EXACT_COMMITS = 2  # one that fails is only logged by default; of more, Spark mi
 COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
 GROUP_FILES = 16  # target sizes that are merged in one group
 PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
-SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slower loses the snapshots since it began
 CONFLICTS = (
-    "CommitFailedException", "ValidationException", "CommitStateUnknownException", "ICEBERG_COMMIT_ERROR",
-    "of other writers in a row", "rewrite commits failed",
+    "CommitFailedException", "ValidationException", "CommitStateUnknownException", "of other writers in a row",
+    "rewrite commits failed",
 )  # fmt: skip
+# What a reader pays: to open a file, to apply a delete file, to plan over a manifest.
+SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST = 0.005, 0.02, 0.005
+RATE = Rate(2.0, 30e6, 0.005)
 
 
 @action(NAME)
@@ -57,19 +58,61 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
         return Outcome(NAME, table, "skipped", "the policy has no compact part")
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
-    rule = followed(loaded, rule)
     before, plan = measure(loaded), plan_for(loaded, rule)
     if not (plan.data or plan.manifests):
-        return Outcome(NAME, table, "skipped", _why_not(before, rule), before=before, after=before)
+        return Outcome(NAME, table, "skipped", plan.why_refused or _why_not(before, rule), before=before, after=before)
     if session.dry_run:
         return Outcome(NAME, table, "planned", _what(plan, before, rule), before=before)
     conflicts = _until_committed(session, table, rule)
     now = session.catalog.load_table(table)
     read, written = _moved(loaded, now)
-    reason = _what(plan, before, rule) + (f"; {conflicts} conflicts with other writers" if conflicts else "")
+    told = [_what(plan, before, rule), f"{conflicts} conflicts with other writers" * bool(conflicts), plan.why_refused]
+    reason = "; ".join(text for text in told if text)
     return Outcome(
         NAME, table, "done", reason, before=before, after=measure(now), read_bytes=read, written_bytes=written
     )
+
+
+def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
+    """What there is to rewrite, deletes and manifests included."""
+    if table is None or (rule := policy.compact) is None:
+        return {}
+    plan = plan_for(table, rule)
+    return {
+        "small_files": plan.small_files,
+        "small_bytes": plan.small_bytes,
+        "rewritable_files": plan.files,
+        "rewritable_bytes": plan.bytes,
+        "rewritable_partitions": plan.partitions,
+        "reserved_column": plan.reserved,
+        "due_delete_files": total(table.current_snapshot(), "total-delete-files") if plan.deletes else 0,
+        **({"needed_manifests": 1} if plan.manifests else {}),
+    }
+
+
+def need(health: Health, policy: MaintenancePolicy) -> Need | None:
+    """Fewer files to open, fewer deletes to apply; where only the order is wrong, fewer bytes to read."""
+    rule = policy.compact
+    if rule is None:
+        return None
+    deletes, manifests = health.due_delete_files, health.manifests - health.needed_manifests
+    parts = []
+    if health.rewritable_files:
+        parts.append(f"{health.rewritable_files} of {health.files} files below {rule.target_file_size_mb} MB")
+    elif health.rewritable_partitions:
+        parts.append(f"{health.rewritable_partitions} partitions out of order")
+    if deletes:
+        parts.append(f"{deletes} delete files")
+    if manifests:
+        parts.append(f"{health.manifests} manifests")
+    if not parts:
+        return None
+    data = health.bytes if deletes else health.rewritable_bytes
+    fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
+    gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
+    if health.rewritable_partitions and not health.rewritable_files:
+        gain += health.rewritable_bytes / SCANNED_BYTES_A_SECOND
+    return Need(NAME, ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
 
 
 def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:
@@ -92,19 +135,16 @@ def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
     """What is worth it by now; returns how many files could not be replaced because of other writers."""
     failed, loaded = 0, session.catalog.load_table(table)
     try:
-        if spark_reads(loaded):
-            failed = _by_spark(session, table, rule, loaded)
-        else:
-            _by_trino(session, table, rule, loaded)
+        failed = _rewrite_files(session, table, rule, loaded)
     finally:
-        _let_go(session, table)
+        let_go(session, table)
     if plan_for(loaded := session.catalog.load_table(table), rule).manifests:
         files = measure(loaded).files or 0
         session.call("rewrite_manifests", f"table => {_argument(table)}, use_caching => false", files=files)
     return failed
 
 
-def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
+def _rewrite_files(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> int:
     """Rewrites data and delete files; returns how many could not be replaced because of other writers."""
     failed, plan = 0, plan_for(loaded, rule)
     if plan.partitions and order_of(rule) and ordered_since(loaded, rule) is None:
@@ -121,20 +161,9 @@ def _by_spark(session: Session, table: TableName, rule: CompactPolicy, loaded: T
             size = sum(map(_small, part))
             failed += _rewrite_data(session, table, rule, _condition(part), size, {})
     if plan.delete_files == "merge":
-        _hold(session, table, 0)
+        hold(session, table, 0)
         session.call("rewrite_position_delete_files", f"table => {_argument(table)}", files=DATA)
     return failed
-
-
-def _by_trino(session: Session, table: TableName, rule: CompactPolicy, loaded: Table) -> None:
-    """Merges small files; where there are delete files, all that those refer to as well, in the whole table."""
-    plan, size = plan_for(loaded, rule), f"{rule.target_file_size_mb}MB"
-    threshold = f"{int(SMALL * rule.target_file_size_mb * MEGABYTE)}B"
-    statement = f"ALTER TABLE {relation(*table)} EXECUTE optimize(file_size_threshold => {literal(threshold)})"
-    calls = [(_condition(part), sum(map(_small, part))) for part in _portions(plan.merged, _small)]
-    for where, moved in [("", measure(loaded).bytes or 0)] if plan.deletes else calls:
-        _hold(session, table, moved)
-        session.trino(f"{statement} WHERE {where}" if where else statement, target_max_file_size=size)
 
 
 def _moved(before: Table, now: Table) -> tuple[int, int]:
@@ -152,35 +181,6 @@ def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
     since = max((snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots), default=0)
     value = f"{order_of(rule)}@{since}"
     return commit_on(session.catalog, table, (SetPropertiesUpdate(updates={CLUSTERED: value}),))
-
-
-def _hold(session: Session, table: TableName, size: int) -> None:
-    """Has ingestion keep all snapshots from now on, for as long as it may take to rewrite so many bytes."""
-    from pyiceberg.table.update import SetPropertiesUpdate
-
-    until = time.time() + SLOWEST_SECONDS + size / SLOWEST_BYTES_A_SECOND
-
-    def change(loaded: Table) -> TableUpdate:
-        return SetPropertiesUpdate(updates=rewriting(loaded.metadata, int(until * 1000)))
-
-    if _is_published(table):
-        until_committed(session.catalog, table, change)
-
-
-def _let_go(session: Session, table: TableName) -> None:
-    """Ends that, also what a killed run left."""
-    from pyiceberg.table.update import RemovePropertiesUpdate
-
-    def change(loaded: Table) -> TableUpdate | None:
-        return RemovePropertiesUpdate(removals=[REWRITING]) if REWRITING in loaded.properties else None
-
-    if _is_published(table):
-        until_committed(session.catalog, table, change)
-
-
-def _is_published(table: TableName) -> bool:
-    """Whether ingestion may write the table; it bounds the snapshots of those that it does."""
-    return table.namespace == "meta" or table.namespace.startswith("raw_")
 
 
 def _portions(partitions: Sequence[Partition], size: Callable[[Partition], int]) -> Iterator[Sequence[Partition]]:
@@ -218,7 +218,7 @@ def _rewrite_data(
     session: Session, table: TableName, rule: CompactPolicy, where: str, size: int, more: dict[str, str]
 ) -> int:
     """Rewrites about `size` bytes; returns how many files could not be replaced because of other writers."""
-    _hold(session, table, size)
+    hold(session, table, size)
     target, commits = rule.target_file_size_mb * MEGABYTE, min(MAX_COMMITS, -(-size // COMMIT_BYTES) or 1)
     options = {
         "target-file-size-bytes": str(target),

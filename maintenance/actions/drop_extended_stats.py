@@ -11,12 +11,13 @@ and the table is analyzed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.declarations.policies import MaintenancePolicy, StatisticsPolicy
 from lakehouse.text.sql import relation
-from maintenance.actions.action import action
+from maintenance.actions.action import SCANNED_BYTES_A_SECOND, Need, Rate, Work, action
 from maintenance.inventory.figures import measure, total, unanalyzed_share
+from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Outcome, TableName
 from maintenance.inventory.session import Session
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 NAME = "drop_extended_stats"
+RATE = Rate(1.0, 50e6, 0.0)
 
 
 @action(NAME)
@@ -44,6 +46,31 @@ def drop_extended_stats(session: Session, table: TableName, policy: MaintenanceP
     if rule.analyze:
         session.trino(f"ANALYZE {relation(*table)}")
     return Outcome(NAME, table, "done", what, before=before, after=measure(session.load(table) or loaded))
+
+
+def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
+    """How much has changed since the statistics, and how old they are."""
+    if table is None or policy.statistics is None:
+        return {}
+    share, made_ms = unanalyzed_share(table)
+    age = None if made_ms is None else (session.now.timestamp() * 1000 - made_ms) / 3_600_000
+    return {"unanalyzed_share": share, "statistics_age_hours": age}
+
+
+def need(health: Health, policy: MaintenancePolicy) -> Need | None:
+    """A reader passes over what the statistics tell."""
+    rule, share = policy.statistics, health.unanalyzed_share
+    there = health.statistics_age_hours is not None
+    if rule is None or not health.rows or (rule.analyze and share == 0):
+        return None
+    if not rule.analyze:
+        return Need(NAME, "statistics that are not wanted", Work()) if there else None
+    if there and share < rule.stale_share:
+        return None
+    reason = "no statistics"
+    if there:
+        reason = f"{share:.0%} of the rows changed since the statistics, {health.statistics_age_hours:.0f} h ago"
+    return Need(NAME, reason, Work(health.bytes), share * health.bytes / SCANNED_BYTES_A_SECOND)
 
 
 def _why_not(table: Table, rule: StatisticsPolicy) -> str | None:

@@ -17,14 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import commit_on
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
-from maintenance.actions.action import action
+from maintenance.actions.action import Need, Rate, Work, action
 from maintenance.actions.purge import Purged, purge
 from maintenance.inventory import removed
 from maintenance.inventory.figures import history, measure_all, newest_data_chain
+from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.reachable import Sizes, only_of
 from maintenance.inventory.session import Session
@@ -75,6 +76,11 @@ class Expiry:
             yield update.SetPropertiesUpdate(updates=self.properties)
 
 
+SECONDS_A_METADATA_MB = 0.02  # that a reader pays to load metadata.json
+MEGABYTE = 1024**2
+RATE = Rate(0.5, 1e9, 0.005)
+
+
 @action(NAME)
 def expire_snapshots(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
     """Expires snapshots older than the policy says, except those that must stay; see `must_stay`."""
@@ -91,6 +97,36 @@ def expire_snapshots(session: Session, table: TableName, policy: MaintenancePoli
     expiry, files = _expire(session, table, rule)
     purged = purge(session, table, policy.keep_removed_hours)
     return _outcome(session, table, rule, before, expiry, files, purged)
+
+
+def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
+    """What there is to expire, and whether the log of metadata files is as declared."""
+    if table is None or (rule := policy.expire_snapshots) is None:
+        return {}
+    named = session.snapshots_of_cuts(name, rule.older_than_hours)
+    limit_ms = int(session.ago(rule.older_than_hours).timestamp() * 1000)
+    return {
+        "expirable_snapshots": len(expirable(table, rule, named, limit_ms)),
+        "properties_to_set": len(properties_to_set(table, rule)),
+    }
+
+
+def need(health: Health, policy: MaintenancePolicy) -> Need | None:
+    """Less metadata to load, and what only old snapshots refer to."""
+    rule, count = policy.expire_snapshots, health.expirable_snapshots
+    if rule is None:
+        return None
+    if not count and not health.properties_to_set:
+        return None
+    reason = f"{count} of {health.snapshots} snapshots older than {rule.older_than_hours:g} h"
+    if (surplus := health.metadata_files - rule.keep_metadata_files) > 0:
+        reason += f", {surplus} metadata files more than {rule.keep_metadata_files}"
+    elif health.properties_to_set:
+        reason += f", the log of metadata files is not kept as declared ({rule.keep_metadata_files})"
+    share = count / health.snapshots if health.snapshots else 0.0
+    freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes - health.kept_aside_bytes))
+    saved = share * health.metadata_bytes / MEGABYTE * SECONDS_A_METADATA_MB
+    return Need(NAME, reason, Work(0, health.snapshots), saved, freed)
 
 
 def decide(table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, now_ms: int) -> Expiry:

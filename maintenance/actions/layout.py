@@ -16,12 +16,12 @@ most, as what has reached it is left alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from lakehouse.declarations import RESERVED_BY_ICEBERG
 from lakehouse.declarations.policies import CompactPolicy
 from maintenance.actions.partitions import condition
-from maintenance.inventory.engine import followed
 from maintenance.inventory.figures import live_manifests, total
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class Partition:
 class Plan:
     """What is worth rewriting: partitions whole or in their small files, deletes, manifests.
 
-    `small_files` are all that are below 75 % of the target size, worth it or not.
+    `small_files` are all that are below 75 % of the target size, worth it or not. `reserved` is the column that keeps
+    Spark from reading the table, where data would have been rewritten.
     """
 
     merged: tuple[Partition, ...] = ()
@@ -80,6 +81,12 @@ class Plan:
     manifests: bool = False
     small_files: int = 0
     small_bytes: int = 0
+    reserved: str | None = None
+
+    @property
+    def why_refused(self) -> str | None:
+        """Why data that would be worth it is not rewritten."""
+        return self.reserved and not_compacted(self.reserved)
 
     @property
     def files(self) -> int:
@@ -109,16 +116,31 @@ class Plan:
 
 def plan_for(table: Table, rule: CompactPolicy) -> Plan:
     """Decides what to rewrite; reads the table's manifests."""
-    rule, manifests = followed(table, rule), live_manifests(table)
+    manifests = live_manifests(table)
     partitions = _partitions(table, manifests, rule)
-    whole = tuple(p for p in partitions if p.is_to_be_sorted(rule))
-    return Plan(
+    plan = Plan(
         merged=tuple(p for p in partitions if not p.is_to_be_sorted(rule) and p.is_to_be_merged(rule)),
-        sorted=whole,
+        sorted=tuple(p for p in partitions if p.is_to_be_sorted(rule)),
         delete_files=_delete_files(table, rule),
         manifests=manifests_worth_rewriting(manifests, rule),
         small_files=sum(partition.small_files for partition in partitions),
         small_bytes=sum(partition.small_bytes for partition in partitions),
+    )
+    if plan.data and (reserved := reserved_column(table)) is not None:
+        return replace(plan, merged=(), sorted=(), delete_files="leave", reserved=reserved)
+    return plan
+
+
+def reserved_column(table: Table) -> str | None:
+    """A column with a name that Iceberg reserves, for which Spark refuses to read the table."""
+    return next((field.name for field in table.schema().fields if field.name in RESERVED_BY_ICEBERG), None)
+
+
+def not_compacted(column: str) -> str:
+    """The reason for a table that has such a column, with the remedy."""
+    return (
+        f"not compacted: column {column!r} has a name that Iceberg reserves, so Spark cannot read the table: "
+        "declare meta.raw.alias for it, or rename it in its model"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from maintenance.inventory.engine import Dialect, dialect_of
+from lakehouse.text.sql import spark_ident, spark_literal
 
 if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionField
@@ -17,7 +17,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def condition(table: Table, spec_id: int, partition: Record) -> str | None:
-    """SQL that all rows of the partition meet and no others, in the dialect of the engine that rewrites the table.
+    """SQL that all rows of the partition meet and no others, in Spark's dialect.
 
     Empty for a table without partitions; None where it cannot be said: for buckets, truncated values, and types whose
     literals are spelled otherwise.
@@ -37,15 +37,14 @@ def _of_field(table: Table, field: PartitionField, value: Any) -> str | None:
         source = table.schema().find_field(field.source_id)
     except (ValueError, ValidationError):  # the column was dropped
         return None
-    dialect = dialect_of(table)
-    column, kind = dialect.ident(source.name), source.field_type
+    column, kind = spark_ident(source.name), source.field_type
     if value is None:
         return f"{column} IS NULL"
     if name == "identity" and str(kind) != "date":
-        return None if (literal := _literal(dialect, kind, value)) is None else f"{column} = {literal}"
+        return None if (literal := _literal(kind, value)) is None else f"{column} = {literal}"
     if (bounds := _period(name, value)) is None:
         return None
-    first, last = (_moment(dialect, kind, bound) for bound in bounds)
+    first, last = (_moment(kind, bound) for bound in bounds)
     return None if first is None else f"{column} >= {first} AND {column} < {last}"
 
 
@@ -71,16 +70,16 @@ def _day(value: Any) -> datetime:
     return EPOCH + (timedelta(days=value) if isinstance(value, int) else value - EPOCH.date())
 
 
-def _moment(dialect: Dialect, kind: IcebergType, moment: datetime) -> str | None:
+def _moment(kind: IcebergType, moment: datetime) -> str | None:
     text = f"{moment:%Y-%m-%d %H:%M:%S}"
-    spelled = {"date": f"DATE '{moment:%Y-%m-%d}'", "timestamp": f"{dialect.timestamp} '{text}'"}
+    spelled = {"date": f"DATE '{moment:%Y-%m-%d}'", "timestamp": f"TIMESTAMP_NTZ '{text}'"}
     return (spelled | {"timestamptz": f"TIMESTAMP '{text} UTC'"}).get(str(kind))
 
 
-def _literal(dialect: Dialect, kind: IcebergType, value: Any) -> str | None:
+def _literal(kind: IcebergType, value: Any) -> str | None:
     name = str(kind)
     if name == "string":
-        return dialect.literal(value)
+        return spark_literal(value)
     if name in ("int", "long"):
         return str(value)
     if name == "boolean":

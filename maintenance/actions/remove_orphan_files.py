@@ -15,22 +15,30 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lakehouse.declarations.policies import MaintenancePolicy, OrphanPolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
-from maintenance.actions.action import action
+from maintenance.actions.action import Need, Rate, Work, action
 from maintenance.actions.purge import Purged, purge
 from maintenance.inventory import removed
+from maintenance.inventory.health import Health
 from maintenance.inventory.in_use import elsewhere
 from maintenance.inventory.lake import Lake, StoredObject
 from maintenance.inventory.outcome import Figures, Outcome, TableName
+from maintenance.inventory.removed import RemovedFile
 from maintenance.inventory.session import Session
 from maintenance.inventory.unreferenced import unreferenced
 
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
 NAME = "remove_orphan_files"
 LONG_AGO = datetime(1970, 1, 2, tzinfo=UTC)
+MEGABYTE = 1024**2
+RATE = Rate(1.0, 1e9, 0.002)
 
 
 @action(NAME)
@@ -55,6 +63,40 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
         with removed.catalog_database(session.settings) as connection:
             removed.record(connection, table, [(stored.path, stored.size) for stored in orphans], NAME, location)
     return _outcome(table, rule, before, orphans, purge(session, table, policy.keep_removed_hours))
+
+
+def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
+    """Objects that nothing refers to, and those that are out of use already, kept for a while or due to go."""
+    rule = policy.remove_orphan_files
+    if table is None or rule is None or (lake := session.lake()).sharing_location(name):
+        return {}
+    objects = lake.objects_of(name)
+    gone = session.once(f"lake.removed.{name}", lambda: _removed(session, name))
+    since = session.ago(policy.keep_removed_hours or 0)
+    aside = [stored.size for stored in objects if (file := gone.get(stored.path)) and file.removed_at > since]
+    due = [stored.size for stored in objects if (file := gone.get(stored.path)) and file.removed_at <= since]
+    found = unreferenced(lake, name, session.ago(rule.older_than_hours), gone)
+    orphans = [*due, *(stored.size for stored in found)]
+    return {
+        "orphans": len(orphans),
+        "orphan_bytes": sum(orphans),
+        "kept_aside": len(aside),
+        "kept_aside_bytes": sum(aside),
+    }
+
+
+def _removed(session: Session, name: TableName) -> dict[str, RemovedFile]:
+    with removed.catalog_database(session.settings) as connection:
+        return removed.recorded(connection, name)
+
+
+def need(health: Health, policy: MaintenancePolicy) -> Need | None:
+    """The bytes of the orphans."""
+    rule = policy.remove_orphan_files
+    if rule is None or not health.orphans:
+        return None
+    reason = f"{health.orphans} orphans older than {rule.older_than_hours:g} h, {health.orphan_bytes / MEGABYTE:.1f} MB"
+    return Need(NAME, reason, Work(0, health.objects), gain_bytes=health.orphan_bytes)
 
 
 def _candidates(session: Session, lake: Lake, table: TableName, rule: OrphanPolicy) -> list[StoredObject]:

@@ -15,12 +15,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.settings import load_settings
 from lakehouse.text.shown import console, say, say_json
+from maintenance.actions.registry import ACTIONS
 from maintenance.command import restore as restore_command
 from maintenance.command.show import print_outcomes, print_plan, print_status
 from maintenance.inventory.session import Session
 from maintenance.planning.survey import survey
 from maintenance.runner.maintain import maintain as plan_and_act
-from maintenance.runner.run import ACTIONS, Report, run
+from maintenance.runner.run import Report, run
 
 Tables = Annotated[list[str] | None, typer.Option("--table", help="Only this table, as namespace.table; repeatable.")]
 Group = Annotated[str | None, typer.Option(help="Only the tables of this schedule group.")]
@@ -93,18 +94,13 @@ def _by_name(*actions: str) -> Callable[..., None]:
     return command
 
 
-HELP = {
-    "compact": "Rewrite small data files, files with deletes, and small manifests.",
-    "expire_snapshots": "Drop old snapshots and the files that only they need.",
-    "remove_orphan_files": "Take files out of the way that no snapshot refers to.",
-    "drop_extended_stats": "Drop the optimizer's statistics and make them anew.",
-    "clean_dbt_temporary": "Drop temporary relations and objects that dbt left.",
-}
-for name in ACTIONS:
-    app.command(name, help=HELP[name])(_by_name(name))
+for action in ACTIONS:
+    app.command(action.name, help=f"{action.does[0].upper()}{action.does[1:]}.")(_by_name(action.name))
 for subcommand in restore_command.COMMANDS:
     app.command(subcommand.__name__)(subcommand)
-app.command("all", help="Run all actions over all tables, whatever a plan would say.")(_by_name(*ACTIONS))
+app.command("all", help="Run all actions over all tables, whatever a plan would say.")(
+    _by_name(*(action.name for action in ACTIONS))
+)
 
 
 @contextmanager

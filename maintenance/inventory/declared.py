@@ -12,12 +12,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lakehouse.declarations import METADATA_COLUMNS
+from lakehouse.declarations import METADATA_COLUMNS, RESERVED_BY_ICEBERG
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
-from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from lakehouse.declarations.policies import AgePolicy, MaintenancePolicy, ProjectMaintenance
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
-from maintenance.inventory.engine import RESERVED
 from maintenance.inventory.outcome import TableName
 
 STORING = frozenset({"model", "seed", "snapshot"})
@@ -63,7 +62,7 @@ def mistakes_of(
             limit = f"vars.maintenance.longest_write_hours ({project.longest_write_hours:g})"
             yield _mistake(f"{hours:g} h is below {limit}: files of a running write would go", *path)
     for path, names in _named_columns(policy):
-        if path[0] == "compact" and names and (reserved := sorted(RESERVED & columns)):
+        if path[0] == "compact" and names and (reserved := sorted(RESERVED_BY_ICEBERG & columns)):
             yield _mistake(f"Spark, which sorts, reads no table with a column {reserved[0]!r}: leave it out", *path)
         for name in names:
             if columns and name.lower() not in columns:
@@ -75,9 +74,9 @@ def _mistake(text: str, *path: str) -> tuple[tuple[str, ...], str]:
 
 
 def _ages(policy: MaintenancePolicy) -> Iterator[tuple[tuple[str, ...], float | None]]:
-    for part in ("expire_snapshots", "remove_orphan_files", "clean_dbt_temporary"):
-        if (rule := getattr(policy, part)) is not None:
-            yield (part, "older_than_hours"), rule.older_than_hours
+    for key, part in policy.parts.items():
+        if isinstance(part, AgePolicy):
+            yield (key, "older_than_hours"), part.older_than_hours
     yield ("keep_removed_hours",), policy.keep_removed_hours
 
 

@@ -120,10 +120,10 @@ class Session:
         statement = f"CALL {spark_ident(self.settings.catalog_name)}.system.{procedure}({arguments})"
         return self.spark(files).sql(statement).collect()
 
-    def trino(self, statement: str, **properties: str) -> list[list[Any]]:
-        """Runs one statement in Trino, with session properties; raises LakehouseError when Trino cannot be reached."""
+    def trino(self, statement: str) -> list[list[Any]]:
+        """Runs one statement in Trino; raises LakehouseError when Trino cannot be reached."""
         with answering(self.settings):
-            return query(self.settings, statement, properties)
+            return query(self.settings, statement)
 
     def close(self) -> None:
         """Closes the catalog; the Spark session belongs to the process and stays."""

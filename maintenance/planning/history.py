@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from lakehouse.catalog.commit import retried
 from lakehouse.catalog.evolving import complete
 from lakehouse.catalog.open import load_table
 from maintenance.inventory.outcome import Figures, Outcome, TableName
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 HISTORY = TableName("meta", "maintenance")
-REMEMBERED_DAYS, ATTEMPTS = 30, 10
+REMEMBERED_DAYS = 30
 FIGURES = tuple(field.name for field in fields(Figures))
 PROPERTIES = {
     "format-version": "2",
@@ -97,7 +98,9 @@ def record(
     ]
     if not rows:
         return None
-    _append(session.catalog, pa.Table.from_pylist(rows, SCHEMA))
+    _ensure(session.catalog)
+    appended = pa.Table.from_pylist(rows, SCHEMA)
+    retried(session.catalog, HISTORY, lambda table: table.append(appended))
     return run_id
 
 
@@ -131,19 +134,6 @@ def _row(outcome: Outcome, planned: Planned | None) -> dict[str, Any]:
         "probes_before": list(outcome.probes_before.items()),
         "probes_after": list(outcome.probes_after.items()),
     }  # fmt: skip
-
-
-def _append(catalog: SqlCatalog, rows: pa.Table) -> None:
-    """Appends once; another run's append in between only means to try again."""
-    from pyiceberg.exceptions import CommitFailedException
-
-    for attempt in range(ATTEMPTS):
-        try:
-            _ensure(catalog).append(rows)
-            return
-        except CommitFailedException:
-            if attempt == ATTEMPTS - 1:
-                raise
 
 
 def _ensure(catalog: SqlCatalog) -> Table:

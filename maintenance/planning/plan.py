@@ -12,28 +12,17 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
+from maintenance.actions.action import Need
+from maintenance.actions.layout import not_compacted
+from maintenance.actions.registry import ACTIONS
 from maintenance.inventory.declared import MaintainedTable
+from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import TableName
-from maintenance.planning.health import Health
-from maintenance.planning.rates import Rates, Work
+from maintenance.planning.rates import Rates
 
-# What a reader pays: to open a file, to apply a delete file, to plan over a manifest, to load metadata.json.
-SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST, SECONDS_A_METADATA_MB = 0.005, 0.02, 0.005, 0.02
-SCANNED_BYTES_A_SECOND = 100e6  # without statistics, or out of order, a reader reads what it could have passed over
 SECONDS_A_FREED_GIGABYTE = 1.0  # a freed gigabyte counts as a second saved
 NOT_THERE = "not in the lake yet"
-MEGABYTE, GIGABYTE = 1024**2, 1024**3
-
-
-@dataclass(frozen=True)
-class Need:
-    """One action that a table's health asks for: why, how much work, and what it gains."""
-
-    action: str
-    reason: str
-    work: Work
-    gain_seconds: float = 0.0
-    gain_bytes: int = 0
+GIGABYTE = 1024**3
 
 
 @dataclass(frozen=True)
@@ -140,7 +129,9 @@ def make_plan(cases: Iterable[Case], allowed: dict[str, Allowance], rates: Rates
     for case in cases:
         steps = steps_for(case, rates)
         wanted += steps
-        if not steps:
+        if case.health is not None and case.health.reserved_column is not None:
+            skipped.append(Passed(case.table.name, not_compacted(case.health.reserved_column), "compact"))
+        elif not steps:
             skipped.append(Passed(case.table.name, why_none(case)))
     wanted.sort(key=lambda step: (-step.score, str(step.table.name), step.action))
     return _fit(wanted, allowed, skipped)
@@ -185,6 +176,8 @@ def why_none(case: Case) -> str:
     if case.health is None:
         return NOT_THERE
     health = case.health
+    if health.reserved_column is not None:
+        return not_compacted(health.reserved_column)
     return (
         f"healthy: {health.files} files, {health.small_share:.0%} small, {health.delete_files} delete files, "
         f"{health.snapshots} snapshots, {health.manifests} manifests, {health.orphans} orphans"
@@ -193,78 +186,6 @@ def why_none(case: Case) -> str:
 
 def needs(health: Health, policy: MaintenancePolicy) -> Iterator[Need]:
     """What a table's health asks for, by its policy, in the order in which one action makes work for the next."""
-    for judge in (_compact, _expire, _orphans, _statistics, _temporary):
-        if (need := judge(health, policy)) is not None:
+    for action in ACTIONS:
+        if (need := action.module.need(health, policy)) is not None:
             yield need
-
-
-def _compact(health: Health, policy: MaintenancePolicy) -> Need | None:
-    rule = policy.compact
-    if rule is None:
-        return None
-    deletes, manifests = health.due_delete_files, health.manifests - health.needed_manifests
-    parts = []
-    if health.rewritable_files:
-        parts.append(f"{health.rewritable_files} of {health.files} files below {rule.target_file_size_mb} MB")
-    elif health.rewritable_partitions:
-        parts.append(f"{health.rewritable_partitions} partitions out of order")
-    if deletes:
-        parts.append(f"{deletes} delete files")
-    if manifests:
-        parts.append(f"{health.manifests} manifests")
-    if not parts:
-        return None
-    data = health.bytes if deletes else health.rewritable_bytes
-    fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
-    gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
-    if health.rewritable_partitions and not health.rewritable_files:
-        gain += health.rewritable_bytes / SCANNED_BYTES_A_SECOND
-    return Need("compact", ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
-
-
-def _expire(health: Health, policy: MaintenancePolicy) -> Need | None:
-    rule, count = policy.expire_snapshots, health.expirable_snapshots
-    if rule is None:
-        return None
-    if not count and not health.properties_to_set:
-        return None
-    reason = f"{count} of {health.snapshots} snapshots older than {rule.older_than_hours:g} h"
-    if (surplus := health.metadata_files - rule.keep_metadata_files) > 0:
-        reason += f", {surplus} metadata files more than {rule.keep_metadata_files}"
-    elif health.properties_to_set:
-        reason += f", the log of metadata files is not kept as declared ({rule.keep_metadata_files})"
-    share = count / health.snapshots if health.snapshots else 0.0
-    freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes - health.kept_aside_bytes))
-    saved = share * health.metadata_bytes / MEGABYTE * SECONDS_A_METADATA_MB
-    return Need("expire_snapshots", reason, Work(0, health.snapshots), saved, freed)
-
-
-def _orphans(health: Health, policy: MaintenancePolicy) -> Need | None:
-    rule = policy.remove_orphan_files
-    if rule is None or not health.orphans:
-        return None
-    reason = f"{health.orphans} orphans older than {rule.older_than_hours:g} h, {health.orphan_bytes / MEGABYTE:.1f} MB"
-    return Need("remove_orphan_files", reason, Work(0, health.objects), gain_bytes=health.orphan_bytes)
-
-
-def _statistics(health: Health, policy: MaintenancePolicy) -> Need | None:
-    rule, share = policy.statistics, health.unanalyzed_share
-    there = health.statistics_age_hours is not None
-    if rule is None or not health.rows or (rule.analyze and share == 0):
-        return None
-    if not rule.analyze:
-        return Need("drop_extended_stats", "statistics that are not wanted", Work()) if there else None
-    if there and share < rule.stale_share:
-        return None
-    reason = "no statistics"
-    if there:
-        reason = f"{share:.0%} of the rows changed since the statistics, {health.statistics_age_hours:.0f} h ago"
-    return Need("drop_extended_stats", reason, Work(health.bytes), share * health.bytes / SCANNED_BYTES_A_SECOND)
-
-
-def _temporary(health: Health, policy: MaintenancePolicy) -> Need | None:
-    rule = policy.clean_dbt_temporary
-    if rule is None or not health.temporary:
-        return None
-    reason = f"{health.temporary} temporary relations and objects older than {rule.older_than_hours:g} h"
-    return Need("clean_dbt_temporary", reason, Work(0, health.temporary), gain_bytes=health.temporary_bytes)

@@ -1,4 +1,4 @@
-"""How long an action takes: by rates stated here, corrected by what it took before.
+"""How long an action takes: by the rate that it states, corrected by what it took before.
 
 The stated ones are estimates for a small machine and matter only until there is history: an action of a table that
 has run before is expected to be off by the same factor again; one without history, by the factor of that action on
@@ -11,35 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
-from typing import NamedTuple
 
+from maintenance.actions.action import Work
+from maintenance.actions.registry import BY_NAME
 from maintenance.planning.history import Act
 
 LEARNED_FROM, LEAST, MOST = 5, 0.05, 20.0
-
-
-class Work(NamedTuple):
-    """What an action has to do: bytes to read and write, and things (files, snapshots, objects) to look at."""
-
-    bytes: int = 0
-    things: int = 0
-
-
-class Rate(NamedTuple):
-    """Seconds at least, bytes a second, seconds a thing."""
-
-    seconds: float
-    bytes_a_second: float
-    seconds_a_thing: float
-
-
-STATED = {
-    "compact": Rate(2.0, 30e6, 0.005),
-    "expire_snapshots": Rate(0.5, 1e9, 0.005),
-    "remove_orphan_files": Rate(1.0, 1e9, 0.002),
-    "drop_extended_stats": Rate(1.0, 50e6, 0.0),
-    "clean_dbt_temporary": Rate(0.5, 1e9, 0.002),
-}
 
 
 @dataclass(frozen=True)
@@ -60,7 +37,7 @@ class Rates:
 
     def expected(self, table: str, action: str, work: Work) -> Expected:
         """How long this much work of an action takes on a table."""
-        rate = STATED[action]
+        rate = BY_NAME[action].module.RATE
         stated = rate.seconds + work.bytes / rate.bytes_a_second + work.things * rate.seconds_a_thing
         if (factor := self.of_table.get((table, action))) is not None:
             return Expected(stated * factor, stated, "history of the table")

@@ -82,8 +82,7 @@ def _strays(session: Session, declared: tuple[MaintainedTable, ...], group: str 
                 clean_dbt_temporary=table.policy.clean_dbt_temporary,
             ),
         )
-        for table in strays(session, declared)
-        if group in (None, table.policy.schedule_group)
+        for table in strays(session, declared, group)
     ]
 
 

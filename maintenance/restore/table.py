@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import swap
+from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
 from lakehouse.errors import LakehouseError
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import RESTORED_FROM
@@ -136,8 +137,7 @@ def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment)
     pointer = SetSnapshotRefUpdate.model_validate(
         {"ref-name": "main", "type": "branch", "snapshot-id": moment.snapshot.snapshot_id}
     )
-    staged = session.catalog._update_and_stage_table(base, table, (), (pointer,))
-    session.catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
+    staged = stage(session.catalog, base, [pointer])
     try:
         swap(session.catalog, table, loaded.metadata_location, staged.metadata_location)
     except CommitFailedException as error:
@@ -193,7 +193,7 @@ def _register(session: Session, table: TableName, name: TableName, moment: Momen
         }
     )
     path = f"{location}/metadata/00000-{uuid.uuid4()}.metadata.json"
-    session.catalog._write_metadata(metadata, io, path)
+    write_metadata(metadata, io, path)
     session.catalog.register_table(name, path)
 
 
@@ -207,9 +207,7 @@ def _own_manifests(moment: Moment, location: str) -> Snapshot:
         path = f"{location}/metadata/{manifest.manifest_path.rpartition('/')[2]}"
         with io.new_input(manifest.manifest_path).open() as source, io.new_output(path).create() as target:
             target.write(source.read())
-        own = type(manifest)(*manifest._data)  # PyIceberg shares the loaded ones between readers
-        own[0] = path
-        copied.append(own)
+        copied.append(copied_to(manifest, path))
     path = f"{location}/metadata/snap-{snapshot.snapshot_id}-{uuid.uuid4()}.avro"
     version = moment.table.metadata.format_version
     sequence = snapshot.sequence_number

@@ -12,12 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from lakehouse.declarations.manifest import load_manifest
+from maintenance.actions import clean_dbt_temporary, registry
 from maintenance.actions.action import Body
-from maintenance.actions.clean_dbt_temporary import clean_dbt_temporary, strays
-from maintenance.actions.compact import compact
-from maintenance.actions.drop_extended_stats import drop_extended_stats
-from maintenance.actions.expire_snapshots import expire_snapshots
-from maintenance.actions.remove_orphan_files import remove_orphan_files
 from maintenance.inventory.declared import MaintainedTable, maintained_tables, select
 from maintenance.inventory.outcome import Outcome
 from maintenance.inventory.session import Session
@@ -26,15 +22,7 @@ from maintenance.runner.probes import probed
 from maintenance.runner.result import Result, sorted_result
 
 T = TypeVar("T")
-# In the order in which `all` runs them: what one sets free, the next removes.
-ACTIONS: dict[str, Body] = {
-    "compact": probed(compact),
-    "expire_snapshots": expire_snapshots,
-    "remove_orphan_files": remove_orphan_files,
-    "drop_extended_stats": drop_extended_stats,
-    "clean_dbt_temporary": clean_dbt_temporary,
-}
-READ_THE_LAKE = frozenset({"remove_orphan_files", "clean_dbt_temporary"})
+ACTIONS: dict[str, Body] = {a.name: probed(a.body) if a.rewrites else a.body for a in registry.ACTIONS}
 WORKERS = 4
 Report = Callable[[Outcome], None]
 
@@ -73,7 +61,7 @@ def run_action(
     session: Session, name: str, tables: Iterable[MaintainedTable], report: Report = lambda outcome: None
 ) -> list[Outcome]:
     """Runs one action over tables, a few at a time; `report` has each outcome as it comes, whatever interrupts it."""
-    if name in READ_THE_LAKE:
+    if registry.BY_NAME[name].reads_lake:
         session.lake()
     outcomes: list[Outcome] = []
     lock = threading.Lock()
@@ -113,6 +101,6 @@ def strays_for(
     session: Session, name: str, declared: tuple[MaintainedTable, ...], names: tuple[str, ...], group: str | None
 ) -> tuple[MaintainedTable, ...]:
     """Undeclared models that left temporary things; none when the run was restricted to named tables."""
-    if name != "clean_dbt_temporary" or names:
+    if name != clean_dbt_temporary.NAME or names:
         return ()
-    return tuple(table for table in strays(session, declared) if group in (None, table.policy.schedule_group))
+    return clean_dbt_temporary.strays(session, declared, group)

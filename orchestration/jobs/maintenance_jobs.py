@@ -11,24 +11,14 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.declarations.project import project_maintenance
+from maintenance.actions.registry import ACTIONS, Action
 from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.observing import judge, reporter
 from orchestration.jobs.scope import ScopedConfig, scoped
 from orchestration.resources import Lake, LakeSpark
 
 POOL = "maintenance"
-PARTS = {
-    "compact": "compact",
-    "expire_snapshots": "expire_snapshots",
-    "remove_orphan_files": "remove_orphan_files",
-    "drop_extended_stats": "statistics",
-    "clean_dbt_temporary": "clean_dbt_temporary",
-}
-"""Action → the part of the policy that asks for it. In this order they start, minutes apart."""
-
-MINUTES_APART = 2
 
 
 class ActionConfig(ScopedConfig):
@@ -40,56 +30,44 @@ class ActionConfig(ScopedConfig):
 
 
 def action_definitions(manifest: dict[str, Any], project_dir: Path, keys: Collection[dg.AssetKey]) -> dg.Definitions:
-    """Five jobs, and their schedules for the groups that are in use; `keys` are the tables that have a page."""
+    """A job per action, and schedules for the groups that are in use; `keys` are the tables that have a page."""
     tables, groups = maintained_tables(manifest, project_dir), project_maintenance(project_dir).groups
     config = scoped(ActionConfig, groups, [str(table.name) for table in tables])
-    jobs = {action: _job(action, keys, config) for action in PARTS}
+    jobs = {action.name: _job(action, keys, config) for action in ACTIONS}
     schedules = [
-        _schedule(jobs[action], action, group, groups[group].cron)
-        for action in PARTS
-        for group in schedule_groups(table for table in tables if asks_for(table.policy, action))
+        _schedule(jobs[action.name], action, group, groups[group].cron)
+        for action in ACTIONS
+        for group in schedule_groups(table for table in tables if action.is_asked_for(table.policy))
     ]
     return dg.Definitions(jobs=list(jobs.values()), schedules=schedules)
 
 
-def asks_for(policy: MaintenancePolicy, action: str) -> bool:
-    """Whether the policy has the action's part."""
-    return getattr(policy, PARTS[action]) is not None
-
-
-def cron_of(action: str, cron: str) -> str:
-    """The group's cron, some minutes later by the action's place in their order; minutes in lists or steps stay."""
-    minute, rest = cron.split(maxsplit=1)
-    later = MINUTES_APART * (1 + list(PARTS).index(action))
-    return f"{(int(minute) + later) % 60} {rest}" if minute.isdigit() else cron
-
-
-def _schedule(job: dg.JobDefinition, action: str, group: str, cron: str) -> dg.ScheduleDefinition:
+def _schedule(job: dg.JobDefinition, action: Action, group: str, cron: str) -> dg.ScheduleDefinition:
     return dg.ScheduleDefinition(
-        name=f"{action}_{group}",
+        name=f"{action.name}_{group}",
         job=job,
-        cron_schedule=cron_of(action, cron),
+        cron_schedule=action.cron(cron),
         execution_timezone="UTC",
         run_config={"ops": {_op_name(action): {"config": {"group": group}}}},
         default_status=dg.DefaultScheduleStatus.STOPPED,
-        description=f"Runs {action} on all tables of the group {group}, whatever the plan of `maintain` says.",
+        description=f"Runs {action.name} on all tables of the group {group}, whatever the plan of `maintain` says.",
     )
 
 
-def _job(action: str, keys: Collection[dg.AssetKey], config_type: type[ActionConfig]) -> dg.JobDefinition:
+def _job(action: Action, keys: Collection[dg.AssetKey], config_type: type[ActionConfig]) -> dg.JobDefinition:
     @dg.op(name=_op_name(action), pool=POOL, out=dg.Out(dg.Nothing), config_schema=config_type.to_fields_dict())
     def maintain(context: dg.OpExecutionContext, lake: Lake, spark: LakeSpark) -> None:
         config = config_type(**context.op_config)
-        result = lake.maintain(action, config.tables, config.group, spark, reporter(context, keys))
+        result = lake.maintain(action.name, config.tables, config.group, spark, reporter(context, keys))
         declared = lake.max_failed_share()
         judge(result, declared if config.max_failed_share is None else config.max_failed_share)
 
-    @dg.job(name=action, description=f"Runs the maintenance action {action} on the tables that declare it.")
+    @dg.job(name=action.name, description=f"For the tables that declare it: {action.does}.")
     def maintenance_job() -> None:
         maintain()
 
     return maintenance_job
 
 
-def _op_name(action: str) -> str:
-    return f"run_{action}"
+def _op_name(action: Action) -> str:
+    return f"run_{action.name}"

@@ -75,5 +75,5 @@ def test_what_an_undeclared_model_left_follows_the_most_patient_policy_of_its_sc
         MaintainedTable(TableName(schema, "a"), TEMPORARY_NOW),
         MaintainedTable(TableName(schema, "b"), patient),
     )
-    found = {table.name: table.policy for table in strays(look_again(session), declared)}
+    found = {table.name: table.policy for table in strays(look_again(session), declared, None)}
     assert found[TableName(schema, "gone")] == patient

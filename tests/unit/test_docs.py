@@ -11,6 +11,7 @@ from lakehouse.declarations.policies import Policy
 from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
 from lakehouse_cli.main import COMMANDS
 from lakehouse_stack.config import StackSettings
+from maintenance.actions.registry import documentation
 
 PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "docker/**/*.md") for path in PROJECT_DIR.glob(pattern))
 README = (PROJECT_DIR / "README.md").read_text()
@@ -95,3 +96,7 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
     defined = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
     named = set(re.findall(r"`(test_\w+)`", (PROJECT_DIR / "docs" / "guarantees.md").read_text()))
     assert named and named - defined == set()
+
+
+def test_the_page_has_every_maintenance_action_as_the_registry_tells_it() -> None:
+    assert documentation() in (PROJECT_DIR / "docs" / "operations.md").read_text()

@@ -14,9 +14,9 @@ from lakehouse.declarations.policies import Cron, LoadPolicy, RawPolicy
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR
+from maintenance.actions.registry import ACTIONS, BY_NAME
 from orchestration.factory import source_definitions
 from orchestration.jobs.loads import loads_of
-from orchestration.jobs.maintenance_jobs import PARTS, cron_of
 
 GRAPH = Path(__file__).with_name("graph.txt")
 FIRST_DAY = date(2026, 1, 1)
@@ -117,7 +117,7 @@ def test_all_sensors_and_schedules_are_on_but_those_of_single_maintenance_action
     repository = defs.get_repository_def()
     assert {sensor.default_status for sensor in repository.sensor_defs} == {dg.DefaultSensorStatus.RUNNING}
     running = {s.job_name: s.default_status is dg.DefaultScheduleStatus.RUNNING for s in repository.schedule_defs}
-    assert {job for job, runs in running.items() if not runs} == set(PARTS)
+    assert {job for job, runs in running.items() if not runs} == set(BY_NAME)
     assert {"maintain", "measure_table_health", "reconcile_retail"} <= {job for job, runs in running.items() if runs}
 
 
@@ -135,15 +135,15 @@ def test_every_job_runs_in_one_process(defs: dg.Definitions) -> None:
 
 def test_no_two_schedules_start_at_the_same_minute() -> None:
     groups = project_maintenance(PROJECT_DIR / "dbt_project").groups.values()
-    minutes = [cron_of(action, group.cron).split()[0] for action in PARTS for group in groups]
+    minutes = [action.cron(group.cron).split()[0] for action in ACTIONS for group in groups]
     minutes += [group.cron.split()[0] for group in groups]
     assert len(set(minutes)) == len(minutes)
     assert all(0 <= int(minute) < 60 for minute in minutes)
 
 
 def test_an_action_starts_within_the_hour_of_its_group_and_at_a_cron_that_has_no_minute_alike() -> None:
-    assert cron_of("clean_dbt_temporary", "58 3 * * 0") == "8 3 * * 0"
-    assert cron_of("compact", "*/10 * * * *") == "*/10 * * * *"
+    assert BY_NAME["clean_dbt_temporary"].cron("58 3 * * 0") == "8 3 * * 0"
+    assert BY_NAME["compact"].cron("*/10 * * * *") == "*/10 * * * *"
 
 
 def test_tables_share_a_job_or_have_their_own() -> None:

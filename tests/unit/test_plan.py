@@ -1,6 +1,7 @@
 """What maintenance plans from policies and health: pure, so no table is needed."""
 
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -56,6 +57,15 @@ def test_a_healthy_table_is_left_alone_and_the_reason_is_its_figures() -> None:
     plan = planned(case("hub", HEALTHY))
     assert plan.steps == ()
     assert plan.skipped[0].reason.startswith("healthy: 3 files, 0% small, 0 delete files, 4 snapshots, 1 manifests")
+
+
+def test_a_table_that_spark_cannot_read_is_in_the_plan_with_the_reason_and_its_other_steps() -> None:
+    alone, with_steps = replace(HEALTHY, reserved_column="_pos"), replace(FRAGMENTED, reserved_column="_pos")
+    plan = planned(case("hub", alone), case("sat", with_steps))
+    reasons = {(passed.table.name, passed.action): passed.reason for passed in plan.skipped}
+    assert reasons.keys() == {("hub", "compact"), ("sat", "compact")}
+    assert all(reason.startswith("not compacted: column '_pos' has a name") for reason in reasons.values())
+    assert "expire_snapshots" in {step.action for step in plan.steps}
 
 
 def test_each_step_has_a_reason_an_effort_and_a_gain() -> None:

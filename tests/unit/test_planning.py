@@ -8,10 +8,10 @@ import pytest
 
 from ingestion.pipeline.survey import Outlook
 from ingestion.pipeline.table_plans import Course, conclude, plan_course
-from ingestion.schema.evolve import doubt
+from ingestion.schema.evolve import doubt, name_columns, steps
 from ingestion.schema.facts import ColumnFacts, Leaf, TableFacts, facts_from_json
+from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
-from ingestion.sink.raw_tables import check_names
 from ingestion.state.store import Position, TableState
 from ingestion.state.transitions import STATES, Mover, may_move
 from ingestion.tasks.lanes import Kept
@@ -193,3 +193,20 @@ def test_a_name_that_trino_or_the_log_has_itself_needs_an_alias(name: str) -> No
     with pytest.raises(TableProblem, match=r"declare meta\.raw\.alias"):
         check_names(TABLE, replace(FACTS, columns=(*FACTS.columns, column(name, 2))))
     check_names(TABLE, replace(FACTS, columns=(*FACTS.columns, replace(column(name, 2), lake="another_name"))))
+
+
+@pytest.mark.parametrize("name", ["_file", "_pos", "_Deleted", "_partition", "_last_updated_sequence_number"])
+def test_a_name_that_iceberg_reserves_needs_an_alias_unless_the_raw_table_has_it_already(name: str) -> None:
+    """Spark refuses to read such a table, so nothing would compact it."""
+    facts = replace(FACTS, columns=(*FACTS.columns, column(name, 2)))
+    with pytest.raises(
+        TableProblem, match=rf"{name}' has a name that Iceberg reserves: declare meta\.raw\.alias: {{{name}"
+    ):
+        check_names(TABLE, facts)
+    for known in (position("streaming", facts), position("streaming", facts).forgotten):
+        check_names(TABLE, facts, known.landed)
+    aliased = TABLE.model_copy(update={"raw": TABLE.raw.model_copy(update={"alias": {name: "another_name"}})})
+    named = name_columns(aliased, facts, facts)
+    check_names(aliased, named)
+    taken = steps(aliased, facts, named, consent=False)
+    assert [(step.action, step.column, step.to) for step in taken] == [("rename", name, "another_name")]

@@ -19,12 +19,13 @@ from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state import store
 from ingestion.state.withheld import check_withheld
-from lakehouse.declarations import RawTable
+from lakehouse.declarations import METADATA_COLUMNS, PARSED_METADATA, RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.shown import visible
 
+OF_PARSED = PARSED_METADATA.keys() - METADATA_COLUMNS  # ingestion goes on with these: only dbt refuses them
 Positions = Mapping[str, store.Position]
 
 
@@ -53,8 +54,12 @@ def column_findings(
     if (withheld := _of_withheld(table, position, facts)) is not None:
         yield finding("withheld columns", "in the way", *_said(withheld))
     before = position.facts if position and position.versions else None
-    for problem in colliding_names(table, name_columns(table, before, facts)):
-        yield finding("column names", "in the way", *_said(problem))
+    landed = position.landed if position else ()
+    for problem in colliding_names(table, name_columns(table, before, facts), landed):
+        yield finding("column names", "in the way", *_said(table, problem))
+    for name in (name for name in table.landed if table.raw.alias.get(name, name).lower() in OF_PARSED):
+        says = f"column {name!r} has a name that parsed gives a column of its own, so its model fails"
+        yield finding("column names", "warning", says, f"declare meta.raw.alias: {{{name}: another_name}}")
     yield from _of_types(connection, table, facts)
 
 
