@@ -8,11 +8,11 @@ from tests.unit.test_vault_property import check
 
 # What is wrong → macro, text, text of the mutant.
 MUTANTS: dict[str, tuple[str, str, str]] = {
-    "strict watermark": ("load_windows", '(" > " if steady else " >= ")', '" > "'),
-    "rows at the watermark not counted": ("load_windows", "at_mark == before[1] | int", "true"),
+    "strict watermark": ("load_plan", '(" > " if steady else " >= ")', '" > "'),
+    "rows at the watermark not counted": ("load_plan", "at_mark == mark[1] | int", "true"),
     "highest position forgotten": (
-        "load_windows", "[highest, before[2]] | max if before and highest else highest", "highest"),
-    "no late replay": ("batch_of", "windows[source_model].late", "false"),
+        "load_plan", "[highest, mark[2]] | max if mark and highest else highest", "highest"),
+    "no late replay": ("batch_of", "plan.inputs[source_model].late", "false"),
     "no null guard in the comparison": ("changes_of", "is distinct from _lh_hashdiff_before", "<> _lh_hashdiff_before"),
     "hashdiff anti-join over all history": (
         "changes_of", "where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before",
@@ -21,7 +21,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         " and old.{{ src_hashdiff }} = compared.{{ src_hashdiff }})",
     ),
     "compare with the current row only": (
-        "changes_of", "from {{ stored_rows(stage, anew=is_anew(windows)) }}\n",
+        "changes_of", "from {{ stored_rows(stage, anew=plan.anew) }}\n",
         "from (select * from (select *, max({{ src_seq }}) over (partition by {{ key }}) as newest"
         " from {{ stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
     ),
@@ -32,7 +32,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "order of loading instead of the source's": (
         "changes_of", "order by {{ src_seq }}, _lh_is_stored", "order by _lh_is_stored"),
     "a redelivered event before the stored one": ("changes_of", "_lh_is_stored desc", "_lh_is_stored"),
-    "ghost record in every load": ("changes_of", "ghost_is_due(windows)", 'hashed and has_ghosts("sat")'),
+    "ghost record in every load": ("changes_of", "plan.ghosts", 'hashed and has_ghosts("sat")'),
     "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
     "unknown keys in hubs": ("is_known", "({{ zero_key() }}, {{ error_key() }})", "('')"),
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),

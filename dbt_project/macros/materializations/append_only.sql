@@ -2,25 +2,24 @@
   A table that is only ever appended to. Against dbt's `incremental` with `append` it makes no temporary relation (a
   killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do three things more:
 
-  - a model whose SQL starts with `-- no news` is not run at all, so that a rerun costs nothing and makes no snapshot;
-  - one whose SQL starts with `-- anew` is the whole table: what is there is replaced in one step, and readers see the
-    one or the other. It does not read the table itself.
-  - `-- remember <property> = <value>` lines are written to the table's properties after the last insert. A model keeps
-    its watermark there: it lives and dies with the table, and setting it makes no snapshot.
+  - a model without `news` is not run at all, so that a rerun costs nothing and makes no snapshot;
+  - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
+    other. It does not read the table itself.
+  - what it is to `remember` is written to the table's properties after the last insert. A model keeps its watermark there:
+    it lives and dies with the table, and setting it makes no snapshot.
 
-  The columns are those of a `-- columns [{"name": …, "type": …}]` line, else those of the model's YAML when all carry a
-  data_type; then new ones are added and types widened. A model with neither keeps the columns of its first query.
-  Where an insert reads the table itself, it is there already. Such lines count at the head of the SQL alone: further down one
-  may stand within a name or a text.
+  The model says so in its header (`load_header`). The columns are those of the header, else those of the model's YAML when
+  all carry a data_type; then new ones are added and types widened. A model with neither keeps the columns of its first
+  query. Where an insert reads the table itself, it is there already.
 -#}
 {% materialization append_only, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
+  {%- set header = load_header_of(sql) -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
-  {%- set anew = not fresh and sql.strip().startswith("-- anew") -%}
-  {%- set remembered = modules.re.findall("(?m)^-- remember (\\S+) = (.*)$", head_lines(sql)) -%}
-
-  {%- set columns = stated_columns(sql) -%}
+  {%- set anew = header.anew and not fresh -%}
+  {%- set remember = header.remember.items() | list -%}
+  {%- set columns = described_columns(header.columns) -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if fresh -%}
@@ -32,32 +31,39 @@
   {%- endif -%}
   {%- if anew -%}
     {%- call statement("main") -%}
-      {{ create_append_only(relation, [], cast_columns(columns, sql) if columns else sql, remembered, with_data=true) }}
+      {{ create_append_only(relation, [], cast_columns(columns, sql) if columns else sql, remember, with_data=true) }}
     {%- endcall -%}
     {%- do comment_columns(relation) -%}
-  {%- elif sql.strip().startswith("-- no news") -%}
+  {%- elif not header.news -%}
     {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- call statement("main") -%}{{ insert_columns(relation, columns or table_columns(relation), sql) }}{%- endcall -%}
   {%- endif -%}
-  {%- if remembered and not anew -%}{%- do run_query(set_properties(relation, remembered)) -%}{%- endif -%}
+  {%- if remember and not anew -%}{%- do run_query(set_properties(relation, remember)) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
 
-{#- The comment lines at the head of a model's SQL. -#}
-{% macro head_lines(sql) %}
-  {{ return(modules.re.match("(\\s*--[^\\n]*)*", sql).group(0)) }}
+{#-
+  What a model that plans its load says to the materialization, to which dbt hands nothing of it but SQL: its first line is
+  a comment of JSON, written and read here alone. JSON escapes line breaks, so no name and no text can begin such a line.
+-#}
+{% macro load_header(news=true, anew=false, columns=none, remember={}) -%}
+-- lakehouse: {{ tojson({"news": news, "anew": anew, "columns": columns, "remember": remember}) }}
+{%- endmacro %}
+
+{% macro load_header_of(sql) %}
+  {%- set first = sql.strip().split("\n")[0] -%}
+  {%- set silent = {"news": true, "anew": false, "columns": none, "remember": {}} -%}
+  {{ return(fromjson(first[13:]) if first.startswith("-- lakehouse: {") else silent) }}
 {% endmacro %}
 
-{#- Name, type and description of each column, where they are stated. -#}
-{% macro stated_columns(sql) %}
-  {%- set stated = modules.re.findall("(?m)^-- columns (.*)$", head_lines(sql)) -%}
+{#- Name, type and description of each column of a header or, without, of the model's YAML. -#}
+{% macro described_columns(stated) %}
   {%- set typed = model.columns.values() | selectattr("data_type") | list -%}
   {%- set from_yaml = typed if typed | length == model.columns | length else [] -%}
-  {%- set found = fromjson(stated[0]) if stated else from_yaml -%}
   {%- set columns = [] -%}
-  {%- for column in found -%}
+  {%- for column in (from_yaml if stated is none else stated) -%}
     {%- set documented = model.columns.get(column.name, {}) -%}
     {%- do columns.append({
       "name": column.name, "type": column.type or column.data_type, "description": documented.get("description", ""),
@@ -66,7 +72,7 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{% macro create_append_only(relation, columns, sql, remembered=[], with_data=false) %}
+{% macro create_append_only(relation, columns, sql, remember=[], with_data=false) %}
   {%- set properties = config.get("properties", {}) -%}
   create or replace table {{ relation }}
   {%- if columns %} (
@@ -80,7 +86,7 @@
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ table_properties(remembered) }}
+    extra_properties = {{ table_properties(remember) }}
   )
   {%- if not columns %}
   as {{ sql }}

@@ -25,13 +25,11 @@
     {%- set anew = newest is not none and lacks_columns(columns) -%}
     {%- set news = raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if news is none -%}
--- no news
--- columns {{ tojson([] if anew else parsed_columns(columns)) }}
+{{ load_header(news=false, columns=[] if anew else parsed_columns(columns)) }}
 select 1 where false
     {%- else -%}
       {%- do check_types(source_name ~ "." ~ table_name, raw, columns) -%}
-{{ "-- anew" if anew }}
--- columns {{ tojson(parsed_columns(columns)) }}
+{{ load_header(anew=anew, columns=parsed_columns(columns)) }}
 {{ parsed_rows(raw, news.columns, record_source(table), news) }}
     {%- endif -%}
   {%- endif -%}

@@ -13,11 +13,11 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=has_ghosts("sat")) -%}
+  {%- set plan = load_plan([source_model], src_ldts, src_seq, ghosts=has_ghosts("sat")) -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
-{{ load_header(windows) }}
+{{ plan_header(plan) }}
   with batch as (
-    {{ batch_of(stage, windows, source_model, [src_dfk], is_known(src_dfk)) }}
+    {{ batch_of(stage, plan, source_model, [src_dfk], is_known(src_dfk)) }}
   ),
   statements as (
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
@@ -52,7 +52,7 @@
   select link as {{ src_pk }}, {{ "driving as " ~ src_dfk ~ "," if src_dfk != src_pk }} is_active, {{ event | join(", ") }}
   from changes
   where link is not null and not coalesce(contains(links_stored, link), false)
-  {%- if ghost_is_due(windows) %}
+  {%- if plan.ghosts %}
   union all
   {{ ghost_row([src_pk, src_dfk, "is_active"] | unique | list + event, {src_pk: zero_key(), src_dfk: zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
   {%- endif %}

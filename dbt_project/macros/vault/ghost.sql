@@ -30,11 +30,6 @@
   timestamp '1900-01-01 00:00:00.000000 UTC'
 {%- endmacro %}
 
-{#- Whether the load has to write ghost records; see load_windows. -#}
-{% macro ghost_is_due(windows) %}
-  {{ return(windows.ghost is defined and windows.ghost.news) }}
-{% endmacro %}
-
 {#- Whether the target holds ghost records. Their moment is a partition of its own. -#}
 {% macro ghost_is_stored(src_ldts, src_seq) %}
   {%- set ghosts = "select count(*) from " ~ this ~ " where " ~ src_ldts ~ " = " ~ ghost_moment() ~ " and " ~ src_seq ~ " = " ~ ghost_position() -%}

@@ -36,15 +36,15 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=has_ghosts(kind)) -%}
-{{ load_header(windows) }}
+  {%- set plan = load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=has_ghosts(kind)) -%}
+{{ plan_header(plan) }}
   with incoming as (
-    {%- for input in with_news(windows, inputs) %}
+    {%- for input in with_news(plan, inputs) %}
     {{ "union all" if not loop.first }}
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(windows, input.name) }} and {{ is_known(input.src_pk) if of_deletes else "not is_deleted" }}
+    where {{ rows_to_load(plan, input.name) }} and {{ is_known(input.src_pk) if of_deletes else "not is_deleted" }}
     {%- endfor %}
   ),
   batch as (
@@ -76,7 +76,7 @@
   from batch
   left join stored on stored.{{ src_pk }} = batch.{{ src_pk }}
   where stored.{{ src_pk }} is null
-  {%- if ghost_is_due(windows) %}
+  {%- if plan.ghosts %}
   {%- for ghost_key in (zero_key(), error_key()) %}
   {%- set values = {src_pk: ghost_key} %}
   {%- for column in columns if column.startswith("hk_") -%}{%- do values.update({column: ghost_key}) -%}{%- endfor %}

@@ -10,14 +10,14 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set windows = load_windows(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
-{{ load_header(windows) }}
+  {%- set plan = load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
+{{ plan_header(plan) }}
   with mentions as (
-    {%- for input in with_news(windows, inputs) %}
+    {%- for input in with_news(plan, inputs) %}
     {{ "union" if not loop.first }}
     select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(windows, input.name) }} and {{ is_known(input.src_pk) }}
+    where {{ rows_to_load(plan, input.name) }} and {{ is_known(input.src_pk) }}
     {%- endfor %}
   ),
   stored as (

@@ -44,12 +44,12 @@
   {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
   {%- set keys = spelled(keys) -%}
   {%- set columns = keys + [src_hashdiff] + spelled(src_payload) + fixed -%}
-  {%- set windows = load_windows([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat"), columns=names) -%}
+  {%- set plan = load_plan([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat"), columns=names) -%}
   {%- set key = keys | join(", ") -%}
   {%- set given = is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
-{{ load_header(windows) }}
+{{ plan_header(plan) }}
   with batch as (
-    {{ batch_of(stage, windows, source_model, keys if not hashed else [keys[0]], given) }}
+    {{ batch_of(stage, plan, source_model, keys if not hashed else [keys[0]], given) }}
   ),
   timeline as (
     select {{ columns | join(", ") }}, false as _lh_is_stored
@@ -60,7 +60,7 @@
       {{ column if column in keys + [src_hashdiff, src_seq] else "null" }},
       {%- endfor %}
       true
-    from {{ stored_rows(stage, anew=is_anew(windows)) }}
+    from {{ stored_rows(stage, anew=plan.anew) }}
     where {{ among(keys if not hashed else [keys[0]], "batch") }}
   ),
   compared as (
@@ -72,7 +72,7 @@
   from compared
   where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before
     and {{ src_seq }} is distinct from _lh_event_before
-  {%- if ghost_is_due(windows) %}
+  {%- if plan.ghosts %}
   union all
   {{ ghost_row(columns, {keys[0]: zero_key(), src_hashdiff: zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
   {%- endif %}
@@ -80,14 +80,14 @@
 {%- endmacro %}
 
 {#- Rows of the stage to look at: those of the load's window or, where some are late, all of their keys. -#}
-{% macro batch_of(stage, windows, source_model, keys, given) -%}
+{% macro batch_of(stage, plan, source_model, keys, given) -%}
   select *
     from {{ stage }}
     where {{ given }} and
-    {%- if windows and windows[source_model].late %} {{ keys_in(keys) }} (
-      select {{ keys | join(", ") }} from {{ stage }} where {{ rows_to_load(windows, source_model) }}
+    {%- if plan and plan.inputs[source_model].late %} {{ keys_in(keys) }} (
+      select {{ keys | join(", ") }} from {{ stage }} where {{ rows_to_load(plan, source_model) }}
     )
-    {%- else %} {{ rows_to_load(windows, source_model) }}
+    {%- else %} {{ rows_to_load(plan, source_model) }}
     {%- endif %}
 {%- endmacro %}
 

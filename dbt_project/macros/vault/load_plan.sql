@@ -15,62 +15,53 @@
     the keys of the batch, because an event that was rightly left out before may have to come back.
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
-  A table that remembers other `columns` than it has now is loaded as if it were not there (`is_anew`).
-  A table that has ghost records and not written them yet (`ghosts`) has news called `ghost`, once (`ghost_is_due`).
+  A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`).
+  A table that is to have ghost records gets them once (`ghosts`).
   One that remembers nothing although it is there (it was restored, or its first load was killed) is asked both itself.
+
+  The plan: by input what to load (`news`, `late`, `rows`), `anew`, `ghosts`, and the properties to `remember`.
 -#}
-{% macro load_windows(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
+{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
   {%- set loaded = is_loaded() -%}
-  {%- set remembered = remembered_loads(loaded) -%}
-  {%- set days = remembered.pop("days", none) -%}
-  {%- set windows = {} -%}
-  {%- if columns is not none -%}
-    {%- set signature = local_md5(columns | sort | join("|")) -%}
-    {%- set before = remembered.pop("columns", [none])[0] -%}
-    {%- if before != signature -%}
-      {%- set anew = before is not none or (loaded and not has_columns(columns)) -%}
-      {%- if anew -%}{%- set loaded, remembered, days = false, {}, none -%}{%- endif -%}
-      {%- do windows.update({"columns": {"news": anew, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("columns") ~ " = " ~ signature}}) -%}
-    {%- endif -%}
-  {%- endif -%}
-  {%- if ghosts and "ghost" not in remembered -%}
-    {%- set due = not (loaded and ghost_is_stored(src_ldts, src_seq)) -%}
-    {%- do windows.update({"ghost": {"news": due, "late": false, "rows": "false", "remember": "-- remember " ~ load_property("ghost") ~ " = 1"}}) -%}
-  {%- endif -%}
-  {%- if days is not none -%}
+  {%- set before = remembered_loads(loaded) -%}
+  {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
+  {%- set redeclared = columns is not none and before.columns != signature -%}
+  {%- set anew = redeclared and (before.columns is not none or (loaded and not has_columns(columns))) -%}
+  {%- if anew -%}{%- set loaded, before = false, {"inputs": {}, "days": none, "ghosts": false} -%}{%- endif -%}
+  {%- set unsure = ghosts and not before.ghosts -%}
+  {%- set plan = {
+    "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and ghost_is_stored(src_ldts, src_seq)),
+  } -%}
+  {%- if redeclared -%}{%- do plan.remember.update({load_property("columns"): signature}) -%}{%- endif -%}
+  {%- if unsure -%}{%- do plan.remember.update({load_property("ghost"): "1"}) -%}{%- endif -%}
+  {%- if before.days is not none -%}
     {%- for name in inputs -%}
-      {%- do windows.update({name: {
-        "news": true, "late": true, "remember": none,
-        "rows": src_applied ~ " >= timestamp '" ~ days[0] ~ " 00:00:00 UTC' and " ~ src_applied ~ " < timestamp '" ~ days[1] ~ " 00:00:00 UTC'",
-      }}) -%}
+      {%- do plan.inputs.update({name: {"news": true, "late": true, "rows": within_days(src_applied, before.days)}}) -%}
     {%- endfor -%}
-    {{ return(windows) }}
+    {{ return(plan) }}
   {%- endif -%}
-  {%- for row in run_query(stage_facts(inputs, remembered, src_ldts, src_seq)).rows -%}
-    {%- set before = remembered.get(row[0]) -%}
+  {%- for row in run_query(stage_facts(inputs, before.inputs, src_ldts, src_seq)).rows -%}
+    {%- set mark = before.inputs.get(row[0]) -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
-    {%- set steady = before is not none and at_mark == before[1] | int -%}
-    {%- set late = not steady or (later > 0 and first_later <= before[2]) if loaded else false -%}
-    {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ before[0] ~ "' and " if before else "" -%}
+    {%- set steady = mark is not none and at_mark == mark[1] | int -%}
+    {%- set late = not steady or (later > 0 and first_later <= mark[2]) if loaded else false -%}
+    {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ mark[0] ~ "' and " if mark else "" -%}
     {%- set news = newest is not none and not (steady and later == 0) -%}
-    {%- set highest = [highest, before[2]] | max if before and highest else highest -%}
-    {%- do windows.update({row[0]: {
-      "news": news, "late": late,
-      "rows": (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if news else "false",
-      "remember": "-- remember " ~ load_property(row[0]) ~ " = " ~ [newest, at_newest, highest] | join("|") if news,
-    }}) -%}
+    {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if news else "false" -%}
+    {%- do plan.inputs.update({row[0]: {"news": news, "late": late, "rows": rows}}) -%}
+    {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
+    {%- if news -%}{%- do plan.remember.update({load_property(row[0]): [newest, at_newest, highest] | join("|")}) -%}{%- endif -%}
   {%- endfor -%}
-  {{ return(windows) }}
+  {{ return(plan) }}
 {% endmacro %}
+
+{% macro within_days(moment, days) -%}
+  {{ moment }} >= timestamp '{{ days[0] }} 00:00:00 UTC' and {{ moment }} < timestamp '{{ days[1] }} 00:00:00 UTC'
+{%- endmacro %}
 
 {#- Whether the target holds rows that count; a full refresh starts over. -#}
 {% macro is_loaded() %}
   {{ return(load_relation(this) is not none and not flags.FULL_REFRESH) }}
-{% endmacro %}
-
-{#- Whether the target is made anew, because it has other columns than it was loaded with; see append_only. -#}
-{% macro is_anew(windows) %}
-  {{ return(windows.columns is defined and windows.columns.news) }}
 {% endmacro %}
 
 {#- Whether the target has these columns and no others. -#}
@@ -88,42 +79,38 @@
   {%- endif -%}
 {%- endmacro %}
 
-{#- Of one stage, all rows to load; before the first look (unit tests) everything. -#}
-{% macro rows_to_load(windows, name) -%}
-  {{ windows[name].rows if windows and name in windows else "true" }}
+{#- Of one stage, all rows to load; without a plan (unit tests) everything. -#}
+{% macro rows_to_load(plan, name) -%}
+  {{ plan.inputs[name].rows if plan else "true" }}
 {%- endmacro %}
 
-{#- Comment lines for the materialization; see append_only. -#}
-{% macro load_header(windows) -%}
-  {%- if windows and not windows.values() | selectattr("news") | list -%}
--- no news
-  {%- elif is_anew(windows) -%}
--- anew
-  {%- endif -%}
-  {%- for window in (windows or {}).values() if window.remember %}
-{{ window.remember }}
-  {%- endfor %}
-{% endmacro %}
-
-{#- The inputs with something to load; all of them before the first look. -#}
-{% macro with_news(windows, inputs) %}
+{#- The inputs with something to load, or all where none has. -#}
+{% macro with_news(plan, inputs) %}
   {%- set found = [] -%}
-  {%- for input in inputs if not windows or windows[input.name].news -%}
+  {%- for input in inputs if plan and plan.inputs[input.name].news -%}
     {%- do found.append(input) -%}
   {%- endfor -%}
   {{ return(found or inputs) }}
 {% endmacro %}
+
+{#- The plan as the materialization needs it. -#}
+{% macro plan_header(plan) -%}
+  {%- if plan -%}
+    {%- set news = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("news") | list | length > 0 -%}
+    {{ load_header(news=news, anew=plan.anew, remember=plan.remember) }}
+  {%- endif -%}
+{%- endmacro %}
 
 {% macro load_property(input) -%}
   lakehouse.loaded.{{ input }}
 {%- endmacro %}
 
 {#-
-  Input → [watermark, rows at it, highest source_seq], from the target's properties; and, in a backfill, "days" → its
-  first day and the one after its last, from the run's bounds.
+  What the target's properties say: `inputs` → [watermark, rows at it, highest source_seq], the signature of its `columns`,
+  whether it has its `ghosts`; and the `days` of a backfill, the first and the one after the last, from the run's bounds.
 -#}
 {% macro remembered_loads(loaded) %}
-  {%- set found = {} -%}
+  {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "days": none} -%}
   {%- set prefix = load_property("") -%}
   {%- set facts -%}
     select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
@@ -135,8 +122,12 @@
     select key, value from {{ system_table(this, "properties") }} where key like '{{ prefix }}%'
     {%- endif %}
   {%- endset -%}
-  {%- for row in run_query(facts).rows -%}
-    {%- do found.update({row[0].replace(prefix, "", 1): row[1].split("|")}) -%}
+  {%- for key, value in run_query(facts).rows -%}
+    {%- if key == "days" -%}{%- do found.update(days=value.split("|")) -%}
+    {%- elif key == load_property("columns") -%}{%- do found.update(columns=value) -%}
+    {%- elif key == load_property("ghost") -%}{%- do found.update(ghosts=true) -%}
+    {%- else -%}{%- do found.inputs.update({key.replace(prefix, "", 1): value.split("|")}) -%}
+    {%- endif -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}
