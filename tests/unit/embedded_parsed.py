@@ -66,7 +66,7 @@ class Parsed:
             "epoch": 1, "cut_lsn": cut, "tables": ["t"] if covered else [],
             "day_from": f"2026-11-{day:02}" if day else None, "day_after": f"2026-11-{day + 1:02}" if day else None,
         }  # fmt: skip
-        made = bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
+        made = self.is_made()
         sql = self._context(run_bounds=lambda _: bounds, is_loaded=lambda: made)["parsed_table"]("s", "t")
         header = macro("load_header_of")(sql)
         columns = header["columns"]
@@ -80,6 +80,10 @@ class Parsed:
         else:
             self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
         return True
+
+    def is_made(self) -> bool:
+        """Whether parsed is there."""
+        return bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
 
     def rename(self, column: str, to: str, at: str) -> None:
         """In source, raw and declaration, at `DD hh:mm`."""
