@@ -8,7 +8,7 @@ from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings
 
-_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "macros", "tests", "models/sources")
+_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "packages", "macros", "tests", "models/sources")
 
 
 def declared_alone(settings: Settings) -> Declarations:

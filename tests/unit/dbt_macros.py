@@ -11,7 +11,7 @@ from typing import Any
 from dbt.clients.jinja import MacroGenerator
 from dbt_common.clients.jinja import MacroReturn
 
-MACROS = Path(__file__).parents[2] / "dbt_project" / "macros"
+MACROS = Path(__file__).parents[2] / "dbt_project" / "packages" / "cdc_vault" / "macros"
 MACRO = re.compile(r"\{% macro (\w+)\(.*?\{%-? endmacro %\}", re.DOTALL)
 
 
