@@ -115,6 +115,6 @@ def _declared(table: Table) -> str:
     return f"""      - name: {table.name}
         description: Table {table.name}.
         config: {{meta: {{raw: {{relation: public.{table.name}, key: [{table.key}]}}}}}}
-        data_tests: [raw_log_is_sound]
+        data_tests: [cdc_vault.raw_log_is_sound]
         columns:
 {columns}"""

@@ -24,7 +24,7 @@ class Readers:
         for name, select in {"control_snap": DAYS, **relations}.items():
             self.db.execute(f"create table {name} as {select}")
         nodes = {
-            name: SimpleNamespace(name=name, resource_type="model", raw_code="{{ ma_sat(src_pk='hk') }}")
+            name: SimpleNamespace(name=name, resource_type="model", raw_code="{{ cdc_vault.ma_sat(src_pk='hk') }}")
             for name in relations
             if name.startswith("many")
         }

@@ -6,7 +6,7 @@
 {%- endmacro %}
 
 {% macro quoted_names(columns) %}
-  {%- for column in columns %}{{ quoted(column.name) }}{{ ", " if not loop.last }}{% endfor -%}
+  {%- for column in columns %}{{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}{% endfor -%}
 {% endmacro %}
 
 {% macro sql_text(text) -%}
@@ -14,7 +14,7 @@
 {%- endmacro %}
 
 {% macro sql_texts(texts) %}
-  {%- for text in texts %}{{ sql_text(text) }}{{ ", " if not loop.last }}{% endfor -%}
+  {%- for text in texts %}{{ cdc_vault.sql_text(text) }}{{ ", " if not loop.last }}{% endfor -%}
 {% endmacro %}
 
 {#- Names as the vault's SQL spells them: quoted where they are no plain name, or a word that Trino reserves. -#}
@@ -29,7 +29,7 @@
   ".split() -%}
   {%- set found = [] -%}
   {%- for name in ([names] if names is string else names) -%}
-    {%- do found.append(name if modules.re.match("[a-z_][a-z0-9_]*\\Z", name) and name not in reserved else quoted(name)) -%}
+    {%- do found.append(name if modules.re.match("[a-z_][a-z0-9_]*\\Z", name) and name not in reserved else cdc_vault.quoted(name)) -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}

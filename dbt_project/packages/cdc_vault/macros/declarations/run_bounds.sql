@@ -11,16 +11,16 @@
 {#- Hook on-run-start. Rows older than a week are dropped by whole partitions. -#}
 {% macro write_run_bounds() %}
   {%- if execute -%}
-    {%- set bounds = run_bounds_relation() -%}
+    {%- set bounds = cdc_vault.run_bounds_relation() -%}
     {%- if adapter.get_relation(bounds.database, bounds.schema, bounds.identifier) is none -%}
       {%- do run_query("create schema if not exists " ~ bounds.without_identifier()) -%}
-      {%- do run_query(create_run_bounds(bounds)) -%}
+      {%- do run_query(cdc_vault.create_run_bounds(bounds)) -%}
       {#- dbt has listed the schema already; without this the run that makes the table would not see it. -#}
       {%- do adapter.cache_added(bounds) -%}
     {%- else -%}
-      {%- do complete_run_bounds(bounds) -%}
+      {%- do cdc_vault.complete_run_bounds(bounds) -%}
     {%- endif -%}
-    {%- do run_query(insert_run_bounds(bounds)) -%}
+    {%- do run_query(cdc_vault.insert_run_bounds(bounds)) -%}
     {%- do run_query("delete from " ~ bounds ~ " where created_at < date_trunc('day', current_timestamp) - interval '7' day") -%}
   {%- endif -%}
 {% endmacro %}
@@ -41,7 +41,7 @@
 
 {% macro create_run_bounds(bounds) %}
   create table if not exists {{ bounds }} (
-    {% for name, type, meaning in run_bounds_columns() -%}
+    {% for name, type, meaning in cdc_vault.run_bounds_columns() -%}
     {{ name }} {{ type }} comment '{{ meaning }}'{{ "," if not loop.last }}
     {% endfor %}
   )
@@ -51,7 +51,7 @@
 
 {% macro complete_run_bounds(bounds) %}
   {%- set there = adapter.get_columns_in_relation(bounds) | map(attribute="name") | list -%}
-  {%- for name, type, meaning in run_bounds_columns() if name not in there -%}
+  {%- for name, type, meaning in cdc_vault.run_bounds_columns() if name not in there -%}
     {%- do run_query("alter table " ~ bounds ~ " add column if not exists " ~ name ~ " " ~ type ~ " comment '" ~ meaning ~ "'") -%}
   {%- endfor -%}
 {% endmacro %}
@@ -66,7 +66,7 @@
     {{ "date '" ~ day ~ "'" if day else "cast(null as date)" }},
     {% endfor -%}
     current_timestamp
-  from (values '{{ declared_sources() | join("', '") }}') as sources (source)
+  from (values '{{ cdc_vault.declared_sources() | join("', '") }}') as sources (source)
   left join (
     {%- if cuts is none %}
     select cast(null as varchar) as source, cast(null as integer) as epoch, cast(null as bigint) as cut_lsn,
@@ -88,7 +88,7 @@
 
 {#- The bounds of this run: epoch, cut_lsn and tables of one source, and the days of a backfill; none before any run. -#}
 {% macro run_bounds(source_name) %}
-  {%- set bounds = run_bounds_relation() -%}
+  {%- set bounds = cdc_vault.run_bounds_relation() -%}
   {%- if adapter.get_relation(bounds.database, bounds.schema, bounds.identifier) is none -%}
     {{ return(none) }}
   {%- endif -%}

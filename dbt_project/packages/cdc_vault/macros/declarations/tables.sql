@@ -18,7 +18,7 @@
 
 {#- Columns as the lake has them: name, the name in the source, Postgres type, Trino type, whether it is in the key, policy. -#}
 {% macro declared_columns(node) %}
-  {%- set raw = declared_meta(node, "raw") -%}
+  {%- set raw = cdc_vault.declared_meta(node, "raw") -%}
   {%- set columns = [] -%}
   {%- for column in node.columns.values() if column.name not in raw.get("exclude", []) -%}
     {%- set masked = raw.get("mask", {}).get(column.name) == "sha256" -%}
@@ -26,7 +26,7 @@
       "name": raw.get("alias", {}).get(column.name, column.name),
       "source_name": column.name,
       "postgres_type": column.data_type or "text",
-      "type": "varchar" if masked else lake_type(column.data_type or "text"),
+      "type": "varchar" if masked else cdc_vault.lake_type(column.data_type or "text"),
       "is_key": column.name in raw.get("key", []),
       "on_unrepresentable": raw.get("on_unrepresentable", "error"),
     }) -%}
@@ -36,7 +36,7 @@
 
 {#- `<source>.<schema>.<table>` of the relation in Postgres. -#}
 {% macro record_source(node) %}
-  {{ return(node.source_name ~ "." ~ declared_meta(node, "raw").relation) }}
+  {{ return(node.source_name ~ "." ~ cdc_vault.declared_meta(node, "raw").relation) }}
 {% endmacro %}
 
 {#- All sources that are declared, in order. -#}

@@ -10,7 +10,7 @@
 
 {#- The Trino type of a raw column that is declared with this Postgres type, by any name that Postgres has for it. -#}
 {% macro lake_type(data_type) %}
-  {%- set name = postgres_type_name(data_type) -%}
+  {%- set name = cdc_vault.postgres_type_name(data_type) -%}
   {%- set arguments = modules.re.findall("\\(\\s*(\\d+)\\s*(?:,\\s*(-?\\d+)\\s*)?\\)", data_type) -%}
   {%- set plain = {
     "bool": "boolean", "boolean": "boolean",
@@ -51,7 +51,7 @@
 -#}
 {% macro from_postgres_text(text, column) %}
   {%- set landed = column.landed or column.type -%}
-  {%- set name = postgres_type_name(column.postgres_type) -%}
+  {%- set name = cdc_vault.postgres_type_name(column.postgres_type) -%}
   {%- set value = "cast(" ~ text ~ " as " ~ landed ~ ")" -%}
   {%- if landed == "varchar" -%}
     {%- set value = text -%}
@@ -59,10 +59,10 @@
     {%- set value = "cast(regexp_replace(" ~ text ~ ", '\\+00$', ' UTC') as " ~ landed ~ ")" -%}
   {%- elif landed == "varbinary" -%}
     {%- set value = "from_hex(substr(" ~ text ~ ", 3))" -%}
-  {%- elif is_time_of_day(column) -%}
-    {%- set value = micros_of_day(text) -%}
+  {%- elif cdc_vault.is_time_of_day(column) -%}
+    {%- set value = cdc_vault.micros_of_day(text) -%}
   {%- endif -%}
-  {%- set value = representable(text, landed, value, column.on_unrepresentable) -%}
+  {%- set value = cdc_vault.representable(text, landed, value, column.on_unrepresentable) -%}
   {{ return(value if landed == column.type else "cast(" ~ value ~ " as " ~ column.type ~ ")") }}
 {% endmacro %}
 
@@ -94,11 +94,11 @@
 
 {#- Whether raw keeps a time of day in the column, as microseconds; one that is masked is text. -#}
 {% macro is_time_of_day(column) %}
-  {{ return(column.type == "bigint" and postgres_type_name(column.postgres_type) in ("time", "time without time zone")) }}
+  {{ return(column.type == "bigint" and cdc_vault.postgres_type_name(column.postgres_type) in ("time", "time without time zone")) }}
 {% endmacro %}
 
 {#- The column as a reader wants it: a time of day as one. Trino's ends before 24:00:00, which becomes 00:00:00. -#}
 {% macro for_readers(column) %}
-  {%- set name = quoted(column.name) -%}
-  {{ return("cast(from_unixtime_nanos(" ~ name ~ " * 1000) as time(6)) as " ~ name if is_time_of_day(column) else name) }}
+  {%- set name = cdc_vault.quoted(column.name) -%}
+  {{ return("cast(from_unixtime_nanos(" ~ name ~ " * 1000) as time(6)) as " ~ name if cdc_vault.is_time_of_day(column) else name) }}
 {% endmacro %}

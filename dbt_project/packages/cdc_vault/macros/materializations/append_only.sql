@@ -15,31 +15,31 @@
 {% materialization append_only, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
-  {%- set header = load_header_of(sql) -%}
+  {%- set header = cdc_vault.load_header_of(sql) -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
   {%- set anew = header.anew and not fresh -%}
   {%- set remember = header.remember.items() | list -%}
-  {%- set columns = described_columns(header.columns) -%}
+  {%- set columns = cdc_vault.described_columns(header.columns) -%}
 
   {{ run_hooks(pre_hooks) }}
   {%- if fresh -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
-    {%- do run_query(create_append_only(relation, columns, sql)) -%}
-    {%- if not columns -%}{%- do comment_columns(relation) -%}{%- endif -%}
+    {%- do run_query(cdc_vault.create_append_only(relation, columns, sql)) -%}
+    {%- if not columns -%}{%- do cdc_vault.comment_columns(relation) -%}{%- endif -%}
   {%- elif columns and not anew -%}
-    {%- do fit_columns(existing, columns) -%}
+    {%- do cdc_vault.fit_columns(existing, columns) -%}
   {%- endif -%}
   {%- if anew -%}
     {%- call statement("main") -%}
-      {{ create_append_only(relation, [], cast_columns(columns, sql) if columns else sql, remember, with_data=true) }}
+      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, remember, with_data=true) }}
     {%- endcall -%}
-    {%- do comment_columns(relation) -%}
+    {%- do cdc_vault.comment_columns(relation) -%}
   {%- elif not header.news -%}
     {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
   {%- else -%}
-    {%- call statement("main") -%}{{ insert_columns(relation, columns or table_columns(relation), sql) }}{%- endcall -%}
+    {%- call statement("main") -%}{{ cdc_vault.insert_columns(relation, columns or cdc_vault.table_columns(relation), sql) }}{%- endcall -%}
   {%- endif -%}
-  {%- if remember and not anew -%}{%- do run_query(set_properties(relation, remember)) -%}{%- endif -%}
+  {%- if remember and not anew -%}{%- do run_query(cdc_vault.set_properties(relation, remember)) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
@@ -77,16 +77,16 @@
   create or replace table {{ relation }}
   {%- if columns %} (
     {%- for column in columns %}
-    {{ quoted(column.name) }} {{ column.type }} {{ comment_clause(column.description) }}{{ "," if not loop.last }}
+    {{ cdc_vault.quoted(column.name) }} {{ column.type }} {{ cdc_vault.comment_clause(column.description) }}{{ "," if not loop.last }}
     {%- endfor %}
   )
   {%- endif %}
-  {{ comment_clause(model.description) }}
+  {{ cdc_vault.comment_clause(model.description) }}
   with (
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ table_properties(remember) }}
+    extra_properties = {{ cdc_vault.table_properties(remember) }}
   )
   {%- if not columns %}
   as {{ sql }}
@@ -97,26 +97,26 @@
 {#- Old metadata files leave the log as new ones come; orphan removal deletes them, once no backup of the catalog names one. -#}
 {% macro table_properties(more=[]) %}
   {%- set properties = [("write.metadata.delete-after-commit.enabled", "false"), ("write.metadata.previous-versions-max", "20")] + more -%}
-  {{ map_of(properties) }}
+  {{ cdc_vault.map_of(properties) }}
 {%- endmacro %}
 
 {% macro set_properties(relation, properties) %}
-  alter table {{ relation }} set properties extra_properties = {{ map_of(properties) }}
+  alter table {{ relation }} set properties extra_properties = {{ cdc_vault.map_of(properties) }}
 {%- endmacro %}
 
 {% macro map_of(pairs) -%}
-  map(array[{{ sql_texts(pairs | map(attribute=0)) }}], array[{{ sql_texts(pairs | map(attribute=1)) }}])
+  map(array[{{ cdc_vault.sql_texts(pairs | map(attribute=0)) }}], array[{{ cdc_vault.sql_texts(pairs | map(attribute=1)) }}])
 {%- endmacro %}
 
 {% macro insert_columns(relation, columns, query) %}
-  insert into {{ relation }} ({{ quoted_names(columns) }})
-  {{ cast_columns(columns, query) }}
+  insert into {{ relation }} ({{ cdc_vault.quoted_names(columns) }})
+  {{ cdc_vault.cast_columns(columns, query) }}
 {%- endmacro %}
 
 {% macro cast_columns(columns, query) %}
   select
     {%- for column in columns %}
-    {%- set name = quoted(column.name) %}
+    {%- set name = cdc_vault.quoted(column.name) %}
     cast({{ name }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
     {%- endfor %}
   from (
@@ -127,16 +127,16 @@
 {#- Adds columns that are new, widens those whose type has grown (Trino refuses what is not a widening), and keeps comments. -#}
 {% macro fit_columns(relation, columns) %}
   {%- set there = {} -%}
-  {%- for column in table_columns(relation) -%}{%- do there.update({column.name: column}) -%}{%- endfor -%}
+  {%- for column in cdc_vault.table_columns(relation) -%}{%- do there.update({column.name: column}) -%}{%- endfor -%}
   {%- for column in columns -%}
-    {%- set name = quoted(column.name) -%}
+    {%- set name = cdc_vault.quoted(column.name) -%}
     {%- if column.name | lower not in there -%}
-      {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ comment_clause(column.description)) -%}
+      {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ cdc_vault.comment_clause(column.description)) -%}
     {%- else -%}
       {%- if there[column.name | lower].type != column.type | replace(", ", ",") -%}
         {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
       {%- endif -%}
-      {%- do comment_column(relation, there[column.name | lower], column.description) -%}
+      {%- do cdc_vault.comment_column(relation, there[column.name | lower], column.description) -%}
     {%- endif -%}
   {%- endfor -%}
 {% endmacro %}
@@ -152,17 +152,17 @@
 
 {#- Writes the descriptions of the model's columns where the relation has others. A comment makes no snapshot. -#}
 {% macro comment_columns(relation) %}
-  {%- for column in table_columns(relation) -%}
-    {%- do comment_column(relation, column, model.columns.get(column.name, {}).get("description", "")) -%}
+  {%- for column in cdc_vault.table_columns(relation) -%}
+    {%- do cdc_vault.comment_column(relation, column, model.columns.get(column.name, {}).get("description", "")) -%}
   {%- endfor -%}
 {% endmacro %}
 
 {% macro comment_column(relation, there, description) %}
   {%- if description and description | trim != there.comment -%}
-    {%- do run_query("comment on column " ~ relation ~ "." ~ quoted(there.name) ~ " is " ~ sql_text(description | trim)) -%}
+    {%- do run_query("comment on column " ~ relation ~ "." ~ cdc_vault.quoted(there.name) ~ " is " ~ cdc_vault.sql_text(description | trim)) -%}
   {%- endif -%}
 {% endmacro %}
 
 {% macro comment_clause(text) %}
-  {%- if text %}comment {{ sql_text(text | trim) }}{% endif -%}
+  {%- if text %}comment {{ cdc_vault.sql_text(text | trim) }}{% endif -%}
 {% endmacro %}

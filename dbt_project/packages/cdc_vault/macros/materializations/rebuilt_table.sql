@@ -9,26 +9,26 @@
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
-  {%- set built_from = tables_read() -%}
-  {%- set signature = local_md5(sql ~ (table_sizes(built_from) if built_from else "")) -%}
+  {%- set built_from = cdc_vault.tables_read() -%}
+  {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
 
   {{ run_hooks(pre_hooks) }}
-  {%- if existing is not none and existing.is_table and not should_full_refresh() and table_property(existing, "lakehouse.built-from") == signature -%}
+  {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.table_property(existing, "lakehouse.built-from") == signature -%}
     {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- call statement("main") -%}
       create or replace table {{ relation }}
-      {{ comment_clause(model.description) }}
+      {{ cdc_vault.comment_clause(model.description) }}
       with (
         {%- for name, value in config.get("properties", {}).items() %}
         {{ name }} = {{ value }},
         {%- endfor %}
-        extra_properties = {{ table_properties([("lakehouse.built-from", signature)]) }}
+        extra_properties = {{ cdc_vault.table_properties([("lakehouse.built-from", signature)]) }}
       )
       as {{ sql }}
     {%- endcall -%}
-    {%- do comment_columns(relation) -%}
+    {%- do cdc_vault.comment_columns(relation) -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
@@ -57,15 +57,15 @@
     {%- for table in tables | sort(attribute="identifier") -%}
     {{ "union all" if not loop.first }}
     select '{{ table.schema }}.{{ table.identifier }}:' || summary['total-records'] as size
-    from {{ system_table(table, "snapshots") }}
-    where snapshot_id in (select snapshot_id from {{ system_table(table, "refs") }} where name = 'main')
+    from {{ cdc_vault.system_table(table, "snapshots") }}
+    where snapshot_id in (select snapshot_id from {{ cdc_vault.system_table(table, "refs") }} where name = 'main')
     {% endfor -%}
   {%- endset -%}
   {{ return(run_query("select array_join(array_agg(size order by size), ' ') from (" ~ counts ~ ")").rows[0][0]) }}
 {% endmacro %}
 
 {% macro table_property(relation, name) %}
-  {%- set found = run_query("select value from " ~ system_table(relation, "properties") ~ " where key = '" ~ name ~ "'") -%}
+  {%- set found = run_query("select value from " ~ cdc_vault.system_table(relation, "properties") ~ " where key = '" ~ name ~ "'") -%}
   {{ return(found.rows[0][0] if found.rows | length else none) }}
 {% endmacro %}
 

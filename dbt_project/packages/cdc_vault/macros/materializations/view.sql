@@ -8,21 +8,21 @@
 {% materialization view, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='view') -%}
-  {%- set comment = view_comment() -%}
-  {%- set marker = "[definition " ~ local_md5(sql ~ comment ~ tojson(column_descriptions()) ~ tojson(types_below(model, {}))) ~ "]" -%}
+  {%- set comment = cdc_vault.view_comment() -%}
+  {%- set marker = "[definition " ~ local_md5(sql ~ comment ~ tojson(cdc_vault.column_descriptions()) ~ tojson(cdc_vault.types_below(model, {}))) ~ "]" -%}
 
   {{ run_hooks(pre_hooks) }}
-  {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in view_text(existing) -%}
+  {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in cdc_vault.view_text(existing) -%}
     {%- call noop_statement("main", "unchanged", "unchanged", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- call statement("main") -%}
       create or replace view {{ relation }}
-      {{ comment_clause(comment ~ " " ~ marker) }}
+      {{ cdc_vault.comment_clause(comment ~ " " ~ marker) }}
       security {{ config.get("view_security", "definer") }}
       as {{ sql }}
     {%- endcall -%}
-    {%- do comment_columns(relation) -%}
+    {%- do cdc_vault.comment_columns(relation) -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
@@ -42,7 +42,7 @@
     {%- set types = {} -%}
     {%- for name, column in below.get("columns", {}).items() -%}{%- do types.update({name: column.data_type}) -%}{%- endfor -%}
     {%- do found.update({id: types}) -%}
-    {%- do types_below(below, found) -%}
+    {%- do cdc_vault.types_below(below, found) -%}
   {%- endfor -%}
   {{ return(found) }}
 {% endmacro %}

@@ -4,10 +4,10 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-    {%- set columns = declared_columns(declared_table(source_name, table_name)) -%}
+    {%- set columns = cdc_vault.declared_columns(cdc_vault.declared_table(source_name, table_name)) -%}
     select
       {%- for column in columns %}
-      {{ for_readers(column) }},
+      {{ cdc_vault.for_readers(column) }},
       {%- endfor %}
       _valid_from,
       _epoch,
@@ -18,7 +18,7 @@
       select
         *,
         row_number() over (
-          partition by {{ key_names(columns) }} order by _epoch desc, _commit_lsn desc, _seq desc
+          partition by {{ cdc_vault.key_names(columns) }} order by _epoch desc, _commit_lsn desc, _seq desc
         ) as _lh_version
       from {{ parsed }}
     )

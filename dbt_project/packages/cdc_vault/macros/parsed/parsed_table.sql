@@ -15,34 +15,34 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-    {%- set table = declared_table(source_name, table_name) -%}
-    {%- set columns = declared_columns(table) -%}
+    {%- set table = cdc_vault.declared_table(source_name, table_name) -%}
+    {%- set columns = cdc_vault.declared_columns(table) -%}
     {%- if not columns | selectattr("is_key") | list -%}
       {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
     {%- endif -%}
-    {%- do check_names(source_name ~ "." ~ table_name, columns, parsed_columns([]) | map(attribute="name") | list) -%}
-    {%- set newest = newest_loaded() -%}
-    {%- set anew = newest is not none and lacks_columns(columns) -%}
-    {%- set news = raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
+    {%- do cdc_vault.check_names(source_name ~ "." ~ table_name, columns, cdc_vault.parsed_columns([]) | map(attribute="name") | list) -%}
+    {%- set newest = cdc_vault.newest_loaded() -%}
+    {%- set anew = newest is not none and cdc_vault.lacks_columns(columns) -%}
+    {%- set news = cdc_vault.raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if news is none -%}
-{{ load_header(news=false, columns=[] if anew else parsed_columns(columns)) }}
+{{ cdc_vault.load_header(news=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
 select 1 where false
     {%- else -%}
-      {%- do check_types(source_name ~ "." ~ table_name, raw, columns) -%}
-{{ load_header(anew=anew, columns=parsed_columns(columns)) }}
-{{ parsed_rows(raw, news.columns, record_source(table), news) }}
+      {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
+{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns)) }}
+{{ cdc_vault.parsed_rows(raw, news.columns, cdc_vault.record_source(table), news) }}
     {%- endif -%}
   {%- endif -%}
 {%- endmacro %}
 
 {#- The moment up to which the table is loaded; none where it has no rows that count. -#}
 {% macro newest_loaded() %}
-  {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if is_loaded() else none) }}
+  {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if cdc_vault.is_loaded() else none) }}
 {% endmacro %}
 
 {#- Whether the table was made before one of the columns was declared. -#}
 {% macro lacks_columns(columns) %}
-  {%- set there = table_columns(this) | map(attribute="name") | list -%}
+  {%- set there = cdc_vault.table_columns(this) | map(attribute="name") | list -%}
   {{ return(columns | map(attribute="name") | map("lower") | reject("in", there) | list | length > 0) }}
 {% endmacro %}
 
@@ -53,10 +53,10 @@ select 1 where false
 -#}
 {% macro check_types(table, raw, columns) %}
   {%- set landed = {} -%}
-  {%- for column in table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower}) -%}{%- endfor -%}
+  {%- for column in cdc_vault.table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower}) -%}{%- endfor -%}
   {%- for column in columns -%}
     {%- set there = landed.get(column.name | lower, column.type) -%}
-    {%- if not keeps_values(there, column.type) -%}
+    {%- if not cdc_vault.keeps_values(there, column.type) -%}
       {{ exceptions.raise_compiler_error(
         table ~ ": column " ~ column.name ~ " is " ~ there ~ " in raw, and as " ~ column.postgres_type ~ " it would be " ~ column.type
         ~ ", which changes values: declare the data_type that the source has (of a domain, its base type); where parsed has the column as "
@@ -76,14 +76,14 @@ select 1 where false
 {#- Key columns, optionally each of a table alias. -#}
 {% macro key_names(columns, row="") -%}
   {%- for column in columns if column.is_key -%}
-    {{ row ~ "." if row }}{{ quoted(column.name) }}{{ ", " if not loop.last }}
+    {{ row ~ "." if row }}{{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
 
 {#- The same for an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold. -#}
 {% macro comparable_key(columns, row="") -%}
   {%- for column in columns if column.is_key -%}
-    {%- set name = (row ~ "." if row else "") ~ quoted(column.name) -%}
+    {%- set name = (row ~ "." if row else "") ~ cdc_vault.quoted(column.name) -%}
     {%- set kind = modules.re.match("[a-z]+", column.type)[0] -%}
     {%- set may_be_null = column.on_unrepresentable == "null" and kind in ("date", "timestamp", "decimal") -%}
     {%- set as_text = kind in ("real", "double") or may_be_null -%}
@@ -116,7 +116,7 @@ select 1 where false
 {% macro parsed_rows(raw, columns, record_source, news) -%}
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
   with arrived as (
-    select {{ quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ source_position() }} as _lh_position
+    select {{ cdc_vault.quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ cdc_vault.source_position() }} as _lh_position
     from {{ raw }} as _lh_landed
     where _op <> 't' and {{ news.window }}
       {%- if news.known %}
@@ -128,14 +128,14 @@ select 1 where false
       {%- endif %}
   )
   {%- if news.unchanged -%}
-  , {{ toast_fill(columns, news) }}
+  , {{ cdc_vault.toast_fill(columns, news) }}
   {%- endif -%}
   {%- if news.truncates -%}
-  , {{ truncated_keys(raw, columns, news) }}
+  , {{ cdc_vault.truncated_keys(raw, columns, news) }}
   {%- endif %}
   select
     {%- for column in columns %}
-    {{ parsed_value(column, lacking_columns(columns, news.unchanged)) }} as {{ quoted(column.name) }},
+    {{ cdc_vault.parsed_value(column, cdc_vault.lacking_columns(columns, news.unchanged)) }} as {{ cdc_vault.quoted(column.name) }},
     {%- endfor %}
     _op,
     _op = 'd' as _is_deleted,
@@ -143,16 +143,16 @@ select 1 where false
     _epoch,
     _commit_lsn,
     _seq,
-    {{ sql_text(record_source) }} as _record_source,
+    {{ cdc_vault.sql_text(record_source) }} as _record_source,
     _ingested_at as _loaded_at
   from {{ "filled where _lh_kind = 'arrived'" if news.unchanged else "arrived" }}
   {%- if news.truncates %}
   union all
   select
     {%- for column in columns %}
-    {{ quoted(column.name) if column.is_key else "null" }},
+    {{ cdc_vault.quoted(column.name) if column.is_key else "null" }},
     {%- endfor %}
-    't', true, _committed_at, _epoch, _commit_lsn, _seq, {{ sql_text(record_source) }}, _ingested_at
+    't', true, _committed_at, _epoch, _commit_lsn, _seq, {{ cdc_vault.sql_text(record_source) }}, _ingested_at
   from truncated
   {%- endif %}
 {%- endmacro %}
@@ -162,11 +162,11 @@ select 1 where false
   (REPLICA IDENTITY FULL). The last values are in the version before it, and need not be kept twice.
 -#}
 {% macro parsed_value(column, lacking) -%}
-  {%- set name = quoted(column.name) -%}
+  {%- set name = cdc_vault.quoted(column.name) -%}
   {%- if column.is_key -%}
     {{ name }}
   {%- elif column in lacking -%}
-    case when _op = 'd' then null when {{ lacks(column) }} then _lh_filled_{{ lacking.index(column) + 1 }} else {{ name }} end
+    case when _op = 'd' then null when {{ cdc_vault.lacks(column) }} then _lh_filled_{{ lacking.index(column) + 1 }} else {{ name }} end
   {%- else -%}
     case when _op <> 'd' then {{ name }} end
   {%- endif -%}

@@ -8,7 +8,7 @@
   the whole history, in a backfill too.
 -#}
 {% macro raw_news(source_name, table_name, raw, columns, newest) %}
-  {%- set bounds = run_bounds(source_name) -%}
+  {%- set bounds = cdc_vault.run_bounds(source_name) -%}
   {%- if bounds is none or bounds.epoch is none or table_name not in bounds.tables -%}
     {{ return(none) }}
   {%- endif -%}
@@ -26,13 +26,13 @@
   {%- endif -%}
 
   {%- set mark = none if backfill else newest -%}
-  {%- set found = run_query(raw_facts(raw, window, mark)).rows[0] -%}
+  {%- set found = run_query(cdc_vault.raw_facts(raw, window, mark)).rows[0] -%}
   {%- set rows, truncates, unchanged, moves, later, known_now = found[0], found[1], found[2], found[3], found[4], found[5] -%}
   {%- if not rows and not truncates or mark and not later and not truncates and rows == known_now -%}
     {{ return(none) }}
   {%- endif -%}
   {%- set unchanged = fromjson(unchanged) if unchanged else [] -%}
-  {%- set columns = with_former_names(raw, columns, unchanged) -%}
+  {%- set columns = cdc_vault.with_former_names(raw, columns, unchanged) -%}
   {{ return({
     "columns": columns,
     "window": window,
@@ -40,7 +40,7 @@
     "truncated": reach if backfill else window,
     "unchanged": unchanged,
     "moves": moves > 0,
-    "roots": chained_key_changes(raw, columns, window) if moves else {},
+    "roots": cdc_vault.chained_key_changes(raw, columns, window) if moves else {},
     "truncates": truncates > 0,
   }) }}
 {% endmacro %}

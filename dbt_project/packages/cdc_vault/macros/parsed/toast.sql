@@ -10,9 +10,9 @@
 
 {#- Whether this row lacks the column: it is null, and named as it was called when the row landed. -#}
 {% macro lacks(column) -%}
-  ({{ quoted(column.name) }} is null and coalesce(
+  ({{ cdc_vault.quoted(column.name) }} is null and coalesce(
     {%- for called in column.names %}
-    contains(_unchanged, {{ sql_text(called.name) }})
+    contains(_unchanged, {{ cdc_vault.sql_text(called.name) }})
     {%- if called.since %} and _ingested_at >= timestamp '{{ called.since }}'{% endif -%}
     {%- if called.until %} and _ingested_at < timestamp '{{ called.until }}'{% endif -%}
     {{ " or" if not loop.last }}
@@ -28,15 +28,15 @@
 {% macro with_former_names(raw, columns, unchanged) %}
   {%- set before, landed, found = {}, {}, [] -%}
   {%- if unchanged -%}
-    {%- for column in table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower | replace(", ", ",")}) -%}{%- endfor -%}
+    {%- for column in cdc_vault.table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower | replace(", ", ",")}) -%}{%- endfor -%}
     {%- set prefix = "lakehouse.formerly." -%}
-    {%- for row in run_query("select key, value from " ~ system_table(raw, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
+    {%- for row in run_query("select key, value from " ~ cdc_vault.system_table(raw, "properties") ~ " where key like '" ~ prefix ~ "%'").rows -%}
       {%- do before.update({row[0].replace(prefix, "", 1): row[1]}) -%}
     {%- endfor -%}
   {%- endif -%}
   {%- for column in columns -%}
     {%- set names = [{"name": column.name, "since": "", "until": ""}] -%}
-    {%- for former in former_names(column.name, before.get(column.name, "")) -%}
+    {%- for former in cdc_vault.former_names(column.name, before.get(column.name, "")) -%}
       {%- do names[-1].update(since=former.until) -%}
       {%- do names.append({"name": former.name, "since": "", "until": former.until}) -%}
     {%- endfor -%}
@@ -67,10 +67,10 @@
   {%- for column in columns if column.is_key -%}
     {%- set found = [] -%}
     {%- for name in ([column.source_name] + column.names | map(attribute="name") | list) | unique(case_sensitive=true) -%}
-      {%- do found.append("element_at(cast(json_parse(_old_key) as map(varchar, varchar)), " ~ sql_text(name) ~ ")") -%}
+      {%- do found.append("element_at(cast(json_parse(_old_key) as map(varchar, varchar)), " ~ cdc_vault.sql_text(name) ~ ")") -%}
     {%- endfor -%}
     {%- set text = "coalesce(" ~ found | join(", ") ~ ")" if found | length > 1 else found[0] -%}
-    {{ from_postgres_text(text, column) }} as {{ quoted(column.name) }}{{ ", " if not loop.last }}
+    {{ cdc_vault.from_postgres_text(text, column) }} as {{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}
   {%- endfor -%}
 {%- endmacro %}
 
@@ -85,13 +85,13 @@
 
 {#- CTEs that end in `filled`: the arrived rows, with `filled_1`, `filled_2` … for the lacking columns. -#}
 {% macro toast_fill(columns, news) -%}
-  {%- set lacking = lacking_columns(columns, news.unchanged) -%}
-  {%- set key = key_names(columns) -%}
+  {%- set lacking = cdc_vault.lacking_columns(columns, news.unchanged) -%}
+  {%- set key = cdc_vault.key_names(columns) -%}
   lacking_keys as (
     select {{ key }} from arrived where _unchanged is not null
     {%- if news.moves %}
     union all
-    select {{ old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
+    select {{ cdc_vault.old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
     {%- endif %}
   ),
   lives as (
@@ -99,20 +99,20 @@
     from (
       select arrived.*, 'arrived' as _lh_kind
         {%- for column in lacking %},
-        case when _op <> 'd' and not {{ lacks(column) }} then array[{{ quoted(column.name) }}] end as _lh_carried_{{ loop.index }}
+        case when _op <> 'd' and not {{ cdc_vault.lacks(column) }} then array[{{ cdc_vault.quoted(column.name) }}] end as _lh_carried_{{ loop.index }}
         {%- endfor %}
       from arrived
       {%- if news.known %}
       union all
-      {{ beside_arrived(columns, lacking, "known") }}
+      {{ cdc_vault.beside_arrived(columns, lacking, "known") }}
       from {{ this }}
-      where ({{ comparable_key(columns) }}) in (select {{ comparable_key(columns) }} from lacking_keys)
+      where ({{ cdc_vault.comparable_key(columns) }}) in (select {{ cdc_vault.comparable_key(columns) }} from lacking_keys)
       {%- endif %}
       {%- if news.moves %}
       union all
-      {{ beside_arrived(columns, lacking, "probe") }}
+      {{ cdc_vault.beside_arrived(columns, lacking, "probe") }}
       from (
-        select _lh_position, {{ old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
+        select _lh_position, {{ cdc_vault.old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
       )
       {%- endif %}
     )
@@ -120,7 +120,7 @@
   carried_on as (
     select *
       {%- if news.moves %},
-      case when _lh_kind = 'probe' then {{ root_of("_lh_position", news.roots) }} else {{ root_of("_lh_born", news.roots) }} end as _lh_life
+      case when _lh_kind = 'probe' then {{ cdc_vault.root_of("_lh_position", news.roots) }} else {{ cdc_vault.root_of("_lh_born", news.roots) }} end as _lh_life
       {%- endif %}
       {%- for column in lacking %},
       last_value(_lh_carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, _lh_born order by _lh_position) as _lh_value_{{ loop.index }}
@@ -146,12 +146,12 @@
 {% macro beside_arrived(columns, lacking, kind) -%}
   select
     {%- for column in columns %}
-    {{ quoted(column.name) if column.is_key else "null" }},
+    {{ cdc_vault.quoted(column.name) if column.is_key else "null" }},
     {%- endfor %}
     {{ "_op" if kind == "known" else "null" }}, null, null, null, null, null, null, null,
-    {{ source_position() if kind == "known" else "_lh_position" }}, '{{ kind }}'
+    {{ cdc_vault.source_position() if kind == "known" else "_lh_position" }}, '{{ kind }}'
     {%- for column in lacking %},
-    {{ "case when not _is_deleted then array[" ~ quoted(column.name) ~ "] end" if kind == "known" else "null" }}
+    {{ "case when not _is_deleted then array[" ~ cdc_vault.quoted(column.name) ~ "] end" if kind == "known" else "null" }}
     {%- endfor %}
 {%- endmacro %}
 
@@ -172,10 +172,10 @@
 {% macro chained_key_changes(raw, columns, window) %}
   {%- set lacking = "_unchanged is not null and _old_key is not null" -%}
   {%- set found = run_query(
-    "with changes as (select *, " ~ source_position() ~ " as _lh_position from " ~ raw ~ " where _op in ('c', 'r') and " ~ window ~ "),"
-    ~ " moved as (select _lh_position, " ~ old_key_values(columns) ~ " from changes where " ~ lacking ~ ")"
-    ~ " select moved._lh_position, max(changes._lh_position) from moved join changes on (" ~ comparable_key(columns, "changes") ~ ") = ("
-    ~ comparable_key(columns, "moved") ~ ") and changes._lh_position < moved._lh_position group by moved._lh_position"
+    "with changes as (select *, " ~ cdc_vault.source_position() ~ " as _lh_position from " ~ raw ~ " where _op in ('c', 'r') and " ~ window ~ "),"
+    ~ " moved as (select _lh_position, " ~ cdc_vault.old_key_values(columns) ~ " from changes where " ~ lacking ~ ")"
+    ~ " select moved._lh_position, max(changes._lh_position) from moved join changes on (" ~ cdc_vault.comparable_key(columns, "changes") ~ ") = ("
+    ~ cdc_vault.comparable_key(columns, "moved") ~ ") and changes._lh_position < moved._lh_position group by moved._lh_position"
     ~ " having max_by(" ~ lacking ~ ", changes._lh_position) order by 1"
   ) -%}
   {%- set roots = {} -%}

@@ -3,9 +3,9 @@
   delete, with the truncate before the key's next event. One CTE chain that ends in `truncated`.
 -#}
 {% macro truncated_keys(raw, columns, news) -%}
-  {%- set key = key_names(columns) -%}
+  {%- set key = cdc_vault.key_names(columns) -%}
   truncates as (
-    select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ source_position() }} as _lh_position
+    select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ cdc_vault.source_position() }} as _lh_position
     from {{ raw }}
     where _op = 't' and {{ news.truncated }}
   ),
@@ -15,16 +15,16 @@
       select {{ key }}, _lh_position, _op = 'd' as _lh_dead from arrived
       {%- if news.known %}
       union all
-      select {{ key }}, {{ source_position() }}, _is_deleted from {{ this }}
+      select {{ key }}, {{ cdc_vault.source_position() }}, _is_deleted from {{ this }}
       {%- endif %}
     )
   ),
   truncated as (
     select *
     from (
-      select {{ key_names(columns, "versions") }}, truncates.*,
+      select {{ cdc_vault.key_names(columns, "versions") }}, truncates.*,
         row_number() over (
-          partition by {{ key_names(columns, "versions") }}, versions._lh_position order by truncates._lh_position
+          partition by {{ cdc_vault.key_names(columns, "versions") }}, versions._lh_position order by truncates._lh_position
         ) as _lh_nth
       from versions
       join truncates

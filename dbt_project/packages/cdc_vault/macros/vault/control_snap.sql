@@ -19,11 +19,11 @@
       day_of_week(sdts) = 1 as ends_week,
       day(sdts) = 1 as ends_month,
       day(sdts) = 1 and month(sdts) = 1 as ends_year,
-      date_diff('day', sdts, {{ last_snapshot() }}) as days_ago,
-      date_diff('month', sdts, {{ last_snapshot() }}) as months_ago
+      date_diff('day', sdts, {{ cdc_vault.last_snapshot() }}) as days_ago,
+      date_diff('month', sdts, {{ cdc_vault.last_snapshot() }}) as months_ago
     from (
       select cast(at_timezone(cast(day_begins as timestamp(6)), 'UTC') as timestamp(6) with time zone) as sdts
-      from unnest(sequence(date '{{ first_day }}' + interval '1' day, {{ last_snapshot("date") }})) as days (day_begins)
+      from unnest(sequence(date '{{ first_day }}' + interval '1' day, {{ cdc_vault.last_snapshot("date") }})) as days (day_begins)
     )
   )
 {%- endmacro %}

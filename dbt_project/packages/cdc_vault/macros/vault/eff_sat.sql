@@ -13,19 +13,19 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = load_plan([source_model], src_ldts, src_seq, ghosts=has_ghosts("sat")) -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat")) -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
-{{ plan_header(plan) }}
+{{ cdc_vault.plan_header(plan) }}
   with batch as (
-    {{ batch_of(stage, plan, source_model, [src_dfk], is_known(src_dfk)) }}
+    {{ cdc_vault.batch_of(stage, plan, source_model, [src_dfk], cdc_vault.is_known(src_dfk)) }}
   ),
   statements as (
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
     from batch
     union all
-    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if is_loaded() else "true" }}, null, null, {{ src_seq }}, null, false
-    from {{ stored_rows(stage) }}
-    where {{ among([src_dfk], "batch") }}
+    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if cdc_vault.is_loaded() else "true" }}, null, null, {{ src_seq }}, null, false
+    from {{ cdc_vault.stored_rows(stage) }}
+    where {{ cdc_vault.among([src_dfk], "batch") }}
   ),
   timeline as (
     select *, lag(link_now) over (partition by driving order by {{ src_seq }}) as link_before
@@ -54,7 +54,7 @@
   where link is not null and not coalesce(contains(links_stored, link), false)
   {%- if plan.ghosts %}
   union all
-  {{ ghost_row([src_pk, src_dfk, "is_active"] | unique | list + event, {src_pk: zero_key(), src_dfk: zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
+  {{ cdc_vault.ghost_row([src_pk, src_dfk, "is_active"] | unique | list + event, {src_pk: cdc_vault.zero_key(), src_dfk: cdc_vault.zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
   {%- endif %}
   {%- endif -%}
 {%- endmacro %}

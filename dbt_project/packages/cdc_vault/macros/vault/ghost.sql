@@ -12,12 +12,12 @@
 
 {#- Whether tables of that kind (hub, link, sat) carry ghost records. -#}
 {% macro has_ghosts(kind) %}
-  {{ return(kind in var("vault_ghost_records")) }}
+  {{ return(kind in var("vault_ghost_records", ["sat"])) }}
 {% endmacro %}
 
 {#- Whether a hash key names something. -#}
 {% macro is_known(src_pk) -%}
-  {{ src_pk }} not in ({{ zero_key() }}, {{ error_key() }})
+  {{ src_pk }} not in ({{ cdc_vault.zero_key() }}, {{ cdc_vault.error_key() }})
 {%- endmacro %}
 
 {#- Before every real position, and of the same form. -#}
@@ -32,14 +32,14 @@
 
 {#- Whether the target holds ghost records. Their moment is a partition of its own. -#}
 {% macro ghost_is_stored(src_ldts, src_seq) %}
-  {%- set ghosts = "select count(*) from " ~ this ~ " where " ~ src_ldts ~ " = " ~ ghost_moment() ~ " and " ~ src_seq ~ " = " ~ ghost_position() -%}
+  {%- set ghosts = "select count(*) from " ~ this ~ " where " ~ src_ldts ~ " = " ~ cdc_vault.ghost_moment() ~ " and " ~ src_seq ~ " = " ~ cdc_vault.ghost_position() -%}
   {{ return(run_query(ghosts).rows[0][0] > 0) }}
 {% endmacro %}
 
 {#- A row of nothing: `values` by column, what every ghost has, and null. -#}
 {% macro ghost_row(columns, values, src_ldts, src_source, src_seq) -%}
-  {%- set long_ago = ghost_moment() -%}
-  {%- set event = {src_ldts: long_ago, "applied_date": long_ago, src_seq: ghost_position(), src_source: "'ghost'"} -%}
+  {%- set long_ago = cdc_vault.ghost_moment() -%}
+  {%- set event = {src_ldts: long_ago, "applied_date": long_ago, src_seq: cdc_vault.ghost_position(), src_source: "'ghost'"} -%}
   select
     {%- for column in columns %}
     {{ values.get(column) or event.get(column, "null") }} as {{ column }}{{ "," if not loop.last }}

@@ -10,21 +10,21 @@
 
 {#- Hex digits of the hash function chosen by var `vault_hash`. -#}
 {% macro hash_length() %}
-  {{ return({"md5": 32, "sha256": 64}[var("vault_hash")]) }}
+  {{ return({"md5": 32, "sha256": 64}[var("vault_hash", "md5")]) }}
 {% endmacro %}
 
 {#- Key of what is not known: a NULL reference. -#}
 {% macro zero_key() -%}
-  '{{ "0" * hash_length() }}'
+  '{{ "0" * cdc_vault.hash_length() }}'
 {%- endmacro %}
 
 {#- Key of what is known to be wrong. -#}
 {% macro error_key() -%}
-  '{{ "f" * hash_length() }}'
+  '{{ "f" * cdc_vault.hash_length() }}'
 {%- endmacro %}
 
 {% macro hash_of(text) -%}
-  lower(to_hex({{ var("vault_hash") }}(to_utf8({{ text }}))))
+  lower(to_hex({{ var("vault_hash", "md5") }}(to_utf8({{ text }}))))
 {%- endmacro %}
 
 {#-
@@ -32,10 +32,10 @@
   columns, it is NULL as soon as one of them is: in SQL such a row refers to nothing (MATCH SIMPLE).
 -#}
 {% macro canonical_text(column) -%}
-  {%- set value = quoted(column.name) -%}
+  {%- set value = cdc_vault.quoted(column.name) -%}
   {%- if column.part_of is defined -%}
     {%- set given = [] -%}
-    {%- for name in column.part_of -%}{%- do given.append(quoted(name) ~ " is not null") -%}{%- endfor -%}
+    {%- for name in column.part_of -%}{%- do given.append(cdc_vault.quoted(name) ~ " is not null") -%}{%- endfor -%}
     {%- set value = "case when " ~ given | join(" and ") ~ " then " ~ value ~ " end" -%}
   {%- endif -%}
   {%- if column.type == "varchar" -%}
@@ -52,7 +52,7 @@
 {%- endmacro %}
 
 {% macro escaped_text(column, normalize=none) -%}
-  {%- set text = canonical_text(column) -%}
+  {%- set text = cdc_vault.canonical_text(column) -%}
   {%- if normalize == "upper_trim" -%}
     {%- set text = "upper(trim(" ~ text ~ "))" -%}
   {%- elif normalize is not none -%}
@@ -72,25 +72,25 @@
     {%- if column.constant is defined -%}
       {%- do parts.append("'" ~ column.constant | replace("\\", "\\\\") | replace("|", "\\|") | replace("'", "''") ~ "'") -%}
     {%- else -%}
-      {%- do parts.append(key_part(column, normalize)) -%}
-      {%- do texts.append(canonical_text(column)) -%}
-      {%- do given.append("nullif(trim(" ~ canonical_text(column) ~ "), '')") -%}
+      {%- do parts.append(cdc_vault.key_part(column, normalize)) -%}
+      {%- do texts.append(cdc_vault.canonical_text(column)) -%}
+      {%- do given.append("nullif(trim(" ~ cdc_vault.canonical_text(column) ~ "), '')") -%}
     {%- endif -%}
   {%- endfor -%}
   {%- if blank not in ("keep", "unknown", "error") -%}
     {{ exceptions.raise_compiler_error("blank is " ~ blank ~ ", it must be keep, unknown or error") }}
   {%- endif -%}
   case
-      when {{ nothing_of(texts) }} then {{ zero_key() }}
+      when {{ cdc_vault.nothing_of(texts) }} then {{ cdc_vault.zero_key() }}
       {%- if blank != "keep" %}
-      when {{ nothing_of(given) }} then {{ zero_key() if blank == "unknown" else error_key() }}
+      when {{ cdc_vault.nothing_of(given) }} then {{ cdc_vault.zero_key() if blank == "unknown" else cdc_vault.error_key() }}
       {%- endif %}
-      else {{ hash_of(parts | join(" || '|' || ")) }}
+      else {{ cdc_vault.hash_of(parts | join(" || '|' || ")) }}
     end
 {%- endmacro %}
 
 {% macro key_part(column, normalize=none) -%}
-  coalesce({{ escaped_text(column, normalize) }}, '\N')
+  coalesce({{ cdc_vault.escaped_text(column, normalize) }}, '\N')
 {%- endmacro %}
 
 {% macro nothing_of(texts) -%}
@@ -102,10 +102,10 @@
   {%- set parts = [] -%}
   {%- for column in columns | sort(attribute="name", case_sensitive=true) -%}
     {%- set name = column.name | replace("\\", "\\\\") | replace("|", "\\|") | replace("=", "\\=") | replace("'", "''") -%}
-    {%- do parts.append("'" ~ name ~ "=' || " ~ escaped_text(column)) -%}
+    {%- do parts.append("'" ~ name ~ "=' || " ~ cdc_vault.escaped_text(column)) -%}
   {%- endfor -%}
   case
-      when {{ deleted }} then {{ hash_of("'\\D'") }}
-      else {{ hash_of("concat_ws('|', " ~ parts | join(", ") ~ ")" if parts else "''") }}
+      when {{ deleted }} then {{ cdc_vault.hash_of("'\\D'") }}
+      else {{ cdc_vault.hash_of("concat_ws('|', " ~ parts | join(", ") ~ ")" if parts else "''") }}
     end
 {%- endmacro %}

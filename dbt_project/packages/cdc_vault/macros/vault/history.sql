@@ -16,11 +16,11 @@
   )
   select
     hub.{{ src_pk }},
-    {%- for column in spelled(src_nk) %}
+    {%- for column in cdc_vault.spelled(src_nk) %}
     hub.{{ column }},
     {%- endfor %}
     {%- for satellite, columns in satellites.items() %}
-    {%- for column in spelled(columns) %}
+    {%- for column in cdc_vault.spelled(columns) %}
     {{ satellite }}.{{ column }},
     {%- endfor %}
     {%- endfor %}
@@ -32,7 +32,7 @@
   {%- for satellite in satellites %}
   left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
     on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and not {{ satellite }}.is_deleted
-    and {{ valid_at(satellite, "stretches.valid_from") }}
+    and {{ cdc_vault.valid_at(satellite, "stretches.valid_from") }}
   {%- endfor %}
   where {% for satellite in satellites %}{{ "or " if not loop.first }}{{ satellite }}.{{ src_pk }} is not null {% endfor %}
 {%- endmacro %}

@@ -4,7 +4,7 @@
   {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters.
 -#}
 {% macro hub(src_pk, src_nk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub", of_deletes=true) }}
+  {{ cdc_vault.first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub", of_deletes=true) }}
 {%- endmacro %}
 
 {#-
@@ -12,7 +12,7 @@
   combination is the key of its table (`is_key`). A NULL reference is the zero key: the combination is kept, and says so.
 -#}
 {% macro link(src_pk, src_fk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", is_key=false) -%}
-  {{ first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, "link", of_deletes=is_key) }}
+  {{ cdc_vault.first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, "link", of_deletes=is_key) }}
 {%- endmacro %}
 
 {#-
@@ -20,7 +20,7 @@
   row. `nh_link_is_sound` tells when the source breaks that promise; then it is a hub or a link, with a satellite.
 -#}
 {% macro nh_link(src_pk, src_fk, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ first_sight(src_pk, as_list(src_fk) + src_payload, source_model, src_ldts, src_source, src_seq, "link") }}
+  {{ cdc_vault.first_sight(src_pk, cdc_vault.as_list(src_fk) + src_payload, source_model, src_ldts, src_source, src_seq, "link") }}
 {%- endmacro %}
 
 {#-
@@ -29,22 +29,22 @@
   CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table.
 -#}
 {% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false) -%}
-  {%- set columns = spelled(columns) -%}
-  {%- set inputs = inputs_of(source_model, src_pk, columns) -%}
+  {%- set columns = cdc_vault.spelled(columns) -%}
+  {%- set inputs = cdc_vault.inputs_of(source_model, src_pk, columns) -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
   {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=has_ghosts(kind)) -%}
-{{ plan_header(plan) }}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind)) -%}
+{{ cdc_vault.plan_header(plan) }}
   with incoming as (
-    {%- for input in with_news(plan, inputs) %}
+    {%- for input in cdc_vault.with_news(plan, inputs) %}
     {{ "union all" if not loop.first }}
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(plan, input.name) }} and {{ is_known(input.src_pk) if of_deletes else "not is_deleted" }}
+    where {{ cdc_vault.rows_to_load(plan, input.name) }} and {{ cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted" }}
     {%- endfor %}
   ),
   batch as (
@@ -61,7 +61,7 @@
   ),
   stored as (
     select {{ src_pk }}
-    from {{ stored_rows(ref(stages[0])) }}
+    from {{ cdc_vault.stored_rows(ref(stages[0])) }}
     where {{ src_pk }} in (select {{ src_pk }} from batch)
   )
   select
@@ -77,11 +77,11 @@
   left join stored on stored.{{ src_pk }} = batch.{{ src_pk }}
   where stored.{{ src_pk }} is null
   {%- if plan.ghosts %}
-  {%- for ghost_key in (zero_key(), error_key()) %}
+  {%- for ghost_key in (cdc_vault.zero_key(), cdc_vault.error_key()) %}
   {%- set values = {src_pk: ghost_key} %}
   {%- for column in columns if column.startswith("hk_") -%}{%- do values.update({column: ghost_key}) -%}{%- endfor %}
   union all
-  {{ ghost_row([src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], values, src_ldts, src_source, src_seq) }}
+  {{ cdc_vault.ghost_row([src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], values, src_ldts, src_source, src_seq) }}
   {%- endfor %}
   {%- endif %}
   {%- endif -%}
@@ -98,7 +98,7 @@
     {%- set pk = input.get("src_pk", src_pk) -%}
     {%- do inputs.append({
       "name": input.model if pk == src_pk else input.model ~ "." ~ pk,
-      "model": input.model, "src_pk": pk, "columns": spelled(input.src_nk) if input.src_nk else columns,
+      "model": input.model, "src_pk": pk, "columns": cdc_vault.spelled(input.src_nk) if input.src_nk else columns,
     }) -%}
   {%- endfor -%}
   {{ return(inputs) }}

@@ -22,25 +22,25 @@
   The plan: by input what to load (`news`, `late`, `rows`), `anew`, `ghosts`, and the properties to `remember`.
 -#}
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
-  {%- set loaded = is_loaded() -%}
-  {%- set before = remembered_loads(loaded) -%}
+  {%- set loaded = cdc_vault.is_loaded() -%}
+  {%- set before = cdc_vault.remembered_loads(loaded) -%}
   {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
   {%- set redeclared = columns is not none and before.columns != signature -%}
-  {%- set anew = redeclared and (before.columns is not none or (loaded and not has_columns(columns))) -%}
+  {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
   {%- if anew -%}{%- set loaded, before = false, {"inputs": {}, "days": none, "ghosts": false} -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
-    "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and ghost_is_stored(src_ldts, src_seq)),
+    "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and cdc_vault.ghost_is_stored(src_ldts, src_seq)),
   } -%}
-  {%- if redeclared -%}{%- do plan.remember.update({load_property("columns"): signature}) -%}{%- endif -%}
-  {%- if unsure -%}{%- do plan.remember.update({load_property("ghost"): "1"}) -%}{%- endif -%}
+  {%- if redeclared -%}{%- do plan.remember.update({cdc_vault.load_property("columns"): signature}) -%}{%- endif -%}
+  {%- if unsure -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
   {%- if before.days is not none -%}
     {%- for name in inputs -%}
-      {%- do plan.inputs.update({name: {"news": true, "late": true, "rows": within_days(src_applied, before.days)}}) -%}
+      {%- do plan.inputs.update({name: {"news": true, "late": true, "rows": cdc_vault.within_days(src_applied, before.days)}}) -%}
     {%- endfor -%}
     {{ return(plan) }}
   {%- endif -%}
-  {%- for row in run_query(stage_facts(inputs, before.inputs, src_ldts, src_seq)).rows -%}
+  {%- for row in run_query(cdc_vault.stage_facts(inputs, before.inputs, src_ldts, src_seq)).rows -%}
     {%- set mark = before.inputs.get(row[0]) -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
@@ -50,7 +50,7 @@
     {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if news else "false" -%}
     {%- do plan.inputs.update({row[0]: {"news": news, "late": late, "rows": rows}}) -%}
     {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
-    {%- if news -%}{%- do plan.remember.update({load_property(row[0]): [newest, at_newest, highest] | join("|")}) -%}{%- endif -%}
+    {%- if news -%}{%- do plan.remember.update({cdc_vault.load_property(row[0]): [newest, at_newest, highest] | join("|")}) -%}{%- endif -%}
   {%- endfor -%}
   {{ return(plan) }}
 {% endmacro %}
@@ -66,13 +66,13 @@
 
 {#- Whether the target has these columns and no others. -#}
 {% macro has_columns(columns) %}
-  {%- set there = table_columns(this) | map(attribute="name") | sort -%}
+  {%- set there = cdc_vault.table_columns(this) | map(attribute="name") | sort -%}
   {{ return(there | list == columns | map("lower") | sort | list) }}
 {% endmacro %}
 
 {#- The target's rows; before it exists, or where it is made anew, none, in the stage's columns. -#}
 {% macro stored_rows(stage, anew=false) -%}
-  {%- if is_loaded() and not anew -%}
+  {%- if cdc_vault.is_loaded() and not anew -%}
     {{ this }}
   {%- else -%}
     (select * from {{ stage }} where false)
@@ -97,7 +97,7 @@
 {% macro plan_header(plan) -%}
   {%- if plan -%}
     {%- set news = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("news") | list | length > 0 -%}
-    {{ load_header(news=news, anew=plan.anew, remember=plan.remember) }}
+    {{ cdc_vault.load_header(news=news, anew=plan.anew, remember=plan.remember) }}
   {%- endif -%}
 {%- endmacro %}
 
@@ -111,21 +111,21 @@
 -#}
 {% macro remembered_loads(loaded) %}
   {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "days": none} -%}
-  {%- set prefix = load_property("") -%}
+  {%- set prefix = cdc_vault.load_property("") -%}
   {%- set facts -%}
     select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
-    from {{ run_bounds_relation() }}
+    from {{ cdc_vault.run_bounds_relation() }}
     where invocation_id = '{{ invocation_id }}' and day_from is not null
       and created_at >= current_timestamp - interval '2' day
     {%- if loaded %}
     union all
-    select key, value from {{ system_table(this, "properties") }} where key like '{{ prefix }}%'
+    select key, value from {{ cdc_vault.system_table(this, "properties") }} where key like '{{ prefix }}%'
     {%- endif %}
   {%- endset -%}
   {%- for key, value in run_query(facts).rows -%}
     {%- if key == "days" -%}{%- do found.update(days=value.split("|")) -%}
-    {%- elif key == load_property("columns") -%}{%- do found.update(columns=value) -%}
-    {%- elif key == load_property("ghost") -%}{%- do found.update(ghosts=true) -%}
+    {%- elif key == cdc_vault.load_property("columns") -%}{%- do found.update(columns=value) -%}
+    {%- elif key == cdc_vault.load_property("ghost") -%}{%- do found.update(ghosts=true) -%}
     {%- else -%}{%- do found.inputs.update({key.replace(prefix, "", 1): value.split("|")}) -%}
     {%- endif -%}
   {%- endfor -%}

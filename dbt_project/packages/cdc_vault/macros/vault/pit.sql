@@ -8,24 +8,24 @@
   Built whole, because a late event changes moments that are past: after it the answer is the one the source gave then.
 -#}
 {% macro pit(source_model, src_pk, satellites, snapshots="control_snap", src_snapshot="sdts") -%}
-  {%- if not has_ghosts("sat") -%}
+  {%- if not cdc_vault.has_ghosts("sat") -%}
     {{ exceptions.raise_compiler_error(model.name ~ ": a PIT points at ghost records: put sat into vars.vault_ghost_records") }}
   {%- endif -%}
-  {%- for satellite in satellites if is_multi_active(satellite) -%}
+  {%- for satellite in satellites if cdc_vault.is_multi_active(satellite) -%}
     {{ exceptions.raise_compiler_error(model.name ~ ": " ~ satellite ~ " has several rows of a key at a time, and a PIT names one: leave it out and join its _v1 view by valid_from and valid_to") }}
   {%- endfor -%}
   select
     hub.{{ src_pk }},
     snapshots.{{ src_snapshot }},
     {%- for satellite in satellites %}
-    coalesce({{ satellite }}.{{ src_pk }}, {{ zero_key() }}) as {{ satellite }}_hk,
-    coalesce({{ satellite }}.source_seq, {{ ghost_position() }}) as {{ satellite }}_seq{{ "," if not loop.last }}
+    coalesce({{ satellite }}.{{ src_pk }}, {{ cdc_vault.zero_key() }}) as {{ satellite }}_hk,
+    coalesce({{ satellite }}.source_seq, {{ cdc_vault.ghost_position() }}) as {{ satellite }}_seq{{ "," if not loop.last }}
     {%- endfor %}
   from {{ ref(source_model) }} as hub
-  cross join {{ active_snapshots(snapshots, src_snapshot) }} as snapshots
+  cross join {{ cdc_vault.active_snapshots(snapshots, src_snapshot) }} as snapshots
   {%- for satellite in satellites %}
   left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
-    on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and {{ valid_at(satellite, "snapshots." ~ src_snapshot) }}
+    on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and {{ cdc_vault.valid_at(satellite, "snapshots." ~ src_snapshot) }}
   {%- endfor %}
   where {% for satellite in satellites %}{{ "or " if not loop.first }}not {{ satellite }}.is_deleted {% endfor %}
 {%- endmacro %}
@@ -59,22 +59,22 @@
     snapshots.{{ src_snapshot }}
     {%- for step in walk %}
     {%- for key in [step.src_pk] + step.to %},
-    coalesce({{ step.link }}.{{ key }}, {{ zero_key() }}) as {{ key }}
+    coalesce({{ step.link }}.{{ key }}, {{ cdc_vault.zero_key() }}) as {{ key }}
     {%- endfor %}
     {%- endfor %}
   from {{ ref(source_model) }} as hub
-  cross join {{ active_snapshots(snapshots, src_snapshot) }} as snapshots
+  cross join {{ cdc_vault.active_snapshots(snapshots, src_snapshot) }} as snapshots
   {%- for step in walk %}
   left join (
     select link.*, effectivity.valid_from, effectivity.valid_to
     from {{ ref(step.link) }} as link
     join {{ ref(step.effectivity) }} as effectivity on effectivity.{{ step.src_pk }} = link.{{ step.src_pk }} and effectivity.is_active
   ) as {{ step.link }}
-    on {{ step.link }}.{{ step["from"] }} = {{ reached_by(step["from"], began) }}
+    on {{ step.link }}.{{ step["from"] }} = {{ cdc_vault.reached_by(step["from"], began) }}
     {%- if step["from"] != src_pk %}
-    and {{ is_known(reached_by(step["from"], began)) }}
+    and {{ cdc_vault.is_known(cdc_vault.reached_by(step["from"], began)) }}
     {%- endif %}
-    and {{ valid_at(step.link, "snapshots." ~ src_snapshot) }}
+    and {{ cdc_vault.valid_at(step.link, "snapshots." ~ src_snapshot) }}
   {%- for key in step.to -%}{%- do began.update({key: step.link}) -%}{%- endfor -%}
   {%- endfor %}
   where {% for step in walk %}{{ "or " if not loop.first }}{{ step.link }}.{{ step.src_pk }} is not null {% endfor %}
@@ -85,7 +85,7 @@
 {%- endmacro %}
 
 {% macro active_snapshots(snapshots, src_snapshot) -%}
-  (select {{ src_snapshot }} from {{ ref(snapshots) }} where is_active and {{ src_snapshot }} <= {{ last_snapshot() }})
+  (select {{ src_snapshot }} from {{ ref(snapshots) }} where is_active and {{ src_snapshot }} <= {{ cdc_vault.last_snapshot() }})
 {%- endmacro %}
 
 {#- Whether a row of a `_v1` view held at a moment. -#}

@@ -4,26 +4,26 @@
 -#}
 {% macro rec_track_sat(src_pk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
-  {%- set inputs = inputs_of(source_model, src_pk, []) -%}
+  {%- set inputs = cdc_vault.inputs_of(source_model, src_pk, []) -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
   {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
-{{ plan_header(plan) }}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
+{{ cdc_vault.plan_header(plan) }}
   with mentions as (
-    {%- for input in with_news(plan, inputs) %}
+    {%- for input in cdc_vault.with_news(plan, inputs) %}
     {{ "union" if not loop.first }}
     select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
     from {{ ref(input.model) }}
-    where {{ rows_to_load(plan, input.name) }} and {{ is_known(input.src_pk) }}
+    where {{ cdc_vault.rows_to_load(plan, input.name) }} and {{ cdc_vault.is_known(input.src_pk) }}
     {%- endfor %}
   ),
   stored as (
     select {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
-    from {{ stored_rows(ref(stages[0])) }}
-    where {{ src_ldts }} >= (select min({{ src_ldts }}) from mentions) and {{ among([src_pk], "mentions") }}
+    from {{ cdc_vault.stored_rows(ref(stages[0])) }}
+    where {{ src_ldts }} >= (select min({{ src_ldts }}) from mentions) and {{ cdc_vault.among([src_pk], "mentions") }}
   )
   select mentions.{{ src_pk }}, mentions.{{ src_ldts }}, mentions.{{ src_source }}
   from mentions

@@ -11,12 +11,12 @@
   then built anew from its stage, with the new columns for its whole past. A stored event is never stored again.
 -#}
 {% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
 {%- endmacro %}
 
 {#- Status tracking satellite: whether a key exists in its source, with every delete and revival. -#}
 {% macro sts_sat(src_pk, source_model, src_hashdiff="hd_status", src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ changes_of([src_pk], src_hashdiff, [], source_model, src_ldts, src_source, src_seq) }}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, [], source_model, src_ldts, src_source, src_seq) }}
 {%- endmacro %}
 
 {#-
@@ -25,12 +25,12 @@
   be part of the source table's key, or a delete would not carry it; a child that is a thing of its own is a hub and a link.
 -#}
 {% macro ma_sat(src_pk, src_cdk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ changes_of([src_pk] + as_list(src_cdk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+  {{ cdc_vault.changes_of([src_pk] + cdc_vault.as_list(src_cdk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
 {%- endmacro %}
 
 {#- Reference table: codes and what they mean, under their natural key, with history; no hub and no hash key. -#}
 {% macro ref_table(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ changes_of(as_list(src_pk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=false) }}
+  {{ cdc_vault.changes_of(cdc_vault.as_list(src_pk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=false) }}
 {%- endmacro %}
 
 {#- What all of them are: the changes of each key's state in source order. `hashed`: the first of the keys is a hash key. -#}
@@ -42,14 +42,14 @@
   {%- else -%}
   {%- set fixed = ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
   {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
-  {%- set keys = spelled(keys) -%}
-  {%- set columns = keys + [src_hashdiff] + spelled(src_payload) + fixed -%}
-  {%- set plan = load_plan([source_model], src_ldts, src_seq, ghosts=hashed and has_ghosts("sat"), columns=names) -%}
+  {%- set keys = cdc_vault.spelled(keys) -%}
+  {%- set columns = keys + [src_hashdiff] + cdc_vault.spelled(src_payload) + fixed -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names) -%}
   {%- set key = keys | join(", ") -%}
-  {%- set given = is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
-{{ plan_header(plan) }}
+  {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
+{{ cdc_vault.plan_header(plan) }}
   with batch as (
-    {{ batch_of(stage, plan, source_model, keys if not hashed else [keys[0]], given) }}
+    {{ cdc_vault.batch_of(stage, plan, source_model, keys if not hashed else [keys[0]], given) }}
   ),
   timeline as (
     select {{ columns | join(", ") }}, false as _lh_is_stored
@@ -60,8 +60,8 @@
       {{ column if column in keys + [src_hashdiff, src_seq] else "null" }},
       {%- endfor %}
       true
-    from {{ stored_rows(stage, anew=plan.anew) }}
-    where {{ among(keys if not hashed else [keys[0]], "batch") }}
+    from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
+    where {{ cdc_vault.among(keys if not hashed else [keys[0]], "batch") }}
   ),
   compared as (
     select *, lag({{ src_hashdiff }}) over in_order as _lh_hashdiff_before, lag({{ src_seq }}) over in_order as _lh_event_before
@@ -74,7 +74,7 @@
     and {{ src_seq }} is distinct from _lh_event_before
   {%- if plan.ghosts %}
   union all
-  {{ ghost_row(columns, {keys[0]: zero_key(), src_hashdiff: zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
+  {{ cdc_vault.ghost_row(columns, {keys[0]: cdc_vault.zero_key(), src_hashdiff: cdc_vault.zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
   {%- endif %}
   {%- endif -%}
 {%- endmacro %}
@@ -84,16 +84,16 @@
   select *
     from {{ stage }}
     where {{ given }} and
-    {%- if plan and plan.inputs[source_model].late %} {{ keys_in(keys) }} (
-      select {{ keys | join(", ") }} from {{ stage }} where {{ rows_to_load(plan, source_model) }}
+    {%- if plan and plan.inputs[source_model].late %} {{ cdc_vault.keys_in(keys) }} (
+      select {{ keys | join(", ") }} from {{ stage }} where {{ cdc_vault.rows_to_load(plan, source_model) }}
     )
-    {%- else %} {{ rows_to_load(plan, source_model) }}
+    {%- else %} {{ cdc_vault.rows_to_load(plan, source_model) }}
     {%- endif %}
 {%- endmacro %}
 
 {#- Whether a row's key is one of those of a CTE: one column or several. -#}
 {% macro among(keys, relation) -%}
-  {{ keys_in(keys) }} (select {{ keys | join(", ") }} from {{ relation }})
+  {{ cdc_vault.keys_in(keys) }} (select {{ keys | join(", ") }} from {{ relation }})
 {%- endmacro %}
 
 {% macro keys_in(keys) -%}

@@ -15,16 +15,16 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-    {%- set columns = stage_columns(source_model, derived_columns) -%}
-    {%- do check_names(source_model, columns.values() | list, [
+    {%- set columns = cdc_vault.stage_columns(source_model, derived_columns) -%}
+    {%- do cdc_vault.check_names(source_model, columns.values() | list, [
       "is_deleted", "load_date", "applied_date", "source_seq", "record_source",
     ] + hashed_columns | list) -%}
     select
       {%- for column in columns.values() %}
-      {{ quoted(column.name) }},
+      {{ cdc_vault.quoted(column.name) }},
       {%- endfor %}
       {%- for name, spec in hashed_columns.items() %}
-      {{ hashed_column(name, spec, columns, hashed_columns) }} as {{ spelled(name)[0] }},
+      {{ cdc_vault.hashed_column(name, spec, columns, hashed_columns) }} as {{ cdc_vault.spelled(name)[0] }},
       {%- endfor %}
       is_deleted,
       load_date,
@@ -34,15 +34,15 @@
     from (
       select
         {%- for column in columns.values() if column.name not in derived_columns %}
-        {{ quoted(column.name) }},
+        {{ cdc_vault.quoted(column.name) }},
         {%- endfor %}
         {%- for name, expression in derived_columns.items() %}
-        {{ derived_expression(expression, columns) }} as {{ spelled(name)[0] }},
+        {{ cdc_vault.derived_expression(expression, columns) }} as {{ cdc_vault.spelled(name)[0] }},
         {%- endfor %}
         _is_deleted as is_deleted,
         _loaded_at as load_date,
         _valid_from as applied_date,
-        {{ source_position() }} as source_seq,
+        {{ cdc_vault.source_position() }} as source_seq,
         _record_source as record_source
       from {{ parsed }}
     )
@@ -53,7 +53,7 @@
 {% macro stage_columns(source_model, derived_columns) %}
   {%- set names = source_model.replace("parsed_", "", 1).split("__", 1) -%}
   {%- set columns = {} -%}
-  {%- for column in declared_columns(declared_table(names[0], names[1])) -%}
+  {%- for column in cdc_vault.declared_columns(cdc_vault.declared_table(names[0], names[1])) -%}
     {%- do columns.update({column.name: column}) -%}
   {%- endfor -%}
   {%- for name, expression in derived_columns.items() -%}
@@ -66,7 +66,7 @@
   {%- if expression.startswith("!") -%}
     '{{ expression[1:] | replace("'", "''") }}'
   {%- else -%}
-    {{ quoted(expression) if expression in columns else "cast(" ~ expression ~ " as varchar)" }}
+    {{ cdc_vault.quoted(expression) if expression in columns else "cast(" ~ expression ~ " as varchar)" }}
   {%- endif -%}
 {%- endmacro %}
 
@@ -77,10 +77,10 @@
     {%- if key not in hashed_columns -%}
       {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " is made of " ~ key ~ ", which the stage does not hash") }}
     {%- endif -%}
-    {%- do keys.append(hashed_column(key, hashed_columns[key], columns)) -%}
+    {%- do keys.append(cdc_vault.hashed_column(key, hashed_columns[key], columns)) -%}
   {%- endfor -%}
   {%- for part in spec.get("columns", []) -%}
-    {%- for column in as_list(part) -%}
+    {%- for column in cdc_vault.as_list(part) -%}
       {%- if column.startswith("!") -%}
         {%- do inputs.append({"constant": column[1:]}) -%}
       {%- elif column not in columns -%}
@@ -91,11 +91,11 @@
     {%- endfor -%}
   {%- endfor -%}
   {%- if keys -%}
-    {%- for input in inputs -%}{%- do keys.append(key_part(input)) -%}{%- endfor -%}
-    {{ hash_of(keys | join(" || '|' || ")) }}
+    {%- for input in inputs -%}{%- do keys.append(cdc_vault.key_part(input)) -%}{%- endfor -%}
+    {{ cdc_vault.hash_of(keys | join(" || '|' || ")) }}
   {%- elif spec.get("is_hashdiff") -%}
-    {{ hash_diff(inputs) }}
+    {{ cdc_vault.hash_diff(inputs) }}
   {%- else -%}
-    {{ hash_key(inputs, spec.get("normalize"), spec.get("blank") or "keep") }}
+    {{ cdc_vault.hash_key(inputs, spec.get("normalize"), spec.get("blank") or "keep") }}
   {%- endif -%}
 {%- endmacro %}

@@ -5,7 +5,7 @@
 union all
 select 'not in {{ hub.model }}', {{ column }}
 from {{ model }}
-where {{ is_known(column) }} and {{ column }} not in (select {{ hub.src_pk }} from {{ ref(hub.model) }})
+where {{ cdc_vault.is_known(column) }} and {{ column }} not in (select {{ hub.src_pk }} from {{ ref(hub.model) }})
 {%- endfor %}
 {% endmacro %}
 

@@ -9,10 +9,10 @@
 {% macro timeline(source_model, src_pk, src_hashdiff, src_payload=[], src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {%- set satellite = ref(source_model) -%}
   {%- set state = [src_hashdiff, "is_deleted"] if src_hashdiff != "is_active" else ["is_active"] -%}
-  {%- set keys = spelled(src_pk) -%}
-  {%- set clock = spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys -%}
+  {%- set keys = cdc_vault.spelled(src_pk) -%}
+  {%- set clock = cdc_vault.spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys -%}
   {%- set in_order = "(partition by " ~ keys | join(", ") ~ " order by " ~ src_seq ~ ")" -%}
-  {%- set columns = keys + spelled(src_payload) + state + [src_ldts, "applied_date", src_seq, src_source] %}
+  {%- set columns = keys + cdc_vault.spelled(src_payload) + state + [src_ldts, "applied_date", src_seq, src_source] %}
   select
     {%- for column in columns %}
     {{ column }},
@@ -26,7 +26,7 @@
     from (
       select *, lag({{ src_hashdiff }}) over {{ in_order }} as _lh_state_before
       from {{ satellite }}
-      where {{ src_seq }} <> {{ ghost_position() }}
+      where {{ src_seq }} <> {{ cdc_vault.ghost_position() }}
     )
     where {{ src_hashdiff }} is distinct from _lh_state_before
   )

@@ -6,7 +6,7 @@
 {{ config(severity="warn", fail_calc="coalesce(sum(rows_there), 0)") }}
 select {{ src_pk }}, record_source, count(*) as rows_there
 from {{ model }}
-where not ({{ is_known(src_pk) }})
-  and load_date >= (select max(load_date) - interval '{{ var("tested_days") }}' day from {{ model }})
+where not ({{ cdc_vault.is_known(src_pk) }})
+  and load_date >= (select max(load_date) - interval '{{ var("tested_days", 7) }}' day from {{ model }})
 group by {{ src_pk }}, record_source
 {% endtest %}

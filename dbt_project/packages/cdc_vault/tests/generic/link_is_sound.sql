@@ -10,8 +10,8 @@ having count(*) > 1
 union all
 select 'one combination, two hashes', min({{ src_pk }})
 from {{ model }}
-where {{ is_known(src_pk) }}
-group by {{ (hubs | list + spelled(dependent)) | join(", ") }}
+where {{ cdc_vault.is_known(src_pk) }}
+group by {{ (hubs | list + cdc_vault.spelled(dependent)) | join(", ") }}
 having count(distinct {{ src_pk }}) > 1
-{{- orphans(model, hubs) }}
+{{- cdc_vault.orphans(model, hubs) }}
 {% endtest %}

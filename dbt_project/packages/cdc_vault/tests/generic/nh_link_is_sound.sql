@@ -12,8 +12,8 @@ select 'changed or deleted in the source', {{ src_pk }}
 from {{ ref(stage) }} as stage
 join {{ model }} as link using ({{ src_pk }})
 where stage.is_deleted
-{%- for column in spelled(columns) %}
+{%- for column in cdc_vault.spelled(columns) %}
   or stage.{{ column }} is distinct from link.{{ column }}
 {%- endfor %}
-{{- orphans(model, hubs) }}
+{{- cdc_vault.orphans(model, hubs) }}
 {% endtest %}

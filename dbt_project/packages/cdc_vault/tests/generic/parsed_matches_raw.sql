@@ -5,16 +5,16 @@
 -#}
 {% test parsed_matches_raw(model, source_name, table_name) %}
 {%- set raw = source(source_name, table_name) %}
-{%- if not relation_exists(raw) %}
+{%- if not cdc_vault.relation_exists(raw) %}
 select 1 where false
 {%- else %}
-{%- set key = key_names(declared_columns(declared_table(source_name, table_name))) %}
+{%- set key = cdc_vault.key_names(cdc_vault.declared_columns(cdc_vault.declared_table(source_name, table_name))) %}
 with span as (
-  select max(_loaded_at) as newest, max(_loaded_at) - interval '{{ var("tested_days") }}' day as oldest
+  select max(_loaded_at) as newest, max(_loaded_at) - interval '{{ var("tested_days", 7) }}' day as oldest
   from {{ model }}
 ),
 versions as (
-  select {{ key }}, {{ source_position() }} as position, _op
+  select {{ key }}, {{ cdc_vault.source_position() }} as position, _op
   from {{ model }}
   where _loaded_at >= (select oldest from span)
 ),
@@ -24,7 +24,7 @@ parsed_rows as (
   where _op <> 't'
 ),
 raw_rows as (
-  select count(*) as row_count, checksum({{ source_position() }}) as positions
+  select count(*) as row_count, checksum({{ cdc_vault.source_position() }}) as positions
   from {{ raw }}
   where _op <> 't' and _ingested_at between (select oldest from span) and (select newest from span)
 )

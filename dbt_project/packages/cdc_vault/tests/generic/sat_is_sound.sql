@@ -5,7 +5,7 @@
 {% test sat_is_sound(model, src_pk, parent, src_cdk=[], parent_pk=none, src_hashdiff=none, payload=[]) %}
 select 'event twice' as problem, {{ src_pk }} as example
 from {{ model }}
-group by {{ ([src_pk] + spelled(src_cdk)) | join(", ") }}, source_seq
+group by {{ ([src_pk] + cdc_vault.spelled(src_cdk)) | join(", ") }}, source_seq
 having count(*) > 1
 union all
 select 'not in {{ parent }}', {{ src_pk }}
@@ -18,7 +18,7 @@ from {{ model }}
 where not is_deleted
 group by {{ src_hashdiff }}
 having
-  {%- for column in spelled(payload) %}
+  {%- for column in cdc_vault.spelled(payload) %}
   {{ "or" if not loop.first }} count(distinct {{ column }}) > 1
   {%- endfor %}
 {%- endif %}

@@ -1,6 +1,6 @@
 {#- Exactly one row per key is current, intervals follow one another without gap or overlap, and neighbours differ. -#}
 {% test timeline_is_sound(model, src_pk, state) %}
-{%- set keys = spelled(src_pk) | join(", ") %}
+{%- set keys = cdc_vault.spelled(src_pk) | join(", ") %}
 with rows_in_order as (
   select
     {{ keys }}, valid_from, valid_to, {{ state }} as state,
