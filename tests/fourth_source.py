@@ -93,7 +93,7 @@ def _jinja(value: object) -> str:
 
 
 def _write(path: Path, call: str) -> None:
-    path.write_text("{{ " + call + " }}\n")
+    path.write_text("{{ cdc_vault." + call + " }}\n")
 
 
 def _sources(source: str, tables: tuple[Table, ...], maintenance: str) -> str:

@@ -32,11 +32,10 @@
 
 {#- Whether a satellite's model is made by `ma_sat`. -#}
 {% macro is_multi_active(satellite) %}
-  {%- set found = namespace(it=false) -%}
-  {%- for node in graph.get("nodes", {}).values() if node.name == satellite and node.resource_type == "model" -%}
-    {%- set found.it = modules.re.search("\\bma_sat *[(]", node.raw_code) is not none -%}
+  {%- for node in graph.get("nodes", {}).values() if node.name == satellite and "macro.cdc_vault.ma_sat" in node.depends_on.macros -%}
+    {{ return(true) }}
   {%- endfor -%}
-  {{ return(found.it) }}
+  {{ return(false) }}
 {% endmacro %}
 
 {#-
