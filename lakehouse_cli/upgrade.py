@@ -120,6 +120,22 @@ def _complete_tables(settings: Settings) -> None:
                 complete(catalog, table, wanted)
 
 
+def _flag_planned(settings: Settings) -> list[str]:
+    from lakehouse.catalog.open import open_catalog
+    from lakehouse.migrations.parsed_flag import outdated
+
+    with closing(open_catalog(settings)) as catalog:
+        return outdated(settings, catalog).lines()
+
+
+def _rename_flag(settings: Settings) -> None:
+    from lakehouse.catalog.open import open_catalog
+    from lakehouse.migrations.parsed_flag import rename
+
+    with closing(open_catalog(settings)) as catalog:
+        rename(settings, catalog, say)
+
+
 def _dagster_planned(settings: Settings) -> list[str]:
     from orchestration.instance import outdated
 
@@ -152,6 +168,7 @@ PARTS = (
     Part(_logins_planned, _start_again),
     Part(_state_planned, _migrate_state),
     Part(_tables_planned, _complete_tables),
+    Part(_flag_planned, _rename_flag),
     Part(_dagster_planned, _migrate_dagster),
 )
 

@@ -1,5 +1,6 @@
 """Columns that many models have, with what they mean."""
 
+from lakehouse.declarations import PARSED_METADATA
 from scaffold.text import MOMENT, Column
 
 HASH = "varchar"
@@ -17,13 +18,4 @@ VALIDITY: tuple[Column, ...] = (
 )
 DELETED: Column = ("is_deleted", "boolean", "Whether the source deleted it here.")
 STATUS: Column = ("hd_status", HASH, "Fingerprint of whether it exists.")
-PARSED: tuple[Column, ...] = (
-    ("_op", "varchar", "What happened: r in the snapshot, c inserted, u updated, d deleted, t gone with a truncate."),
-    ("_is_deleted", "boolean", "Whether the row is gone after this change; then only its key is filled."),
-    ("_valid_from", MOMENT, "When the source committed it."),
-    ("_epoch", "integer", "Incarnation of the source."),
-    ("_commit_lsn", "bigint", "Commit LSN of the transaction."),
-    ("_seq", "bigint", "Position within the transaction."),
-    ("_record_source", "varchar", "Where it comes from: source.schema.table."),
-    ("_loaded_at", MOMENT, "When it was published in raw; loads go by it."),
-)
+PARSED: tuple[Column, ...] = tuple((name, kind, text) for name, (kind, text) in PARSED_METADATA.items())

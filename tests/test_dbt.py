@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from ingestion.schema.former_names import renamed
+from lakehouse.catalog.open import open_catalog
+from lakehouse.migrations.parsed_flag import outdated, rename
 from lakehouse.settings import Settings
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
@@ -112,6 +114,47 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     zoo.dbt("run")
     assert_parsed_is_complete(zoo, table)
     assert {name for name, snapshot in zoo.snapshots().items() if snapshot != seen[name]} == {"parsed_zoo__animals"}
+
+
+@pytest.mark.slow
+def test_views_that_read_the_former_flag_are_made_anew_and_a_load_waits_for_it(zoo: Zoo) -> None:
+    """As release 0.1 left them: the table, its current view, a stage, and views of somebody else's."""
+    rng = random.Random(29)
+    table, clock = animals(), Clock(rng)
+    for _ in range(60):
+        change_at_random(table, clock, KEYS, random_animal(rng))
+    zoo.publish(table.raw[:-5], START + timedelta(days=1))
+    zoo.dbt("run")
+    parsed, shown = "parsed.parsed_zoo__animals", "select * from parsed.current_zoo__animals order by id"
+    now, own = zoo.rows(shown), ["parsed.current_zoo__animals", "vault.stg_zoo__animals"]
+    zoo.rows(f"alter table {parsed} rename column _is_deleted to _deleted")
+    for view in own:
+        [[text]] = zoo.rows(f"show create view {view}")
+        zoo.rows(text.replace("_is_deleted", "_deleted").replace("CREATE VIEW", "CREATE OR REPLACE VIEW", 1))
+    zoo.rows(f"create view parsed.of_others as select * from {parsed}")
+    zoo.rows("create view parsed.above as select count_if(_deleted) as n from parsed.of_others")
+    others = zoo.rows("select * from parsed.above")
+
+    zoo.publish(table.raw[-5:], START + timedelta(days=2))
+    with pytest.raises(AssertionError, match=r"parsed_zoo__animals.* run `lakehouse upgrade`, then load it again"):
+        zoo.dbt("run")
+    assert [row[0] for row in zoo.rows(f"describe {parsed}") if "deleted" in row[0]] == ["_deleted"]
+
+    said: list[str] = []
+    with closing(open_catalog(zoo.settings)) as catalog:
+        found = outdated(zoo.settings, catalog)
+        assert {*map(str, found.tables)} >= {parsed} and {*map(str, found.views)} >= {
+            *own,
+            "parsed.of_others",
+            "parsed.above",
+        }
+        rename(zoo.settings, catalog, said.append)
+        assert outdated(zoo.settings, catalog).lines() == []
+    assert said == [] and zoo.rows(shown) == now and zoo.rows("select * from parsed.above") == others
+    for view in ("parsed.above", "parsed.of_others"):
+        zoo.rows(f"drop view {view}")
+    zoo.dbt("build")
+    assert_parsed_is_complete(zoo, table)
 
 
 @pytest.mark.slow

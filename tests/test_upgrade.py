@@ -12,12 +12,17 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyiceberg.types import StringType
 
 from ingestion import recover_source, resume
 from ingestion.schema.former_names import names_of
 from lakehouse.catalog.open import open_catalog
+from lakehouse.catalog.relations import TableName
+from lakehouse.declarations import PARSED_METADATA
 from lakehouse.errors import LakehouseError
+from lakehouse.migrations.parsed_flag import FORMER, RENAMED, _change, _rename
 from lakehouse.settings import Settings
 from tests.kept_release import FIXTURES, drop_source, lake_of_its_own, unpack
 from tests.orchestrated import BIN
@@ -25,6 +30,11 @@ from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.world import World
 
 pytestmark = pytest.mark.stack
+FLAGS = [{"id": 1, "_is_deleted": False}, {"id": 2, "_is_deleted": True}]
+OF_PARSED = {
+    "varchar": pa.string(), "boolean": pa.bool_(), "integer": pa.int32(), "bigint": pa.int64(),
+    "timestamp(6) with time zone": pa.timestamp("us", tz="UTC"),
+}  # fmt: skip
 THINGS = ("id", "tags", "state", "born", "body", "big")
 RELEASES = [path.name.removeprefix("release-").removesuffix(".tar.gz") for path in sorted(FIXTURES.glob("release-*"))]
 
@@ -51,6 +61,43 @@ def former_names(world: World, column: str) -> list[str]:
     with closing(open_catalog(world.settings)) as catalog:
         properties = catalog.load_table((f"raw_{world.source.name}", "orders")).properties
     return [called.name for called in names_of(column, properties)[1:] if called.until is not None]
+
+
+def leave_parsed(world: World, *names: str) -> dict[str, Any]:
+    """Parsed tables as release 0.1 made them, with rows; returns where each was left."""
+    flag = {"_is_deleted": FORMER}
+    schema = pa.schema(
+        [("id", pa.int64())] + [(flag.get(name, name), OF_PARSED[kind]) for name, (kind, _) in PARSED_METADATA.items()]
+    )
+    left = {}
+    with closing(open_catalog(world.settings)) as catalog:
+        catalog.create_namespace_if_not_exists("parsed")
+        for name in names:
+            table = catalog.create_table(("parsed", name), schema)
+            table.append(pa.Table.from_pylist([{"id": 1, FORMER: False}, {"id": 2, FORMER: True}], schema))
+            left[name] = table
+    return left
+
+
+def test_the_flag_of_parsed_tables_is_renamed_without_a_file_and_by_the_next_run_after_a_kill(world: World) -> None:
+    names = [f"parsed_kept_shop__{table}" for table in ("orders", "things", "paused")]
+    left = leave_parsed(world, *names)
+    with left["parsed_kept_shop__paused"].update_schema() as update:  # a column of the source, loaded before
+        update.add_column("_is_deleted", StringType())
+    status, planned = lakehouse(world, "upgrade", "--check")
+    for name in names[:2]:
+        assert f"parsed.{name}: rename _deleted to _is_deleted\n" in planned
+    assert status == 1 and "parsed.parsed_kept_shop__paused: its source has a column _is_deleted" in planned
+    with closing(open_catalog(world.settings)) as catalog:
+        _change(catalog, TableName("parsed", names[0]), _rename)  # then it was killed
+    assert lakehouse(world, "upgrade")[0] == 0
+    assert lakehouse(world, "upgrade", "--check")[1].splitlines() == planned.splitlines()[-1:]
+    with closing(open_catalog(world.settings)) as catalog:
+        for name in names[:2]:
+            now = catalog.load_table(("parsed", name))
+            assert now.metadata.snapshots == left[name].metadata.snapshots, "no file was written"
+            assert now.scan(selected_fields=("id", "_is_deleted")).to_arrow().to_pylist() == FLAGS
+            assert FORMER not in now.schema().column_names and RENAMED not in now.properties
 
 
 def test_a_lake_of_an_earlier_release_is_upgraded_and_goes_on(world: World, spark: Any) -> None:

@@ -1,6 +1,6 @@
 """The declarations: one dbt source entry per raw table, with its policies, its vault and who may read it."""
 
-from lakehouse.declarations.metadata_columns import METADATA_COLUMNS
+from lakehouse.declarations.metadata_columns import METADATA_COLUMNS, PARSED_METADATA, RESERVED_BY_ICEBERG
 from lakehouse.declarations.read import (
     Column,
     Declarations,
@@ -13,6 +13,8 @@ from lakehouse.declarations.read import (
 
 __all__ = [
     "METADATA_COLUMNS",
+    "PARSED_METADATA",
+    "RESERVED_BY_ICEBERG",
     "Column",
     "Declarations",
     "RawTable",

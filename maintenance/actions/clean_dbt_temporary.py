@@ -10,22 +10,15 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
+from lakehouse.catalog.relations import Relation, changed_at, list_relations, read_metadata, view_text
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
 from maintenance.actions.action import action
 from maintenance.inventory.declared import MaintainedTable
-from maintenance.inventory.lake import Lake, Relation, list_objects, list_relations
+from maintenance.inventory.lake import Lake, list_objects
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.session import Session
-from maintenance.inventory.temporary import (
-    Leftover,
-    changed_at,
-    files_of_all_tables,
-    leftovers,
-    read_metadata,
-    temporary_relations,
-    view_text,
-)
+from maintenance.inventory.temporary import Leftover, files_of_all_tables, leftovers, temporary_relations
 
 NAME = "clean_dbt_temporary"
 

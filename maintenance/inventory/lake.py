@@ -13,16 +13,15 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pyarrow import fs
-from pyiceberg.catalog.sql import IcebergTables
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.io.pyarrow import PyArrowFileIO
-from sqlalchemy import select, text
-from sqlalchemy.orm import Session as SqlSession
+from sqlalchemy import text
 
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.relations import Relation, directory, list_relations
 from maintenance.inventory.outcome import TableName
 
 if TYPE_CHECKING:
@@ -40,20 +39,6 @@ class StoredObject:
     path: str
     size: int
     modified: datetime
-
-
-@dataclass(frozen=True)
-class Relation:
-    """A table or view as the catalog has it."""
-
-    name: TableName
-    kind: Literal["table", "view"]
-    metadata_location: str
-
-    @property
-    def location(self) -> str:
-        """Where its metadata lies, and by every writer's habit its data."""
-        return directory(self.metadata_location.rpartition("/metadata/")[0])
 
 
 @dataclass(frozen=True)
@@ -125,32 +110,12 @@ def list_objects(io: PyArrowFileIO, location: str) -> list[StoredObject]:
     ]
 
 
-def list_relations(catalog: SqlCatalog) -> tuple[Relation, ...]:
-    """All tables and views of the catalog (PyIceberg's SqlCatalog lists no views)."""
-    rows = select(
-        IcebergTables.table_namespace,
-        IcebergTables.table_name,
-        IcebergTables.iceberg_type,
-        IcebergTables.metadata_location,
-    ).where(IcebergTables.catalog_name == catalog.name)
-    with SqlSession(catalog.engine) as session:
-        return tuple(
-            Relation(TableName(namespace, name), "view" if kind == "VIEW" else "table", location or "")
-            for namespace, name, kind, location in session.execute(rows)
-        )
-
-
 def staged_prefixes(catalog: SqlCatalog) -> tuple[str, ...]:
     """The prefixes that ingestion is writing below; none where no ingestion has ever run."""
     with catalog.engine.connect() as connection:
         if connection.execute(text("SELECT to_regclass('lakehouse.staged_files')")).scalar() is None:
             return ()
         return tuple(connection.execute(text("SELECT prefix FROM lakehouse.staged_files")).scalars())
-
-
-def directory(location: str) -> str:
-    """A location with exactly one slash at its end, so that `stores/` is no prefix of `stores_old/`."""
-    return location.rstrip("/") + "/"
 
 
 def _group(objects: Iterable[StoredObject], owners: set[str]) -> dict[str, list[StoredObject]]:

@@ -2,23 +2,14 @@
 
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
+from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import visible
 
 Status = Literal["failed", "done", "planned", "skipped"]
 ERROR_LENGTH = 400
-
-
-class TableName(NamedTuple):
-    """An Iceberg table's identifier."""
-
-    namespace: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}.{self.name}"
 
 
 @dataclass(frozen=True)

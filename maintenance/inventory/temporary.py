@@ -7,17 +7,13 @@ nothing in the catalog refers to it.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import datetime
 
-from pyiceberg.io.pyarrow import PyArrowFileIO
-
-from maintenance.inventory.lake import Lake, Relation, StoredObject
+from lakehouse.catalog.relations import Relation
+from maintenance.inventory.lake import Lake, StoredObject
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.reachable import reachable_files
 
@@ -86,29 +82,3 @@ def temporary_prefix(path: str) -> tuple[str, TableName] | None:
 def files_of_all_tables(lake: Lake) -> set[str]:
     """Every file that any table refers to, wherever it lies; read only when something is about to be deleted."""
     return set().union(*(reachable_files(table) for table in lake.tables.values()))
-
-
-def read_metadata(io: PyArrowFileIO, location: str) -> dict[str, Any] | None:
-    """A table's or view's metadata file; None when it is gone."""
-    try:
-        with io.new_input(location).open() as stream:
-            content = stream.read()
-    except FileNotFoundError:
-        return None
-    return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-
-
-def changed_at(metadata: dict[str, Any]) -> datetime:
-    """When a relation last changed: a table's last update, a view's newest version."""
-    stamps = [version["timestamp-ms"] for version in metadata.get("versions", [])]
-    return datetime.fromtimestamp(max([metadata.get("last-updated-ms", 0), *stamps]) / 1000, tz=UTC)
-
-
-def view_text(metadata: dict[str, Any]) -> str:
-    """The SQL of a view's current version."""
-    return " ".join(
-        representation.get("sql", "")
-        for version in metadata.get("versions", [])
-        if version["version-id"] == metadata.get("current-version-id")
-        for representation in version["representations"]
-    )

@@ -13,6 +13,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 
 from lakehouse.catalog.commit import commit_on
+from lakehouse.catalog.relations import changed_at, view_text
 from lakehouse.declarations.policies import CompactPolicy, ExpirePolicy
 from lakehouse.errors import LakehouseError
 from maintenance.actions.expire_snapshots import Expiry, decide, expirable
@@ -24,14 +25,7 @@ from maintenance.inventory.figures import live_manifests, measure, measure_all
 from maintenance.inventory.lake import Lake, Relation, StoredObject, _group, list_objects, list_relations
 from maintenance.inventory.outcome import Outcome, TableName, one_line
 from maintenance.inventory.reachable import only_of, reachable_files
-from maintenance.inventory.temporary import (
-    changed_at,
-    leftovers,
-    model_of,
-    temporary_prefix,
-    temporary_relations,
-    view_text,
-)
+from maintenance.inventory.temporary import leftovers, model_of, temporary_prefix, temporary_relations
 from maintenance.runner.result import Result
 from maintenance.runner.run import ACTIONS
 

@@ -186,3 +186,15 @@ def test_a_name_that_parsed_gives_itself_is_refused_for_that_table_with_the_reme
     parsed = Parsed(name)
     with pytest.raises(Refused, match=rf"s\.t: column {name} bears a name .* declare meta\.raw\.alias, .*another_name"):
         parsed.load(cut=10)
+
+
+def test_a_table_of_an_earlier_release_is_refused_until_it_is_upgraded_and_gets_no_second_flag() -> None:
+    parsed = Parsed("a")
+    parsed.land("c", 1, 10, "20 08:00", "22 09:00", a="x")
+    parsed.load(cut=10)
+    parsed.rows("alter table parsed rename column _is_deleted to _deleted")
+    parsed.land("d", 1, 20, "20 09:00", "22 09:01")
+    with pytest.raises(Refused, match=r"^parsed is of an earlier release, .*: run `lakehouse upgrade`, then load"):
+        parsed.load(cut=20)
+    parsed.rows("alter table parsed rename column _deleted to _is_deleted")
+    assert parsed.load(cut=20) and parsed.current() == []

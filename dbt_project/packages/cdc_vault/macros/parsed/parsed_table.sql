@@ -20,9 +20,10 @@
     {%- if not columns | selectattr("is_key") | list -%}
       {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
     {%- endif -%}
-    {%- do cdc_vault.check_names(source_name ~ "." ~ table_name, columns, cdc_vault.parsed_columns([]) | map(attribute="name") | list) -%}
+    {%- do cdc_vault.check_names(source_name ~ "." ~ table_name, columns, cdc_vault.parsed_columns([]) | map(attribute="name") | list + ["_deleted"]) -%}
     {%- set newest = cdc_vault.newest_loaded() -%}
-    {%- set anew = newest is not none and cdc_vault.lacks_columns(columns) -%}
+    {%- set loaded = cdc_vault.loaded_columns() -%}
+    {%- set anew = newest is not none and columns | map(attribute="name") | map("lower") | reject("in", loaded) | list | length > 0 -%}
     {%- set news = cdc_vault.raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if news is none -%}
 {{ cdc_vault.load_header(news=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
@@ -40,10 +41,16 @@ select 1 where false
   {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if cdc_vault.is_loaded() else none) }}
 {% endmacro %}
 
-{#- Whether the table was made before one of the columns was declared. -#}
-{% macro lacks_columns(columns) %}
-  {%- set there = cdc_vault.table_columns(this) | map(attribute="name") | list -%}
-  {{ return(columns | map(attribute="name") | map("lower") | reject("in", there) | list | length > 0) }}
+{#-
+  The columns of the table that is there. One of a release that called the flag of deletions `_deleted` is refused: a
+  second flag beside it would be null for all its rows.
+-#}
+{% macro loaded_columns() %}
+  {%- set there = cdc_vault.table_columns(this) | map(attribute="name") | list if cdc_vault.is_loaded() else [] -%}
+  {%- if "_deleted" in there -%}
+    {{ exceptions.raise_compiler_error(this ~ " is of an earlier release, its column _is_deleted is still called _deleted: run `lakehouse upgrade`, then load it again") }}
+  {%- endif -%}
+  {{ return(there) }}
 {% endmacro %}
 
 {#-

@@ -1,0 +1,95 @@
+"""Tables and views as the catalog lists them, and what their metadata files say: PyIceberg lists no views."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.io import FileIO
+
+
+class TableName(NamedTuple):
+    """An Iceberg table's identifier."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table or view as the catalog has it."""
+
+    name: TableName
+    kind: Literal["table", "view"]
+    metadata_location: str
+
+    @property
+    def location(self) -> str:
+        """Where its metadata lies, and by every writer's habit its data."""
+        return directory(self.metadata_location.rpartition("/metadata/")[0])
+
+
+def list_relations(catalog: SqlCatalog) -> tuple[Relation, ...]:
+    """All tables and views of the catalog."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select
+    from sqlalchemy.orm import Session
+
+    rows = select(
+        IcebergTables.table_namespace,
+        IcebergTables.table_name,
+        IcebergTables.iceberg_type,
+        IcebergTables.metadata_location,
+    ).where(IcebergTables.catalog_name == catalog.name)
+    with Session(catalog.engine) as session:
+        return tuple(
+            Relation(TableName(namespace, name), "view" if kind == "VIEW" else "table", location or "")
+            for namespace, name, kind, location in session.execute(rows)
+        )
+
+
+def directory(location: str) -> str:
+    """A location with exactly one slash at its end, so that `stores/` is no prefix of `stores_old/`."""
+    return location.rstrip("/") + "/"
+
+
+def read_metadata(io: FileIO, location: str) -> dict[str, Any] | None:
+    """A table's or view's metadata file; None when it is gone."""
+    try:
+        with io.new_input(location).open() as stream:
+            content = stream.read()
+    except FileNotFoundError:
+        return None
+    return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
+
+
+def changed_at(metadata: dict[str, Any]) -> datetime:
+    """When a relation last changed: a table's last update, a view's newest version."""
+    stamps = [version["timestamp-ms"] for version in metadata.get("versions", [])]
+    return datetime.fromtimestamp(max([metadata.get("last-updated-ms", 0), *stamps]) / 1000, tz=UTC)
+
+
+def view_text(metadata: dict[str, Any]) -> str:
+    """The SQL of a view's current version."""
+    version = _current_version(metadata)
+    return " ".join(representation.get("sql", "") for representation in version.get("representations", ()))
+
+
+def view_columns(metadata: dict[str, Any]) -> frozenset[str]:
+    """The names of a view's columns in its current version."""
+    wanted = _current_version(metadata).get("schema-id")
+    schemas = (schema for schema in metadata.get("schemas", ()) if schema.get("schema-id") == wanted)
+    return frozenset(field["name"] for schema in schemas for field in schema["fields"])
+
+
+def _current_version(metadata: dict[str, Any]) -> dict[str, Any]:
+    current = metadata.get("current-version-id")
+    return next((version for version in metadata.get("versions", ()) if version["version-id"] == current), {})
