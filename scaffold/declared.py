@@ -8,7 +8,9 @@ from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings
 
-_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "macros", "tests", "models/sources")
+_PARTS = (
+    "dbt_project.yml", "profiles.yml", "packages.yml", "packages", "dbt_packages", "macros", "tests", "models/sources",
+)  # fmt: skip
 
 
 def declared_alone(settings: Settings) -> Declarations:

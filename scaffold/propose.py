@@ -20,7 +20,7 @@ from lakehouse.servers.unreachable import unreachable_source
 from lakehouse.settings import Settings
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import ident
-from scaffold.text import flow, scalar
+from scaffold.text import PACKAGE, flow, scalar
 
 _TABLES = """
 SELECT c.oid::bigint, n.nspname, c.relname, coalesce(obj_description(c.oid, 'pg_class'), '')
@@ -169,7 +169,7 @@ def _table(
     else:
         yield "            vault: {none: it has no key}"
     yield "        data_tests:"
-    yield "          - raw_log_is_sound"
+    yield f"          - {PACKAGE}.raw_log_is_sound"
     yield "        columns:"
     for column, kind, comment in table.columns:
         described = scalar(comment or f"Column {column}.")

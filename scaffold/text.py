@@ -10,6 +10,7 @@ import yaml
 Column = tuple[str, str, str]
 MOMENT = "timestamp(6) with time zone"
 WIDTH = 120
+PACKAGE = "cdc_vault"  # the dbt package that all macros and tests are of
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Model:
         if self.tests:
             lines.append("    data_tests:")
         for name, arguments in self.tests:
-            lines += [f"      - {name}:", f"          arguments: {flow(arguments)}"]
+            lines += [f"      - {PACKAGE}.{name}:", f"          arguments: {flow(arguments)}"]
         lines.append("    columns:")
         for name, kind, description in self.columns:
             lines.append(f"      - {flow({'name': name, 'data_type': kind, 'description': description})}")
@@ -76,7 +77,8 @@ def _is_itself(text: str) -> bool:
 
 
 def call(macro: str, *positional: Any, **arguments: Any) -> str:
-    """`{{ macro(...) }}`, on one line when it fits."""
+    """`{{ cdc_vault.macro(...) }}`, on one line when it fits."""
+    macro = f"{PACKAGE}.{macro}"
     parts = [*map(jinja, positional), *(f"{name}={jinja(value)}" for name, value in arguments.items())]
     line = f"{{{{ {macro}({', '.join(parts)}) }}}}\n"
     if len(line) <= WIDTH:

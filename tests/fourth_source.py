@@ -93,7 +93,7 @@ def _jinja(value: object) -> str:
 
 
 def _write(path: Path, call: str) -> None:
-    path.write_text("{{ " + call + " }}\n")
+    path.write_text("{{ cdc_vault." + call + " }}\n")
 
 
 def _sources(source: str, tables: tuple[Table, ...], maintenance: str) -> str:
@@ -115,6 +115,6 @@ def _declared(table: Table) -> str:
     return f"""      - name: {table.name}
         description: Table {table.name}.
         config: {{meta: {{raw: {{relation: public.{table.name}, key: [{table.key}]}}}}}}
-        data_tests: [raw_log_is_sound]
+        data_tests: [cdc_vault.raw_log_is_sound]
         columns:
 {columns}"""

@@ -52,7 +52,7 @@ def test_parsed_is_the_log_completed_and_the_vault_follows_it(zoo: Zoo) -> None:
         assert_parsed_is_complete(zoo, table)
         assert_vault_is_true(zoo, table.versions)
         nobody = sum(version["_is_deleted"] or version["keeper_id"] is None for version in table.versions)
-        assert zoo.counted("keys_are_given") == nobody, "rows whose key is not given are counted"
+        assert zoo.counted("cdc_vault_keys_are_given") == nobody, "rows whose key is not given are counted"
     assert any(row["_op"] == "t" for row in table.raw), "the history should truncate"
 
     seen = zoo.snapshots()

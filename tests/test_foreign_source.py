@@ -105,7 +105,7 @@ def test_an_error_of_one_project_is_not_shown_in_another_on_the_same_home(settin
     """They shared dbt's partial parse: a broken macro of one failed the other, in files that it does not have."""
     projects = []
     for name in ("here", "there"):
-        for part in ("dbt_project.yml", "profiles.yml", "macros", "models/sources"):
+        for part in ("dbt_project.yml", "profiles.yml", "dbt_packages", "macros", "models/sources"):
             source, target = settings.dbt_project_dir / part, tmp_path / name / "dbt_project" / part
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

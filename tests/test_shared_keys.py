@@ -105,14 +105,15 @@ def project_of(world: World, folder: Path) -> Zoo:
     """The dbt project with the table `k` of this world alone: parsed, the current view, a hub, a satellite."""
     name = world.source.name
     models = {
-        f"parsed/{name}/parsed_{name}__k": f"{{{{ parsed_table('{name}', 'k') }}}}",
-        f"current/{name}/current_{name}__k": f"{{{{ current_table('{name}', 'k') }}}}",
-        f"stage/{name}/stg_{name}__k": f"""{{{{ stage(source_model='parsed_{name}__k', hashed_columns={{
+        f"parsed/{name}/parsed_{name}__k": f"{{{{ cdc_vault.parsed_table('{name}', 'k') }}}}",
+        f"current/{name}/current_{name}__k": f"{{{{ cdc_vault.current_table('{name}', 'k') }}}}",
+        f"stage/{name}/stg_{name}__k": f"""{{{{ cdc_vault.stage(source_model='parsed_{name}__k', hashed_columns={{
             'hk_k': ['id'], 'hd_k': {{'is_hashdiff': true, 'columns': ['pay', 'big']}}}}) }}}}""",
-        f"vault/{name}/hub_{name}": f"{{{{ hub(src_pk='hk_k', src_nk='id', source_model='stg_{name}__k') }}}}",
-        f"vault/{name}/sat_{name}": f"""{{{{ sat(src_pk='hk_k', src_hashdiff='hd_k', src_payload=['pay', 'big'],
-            source_model='stg_{name}__k') }}}}""",
-        f"timelines/{name}/sat_{name}_v1": f"""{{{{ timeline(source_model='sat_{name}', src_pk='hk_k',
+        f"vault/{name}/hub_{name}": f"""{{{{ cdc_vault.hub(
+            src_pk='hk_k', src_nk='id', source_model='stg_{name}__k') }}}}""",
+        f"vault/{name}/sat_{name}": f"""{{{{ cdc_vault.sat(
+            src_pk='hk_k', src_hashdiff='hd_k', src_payload=['pay', 'big'], source_model='stg_{name}__k') }}}}""",
+        f"timelines/{name}/sat_{name}_v1": f"""{{{{ cdc_vault.timeline(source_model='sat_{name}', src_pk='hk_k',
             src_hashdiff='hd_k', src_payload=['pay', 'big']) }}}}""",
     }
     project = empty_project(world.settings, folder)
@@ -126,7 +127,7 @@ sources:
       - name: k
         description: Rows.
         config: {{meta: {{raw: {{relation: public.k, key: [id]}}}}}}
-        data_tests: [raw_log_is_sound]
+        data_tests: [cdc_vault.raw_log_is_sound]
         columns:
           - {{name: id, data_type: integer, description: Key.}}
           - {{name: pay, data_type: text, description: Value.}}
@@ -138,8 +139,8 @@ sources:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(sql)
     (project / f"models/vault/{name}/tests.yml").write_text(
-        f"models: [{{name: parsed_{name}__k, data_tests: [{{parsed_matches_raw: {{arguments: {{source_name: {name},"
-        " table_name: k}}}]}]"
+        f"models: [{{name: parsed_{name}__k, data_tests: [{{cdc_vault.parsed_matches_raw:"
+        f" {{arguments: {{source_name: {name}, table_name: k}}}}}}]}}]"
     )
     return Zoo(world.settings, project, source=name, models=tuple(models))
 

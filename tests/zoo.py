@@ -33,7 +33,7 @@ sources:
       - name: animals
         description: Animals and the keepers who look after them.
         config: {meta: {raw: {relation: public.animals, key: [id]}}}
-        data_tests: [raw_log_is_sound]
+        data_tests: [cdc_vault.raw_log_is_sound]
         columns:
           - {name: id, data_type: integer, description: Number.}
           - {name: keeper_id, data_type: integer, description: Keeper.}
@@ -42,9 +42,9 @@ sources:
           - {name: weight, data_type: "numeric(8,3)", description: Weight.}
 """
 MODELS = {
-    "parsed/zoo/parsed_zoo__animals": "{{ parsed_table('zoo', 'animals') }}",
-    "current/zoo/current_zoo__animals": "{{ current_table('zoo', 'animals') }}",
-    "stage/zoo/stg_zoo__animals": """{{ stage(
+    "parsed/zoo/parsed_zoo__animals": "{{ cdc_vault.parsed_table('zoo', 'animals') }}",
+    "current/zoo/current_zoo__animals": "{{ cdc_vault.current_table('zoo', 'animals') }}",
+    "stage/zoo/stg_zoo__animals": """{{ cdc_vault.stage(
         source_model='parsed_zoo__animals',
         hashed_columns={
           'hk_animal': ['id'], 'hk_keeper': ['keeper_id'], 'hk_animal_keeper': ['id', 'keeper_id'],
@@ -52,77 +52,78 @@ MODELS = {
           'hd_status': {'is_hashdiff': true, 'columns': []},
         },
       ) }}""",
-    "vault/zoo/hub_animal": "{{ hub(src_pk='hk_animal', src_nk='id', source_model='stg_zoo__animals') }}",
-    "vault/zoo/hub_keeper": "{{ hub(src_pk='hk_keeper', src_nk='keeper_id', source_model='stg_zoo__animals') }}",
-    "vault/zoo/link_animal_keeper": """{{ link(
+    "vault/zoo/hub_animal": "{{ cdc_vault.hub(src_pk='hk_animal', src_nk='id', source_model='stg_zoo__animals') }}",
+    "vault/zoo/hub_keeper": """{{ cdc_vault.hub(
+        src_pk='hk_keeper', src_nk='keeper_id', source_model='stg_zoo__animals') }}""",
+    "vault/zoo/link_animal_keeper": """{{ cdc_vault.link(
         src_pk='hk_animal_keeper', src_fk=['hk_animal', 'hk_keeper'], source_model='stg_zoo__animals') }}""",
-    "vault/zoo/eff_sat_animal_keeper": """{{ eff_sat(
+    "vault/zoo/eff_sat_animal_keeper": """{{ cdc_vault.eff_sat(
         src_pk='hk_animal_keeper', src_dfk='hk_animal', source_model='stg_zoo__animals') }}""",
-    "vault/zoo/sat_animal_details": """{{ sat(
+    "vault/zoo/sat_animal_details": """{{ cdc_vault.sat(
         src_pk='hk_animal', src_hashdiff='hd_animal_details', src_payload=['name', 'story', 'weight'],
         source_model='stg_zoo__animals') }}""",
-    "vault/zoo/sts_animal": "{{ sts_sat(src_pk='hk_animal', source_model='stg_zoo__animals') }}",
-    "vault/zoo/ma_sat_animal": """{{ ma_sat(
+    "vault/zoo/sts_animal": "{{ cdc_vault.sts_sat(src_pk='hk_animal', source_model='stg_zoo__animals') }}",
+    "vault/zoo/ma_sat_animal": """{{ cdc_vault.ma_sat(
         src_pk='hk_animal', src_cdk='id', src_hashdiff='hd_animal_details', src_payload=['name', 'story', 'weight'],
         source_model='stg_zoo__animals') }}""",
-    "vault/zoo/ref_animal": """{{ ref_table(
+    "vault/zoo/ref_animal": """{{ cdc_vault.ref_table(
         src_pk='id', src_hashdiff='hd_animal_details', src_payload=['name', 'story', 'weight'],
         source_model='stg_zoo__animals') }}""",
-    "vault/zoo/rts_animal": "{{ rec_track_sat(src_pk='hk_animal', source_model='stg_zoo__animals') }}",
-    "vault/zoo/nh_link_animal_keeper": """{{ nh_link(
+    "vault/zoo/rts_animal": "{{ cdc_vault.rec_track_sat(src_pk='hk_animal', source_model='stg_zoo__animals') }}",
+    "vault/zoo/nh_link_animal_keeper": """{{ cdc_vault.nh_link(
         src_pk='hk_animal_keeper', src_fk=['hk_animal', 'hk_keeper'], src_payload=['id', 'keeper_id'],
         source_model='stg_zoo__animals') }}""",
-    "timelines/zoo/ma_sat_animal_v1": """{{ timeline(
+    "timelines/zoo/ma_sat_animal_v1": """{{ cdc_vault.timeline(
         source_model='ma_sat_animal', src_pk=['hk_animal', 'id'], src_hashdiff='hd_animal_details',
         src_payload=['name', 'story', 'weight']) }}""",
-    "timelines/zoo/ref_animal_v1": """{{ timeline(
+    "timelines/zoo/ref_animal_v1": """{{ cdc_vault.timeline(
         source_model='ref_animal', src_pk='id', src_hashdiff='hd_animal_details',
         src_payload=['name', 'story', 'weight']) }}""",
     "business/zoo/snap_zoo": """
         select distinct _valid_from as sdts, true as is_active from {{ ref('parsed_zoo__animals') }}""",
-    "business/zoo/pit_animal": """{{ pit(
+    "business/zoo/pit_animal": """{{ cdc_vault.pit(
         source_model='hub_animal', src_pk='hk_animal', satellites=['sat_animal_details', 'sts_animal'],
         snapshots='snap_zoo') }}""",
-    "timelines/zoo/sat_animal_details_v1": """{{ timeline(
+    "timelines/zoo/sat_animal_details_v1": """{{ cdc_vault.timeline(
         source_model='sat_animal_details', src_pk='hk_animal', src_hashdiff='hd_animal_details',
         src_payload=['name', 'story', 'weight']) }}""",
-    "timelines/zoo/sts_animal_v1": """{{ timeline(
+    "timelines/zoo/sts_animal_v1": """{{ cdc_vault.timeline(
         source_model='sts_animal', src_pk='hk_animal', src_hashdiff='hd_status') }}""",
-    "timelines/zoo/eff_sat_animal_keeper_v1": """{{ timeline(
+    "timelines/zoo/eff_sat_animal_keeper_v1": """{{ cdc_vault.timeline(
         source_model='eff_sat_animal_keeper', src_pk='hk_animal_keeper', src_hashdiff='is_active',
         src_payload=['hk_animal']) }}""",
 }
 TESTS = """
 models:
   - name: parsed_zoo__animals
-    data_tests: [{parsed_matches_raw: {arguments: {source_name: zoo, table_name: animals}}}]
+    data_tests: [{cdc_vault.parsed_matches_raw: {arguments: {source_name: zoo, table_name: animals}}}]
   - name: stg_zoo__animals
-    data_tests: [{keys_are_given: {arguments: {src_pk: hk_keeper}}}]
+    data_tests: [{cdc_vault.keys_are_given: {arguments: {src_pk: hk_keeper}}}]
   - name: hub_animal
-    data_tests: [{hub_is_sound: {arguments: {src_pk: hk_animal, src_nk: id, stage: stg_zoo__animals}}}]
+    data_tests: [{cdc_vault.hub_is_sound: {arguments: {src_pk: hk_animal, src_nk: id, stage: stg_zoo__animals}}}]
   - name: link_animal_keeper
     data_tests:
-      - link_is_sound:
+      - cdc_vault.link_is_sound:
           arguments: {src_pk: hk_animal_keeper, hubs: {hk_animal: hub_animal, hk_keeper: hub_keeper}}
   - name: sat_animal_details
-    data_tests: [{sat_is_sound: {arguments: {src_pk: hk_animal, parent: hub_animal}}}]
+    data_tests: [{cdc_vault.sat_is_sound: {arguments: {src_pk: hk_animal, parent: hub_animal}}}]
   - name: eff_sat_animal_keeper
-    data_tests: [{sat_is_sound: {arguments: {src_pk: hk_animal_keeper, parent: link_animal_keeper}}}]
+    data_tests: [{cdc_vault.sat_is_sound: {arguments: {src_pk: hk_animal_keeper, parent: link_animal_keeper}}}]
   - name: sat_animal_details_v1
-    data_tests: [{timeline_is_sound: {arguments: {src_pk: hk_animal, state: hd_animal_details}}}]
+    data_tests: [{cdc_vault.timeline_is_sound: {arguments: {src_pk: hk_animal, state: hd_animal_details}}}]
   - name: ma_sat_animal
-    data_tests: [{sat_is_sound: {arguments: {src_pk: hk_animal, src_cdk: id, parent: hub_animal}}}]
+    data_tests: [{cdc_vault.sat_is_sound: {arguments: {src_pk: hk_animal, src_cdk: id, parent: hub_animal}}}]
   - name: ref_animal
-    data_tests: [{ref_is_sound: {arguments: {src_pk: id}}}]
+    data_tests: [{cdc_vault.ref_is_sound: {arguments: {src_pk: id}}}]
   - name: rts_animal
-    data_tests: [{rec_track_sat_is_sound: {arguments: {src_pk: hk_animal, parent: hub_animal}}}]
+    data_tests: [{cdc_vault.rec_track_sat_is_sound: {arguments: {src_pk: hk_animal, parent: hub_animal}}}]
   - name: ma_sat_animal_v1
-    data_tests: [{timeline_is_sound: {arguments: {src_pk: [hk_animal, id], state: hd_animal_details}}}]
+    data_tests: [{cdc_vault.timeline_is_sound: {arguments: {src_pk: [hk_animal, id], state: hd_animal_details}}}]
   - name: pit_animal
     data_tests:
-      - pit_is_sound: {arguments: {src_pk: hk_animal, satellites: [sat_animal_details, sts_animal]}}
+      - cdc_vault.pit_is_sound: {arguments: {src_pk: hk_animal, satellites: [sat_animal_details, sts_animal]}}
   - name: eff_sat_animal_keeper_v1
-    data_tests: [{one_active_link: {arguments: {src_dfk: hk_animal}}}]
+    data_tests: [{cdc_vault.one_active_link: {arguments: {src_dfk: hk_animal}}}]
 """
 COLUMNS = ("id", "keeper_id", "name", "story", "weight")
 UTC_TIME = pa.timestamp("us", tz="UTC")

@@ -20,7 +20,9 @@ from lakehouse.servers.trino import is_here
 from lakehouse.settings import Settings
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
-_PARTS = ("dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages")
+_PARTS = (
+    "dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages", "dbt_packages",
+)  # fmt: skip
 
 
 def manifest_path(settings: Settings) -> Path:

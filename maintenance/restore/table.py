@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 RESTORED_AS_OF = "lakehouse.restored-as-of"
-LOADED = "lakehouse.loaded."  # properties of a vault table: how far it is loaded, see dbt_project/macros/vault
+LOADED = "lakehouse.loaded."  # properties of a vault table: how far it is loaded, see load_plan of the macros
 NAME = "restore"
 
 

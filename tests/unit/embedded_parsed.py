@@ -4,7 +4,6 @@ Like embedded_vault: the SQL that dbt would send to Trino, put into DuckDB's wor
 tests/test_dbt.py runs the same macros through dbt on Trino.
 """
 
-import json
 import re
 from datetime import datetime
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from typing import Any
 import duckdb
 
 from ingestion.schema.former_names import FORMERLY, renamed
-from tests.unit.dbt_macros import macro_texts, macros
+from tests.unit.dbt_macros import macro, macro_texts, macros
 
 METADATA = {
     "_op": "varchar", "_epoch": "integer", "_commit_lsn": "bigint", "_seq": "bigint", "_committed_at": "timestamptz",
@@ -67,19 +66,24 @@ class Parsed:
             "epoch": 1, "cut_lsn": cut, "tables": ["t"] if covered else [],
             "day_from": f"2026-11-{day:02}" if day else None, "day_after": f"2026-11-{day + 1:02}" if day else None,
         }  # fmt: skip
-        made = bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
+        made = self.is_made()
         sql = self._context(run_bounds=lambda _: bounds, is_loaded=lambda: made)["parsed_table"]("s", "t")
-        columns = json.loads(re.findall(r"(?m)^-- columns (.*)$", sql)[0])
+        header = macro("load_header_of")(sql)
+        columns = header["columns"]
         if not made:
             self.rows(f"create table parsed ({', '.join('{name} {type}'.format(**column) for column in columns)})")
-        if sql.strip().startswith("-- no news"):
+        if not header["news"]:
             return False
         names = ", ".join(column["name"] for column in columns)
-        if sql.strip().startswith("-- anew"):
+        if header["anew"]:
             self.rows(f"create or replace table parsed as select {names} from ({sql})")
         else:
             self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
         return True
+
+    def is_made(self) -> bool:
+        """Whether parsed is there."""
+        return bool(self.rows("select 1 from duckdb_tables() where table_name = 'parsed'"))
 
     def rename(self, column: str, to: str, at: str) -> None:
         """In source, raw and declaration, at `DD hh:mm`."""

@@ -6,7 +6,6 @@ same macros through dbt on Trino.
 """
 
 import random
-import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -119,12 +118,13 @@ class Vault:
         sql = self._render(kind, name, **{"source_model": "stg"} | arguments)
         if not self._exists(name):
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
-        if sql.strip().startswith("-- anew"):
+        header = self.context["load_header_of"](sql)
+        if header["anew"]:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
-        elif not sql.strip().startswith("-- no news"):
+        elif header["news"]:
             columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
-        for key, value in re.findall(r"(?m)^-- remember (\S+) = (.*)$", sql):
+        for key, value in header["remember"].items():
             self.db.execute("delete from properties where model = ? and key = ?", [name, key])
             self.db.execute("insert into properties values (?, ?, ?)", [name, key, value])
 

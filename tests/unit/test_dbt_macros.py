@@ -184,31 +184,32 @@ MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5"]
 def test_a_load_knows_from_facts_whether_there_is_news_and_whether_it_is_late(
     facts: tuple[Any, ...], news: bool, late: bool
 ) -> None:
-    window = windows_of(facts, remembered={"stg": MARK})
+    window = plan_of(facts, remembered={"stg": MARK})["inputs"]["stg"]
     assert (window["news"], window["late"]) == (news, late)
     again = facts[3] != int(MARK[1])  # rows at the watermark are those that were loaded, or they are looked at again
     assert window["rows"].startswith(f"load_date {'>=' if again else '>'} timestamp '{MARK[0]}' and ") or not news
 
 
 def test_a_target_without_a_watermark_replays_its_keys() -> None:
-    assert windows_of((MARK[0], 3, 0, 0, None, "0001.5"), remembered={})["late"]
+    assert plan_of((MARK[0], 3, 0, 0, None, "0001.5"), remembered={})["inputs"]["stg"]["late"]
 
 
 def test_the_watermark_remembers_the_rows_at_it_and_the_highest_position_ever() -> None:
-    window = windows_of(("2026-01-02 UTC", 2, 2, 3, "0001.2", "0001.4"), remembered={"stg": MARK})
-    assert window["remember"] == "-- remember lakehouse.loaded.stg = 2026-01-02 UTC|2|0001.5"
+    plan = plan_of(("2026-01-02 UTC", 2, 2, 3, "0001.2", "0001.4"), remembered={"stg": MARK})
+    assert plan["remember"] == {"lakehouse.loaded.stg": "2026-01-02 UTC|2|0001.5"}
 
 
-def windows_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[str, Any]:
-    """What `load_windows` makes of one stage's facts."""
-    load_windows = macro(
-        "load_windows",
+def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[str, Any]:
+    """What `load_plan` makes of one stage's facts."""
+    load_plan = macro(
+        "load_plan",
         is_loaded=lambda: True,
-        remembered_loads=lambda _: dict(remembered),
+        remembered_loads=lambda _: {"inputs": remembered, "columns": None, "ghosts": False, "days": None},
         stage_facts=lambda *_: "",
         run_query=lambda _: SimpleNamespace(rows=[("stg", *facts)]),
     )
-    return load_windows(["stg"])["stg"]
+    plan: dict[str, Any] = load_plan(["stg"])
+    return plan
 
 
 def key_text(values: tuple[str | None, ...]) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from erasure import steps
-from erasure.lives import NEVER, Event, Life, lives_of
+from erasure.lives import Event, Life, lives_of
 from erasure.places import Place
 from erasure.plan import Plan
 from erasure.proof import Finding, Look
@@ -20,7 +20,6 @@ from erasure.rows import Mine, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.tombstones import tombstone
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
-from ingestion.tasks.shared_keys.positions import ranked
 from ingestion.tasks.snapshot import Point, rows_at
 from orchestration.checks.erasing import held
 from tests.unit import pgoutput_encode as wire
@@ -31,49 +30,6 @@ KEPT = frozenset({"id", "tier"})
 
 def moved(old: int, new: int, lsn: int) -> list[Event]:
     return [Event((old,), (0, lsn, 0), "d"), Event((new,), (0, lsn, 1), "c", (old,))]
-
-
-def test_a_key_that_never_changed_is_one_life() -> None:
-    assert lives_of((1,), [Event((1,), (0, 5, 0), "u"), *moved(8, 9, 7)]) == (Life((1,)),)
-
-
-def test_lives_follow_key_changes_both_ways_and_stop_at_births_and_deaths() -> None:
-    """7 was somebody until 10, then the subject, who became 8 at 20 and 9 at 30; another was given 7 and 9 later."""
-    events = [Event((7,), (0, 10, 0), "d"), *moved(7, 8, 20), *moved(8, 9, 30), Event((9,), (0, 40, 0), "d")]
-    events += [Event((7,), (0, 50, 0), "c"), Event((9,), (0, 60, 0), "c"), *moved(9, 11, 70)]
-    lives = set(lives_of((8,), events))
-    assert lives == {Life((8,)), Life((7,), (0, 10, 1), (0, 20, 1)), Life((9,), (0, 30, 1), (0, 40, 1))}
-    assert not any(life.is_open for life in lives if life.key != (8,))
-
-
-def test_a_truncate_ends_a_life_and_an_unfinished_one_is_open() -> None:
-    assert Life((8,), (0, 20, 1), (0, 25, 1)) in lives_of((7,), [*moved(7, 8, 20), Event(None, (0, 25, 0), "t")])
-    assert Life((8,), (0, 20, 1), NEVER) in lives_of((7,), moved(7, 8, 20))
-
-
-def test_lives_are_followed_through_keys_that_two_rows_exchanged() -> None:
-    """Row A goes from 1 to 2 and row B from 2 to 1 in one transaction, so the events of 2 were put in order."""
-    events = [
-        Event((1,), (0, 20, 0), "d"), Event((2,), (0, 20, ranked(1, 2)), "d"),
-        Event((2,), (0, 20, ranked(2, 1)), "c", (1,)), Event((1,), (0, 20, 3), "c", (2,)),
-    ]  # fmt: skip
-    of_a = lives_of((2,), events)
-    assert set(of_a) == {Life((2,)), Life((1,), (-1,), (0, 20, 1)), Life((1,), (0, 20, 3), NEVER)}
-    of_b = lives_of((1,), events)
-    assert set(of_b) == {
-        Life((1,)), Life((2,), (-1,), (0, 20, ranked(1, 2) + 1)), Life((2,), (0, 20, ranked(2, 1)), NEVER),
-    }  # fmt: skip
-
-
-def test_a_snapshot_of_all_rows_ends_the_lives_of_those_only_whom_it_does_not_show() -> None:
-    marker = Event(None, (0, 10, -1), "t", is_marker=True)
-    shown = [Event((7,), (0, 5, 0), "c"), marker, Event((7,), (0, 10, 3), "r"), *moved(7, 8, 20)]
-    assert Life((7,), (-1,), (0, 20, 1)) in lives_of((8,), shown), "what it was called before the snapshot too"
-    after = [*moved(7, 8, 5), marker, Event((8,), (0, 10, 3), "r")]
-    assert Life((8,), (0, 5, 1), NEVER) in lives_of((7,), after), "the source may still hold it"
-    assert Life((8,), (0, 5, 1), (0, 10, 0)) in lives_of((7,), after[:-1])
-    another = [Event((7,), (0, 5, 0), "c"), marker, Event((7,), (0, 11, 0), "c"), *moved(7, 8, 20)]
-    assert Life((7,), (0, 10, 0), (0, 20, 1)) in lives_of((8,), another)
 
 
 def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:

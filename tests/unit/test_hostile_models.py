@@ -12,15 +12,19 @@ from tests.unit.dbt_macros import macro
 from tests.unit.embedded_parsed import Parsed
 
 ODD = names(11, 400)
-FORGED = ["a\n-- remember write.format.default = orc", 'b\n-- columns [{"name": "x", "type": "integer"}]', "c\n-- anew"]
+FORGED = (
+    'a\n-- lakehouse: {"news": false, "anew": true, "columns": null, "remember": {"write.format.default": "orc"}}\n'
+)
 
 
 def test_only_the_head_of_a_models_sql_speaks_to_the_materialization() -> None:
-    """A line break in a name began a `-- remember` line, whose text went unquoted into ALTER TABLE."""
-    head = '\n-- anew\n-- columns [{"name": "a", "type": "varchar"}]\n\n-- remember lakehouse.x = 1|2'
-    for name in FORGED:
-        assert macro("head_lines")(f'{head}\nselect "{name}" from t').strip() == head.strip()
-    assert macro("head_lines")("select 1\n-- anew") == ""
+    """A line break in a name began a line of its own, whose text went unquoted into ALTER TABLE."""
+    read, silent = macro("load_header_of"), macro("load_header_of")("select 1")
+    assert silent == {"news": True, "anew": False, "columns": None, "remember": {}}
+    for name in [*ODD, FORGED]:
+        said = {"columns": [{"name": name, "type": "varchar"}], "remember": {name: name}}
+        assert read(f'\n{macro("load_header")(**said)}\nselect "{name}" from t') == silent | said
+        assert read(f'select "{name}" from t') == silent
 
 
 def test_a_property_of_any_text_is_text() -> None:

@@ -146,13 +146,13 @@ def test_a_declaration_becomes_thin_models(tmp_path: Path) -> None:
     assert "src_dfk='hk_order'" in sql["eff_sat_order_parties"]
     assert "src_pk=['code']" in sql["ref_currency"]
     assert sql["ma_sat_phone"] == (
-        "{{ ma_sat( src_pk='hk_owner', src_cdk=['kind'], src_hashdiff='hd_phone', src_payload=['digits'],"
+        "{{ cdc_vault.ma_sat( src_pk='hk_owner', src_cdk=['kind'], src_hashdiff='hd_phone', src_payload=['digits'],"
         " source_model='stg_shop__phones', ) }}"
     )
     assert "src_pk=['hk_owner', 'kind']" in sql["ma_sat_phone_v1"]
     assert "'src_pk': 'hk_owner', 'src_nk': ['person_id']" in sql["hub_person"], "children name their parent"
     assert sql["nh_link_payment"] == (
-        "{{ nh_link( src_pk='hk_payment', src_fk=['hk_order', 'hk_payer'], src_payload=['id', 'paid'],"
+        "{{ cdc_vault.nh_link( src_pk='hk_payment', src_fk=['hk_order', 'hk_payer'], src_payload=['id', 'paid'],"
         " source_model='stg_shop__payments', ) }}"
     )
     assert "'hk_order': ['!web', 'order_id']" in sql["stg_shop__payments"], "a reference hashes as the hub does"

@@ -8,22 +8,22 @@ from tests.unit.test_vault_property import check
 
 # What is wrong → macro, text, text of the mutant.
 MUTANTS: dict[str, tuple[str, str, str]] = {
-    "strict watermark": ("load_windows", '(" > " if steady else " >= ")', '" > "'),
-    "rows at the watermark not counted": ("load_windows", "at_mark == before[1] | int", "true"),
+    "strict watermark": ("load_plan", '(" > " if steady else " >= ")', '" > "'),
+    "rows at the watermark not counted": ("load_plan", "at_mark == mark[1] | int", "true"),
     "highest position forgotten": (
-        "load_windows", "[highest, before[2]] | max if before and highest else highest", "highest"),
-    "no late replay": ("batch_of", "windows[source_model].late", "false"),
+        "load_plan", "[highest, mark[2]] | max if mark and highest else highest", "highest"),
+    "no late replay": ("batch_of", "plan.inputs[source_model].late", "false"),
     "no null guard in the comparison": ("changes_of", "is distinct from _lh_hashdiff_before", "<> _lh_hashdiff_before"),
     "hashdiff anti-join over all history": (
         "changes_of", "where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before",
         "where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before and not exists"
-        " (select 1 from {{ stored_rows(stage) }} as old where old.{{ keys[-1] }} = compared.{{ keys[-1] }}"
+        " (select 1 from {{ cdc_vault.stored_rows(stage) }} as old where old.{{ keys[-1] }} = compared.{{ keys[-1] }}"
         " and old.{{ src_hashdiff }} = compared.{{ src_hashdiff }})",
     ),
     "compare with the current row only": (
-        "changes_of", "from {{ stored_rows(stage, anew=is_anew(windows)) }}\n",
+        "changes_of", "from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}\n",
         "from (select * from (select *, max({{ src_seq }}) over (partition by {{ key }}) as newest"
-        " from {{ stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
+        " from {{ cdc_vault.stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
     ),
     "one version of a key per load": (
         "changes_of", "where not _lh_is_stored and",
@@ -32,16 +32,17 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "order of loading instead of the source's": (
         "changes_of", "order by {{ src_seq }}, _lh_is_stored", "order by _lh_is_stored"),
     "a redelivered event before the stored one": ("changes_of", "_lh_is_stored desc", "_lh_is_stored"),
-    "ghost record in every load": ("changes_of", "ghost_is_due(windows)", 'hashed and has_ghosts("sat")'),
+    "ghost record in every load": ("changes_of", "plan.ghosts", 'hashed and has_ghosts("sat")'),
     "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
-    "unknown keys in hubs": ("is_known", "({{ zero_key() }}, {{ error_key() }})", "('')"),
+    "unknown keys in hubs": ("is_known", "({{ cdc_vault.zero_key() }}, {{ cdc_vault.error_key() }})", "('')"),
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),
     "hash without escaping": ("escaped_text", 'column.type == "varchar" else', "false else"),
     "hash with NULL as the empty text": ("key_part", "'\\N'", "''"),
     "hashdiff of a delete as of a row of nulls": ("hash_diff", "when {{ deleted }} then", "when false then"),
     "a key twice in one batch": ("first_sight", "where _lh_nth = 1", ""),
     "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),
-    "links from deletes": ("first_sight", 'is_known(input.src_pk) if of_deletes else "not is_deleted"', '"true"'),
+    "links from deletes": (
+        "first_sight", 'cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted"', '"true"'),
     "effectivity again in a replay": (
         "eff_sat", " and not coalesce(contains(links_stored, link), false)", ""),
     "effectivity never ends": ("eff_sat", "(values (true), (false))", "(values (true))"),
@@ -55,7 +56,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "timeline not collapsed": (
         "timeline", "is distinct from _lh_state_before", "is not null or _lh_state_before is null"),
     "effectivity by a clock of each link": (
-        "timeline", 'spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys', "keys"),
+        "timeline", 'cdc_vault.spelled(src_payload) if src_hashdiff == "is_active" and src_payload else keys', "keys"),
     "timeline that runs backwards": (
         "timeline", "max(applied_date) over (partition by {{ clock | join(\", \") }} order by {{ src_seq }})",
         "applied_date"),

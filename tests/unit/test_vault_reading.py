@@ -23,11 +23,8 @@ class Readers:
         self.db.execute("set TimeZone = 'UTC'")
         for name, select in {"control_snap": DAYS, **relations}.items():
             self.db.execute(f"create table {name} as {select}")
-        nodes = {
-            name: SimpleNamespace(name=name, resource_type="model", raw_code="{{ ma_sat(src_pk='hk') }}")
-            for name in relations
-            if name.startswith("many")
-        }
+        called = SimpleNamespace(macros=["macro.cdc_vault.ma_sat"])
+        nodes = {name: SimpleNamespace(name=name, depends_on=called) for name in relations if name.startswith("many")}
         self.context = macros(
             macro_texts(),
             ref=lambda name: name,

@@ -1,1 +1,1 @@
-{{ control_snap(first_day='2025-01-01') }}
+{{ cdc_vault.control_snap(first_day='2025-01-01') }}

@@ -1,4 +1,4 @@
-{{ history(
+{{ cdc_vault.history(
   source_model='hub_customer',
   src_pk='hk_customer',
   src_nk='customer_id',

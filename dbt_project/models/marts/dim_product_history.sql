@@ -1,4 +1,4 @@
-{{ history(
+{{ cdc_vault.history(
   source_model='hub_product',
   src_pk='hk_product',
   src_nk='product_id',

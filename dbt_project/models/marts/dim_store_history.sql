@@ -1,4 +1,4 @@
-{{ history(
+{{ cdc_vault.history(
   source_model='hub_store',
   src_pk='hk_store',
   src_nk='store_id',

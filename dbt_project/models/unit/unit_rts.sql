@@ -1,1 +1,1 @@
-{{ rec_track_sat(src_pk='hk_thing', source_model='unit_stage') }}
+{{ cdc_vault.rec_track_sat(src_pk='hk_thing', source_model='unit_stage') }}

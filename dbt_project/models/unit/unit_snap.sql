@@ -1,1 +1,1 @@
-{{ control_snap('2026-03-01') }}
+{{ cdc_vault.control_snap('2026-03-01') }}

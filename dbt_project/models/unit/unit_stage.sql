@@ -1,4 +1,4 @@
-{{ stage(
+{{ cdc_vault.stage(
   source_model='parsed_unit__things',
   derived_columns={'place': '!north'},
   hashed_columns={

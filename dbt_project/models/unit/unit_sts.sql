@@ -1,1 +1,1 @@
-{{ sts_sat(src_pk='hk_thing', source_model='unit_stage') }}
+{{ cdc_vault.sts_sat(src_pk='hk_thing', source_model='unit_stage') }}

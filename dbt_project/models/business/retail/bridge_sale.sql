@@ -1,4 +1,4 @@
-{{ bridge(
+{{ cdc_vault.bridge(
   source_model='hub_transaction_item',
   src_pk='hk_transaction_item',
   walk=[

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: cdda316bea8234fb -#}
-{{ current_table('bank', 'accounts') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 4af4bcdd7e706504 -#}
+{{ cdc_vault.current_table('bank', 'accounts') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: dea6e0f1bc84943b -#}
-{{ current_table('bank', 'users') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: aa50ffb2f3d4ae83 -#}
+{{ cdc_vault.current_table('bank', 'users') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: cd14133a3b9c65d6 -#}
-{{ current_table('payroll', 'employee') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 9a41bde79ce27a26 -#}
+{{ cdc_vault.current_table('payroll', 'employee') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: e92b3b64bcf64abb -#}
-{{ current_table('retail', 'customers') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 9a87646b970b6a5d -#}
+{{ cdc_vault.current_table('retail', 'customers') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: f683e5f560acc3ee -#}
-{{ current_table('retail', 'products') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 7d4b01dd26eaf847 -#}
+{{ cdc_vault.current_table('retail', 'products') }}

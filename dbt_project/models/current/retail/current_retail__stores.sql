@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 1ca4e0762c053d65 -#}
-{{ current_table('retail', 'stores') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 7de10959fef5f832 -#}
+{{ cdc_vault.current_table('retail', 'stores') }}

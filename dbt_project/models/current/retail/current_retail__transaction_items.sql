@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: fa8e644eb4b6d7dd -#}
-{{ current_table('retail', 'transaction_items') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 054edbee0e7d21d9 -#}
+{{ cdc_vault.current_table('retail', 'transaction_items') }}

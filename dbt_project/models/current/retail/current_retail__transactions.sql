@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 5b638cfa13244e6a -#}
-{{ current_table('retail', 'transactions') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: a1e02fe228f82530 -#}
+{{ cdc_vault.current_table('retail', 'transactions') }}

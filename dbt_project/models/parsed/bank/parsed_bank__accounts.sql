@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 5ac91890d37f55ff -#}
-{{ parsed_table('bank', 'accounts') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 323f88885623823d -#}
+{{ cdc_vault.parsed_table('bank', 'accounts') }}

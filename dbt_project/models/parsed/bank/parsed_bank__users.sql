@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 4bb6d780c899bc53 -#}
-{{ parsed_table('bank', 'users') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: a5125a3c1ad6e781 -#}
+{{ cdc_vault.parsed_table('bank', 'users') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: d24df51d89a2e40c -#}
-{{ parsed_table('payroll', 'employee') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 46cb194487972ecb -#}
+{{ cdc_vault.parsed_table('payroll', 'employee') }}

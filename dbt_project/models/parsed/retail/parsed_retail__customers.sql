@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 4128f0d456d4bdd9 -#}
-{{ parsed_table('retail', 'customers') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 84434d48df383f22 -#}
+{{ cdc_vault.parsed_table('retail', 'customers') }}

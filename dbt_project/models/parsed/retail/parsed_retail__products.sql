@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 0969c71c8720fe54 -#}
-{{ parsed_table('retail', 'products') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: f1ffe694209ecb5c -#}
+{{ cdc_vault.parsed_table('retail', 'products') }}

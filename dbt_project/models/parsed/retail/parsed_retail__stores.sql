@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: a7cf507ce7e996cf -#}
-{{ parsed_table('retail', 'stores') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 44b5ecb4e2335cd1 -#}
+{{ cdc_vault.parsed_table('retail', 'stores') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: d2b6cc8699972231 -#}
-{{ parsed_table('retail', 'transaction_items') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 746515bf3c661835 -#}
+{{ cdc_vault.parsed_table('retail', 'transaction_items') }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: d99712f26e805c1f -#}
-{{ parsed_table('retail', 'transactions') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: d34c66d11d6c51fb -#}
+{{ cdc_vault.parsed_table('retail', 'transactions') }}

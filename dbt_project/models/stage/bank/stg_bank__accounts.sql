@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: ce0f4fc2630c99a7 -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: b1f6a3dd733b2b09 -#}
+{{ cdc_vault.stage(
   source_model='parsed_bank__accounts',
   derived_columns={
     'account_id': 'id',

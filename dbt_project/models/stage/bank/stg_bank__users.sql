@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 8f90524faf54fede -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 5487ec8c64a4a2e9 -#}
+{{ cdc_vault.stage(
   source_model='parsed_bank__users',
   derived_columns={
     'user_id': 'id',

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: c035e2c3fd5412ab -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: be5d8541f66e57a6 -#}
+{{ cdc_vault.stage(
   source_model='parsed_retail__customers',
   hashed_columns={
     'hk_customer': ['customer_id'],

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 9a049a29b0c0771d -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 0d76e073adbd46af -#}
+{{ cdc_vault.stage(
   source_model='parsed_retail__products',
   hashed_columns={
     'hk_product': ['product_id'],

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 9de252aafd3ae280 -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 938a669e7ae8cad2 -#}
+{{ cdc_vault.stage(
   source_model='parsed_retail__stores',
   hashed_columns={
     'hk_store': ['store_id'],

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: e9910e6b93ec32ba -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 494ab21431bf208c -#}
+{{ cdc_vault.stage(
   source_model='parsed_retail__transaction_items',
   hashed_columns={
     'hk_transaction_item': ['item_id'],

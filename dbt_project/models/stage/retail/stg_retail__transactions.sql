@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 8aab4acc600a644b -#}
-{{ stage(
+{#- Written by `lakehouse scaffold`, its own while unchanged: f81c9626491ab9f4 -#}
+{{ cdc_vault.stage(
   source_model='parsed_retail__transactions',
   hashed_columns={
     'hk_transaction': ['txn_id'],

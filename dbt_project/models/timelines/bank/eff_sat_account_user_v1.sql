@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 0f461f41de293db6 -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 03fb311476ffe59d -#}
+{{ cdc_vault.timeline(
   source_model='eff_sat_account_user',
   src_pk='hk_account_user',
   src_hashdiff='is_active',

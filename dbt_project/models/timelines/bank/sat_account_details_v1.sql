@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 480863bb8a57edbe -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: b34997a338a77167 -#}
+{{ cdc_vault.timeline(
   source_model='sat_account_details',
   src_pk='hk_account',
   src_hashdiff='hd_account_details',

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: f9d50b4595bbc92f -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 89bf1bc6d999b955 -#}
+{{ cdc_vault.timeline(
   source_model='sat_user_details',
   src_pk='hk_user',
   src_hashdiff='hd_user_details',

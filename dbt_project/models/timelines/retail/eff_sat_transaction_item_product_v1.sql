@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 3130f7ec2ad0d7ff -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 3e59bc3cca3c3dde -#}
+{{ cdc_vault.timeline(
   source_model='eff_sat_transaction_item_product',
   src_pk='hk_transaction_item_product',
   src_hashdiff='is_active',

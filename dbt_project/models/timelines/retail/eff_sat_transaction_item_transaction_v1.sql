@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 647ad10f2a171469 -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: ccc5bf04d9956f86 -#}
+{{ cdc_vault.timeline(
   source_model='eff_sat_transaction_item_transaction',
   src_pk='hk_transaction_item_transaction',
   src_hashdiff='is_active',

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 05b4705b650e318a -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: e17f02fa25470ed5 -#}
+{{ cdc_vault.timeline(
   source_model='eff_sat_transaction_store_customer',
   src_pk='hk_transaction_store_customer',
   src_hashdiff='is_active',

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 5909f1a47d2c97f9 -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 1515f70970d20364 -#}
+{{ cdc_vault.timeline(
   source_model='sat_customer_pii',
   src_pk='hk_customer',
   src_hashdiff='hd_customer_pii',

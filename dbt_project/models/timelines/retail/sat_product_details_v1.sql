@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 2f8ea86437682dce -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: b806d1079a74074f -#}
+{{ cdc_vault.timeline(
   source_model='sat_product_details',
   src_pk='hk_product',
   src_hashdiff='hd_product_details',

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: cac4da364c174e17 -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 03f5c742229d94dc -#}
+{{ cdc_vault.timeline(
   source_model='sat_store_details',
   src_pk='hk_store',
   src_hashdiff='hd_store_details',

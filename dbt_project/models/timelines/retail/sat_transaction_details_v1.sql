@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: f740dbb03b8aeaae -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 7b3efbca0fb09628 -#}
+{{ cdc_vault.timeline(
   source_model='sat_transaction_details',
   src_pk='hk_transaction',
   src_hashdiff='hd_transaction_details',

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: f0ea67a67307fcb3 -#}
-{{ timeline(
+{#- Written by `lakehouse scaffold`, its own while unchanged: bf7031ba1262ba2f -#}
+{{ cdc_vault.timeline(
   source_model='sat_transaction_item_details',
   src_pk='hk_transaction_item',
   src_hashdiff='hd_transaction_item_details',

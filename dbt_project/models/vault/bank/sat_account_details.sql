@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 6251ca40be2c9be0 -#}
-{{ sat(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 575c6599ed001701 -#}
+{{ cdc_vault.sat(
   src_pk='hk_account',
   src_hashdiff='hd_account_details',
   src_payload=['currency', 'balance', 'created_at'],

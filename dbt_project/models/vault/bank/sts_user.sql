@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: ed6553bdbafba256 -#}
-{{ sts_sat(src_pk='hk_user', source_model='stg_bank__users') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: bd7325f0b8d05a36 -#}
+{{ cdc_vault.sts_sat(src_pk='hk_user', source_model='stg_bank__users') }}

@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 8e4dfa01a9b99d4a -#}
-{{ link(
+{#- Written by `lakehouse scaffold`, its own while unchanged: cbad2534b10b176f -#}
+{{ cdc_vault.link(
   src_pk='hk_transaction_store_customer',
   src_fk=['hk_transaction', 'hk_store', 'hk_customer'],
   source_model='stg_retail__transactions',

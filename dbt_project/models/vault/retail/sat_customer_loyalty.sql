@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: d8e18d0b3874f06a -#}
-{{ sat(
+{#- Written by `lakehouse scaffold`, its own while unchanged: e6b1e45263c2e912 -#}
+{{ cdc_vault.sat(
   src_pk='hk_customer',
   src_hashdiff='hd_customer_loyalty',
   src_payload=['loyalty_tier', 'created_at'],

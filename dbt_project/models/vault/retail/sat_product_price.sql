@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: fb4c5a4d252563e5 -#}
-{{ sat(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 03404beaa081e2a8 -#}
+{{ cdc_vault.sat(
   src_pk='hk_product',
   src_hashdiff='hd_product_price',
   src_payload=['unit_price'],

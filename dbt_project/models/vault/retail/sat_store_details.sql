@@ -1,5 +1,5 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 5727cc609ea2b159 -#}
-{{ sat(
+{#- Written by `lakehouse scaffold`, its own while unchanged: 0d2f01ba8272eb92 -#}
+{{ cdc_vault.sat(
   src_pk='hk_store',
   src_hashdiff='hd_store_details',
   src_payload=['store_name', 'city', 'state', 'opened_at'],

@@ -1,0 +1,54 @@
+{#-
+  What the source entries in models/sources/ say about a raw table. They are the only place a table is declared, so
+  everything below it (parsed columns, keys, types for hashing) is read from there when a model is compiled.
+-#}
+
+{#- The source entry, or an error that says what to do. -#}
+{% macro declared_table(source_name, table_name) %}
+  {%- for node in graph.sources.values() if node.source_name == source_name and node.name == table_name -%}
+    {{ return(node) }}
+  {%- endfor -%}
+  {{ exceptions.raise_compiler_error("no source entry " ~ source_name ~ "." ~ table_name ~ ": add it to models/sources/" ~ source_name ~ ".yml") }}
+{% endmacro %}
+
+{#- The part of `config.meta` of that name. -#}
+{% macro declared_meta(node, part) %}
+  {{ return(node.config.get("meta", {}).get(part) or {}) }}
+{% endmacro %}
+
+{#- Columns as the lake has them: name, the name in the source, Postgres type, Trino type, whether it is in the key, policy. -#}
+{% macro declared_columns(node) %}
+  {%- set raw = cdc_vault.declared_meta(node, "raw") -%}
+  {%- set columns = [] -%}
+  {%- for column in node.columns.values() if column.name not in raw.get("exclude", []) -%}
+    {%- set masked = raw.get("mask", {}).get(column.name) == "sha256" -%}
+    {%- do columns.append({
+      "name": raw.get("alias", {}).get(column.name, column.name),
+      "source_name": column.name,
+      "postgres_type": column.data_type or "text",
+      "type": "varchar" if masked else cdc_vault.lake_type(column.data_type or "text"),
+      "is_key": column.name in raw.get("key", []),
+      "on_unrepresentable": raw.get("on_unrepresentable", "error"),
+    }) -%}
+  {%- endfor -%}
+  {{ return(columns) }}
+{% endmacro %}
+
+{#- `<source>.<schema>.<table>` of the relation in Postgres. -#}
+{% macro record_source(node) %}
+  {{ return(node.source_name ~ "." ~ cdc_vault.declared_meta(node, "raw").relation) }}
+{% endmacro %}
+
+{#- All sources that are declared, in order. -#}
+{% macro declared_sources() %}
+  {%- set names = [] -%}
+  {%- for node in graph.sources.values() if node.schema.startswith("raw_") and node.source_name not in names -%}
+    {%- do names.append(node.source_name) -%}
+  {%- endfor -%}
+  {{ return(names | sort) }}
+{% endmacro %}
+
+{#- Whether a relation is there; a raw table is not before its first cycle. -#}
+{% macro relation_exists(relation) %}
+  {{ return(execute and adapter.get_relation(relation.database, relation.schema, relation.identifier) is not none) }}
+{% endmacro %}

@@ -1,0 +1,104 @@
+{#-
+  Types. A parsed column has the type of its raw column (docs/types.md tells which that is); only the `current_` views
+  go further and show a time of day as one, because Spark, which compacts the tables, has no such type.
+-#}
+
+{#- Without precision and length, in single spaces. -#}
+{% macro postgres_type_name(data_type) %}
+  {{ return(modules.re.sub("\\([^)]*\\)", "", data_type | lower).split() | join(" ")) }}
+{% endmacro %}
+
+{#- The Trino type of a raw column that is declared with this Postgres type, by any name that Postgres has for it. -#}
+{% macro lake_type(data_type) %}
+  {%- set name = cdc_vault.postgres_type_name(data_type) -%}
+  {%- set arguments = modules.re.findall("\\(\\s*(\\d+)\\s*(?:,\\s*(-?\\d+)\\s*)?\\)", data_type) -%}
+  {%- set plain = {
+    "bool": "boolean", "boolean": "boolean",
+    "int2": "integer", "smallint": "integer", "smallserial": "integer", "serial2": "integer",
+    "int4": "integer", "integer": "integer", "int": "integer", "serial": "integer", "serial4": "integer",
+    "int8": "bigint", "bigint": "bigint", "bigserial": "bigint", "serial8": "bigint",
+    "oid": "bigint", "xid": "bigint", "cid": "bigint",
+    "float4": "real", "real": "real", "float8": "double", "double precision": "double", "float": "double",
+    "date": "date",
+    "timestamp": "timestamp(6)", "timestamp without time zone": "timestamp(6)",
+    "timestamptz": "timestamp(6) with time zone", "timestamp with time zone": "timestamp(6) with time zone",
+    "time": "bigint", "time without time zone": "bigint",
+    "bytea": "varbinary",
+  } -%}
+  {%- if name == "float" and arguments and arguments[0][0] | int <= 24 -%}
+    {{ return("real") }}
+  {%- elif name in ("numeric", "decimal", "dec") and arguments -%}
+    {%- set precision, scale = arguments[0][0] | int, (arguments[0][1] or 0) | int -%}
+    {%- set digits = precision - scale if scale < 0 else [precision, scale] | max -%}
+    {{ return("varchar" if digits > 38 else "decimal(" ~ digits ~ "," ~ ([scale, 0] | max) ~ ")") }}
+  {%- endif -%}
+  {{ return(plain.get(name, "varchar")) }}
+{% endmacro %}
+
+{#- Whether a value of the one Trino type is the same in the other, by a hash too; or the cast of one that is not fails. -#}
+{% macro keeps_values(there, declared) %}
+  {%- set others = {
+    "integer": ["bigint", "double", "varchar"], "bigint": ["integer", "varchar"], "real": ["double"],
+    "date": ["timestamp(6)", "varchar"], "boolean": ["varchar"],
+  } -%}
+  {%- set scales = modules.re.findall("^decimal\\(\\d+, ?(\\d+)\\)$", there) + modules.re.findall("^decimal\\(\\d+, ?(\\d+)\\)$", declared) -%}
+  {{ return(there == declared or declared in others.get(there, []) or (scales | length == 2 and scales[0] | int <= scales[1] | int)) }}
+{% endmacro %}
+
+{#-
+  A value of that type from its text in Postgres' own output format, as ingestion took it into raw: what the lake cannot
+  hold is there by the table's policy (docs/types.md). `landed`: the type in raw, where the declared one is another.
+-#}
+{% macro from_postgres_text(text, column) %}
+  {%- set landed = column.landed or column.type -%}
+  {%- set name = cdc_vault.postgres_type_name(column.postgres_type) -%}
+  {%- set value = "cast(" ~ text ~ " as " ~ landed ~ ")" -%}
+  {%- if landed == "varchar" -%}
+    {%- set value = text -%}
+  {%- elif landed == "timestamp(6) with time zone" -%}
+    {%- set value = "cast(regexp_replace(" ~ text ~ ", '\\+00$', ' UTC') as " ~ landed ~ ")" -%}
+  {%- elif landed == "varbinary" -%}
+    {%- set value = "from_hex(substr(" ~ text ~ ", 3))" -%}
+  {%- elif cdc_vault.is_time_of_day(column) -%}
+    {%- set value = cdc_vault.micros_of_day(text) -%}
+  {%- endif -%}
+  {%- set value = cdc_vault.representable(text, landed, value, column.on_unrepresentable) -%}
+  {{ return(value if landed == column.type else "cast(" ~ value ~ " as " ~ column.type ~ ")") }}
+{% endmacro %}
+
+{#- Of a time of day as text, up to 24:00:00, its microseconds. -#}
+{% macro micros_of_day(text) -%}
+  (cast(split_part({{ text }}, ':', 1) as bigint) * 60 + cast(split_part({{ text }}, ':', 2) as bigint)) * 60000000
+    + cast(cast(split_part({{ text }}, ':', 3) as decimal(8,6)) * 1000000 as bigint)
+{%- endmacro %}
+
+{#- The value, or what the policy puts in the place of one that the type cannot hold; under `error` none has landed. -#}
+{% macro representable(text, type, value, policy) %}
+  {%- set highest = {
+    "date": "date '9999-12-31'", "timestamp(6)": "timestamp '9999-12-31 23:59:59.999999'",
+    "timestamp(6) with time zone": "timestamp '9999-12-31 23:59:59.999999 UTC'",
+  }.get(type) -%}
+  {%- set clamped = policy == "clamp" -%}
+  {%- if policy in ("null", "clamp") and highest -%}
+    {%- set lowest = highest | replace("9999-12-31", "0001-01-01") | replace("23:59:59.999999", "00:00:00.000000") -%}
+    {{ return(
+      "case when " ~ text ~ " = '-infinity' or " ~ text ~ " like '% BC' then " ~ (lowest if clamped else "null")
+      ~ " when " ~ text ~ " = 'infinity' or strpos(" ~ text ~ ", '-') > 5 then " ~ (highest if clamped else "null")
+      ~ " else " ~ value ~ " end"
+    ) }}
+  {%- elif policy in ("null", "clamp") and type.startswith("decimal") -%}
+    {{ return("case when " ~ text ~ " <> 'NaN' then " ~ value ~ " end") }}
+  {%- endif -%}
+  {{ return(value) }}
+{% endmacro %}
+
+{#- Whether raw keeps a time of day in the column, as microseconds; one that is masked is text. -#}
+{% macro is_time_of_day(column) %}
+  {{ return(column.type == "bigint" and cdc_vault.postgres_type_name(column.postgres_type) in ("time", "time without time zone")) }}
+{% endmacro %}
+
+{#- The column as a reader wants it: a time of day as one. Trino's ends before 24:00:00, which becomes 00:00:00. -#}
+{% macro for_readers(column) %}
+  {%- set name = cdc_vault.quoted(column.name) -%}
+  {{ return("cast(from_unixtime_nanos(" ~ name ~ " * 1000) as time(6)) as " ~ name if cdc_vault.is_time_of_day(column) else name) }}
+{% endmacro %}

@@ -1,0 +1,168 @@
+{#-
+  A table that is only ever appended to. Against dbt's `incremental` with `append` it makes no temporary relation (a
+  killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do three things more:
+
+  - a model without `news` is not run at all, so that a rerun costs nothing and makes no snapshot;
+  - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
+    other. It does not read the table itself.
+  - what it is to `remember` is written to the table's properties after the last insert. A model keeps its watermark there:
+    it lives and dies with the table, and setting it makes no snapshot.
+
+  The model says so in its header (`load_header`). The columns are those of the header, else those of the model's YAML when
+  all carry a data_type; then new ones are added and types widened. A model with neither keeps the columns of its first
+  query. Where an insert reads the table itself, it is there already.
+-#}
+{% materialization append_only, adapter='trino' %}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+  {%- set header = cdc_vault.load_header_of(sql) -%}
+  {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
+  {%- set anew = header.anew and not fresh -%}
+  {%- set remember = header.remember.items() | list -%}
+  {%- set columns = cdc_vault.described_columns(header.columns) -%}
+
+  {{ run_hooks(pre_hooks) }}
+  {%- if fresh -%}
+    {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
+    {%- do run_query(cdc_vault.create_append_only(relation, columns, sql)) -%}
+    {%- if not columns -%}{%- do cdc_vault.comment_columns(relation) -%}{%- endif -%}
+  {%- elif columns and not anew -%}
+    {%- do cdc_vault.fit_columns(existing, columns) -%}
+  {%- endif -%}
+  {%- if anew -%}
+    {%- call statement("main") -%}
+      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, remember, with_data=true) }}
+    {%- endcall -%}
+    {%- do cdc_vault.comment_columns(relation) -%}
+  {%- elif not header.news -%}
+    {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
+  {%- else -%}
+    {%- call statement("main") -%}{{ cdc_vault.insert_columns(relation, columns or cdc_vault.table_columns(relation), sql) }}{%- endcall -%}
+  {%- endif -%}
+  {%- if remember and not anew -%}{%- do run_query(cdc_vault.set_properties(relation, remember)) -%}{%- endif -%}
+  {{ run_hooks(post_hooks) }}
+  {{ return({"relations": [relation]}) }}
+{% endmaterialization %}
+
+{#-
+  What a model that plans its load says to the materialization, to which dbt hands nothing of it but SQL: its first line is
+  a comment of JSON, written and read here alone. JSON escapes line breaks, so no name and no text can begin such a line.
+-#}
+{% macro load_header(news=true, anew=false, columns=none, remember={}) -%}
+-- lakehouse: {{ tojson({"news": news, "anew": anew, "columns": columns, "remember": remember}) }}
+{%- endmacro %}
+
+{% macro load_header_of(sql) %}
+  {%- set first = sql.strip().split("\n")[0] -%}
+  {%- set silent = {"news": true, "anew": false, "columns": none, "remember": {}} -%}
+  {{ return(fromjson(first[13:]) if first.startswith("-- lakehouse: {") else silent) }}
+{% endmacro %}
+
+{#- Name, type and description of each column of a header or, without, of the model's YAML. -#}
+{% macro described_columns(stated) %}
+  {%- set typed = model.columns.values() | selectattr("data_type") | list -%}
+  {%- set from_yaml = typed if typed | length == model.columns | length else [] -%}
+  {%- set columns = [] -%}
+  {%- for column in (from_yaml if stated is none else stated) -%}
+    {%- set documented = model.columns.get(column.name, {}) -%}
+    {%- do columns.append({
+      "name": column.name, "type": column.type or column.data_type, "description": documented.get("description", ""),
+    }) -%}
+  {%- endfor -%}
+  {{ return(columns) }}
+{% endmacro %}
+
+{% macro create_append_only(relation, columns, sql, remember=[], with_data=false) %}
+  {%- set properties = config.get("properties", {}) -%}
+  create or replace table {{ relation }}
+  {%- if columns %} (
+    {%- for column in columns %}
+    {{ cdc_vault.quoted(column.name) }} {{ column.type }} {{ cdc_vault.comment_clause(column.description) }}{{ "," if not loop.last }}
+    {%- endfor %}
+  )
+  {%- endif %}
+  {{ cdc_vault.comment_clause(model.description) }}
+  with (
+    {%- for name, value in properties.items() %}
+    {{ name }} = {{ value }},
+    {%- endfor %}
+    extra_properties = {{ cdc_vault.table_properties(remember) }}
+  )
+  {%- if not columns %}
+  as {{ sql }}
+  {{ "with no data" if not with_data }}
+  {%- endif %}
+{% endmacro %}
+
+{#- Old metadata files leave the log as new ones come; orphan removal deletes them, once no backup of the catalog names one. -#}
+{% macro table_properties(more=[]) %}
+  {%- set properties = [("write.metadata.delete-after-commit.enabled", "false"), ("write.metadata.previous-versions-max", "20")] + more -%}
+  {{ cdc_vault.map_of(properties) }}
+{%- endmacro %}
+
+{% macro set_properties(relation, properties) %}
+  alter table {{ relation }} set properties extra_properties = {{ cdc_vault.map_of(properties) }}
+{%- endmacro %}
+
+{% macro map_of(pairs) -%}
+  map(array[{{ cdc_vault.sql_texts(pairs | map(attribute=0)) }}], array[{{ cdc_vault.sql_texts(pairs | map(attribute=1)) }}])
+{%- endmacro %}
+
+{% macro insert_columns(relation, columns, query) %}
+  insert into {{ relation }} ({{ cdc_vault.quoted_names(columns) }})
+  {{ cdc_vault.cast_columns(columns, query) }}
+{%- endmacro %}
+
+{% macro cast_columns(columns, query) %}
+  select
+    {%- for column in columns %}
+    {%- set name = cdc_vault.quoted(column.name) %}
+    cast({{ name }} as {{ column.type }}) as {{ name }}{{ "," if not loop.last }}
+    {%- endfor %}
+  from (
+    {{ query }}
+  )
+{%- endmacro %}
+
+{#- Adds columns that are new, widens those whose type has grown (Trino refuses what is not a widening), and keeps comments. -#}
+{% macro fit_columns(relation, columns) %}
+  {%- set there = {} -%}
+  {%- for column in cdc_vault.table_columns(relation) -%}{%- do there.update({column.name: column}) -%}{%- endfor -%}
+  {%- for column in columns -%}
+    {%- set name = cdc_vault.quoted(column.name) -%}
+    {%- if column.name | lower not in there -%}
+      {%- do run_query("alter table " ~ relation ~ " add column " ~ name ~ " " ~ column.type ~ " " ~ cdc_vault.comment_clause(column.description)) -%}
+    {%- else -%}
+      {%- if there[column.name | lower].type != column.type | replace(", ", ",") -%}
+        {%- do run_query("alter table " ~ relation ~ " alter column " ~ name ~ " set data type " ~ column.type) -%}
+      {%- endif -%}
+      {%- do cdc_vault.comment_column(relation, there[column.name | lower], column.description) -%}
+    {%- endif -%}
+  {%- endfor -%}
+{% endmacro %}
+
+{#- Name, type and comment of each column that is there. -#}
+{% macro table_columns(relation) %}
+  {%- set columns = [] -%}
+  {%- for row in run_query("describe " ~ relation).rows -%}
+    {%- do columns.append({"name": row[0], "type": row[1], "comment": row[3] or ""}) -%}
+  {%- endfor -%}
+  {{ return(columns) }}
+{% endmacro %}
+
+{#- Writes the descriptions of the model's columns where the relation has others. A comment makes no snapshot. -#}
+{% macro comment_columns(relation) %}
+  {%- for column in cdc_vault.table_columns(relation) -%}
+    {%- do cdc_vault.comment_column(relation, column, model.columns.get(column.name, {}).get("description", "")) -%}
+  {%- endfor -%}
+{% endmacro %}
+
+{% macro comment_column(relation, there, description) %}
+  {%- if description and description | trim != there.comment -%}
+    {%- do run_query("comment on column " ~ relation ~ "." ~ cdc_vault.quoted(there.name) ~ " is " ~ cdc_vault.sql_text(description | trim)) -%}
+  {%- endif -%}
+{% endmacro %}
+
+{% macro comment_clause(text) %}
+  {%- if text %}comment {{ cdc_vault.sql_text(text | trim) }}{% endif -%}
+{% endmacro %}

@@ -1,0 +1,75 @@
+{#-
+  A table that is built anew, in one atomic replacement, when a table it reads has news, and left alone otherwise: a
+  mart equals its source exactly, deleted rows gone, which no append can do; and a rerun with no news makes no snapshot.
+  News means that a row was added: everything below the marts only grows, so the number of rows of each table tells,
+  through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It is
+  that of the newest state, which after a restore in place is not the newest snapshot. It comes from snapshot summaries;
+  nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
+-#}
+{% materialization rebuilt_table, adapter='trino' %}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='table') -%}
+  {%- set built_from = cdc_vault.tables_read() -%}
+  {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
+
+  {{ run_hooks(pre_hooks) }}
+  {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.table_property(existing, "lakehouse.built-from") == signature -%}
+    {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
+  {%- else -%}
+    {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
+    {%- call statement("main") -%}
+      create or replace table {{ relation }}
+      {{ cdc_vault.comment_clause(model.description) }}
+      with (
+        {%- for name, value in config.get("properties", {}).items() %}
+        {{ name }} = {{ value }},
+        {%- endfor %}
+        extra_properties = {{ cdc_vault.table_properties([("lakehouse.built-from", signature)]) }}
+      )
+      as {{ sql }}
+    {%- endcall -%}
+    {%- do cdc_vault.comment_columns(relation) -%}
+  {%- endif -%}
+  {{ run_hooks(post_hooks) }}
+  {{ return({"relations": [relation]}) }}
+{% endmaterialization %}
+
+{#- The nearest tables upstream, seen through views and other marts. -#}
+{% macro tables_read() %}
+  {%- set waiting, seen, tables = [model.unique_id], [], [] -%}
+  {%- for _ in range(10000) if waiting -%}
+    {%- set node = graph.nodes[waiting.pop()] -%}
+    {%- for parent in node.depends_on.nodes if parent in graph.nodes and parent not in seen -%}
+      {%- do seen.append(parent) -%}
+      {%- if graph.nodes[parent].config.materialized == "append_only" -%}
+        {%- do tables.append(api.Relation.create(graph.nodes[parent].database, graph.nodes[parent].schema, graph.nodes[parent].alias)) -%}
+      {%- else -%}
+        {%- do waiting.append(parent) -%}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endfor -%}
+  {{ return(tables) }}
+{% endmacro %}
+
+{#- Name and number of rows of each table, as text. -#}
+{% macro table_sizes(tables) %}
+  {%- set counts -%}
+    {%- for table in tables | sort(attribute="identifier") -%}
+    {{ "union all" if not loop.first }}
+    select '{{ table.schema }}.{{ table.identifier }}:' || summary['total-records'] as size
+    from {{ cdc_vault.system_table(table, "snapshots") }}
+    where snapshot_id in (select snapshot_id from {{ cdc_vault.system_table(table, "refs") }} where name = 'main')
+    {% endfor -%}
+  {%- endset -%}
+  {{ return(run_query("select array_join(array_agg(size order by size), ' ') from (" ~ counts ~ ")").rows[0][0]) }}
+{% endmacro %}
+
+{% macro table_property(relation, name) %}
+  {%- set found = run_query("select value from " ~ cdc_vault.system_table(relation, "properties") ~ " where key = '" ~ name ~ "'") -%}
+  {{ return(found.rows[0][0] if found.rows | length else none) }}
+{% endmacro %}
+
+{#- An Iceberg metadata table, `"<table>$<name>"`. -#}
+{% macro system_table(relation, name) %}
+  {{ return(relation.incorporate(path={"identifier": relation.identifier ~ "$" ~ name})) }}
+{% endmacro %}

@@ -1,0 +1,58 @@
+{#-
+  A view that is left alone while its definition is the same. dbt's own replaces every view in every run, and each
+  replacement leaves another metadata file in the object store; with sensors that is tens of thousands a day. The
+  checksum of the definition stands at the end of the view's comment, whose second line says what Trino does not: that it
+  ignores a question about the past. Types of what it reads are part of the definition, because Trino keeps a view's types
+  and refuses one below which a column was widened.
+-#}
+{% materialization view, adapter='trino' %}
+  {%- set existing = load_cached_relation(this) -%}
+  {%- set relation = this.incorporate(type='view') -%}
+  {%- set comment = cdc_vault.view_comment() -%}
+  {%- set marker = "[definition " ~ local_md5(sql ~ comment ~ tojson(cdc_vault.column_descriptions()) ~ tojson(cdc_vault.types_below(model, {}))) ~ "]" -%}
+
+  {{ run_hooks(pre_hooks) }}
+  {%- if existing is not none and existing.is_view and not should_full_refresh() and marker in cdc_vault.view_text(existing) -%}
+    {%- call noop_statement("main", "unchanged", "unchanged", 0) -%}{%- endcall -%}
+  {%- else -%}
+    {%- if existing is not none and not existing.is_view -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
+    {%- call statement("main") -%}
+      create or replace view {{ relation }}
+      {{ cdc_vault.comment_clause(comment ~ " " ~ marker) }}
+      security {{ config.get("view_security", "definer") }}
+      as {{ sql }}
+    {%- endcall -%}
+    {%- do cdc_vault.comment_columns(relation) -%}
+  {%- endif -%}
+  {{ run_hooks(post_hooks) }}
+  {{ return({"relations": [relation]}) }}
+{% endmaterialization %}
+
+{#- The first line of the description, how to query the past, and the other lines. -#}
+{% macro view_comment() %}
+  {%- set lines = (model.description | trim).splitlines() -%}
+  {%- set note = "A view: Trino ignores FOR TIMESTAMP AS OF and FOR VERSION AS OF on it. How to query the past: docs/past.md." -%}
+  {{ return((lines[:1] + [note] + lines[1:]) | join("\n")) }}
+{% endmacro %}
+
+{#- The declared types of all that a model reads, directly or through others, by model. -#}
+{% macro types_below(node, found) %}
+  {%- for id in node.get("depends_on", {}).get("nodes", []) if id not in found -%}
+    {%- set below = graph.nodes.get(id) or graph.sources.get(id) or {} -%}
+    {%- set types = {} -%}
+    {%- for name, column in below.get("columns", {}).items() -%}{%- do types.update({name: column.data_type}) -%}{%- endfor -%}
+    {%- do found.update({id: types}) -%}
+    {%- do cdc_vault.types_below(below, found) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{% macro column_descriptions() %}
+  {%- set found = {} -%}
+  {%- for column in model.columns.values() -%}{%- do found.update({column.name: column.description}) -%}{%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
+{% macro view_text(relation) %}
+  {{ return(run_query("show create view " ~ relation).rows[0][0]) }}
+{% endmacro %}

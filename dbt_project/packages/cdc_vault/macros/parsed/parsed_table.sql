@@ -1,0 +1,180 @@
+{#-
+  The parsed table of a raw table: typed, one row per change, nothing missing.
+
+  The SQL is made for what has arrived. A first look at the metadata columns of the new raw rows tells whether any row
+  lacks a TOASTed column or truncates the table; those who do not are not made to pay for it. With no news at all there
+  is nothing to run.
+
+  What a declared column says is in raw for all rows, also those loaded before it was declared, or under its former name.
+  So where parsed lacks one, it is made anew from the whole of raw. Positions and moments of publication come out the
+  same, and nothing below loads again. Until a cut covers the table it stays without the column: a column of nulls would
+  not be missed any more.
+-#}
+{% macro parsed_table(source_name, table_name) -%}
+  {%- set raw = source(source_name, table_name) -%}
+  {%- if not execute -%}
+    select 1 as placeholder
+  {%- else -%}
+    {%- set table = cdc_vault.declared_table(source_name, table_name) -%}
+    {%- set columns = cdc_vault.declared_columns(table) -%}
+    {%- if not columns | selectattr("is_key") | list -%}
+      {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
+    {%- endif -%}
+    {%- do cdc_vault.check_names(source_name ~ "." ~ table_name, columns, cdc_vault.parsed_columns([]) | map(attribute="name") | list + ["_deleted"]) -%}
+    {%- set newest = cdc_vault.newest_loaded() -%}
+    {%- set loaded = cdc_vault.loaded_columns() -%}
+    {%- set anew = newest is not none and columns | map(attribute="name") | map("lower") | reject("in", loaded) | list | length > 0 -%}
+    {%- set news = cdc_vault.raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
+    {%- if news is none -%}
+{{ cdc_vault.load_header(news=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
+select 1 where false
+    {%- else -%}
+      {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
+{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns)) }}
+{{ cdc_vault.parsed_rows(raw, news.columns, cdc_vault.record_source(table), news) }}
+    {%- endif -%}
+  {%- endif -%}
+{%- endmacro %}
+
+{#- The moment up to which the table is loaded; none where it has no rows that count. -#}
+{% macro newest_loaded() %}
+  {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if cdc_vault.is_loaded() else none) }}
+{% endmacro %}
+
+{#-
+  The columns of the table that is there. One of a release that called the flag of deletions `_deleted` is refused: a
+  second flag beside it would be null for all its rows.
+-#}
+{% macro loaded_columns() %}
+  {%- set there = cdc_vault.table_columns(this) | map(attribute="name") | list if cdc_vault.is_loaded() else [] -%}
+  {%- if "_deleted" in there -%}
+    {{ exceptions.raise_compiler_error(this ~ " is of an earlier release, its column _is_deleted is still called _deleted: run `lakehouse upgrade`, then load it again") }}
+  {%- endif -%}
+  {{ return(there) }}
+{% endmacro %}
+
+{#-
+  Refuses a declared type that would change values on their way: a source may have got another one since, and of a type
+  that is not Postgres's own, such as a domain, nothing is known here. A type that is only too short is left to Trino,
+  which fails at the first value that does not fit.
+-#}
+{% macro check_types(table, raw, columns) %}
+  {%- set landed = {} -%}
+  {%- for column in cdc_vault.table_columns(raw) -%}{%- do landed.update({column.name | lower: column.type | lower}) -%}{%- endfor -%}
+  {%- for column in columns -%}
+    {%- set there = landed.get(column.name | lower, column.type) -%}
+    {%- if not cdc_vault.keeps_values(there, column.type) -%}
+      {{ exceptions.raise_compiler_error(
+        table ~ ": column " ~ column.name ~ " is " ~ there ~ " in raw, and as " ~ column.postgres_type ~ " it would be " ~ column.type
+        ~ ", which changes values: declare the data_type that the source has (of a domain, its base type); where parsed has the column as "
+        ~ column.type ~ " already, run it and what is below once with --full-refresh"
+      ) }}
+    {%- endif -%}
+  {%- endfor -%}
+{% endmacro %}
+
+{#- Where a change stands among all changes of its source, as text of fixed width that sorts like it. -#}
+{% macro source_position(row="") -%}
+  {%- set row = row ~ "." if row else "" -%}
+  lpad(cast({{ row }}_epoch as varchar), 10, '0') || '.' || lpad(cast({{ row }}_commit_lsn as varchar), 19, '0')
+    || '.' || lpad(cast({{ row }}_seq as varchar), 19, '0')
+{%- endmacro %}
+
+{#- Key columns, optionally each of a table alias. -#}
+{% macro key_names(columns, row="") -%}
+  {%- for column in columns if column.is_key -%}
+    {{ row ~ "." if row }}{{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}
+  {%- endfor -%}
+{%- endmacro %}
+
+{#- The same for an `=`: a NaN does not equal itself, nor does the null that stands for what the lake cannot hold. -#}
+{% macro comparable_key(columns, row="") -%}
+  {%- for column in columns if column.is_key -%}
+    {%- set name = (row ~ "." if row else "") ~ cdc_vault.quoted(column.name) -%}
+    {%- set kind = modules.re.match("[a-z]+", column.type)[0] -%}
+    {%- set may_be_null = column.on_unrepresentable == "null" and kind in ("date", "timestamp", "decimal") -%}
+    {%- set as_text = kind in ("real", "double") or may_be_null -%}
+    {{ "coalesce(cast(" ~ name ~ " as varchar), '')" if as_text else name }}{{ ", " if not loop.last }}
+  {%- endfor -%}
+{%- endmacro %}
+
+{#- Name and type of each column of the parsed table. -#}
+{% macro parsed_columns(columns) %}
+  {%- set own = [] -%}
+  {%- for column in columns -%}
+    {%- do own.append({"name": column.name, "type": column.type}) -%}
+  {%- endfor -%}
+  {{ return(own + [
+    {"name": "_op", "type": "varchar"},
+    {"name": "_is_deleted", "type": "boolean"},
+    {"name": "_valid_from", "type": "timestamp(6) with time zone"},
+    {"name": "_epoch", "type": "integer"},
+    {"name": "_commit_lsn", "type": "bigint"},
+    {"name": "_seq", "type": "bigint"},
+    {"name": "_record_source", "type": "varchar"},
+    {"name": "_loaded_at", "type": "timestamp(6) with time zone"},
+  ]) }}
+{% endmacro %}
+
+{#-
+  The rows of one load. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`, none where none count),
+  which columns have to be filled (`unchanged`), and whether there are truncates, and among which they are (`truncated`).
+-#}
+{% macro parsed_rows(raw, columns, record_source, news) -%}
+  {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
+  with arrived as (
+    select {{ cdc_vault.quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ cdc_vault.source_position() }} as _lh_position
+    from {{ raw }} as _lh_landed
+    where _op <> 't' and {{ news.window }}
+      {%- if news.known %}
+      and not exists (
+        select 1 from {{ this }} as _lh_known
+        where {{ news.known }} and _lh_known._epoch = _lh_landed._epoch
+          and _lh_known._commit_lsn = _lh_landed._commit_lsn and _lh_known._seq = _lh_landed._seq
+      )
+      {%- endif %}
+  )
+  {%- if news.unchanged -%}
+  , {{ cdc_vault.toast_fill(columns, news) }}
+  {%- endif -%}
+  {%- if news.truncates -%}
+  , {{ cdc_vault.truncated_keys(raw, columns, news) }}
+  {%- endif %}
+  select
+    {%- for column in columns %}
+    {{ cdc_vault.parsed_value(column, cdc_vault.lacking_columns(columns, news.unchanged)) }} as {{ cdc_vault.quoted(column.name) }},
+    {%- endfor %}
+    _op,
+    _op = 'd' as _is_deleted,
+    _committed_at as _valid_from,
+    _epoch,
+    _commit_lsn,
+    _seq,
+    {{ cdc_vault.sql_text(record_source) }} as _record_source,
+    _ingested_at as _loaded_at
+  from {{ "filled where _lh_kind = 'arrived'" if news.unchanged else "arrived" }}
+  {%- if news.truncates %}
+  union all
+  select
+    {%- for column in columns %}
+    {{ cdc_vault.quoted(column.name) if column.is_key else "null" }},
+    {%- endfor %}
+    't', true, _committed_at, _epoch, _commit_lsn, _seq, {{ cdc_vault.sql_text(record_source) }}, _ingested_at
+  from truncated
+  {%- endif %}
+{%- endmacro %}
+
+{#-
+  A delete says that a key is gone and nothing else: its other columns are null, also where the source sends them
+  (REPLICA IDENTITY FULL). The last values are in the version before it, and need not be kept twice.
+-#}
+{% macro parsed_value(column, lacking) -%}
+  {%- set name = cdc_vault.quoted(column.name) -%}
+  {%- if column.is_key -%}
+    {{ name }}
+  {%- elif column in lacking -%}
+    case when _op = 'd' then null when {{ cdc_vault.lacks(column) }} then _lh_filled_{{ lacking.index(column) + 1 }} else {{ name }} end
+  {%- else -%}
+    case when _op <> 'd' then {{ name }} end
+  {%- endif -%}
+{%- endmacro %}

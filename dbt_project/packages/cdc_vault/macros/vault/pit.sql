@@ -1,0 +1,93 @@
+{#-
+  Point-in-time table: for each key of a hub and each moment of a control snapshot, which row of each satellite was valid.
+  A satellite row is named by `<satellite>_hk` and `<satellite>_seq` (its key and source_seq: load dates are shared by all rows
+  of a load, and the order of commits is what counts). Where a satellite knew nothing yet, both name its ghost record, so that
+  a query joins by equality. A key is there while any of the satellites says that it exists. A multi-active satellite has
+  several rows of a key at a moment and is refused.
+
+  Built whole, because a late event changes moments that are past: after it the answer is the one the source gave then.
+-#}
+{% macro pit(source_model, src_pk, satellites, snapshots="control_snap", src_snapshot="sdts") -%}
+  {%- if not cdc_vault.has_ghosts("sat") -%}
+    {{ exceptions.raise_compiler_error(model.name ~ ": a PIT points at ghost records: put sat into vars.vault_ghost_records") }}
+  {%- endif -%}
+  {%- for satellite in satellites if cdc_vault.is_multi_active(satellite) -%}
+    {{ exceptions.raise_compiler_error(model.name ~ ": " ~ satellite ~ " has several rows of a key at a time, and a PIT names one: leave it out and join its _v1 view by valid_from and valid_to") }}
+  {%- endfor -%}
+  select
+    hub.{{ src_pk }},
+    snapshots.{{ src_snapshot }},
+    {%- for satellite in satellites %}
+    coalesce({{ satellite }}.{{ src_pk }}, {{ cdc_vault.zero_key() }}) as {{ satellite }}_hk,
+    coalesce({{ satellite }}.source_seq, {{ cdc_vault.ghost_position() }}) as {{ satellite }}_seq{{ "," if not loop.last }}
+    {%- endfor %}
+  from {{ ref(source_model) }} as hub
+  cross join {{ cdc_vault.active_snapshots(snapshots, src_snapshot) }} as snapshots
+  {%- for satellite in satellites %}
+  left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
+    on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and {{ cdc_vault.valid_at(satellite, "snapshots." ~ src_snapshot) }}
+  {%- endfor %}
+  where {% for satellite in satellites %}{{ "or " if not loop.first }}not {{ satellite }}.is_deleted {% endfor %}
+{%- endmacro %}
+
+{#- Whether a satellite's model is made by `ma_sat`. -#}
+{% macro is_multi_active(satellite) %}
+  {%- for node in graph.get("nodes", {}).values() if node.name == satellite and "macro.cdc_vault.ma_sat" in node.depends_on.macros -%}
+    {{ return(true) }}
+  {%- endfor -%}
+  {{ return(false) }}
+{% endmacro %}
+
+{#-
+  Bridge: for each key of a hub and each moment, the keys it was linked with, along a walk of steps
+  {link: …, effectivity: …, src_pk: key of the link, from: key already reached, to: [keys the link leads to]}. A key is there
+  while any link of the walk is active; a step that leads nowhere, or to a reference that is NULL, and those after it, are the zero
+  key.
+-#}
+{% macro bridge(source_model, src_pk, walk, snapshots="control_snap", src_snapshot="sdts") -%}
+  {%- set reached = {src_pk: "hub"} -%}
+  {%- for step in walk -%}
+    {%- if step["from"] not in reached -%}
+      {{ exceptions.raise_compiler_error(model.name ~ ": the step by " ~ step.link ~ " starts from " ~ step["from"] ~ ", which no step before it reaches") }}
+    {%- endif -%}
+    {%- for key in step.to -%}{%- do reached.update({key: step.link}) -%}{%- endfor -%}
+  {%- endfor -%}
+  {%- set began = {src_pk: "hub"} -%}
+  select
+    hub.{{ src_pk }},
+    snapshots.{{ src_snapshot }}
+    {%- for step in walk %}
+    {%- for key in [step.src_pk] + step.to %},
+    coalesce({{ step.link }}.{{ key }}, {{ cdc_vault.zero_key() }}) as {{ key }}
+    {%- endfor %}
+    {%- endfor %}
+  from {{ ref(source_model) }} as hub
+  cross join {{ cdc_vault.active_snapshots(snapshots, src_snapshot) }} as snapshots
+  {%- for step in walk %}
+  left join (
+    select link.*, effectivity.valid_from, effectivity.valid_to
+    from {{ ref(step.link) }} as link
+    join {{ ref(step.effectivity) }} as effectivity on effectivity.{{ step.src_pk }} = link.{{ step.src_pk }} and effectivity.is_active
+  ) as {{ step.link }}
+    on {{ step.link }}.{{ step["from"] }} = {{ cdc_vault.reached_by(step["from"], began) }}
+    {%- if step["from"] != src_pk %}
+    and {{ cdc_vault.is_known(cdc_vault.reached_by(step["from"], began)) }}
+    {%- endif %}
+    and {{ cdc_vault.valid_at(step.link, "snapshots." ~ src_snapshot) }}
+  {%- for key in step.to -%}{%- do began.update({key: step.link}) -%}{%- endfor -%}
+  {%- endfor %}
+  where {% for step in walk %}{{ "or " if not loop.first }}{{ step.link }}.{{ step.src_pk }} is not null {% endfor %}
+{%- endmacro %}
+
+{% macro reached_by(key, began) -%}
+  {{ began[key] }}.{{ key }}
+{%- endmacro %}
+
+{% macro active_snapshots(snapshots, src_snapshot) -%}
+  (select {{ src_snapshot }} from {{ ref(snapshots) }} where is_active and {{ src_snapshot }} <= {{ cdc_vault.last_snapshot() }})
+{%- endmacro %}
+
+{#- Whether a row of a `_v1` view held at a moment. -#}
+{% macro valid_at(view, moment) -%}
+  {{ view }}.valid_from <= {{ moment }} and ({{ view }}.valid_to > {{ moment }} or {{ view }}.valid_to is null)
+{%- endmacro %}

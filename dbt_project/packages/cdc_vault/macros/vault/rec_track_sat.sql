@@ -1,0 +1,36 @@
+{#-
+  Record tracking satellite: in which loads a source mentioned a key, whether or not anything about it changed. One row
+  per key, source and moment of publication; several changes in one load are one mention.
+-#}
+{% macro rec_track_sat(src_pk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
+  {%- set inputs = cdc_vault.inputs_of(source_model, src_pk, []) -%}
+  {%- set stages = inputs | map(attribute="model") | unique | list -%}
+  {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
+  {%- if not execute -%}
+    select 1 as placeholder
+  {%- else -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
+{{ cdc_vault.plan_header(plan) }}
+  with mentions as (
+    {%- for input in cdc_vault.with_news(plan, inputs) %}
+    {{ "union" if not loop.first }}
+    select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
+    from {{ ref(input.model) }}
+    where {{ cdc_vault.rows_to_load(plan, input.name) }} and {{ cdc_vault.is_known(input.src_pk) }}
+    {%- endfor %}
+  ),
+  stored as (
+    select {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
+    from {{ cdc_vault.stored_rows(ref(stages[0])) }}
+    where {{ src_ldts }} >= (select min({{ src_ldts }}) from mentions) and {{ cdc_vault.among([src_pk], "mentions") }}
+  )
+  select mentions.{{ src_pk }}, mentions.{{ src_ldts }}, mentions.{{ src_source }}
+  from mentions
+  left join stored
+    on stored.{{ src_pk }} = mentions.{{ src_pk }}
+    and stored.{{ src_ldts }} = mentions.{{ src_ldts }}
+    and stored.{{ src_source }} = mentions.{{ src_source }}
+  where stored.{{ src_pk }} is null
+  {%- endif -%}
+{%- endmacro %}

@@ -1,0 +1,105 @@
+{#-
+  Satellite: one row per change of what it says about a key, deletes included (`is_deleted`, everything else null).
+
+  An event is stored when its hashdiff differs from the event before it in source order; several events of a key in one
+  load, replays and redeliveries come out right by that alone. A late event may also bring back one that was rightly left
+  out before: with A stored, B equal to it left out, and X arriving between them, B has to be stored. So where a load
+  has late events, it replays the stage for the keys of its batch. Leaving out rows with an equal neighbour, the timeline
+  is then the same for any split into loads and any order of arrival.
+
+  With other columns every hashdiff is another one, and would not compare with those that are stored. So the satellite is
+  then built anew from its stage, with the new columns for its whole past. A stored event is never stored again.
+-#}
+{% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+{%- endmacro %}
+
+{#- Status tracking satellite: whether a key exists in its source, with every delete and revival. -#}
+{% macro sts_sat(src_pk, source_model, src_hashdiff="hd_status", src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, [], source_model, src_ldts, src_source, src_seq) }}
+{%- endmacro %}
+
+{#-
+  Multi-active satellite: a key has several rows at a time, told apart by `src_cdk` (the child's own key: kind of phone,
+  number of the line). Each has a timeline of its own, because a change says which one it is about. The child's key has to
+  be part of the source table's key, or a delete would not carry it; a child that is a thing of its own is a hub and a link.
+-#}
+{% macro ma_sat(src_pk, src_cdk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ cdc_vault.changes_of([src_pk] + cdc_vault.as_list(src_cdk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+{%- endmacro %}
+
+{#- Reference table: codes and what they mean, under their natural key, with history; no hub and no hash key. -#}
+{% macro ref_table(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ cdc_vault.changes_of(cdc_vault.as_list(src_pk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=false) }}
+{%- endmacro %}
+
+{#- What all of them are: the changes of each key's state in source order. `hashed`: the first of the keys is a hash key. -#}
+{% macro changes_of(keys, src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=true) -%}
+  {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
+  {%- set stage = ref(source_model) -%}
+  {%- if not execute -%}
+    select 1 as placeholder
+  {%- else -%}
+  {%- set fixed = ["is_deleted", src_ldts, "applied_date", src_seq, src_source] -%}
+  {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
+  {%- set keys = cdc_vault.spelled(keys) -%}
+  {%- set columns = keys + [src_hashdiff] + cdc_vault.spelled(src_payload) + fixed -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names) -%}
+  {%- set key = keys | join(", ") -%}
+  {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
+{{ cdc_vault.plan_header(plan) }}
+  with batch as (
+    {{ cdc_vault.batch_of(stage, plan, source_model, keys if not hashed else [keys[0]], given) }}
+  ),
+  timeline as (
+    select {{ columns | join(", ") }}, false as _lh_is_stored
+    from batch
+    union all
+    select
+      {%- for column in columns %}
+      {{ column if column in keys + [src_hashdiff, src_seq] else "null" }},
+      {%- endfor %}
+      true
+    from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
+    where {{ cdc_vault.among(keys if not hashed else [keys[0]], "batch") }}
+  ),
+  compared as (
+    select *, lag({{ src_hashdiff }}) over in_order as _lh_hashdiff_before, lag({{ src_seq }}) over in_order as _lh_event_before
+    from timeline
+    window in_order as (partition by {{ key }} order by {{ src_seq }}, _lh_is_stored desc)
+  )
+  select {{ columns | join(", ") }}
+  from compared
+  where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before
+    and {{ src_seq }} is distinct from _lh_event_before
+  {%- if plan.ghosts %}
+  union all
+  {{ cdc_vault.ghost_row(columns, {keys[0]: cdc_vault.zero_key(), src_hashdiff: cdc_vault.zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
+  {%- endif %}
+  {%- endif -%}
+{%- endmacro %}
+
+{#- Rows of the stage to look at: those of the load's window or, where some are late, all of their keys. -#}
+{% macro batch_of(stage, plan, source_model, keys, given) -%}
+  select *
+    from {{ stage }}
+    where {{ given }} and
+    {%- if plan and plan.inputs[source_model].late %} {{ cdc_vault.keys_in(keys) }} (
+      select {{ keys | join(", ") }} from {{ stage }} where {{ cdc_vault.rows_to_load(plan, source_model) }}
+    )
+    {%- else %} {{ cdc_vault.rows_to_load(plan, source_model) }}
+    {%- endif %}
+{%- endmacro %}
+
+{#- Whether a row's key is one of those of a CTE: one column or several. -#}
+{% macro among(keys, relation) -%}
+  {{ cdc_vault.keys_in(keys) }} (select {{ keys | join(", ") }} from {{ relation }})
+{%- endmacro %}
+
+{% macro keys_in(keys) -%}
+  {{ "(" ~ keys | join(", ") ~ ")" if keys | length > 1 else keys[0] }} in
+{%- endmacro %}
+
+{% macro as_list(value) %}
+  {{ return([value] if value is string else value) }}
+{% endmacro %}

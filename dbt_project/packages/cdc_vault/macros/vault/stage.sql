@@ -1,0 +1,101 @@
+{#-
+  A stage: a parsed table with everything the vault needs beside its columns.
+
+  hashed_columns: name → list of columns (a key, positional), or
+    {columns: […], normalize: upper_trim, blank: unknown} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs
+    left out). '!text' among the columns of a key is a constant: a business key collision code. A list among them is a
+    reference of several columns: where one is NULL it refers to nothing, and all of them count as NULL.
+    {keys: [hk_a, hk_b], columns: […]} is the key of a link of such keys and columns: as its parts are by their rules, so
+    that one combination of them is one link.
+  derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
+    an SQL expression that is taken as text, or '!text' for a constant.
+-#}
+{% macro stage(source_model, hashed_columns={}, derived_columns={}) -%}
+  {%- set parsed = ref(source_model) -%}
+  {%- if not execute -%}
+    select 1 as placeholder
+  {%- else -%}
+    {%- set columns = cdc_vault.stage_columns(source_model, derived_columns) -%}
+    {%- do cdc_vault.check_names(source_model, columns.values() | list, [
+      "is_deleted", "load_date", "applied_date", "source_seq", "record_source",
+    ] + hashed_columns | list) -%}
+    select
+      {%- for column in columns.values() %}
+      {{ cdc_vault.quoted(column.name) }},
+      {%- endfor %}
+      {%- for name, spec in hashed_columns.items() %}
+      {{ cdc_vault.hashed_column(name, spec, columns, hashed_columns) }} as {{ cdc_vault.spelled(name)[0] }},
+      {%- endfor %}
+      is_deleted,
+      load_date,
+      applied_date,
+      source_seq,
+      record_source
+    from (
+      select
+        {%- for column in columns.values() if column.name not in derived_columns %}
+        {{ cdc_vault.quoted(column.name) }},
+        {%- endfor %}
+        {%- for name, expression in derived_columns.items() %}
+        {{ cdc_vault.derived_expression(expression, columns) }} as {{ cdc_vault.spelled(name)[0] }},
+        {%- endfor %}
+        _is_deleted as is_deleted,
+        _loaded_at as load_date,
+        _valid_from as applied_date,
+        {{ cdc_vault.source_position() }} as source_seq,
+        _record_source as record_source
+      from {{ parsed }}
+    )
+  {%- endif -%}
+{%- endmacro %}
+
+{#- Columns of the parsed model by name, with their types from the declaration, and the derived ones. -#}
+{% macro stage_columns(source_model, derived_columns) %}
+  {%- set names = source_model.replace("parsed_", "", 1).split("__", 1) -%}
+  {%- set columns = {} -%}
+  {%- for column in cdc_vault.declared_columns(cdc_vault.declared_table(names[0], names[1])) -%}
+    {%- do columns.update({column.name: column}) -%}
+  {%- endfor -%}
+  {%- for name, expression in derived_columns.items() -%}
+    {%- do columns.update({name: {"name": name, "type": columns[expression].type if expression in columns else "varchar"}}) -%}
+  {%- endfor -%}
+  {{ return(columns) }}
+{% endmacro %}
+
+{% macro derived_expression(expression, columns) -%}
+  {%- if expression.startswith("!") -%}
+    '{{ expression[1:] | replace("'", "''") }}'
+  {%- else -%}
+    {{ cdc_vault.quoted(expression) if expression in columns else "cast(" ~ expression ~ " as varchar)" }}
+  {%- endif -%}
+{%- endmacro %}
+
+{% macro hashed_column(name, spec, columns, hashed_columns={}) -%}
+  {%- set spec = spec if spec is mapping else {"columns": spec} -%}
+  {%- set keys, inputs = [], [] -%}
+  {%- for key in spec.get("keys", []) -%}
+    {%- if key not in hashed_columns -%}
+      {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " is made of " ~ key ~ ", which the stage does not hash") }}
+    {%- endif -%}
+    {%- do keys.append(cdc_vault.hashed_column(key, hashed_columns[key], columns)) -%}
+  {%- endfor -%}
+  {%- for part in spec.get("columns", []) -%}
+    {%- for column in cdc_vault.as_list(part) -%}
+      {%- if column.startswith("!") -%}
+        {%- do inputs.append({"constant": column[1:]}) -%}
+      {%- elif column not in columns -%}
+        {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " hashes " ~ column ~ ", which the stage does not have") }}
+      {%- else -%}
+        {%- do inputs.append(columns[column] if part is string else dict(columns[column], part_of=part)) -%}
+      {%- endif -%}
+    {%- endfor -%}
+  {%- endfor -%}
+  {%- if keys -%}
+    {%- for input in inputs -%}{%- do keys.append(cdc_vault.key_part(input)) -%}{%- endfor -%}
+    {{ cdc_vault.hash_of(keys | join(" || '|' || ")) }}
+  {%- elif spec.get("is_hashdiff") -%}
+    {{ cdc_vault.hash_diff(inputs) }}
+  {%- else -%}
+    {{ cdc_vault.hash_key(inputs, spec.get("normalize"), spec.get("blank") or "keep") }}
+  {%- endif -%}
+{%- endmacro %}

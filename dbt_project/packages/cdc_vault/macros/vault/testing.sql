@@ -1,0 +1,15 @@
+{#- For tests, more selects of a problem and an example: keys that are not in the hub they name; column → hub, or {model: …, src_pk: …}. -#}
+{% macro orphans(model, hubs) %}
+{%- for column, hub in hubs.items() %}
+{%- set hub = {"model": hub, "src_pk": column} if hub is string else hub %}
+union all
+select 'not in {{ hub.model }}', {{ column }}
+from {{ model }}
+where {{ cdc_vault.is_known(column) }} and {{ column }} not in (select {{ hub.src_pk }} from {{ ref(hub.model) }})
+{%- endfor %}
+{% endmacro %}
+
+{#- A business key as it is hashed. -#}
+{% macro as_hashed(column, normalize) -%}
+  {{ "upper(trim(cast(" ~ column ~ " as varchar)))" if normalize == "upper_trim" else column }}
+{%- endmacro %}
