@@ -56,7 +56,7 @@ def column_findings(
     before = position.facts if position and position.versions else None
     landed = position.landed if position else ()
     for problem in colliding_names(table, name_columns(table, before, facts), landed):
-        yield finding("column names", "in the way", *_said(table, problem))
+        yield finding("column names", "in the way", *_said(problem))
     for name in (name for name in table.landed if table.raw.alias.get(name, name).lower() in OF_PARSED):
         says = f"column {name!r} has a name that parsed gives a column of its own, so its model fails"
         yield finding("column names", "warning", says, f"declare meta.raw.alias: {{{name}: another_name}}")
