@@ -178,6 +178,9 @@ class OpenSource(Protocol[P]):
     def stop_between(self, reached: P, end: P, max_bytes: int) -> P:
         """A position up to which a part of a backlog is read: the end, or one behind `reached`; never back."""
 
+    def distance(self, start: P, end: P) -> int:
+        """About how many bytes lie between two positions."""
+
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
         """By table, a digest of all that `inspect` reads, in one question: equal ones mean that nothing was altered."""
 

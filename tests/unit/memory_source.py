@@ -161,6 +161,13 @@ class MemorySource:
     def now(self) -> SourceNow[Offsets]:
         return SourceNow(self._log.end, AT, 0)
 
+    def distance(self, start: Offsets, end: Offsets) -> int:
+        return sum(end.next) - sum(start.next)
+
+    def stop_between(self, reached: Offsets, end: Offsets, max_bytes: int) -> Offsets:
+        ahead = max(max_bytes, 1)
+        return Offsets(tuple(min(at + ahead, to) for at, to in zip(reached.next, end.next, strict=True)))
+
     def fingerprints(self, tables: Collection[Any]) -> dict[str, str]:
         return {table.name: self._log.columns for table in tables}
 
