@@ -4,7 +4,7 @@ A crash anywhere replays from the first step: positions tell what is in the lake
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -14,6 +14,7 @@ from ingestion.pipeline.replay import resume
 from ingestion.pipeline.session import RowCounts, Writer, add_counts, total_rows
 from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.table_plans import covered
+from ingestion.schema.positions import Lsn, Position
 from ingestion.sink.publish import Outdated
 from ingestion.sources.base import LiveStream, OpenSource, SourceNow
 from ingestion.state import progress, store
@@ -31,7 +32,7 @@ class CycleOutcome:
     """Rows added by table and operation, and the position reached."""
 
     rows: RowCounts
-    lsn: int
+    lsn: Lsn
 
 
 @contextmanager
@@ -41,7 +42,7 @@ def connections(writer: Writer) -> Iterator[tuple[OpenSource, CatalogConnection]
         yield source, states
 
 
-def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
+def run_cycle(writer: Writer, until: Lsn | None = None) -> CycleOutcome:
     """Brings a source up to now, or at least to the LSN `until`; raises LakehouseError, with nothing half-done.
 
     Tables that are new or in doubt are loaded first. A table with a problem of its own does not hold up the others.
@@ -56,7 +57,7 @@ def run_cycle(writer: Writer, until: int | None = None) -> CycleOutcome:
             passes = 0 if len(wanted) < fewest else passes + 1
             fewest = min(fewest, len(wanted))
 
-            def reach(lsn: int) -> RowCounts:
+            def reach(lsn: Lsn) -> RowCounts:
                 return catch_up(writer, source, states, lsn).rows
 
             rows = add_counts(rows, load_tables(writer, source, states, wanted, reach))
@@ -77,7 +78,7 @@ def catch_up(
     writer: Writer,
     source: OpenSource,
     states: CatalogConnection,
-    until: int | None = None,
+    until: Lsn | None = None,
     live: LiveStream | None = None,
 ) -> CycleOutcome:
     """Reads the stream up to now, or at least to `until`; what the tables lack beyond the stream is left alone.
@@ -94,18 +95,18 @@ def catch_up(
             continue
         positions = store.read_positions(states, writer.name)
         points = [position.point for position in positions.values() if position.state == "streaming"]
-        now = _now_at_least(source, max(until or 0, *points, 0))
+        now = _now_at_least(source, points if until is None else [*points, until])
         if live:
             live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
         reached = stream.lsn
         cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
-        if source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes) < now.lsn:
-            progress.begin(states, writer.name, "changes", now.lsn - reached)
+        if source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes) != now.lsn:
+            progress.begin(states, writer.name, "changes", source.distance(reached, now.lsn))
         try:
-            while reached < now.lsn or cut_is_due:
+            while not now.lsn <= reached or cut_is_due:
                 before, reached = reached, source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes)
                 landed = load_changes(writer, source, states, outlooks, replace(now, lsn=reached), live)
-                progress.advance(states, writer.name, reached - before, total_rows(landed))
+                progress.advance(states, writer.name, source.distance(before, reached), total_rows(landed))
                 rows = add_counts(rows, landed)
                 cut_is_due = False
             return CycleOutcome(rows, reached)
@@ -143,11 +144,11 @@ def _resume_tables(
     return rows
 
 
-def _now_at_least(source: OpenSource, until: int) -> SourceNow:
-    """The source's end, once what was written up to `until` can be read."""
+def _now_at_least(source: OpenSource, positions: Sequence[Position]) -> SourceNow:
+    """The source's end, once what was written up to all these positions can be read."""
     deadline = time.monotonic() + FLUSH_PATIENCE_SECONDS
     now = source.now()
-    while now.lsn < until and time.monotonic() < deadline:
+    while not all(at <= now.lsn for at in positions) and time.monotonic() < deadline:
         time.sleep(0.02)
         now = source.now()
     return now

@@ -135,7 +135,7 @@ def _publish(
     now: SourceNow,
 ) -> None:
     moved = {name: course.position for name, course in courses.items() if course.position != course.before}
-    after = {name: replace(c.position, lsn=max(c.position.lsn, now.lsn)) for name, c in courses.items()}
+    after = {name: replace(c.position, lsn=c.position.lsn.join(now.lsn)) for name, c in courses.items()}
     in_cut = covered(after, now.lsn)
     files = result.meta_files | schema_change_files(writer, states, cycle, courses, now)
 

@@ -29,6 +29,7 @@ from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.together import HELD_SECONDS, first_together
 from ingestion.schema.evolve import steps
 from ingestion.schema.facts import TableFacts
+from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
@@ -44,7 +45,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
 WAVE_CHUNKS = 16
-Reach = Callable[[int], RowCounts]
+Reach = Callable[[Lsn], RowCounts]
 
 
 class _PointPassed(Exception):
@@ -161,7 +162,7 @@ def _register(
     with states.transaction():
         leases.check(states, writer.lease, writer.limits.lease_seconds)
         current = store.read_stream(states, writer.name)
-        if current is None or current.lsn > point.lsn or current.revision != stream.revision:
+        if current is None or not current.lsn <= point.lsn or current.revision != stream.revision:
             raise _PointPassed
         for item in loading:
             store.put_position(states, writer.name, item.position, "load")
@@ -311,7 +312,7 @@ def _repair(writer: Writer, states: CatalogConnection, item: _Loading, point: Po
     """Restates the rows that differ at the point, and lets the table into the cuts again."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None
-    if stream.lsn < point.lsn:
+    if not point.lsn <= stream.lsn:
         raise LakehouseError(
             f"source {writer.name!r}: the stream has not reached the point of a repair; it is made again"
         )

@@ -15,6 +15,7 @@ from ingestion.pipeline.survey import survey
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
+from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres import connection as src
 from ingestion.state import lease as leases
 from ingestion.state import progress, store
@@ -118,10 +119,10 @@ def replay(
     return _alone(settings, declarations, source, session, land)
 
 
-def _has_reached(states: CatalogConnection, declared: Source, until: int) -> bool:
+def _has_reached(states: CatalogConnection, declared: Source, until: Lsn) -> bool:
     """Whether the stream is there, and every declared table is in the cut or known to be aside."""
     stream = store.read_stream(states, declared.name)
-    if stream is None or stream.lsn < until:
+    if stream is None or not until <= stream.lsn:
         return False
     aside = {item.name for item in _aside(states, declared)}
     return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
@@ -214,7 +215,7 @@ def _cycle(
     declared: Source,
     lease: leases.Lease,
     session: SparkSession | None,
-    until: int,
+    until: Lsn,
     before: Before,
 ) -> SourceReport:
     with (

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Writer
+from ingestion.schema.positions import Lsn
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -179,12 +180,12 @@ class Loader:
         finally:
             self.wake.set()
 
-    def _reach(self, states: CatalogConnection, lsn: int) -> RowCounts:
+    def _reach(self, states: CatalogConnection, lsn: Lsn) -> RowCounts:
         """Waits until the cycles have read up to there."""
         self.wake.set()
         while not self._writer.stop.wait(0.1):
             stream = store.read_stream(states, self._writer.name)
-            if stream is not None and stream.lsn >= lsn:
+            if stream is not None and lsn <= stream.lsn:
                 return {}
         raise LakehouseError(f"source {self._writer.name!r}: stopped before the load was done; it is made again")
 
@@ -217,7 +218,7 @@ class Live:
         if self.stream is not None or time.monotonic() < self._not_before:
             return
         at, writer = store.read_stream(states, self._writer.name), self._writer
-        if at is None or source.now().lsn - at.lsn > writer.limits.flush_bytes:
+        if at is None or source.distance(at.lsn, source.now().lsn) > writer.limits.flush_bytes:
             return
         try:
             self.stream = source.stream(at.lsn, writer.limits.flush_bytes)
@@ -253,10 +254,10 @@ def _wait_for_flush(
             if stream is None or stream.revision != revision:
                 break
         if live is None:
-            behind = source.now().lsn - stream.lsn
+            behind = source.distance(stream.lsn, source.now().lsn)
         else:
             live.wait(limits.poll_seconds)
-            behind = live.lsn - stream.lsn
+            behind = source.distance(stream.lsn, live.lsn)
         begun = last.published if live and live.has_changes else last.begun
         rest = flush_in(limits, behind, time.monotonic() - begun, last.took)
         if rest == 0 and behind > 0:

@@ -4,7 +4,7 @@ A kind that is added fulfils `tests/unit/test_source_contract.py`. The pipeline 
 source; `source_of` makes the source of the kind that the settings name.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime
@@ -73,7 +73,7 @@ class Noticed:
     """What a read has noticed beside rows.
 
     `carried` are partitions whose rows came as those of a relation, by its oid. `witness` is what the source wants to
-    have kept with the position (`Source.remember`); None where nothing was read.
+    have kept with the position (`OpenSource.remember`); None where nothing was read.
     """
 
     carried: frozenset[tuple[int, Relation]] = frozenset()
@@ -98,7 +98,7 @@ class ChangeReader(Protocol):
 class RowReader(Protocol):
     """Reads one range of a table's rows at a point, inside a task. Travels by pickle; may hold secrets."""
 
-    def rows(self, *, as_text: bool) -> Iterator[pa.Table]:
+    def rows(self, *, as_text: bool) -> Generator[pa.Table]:
         """The rows by the source's column names; unless `as_text`, typed where their types allow that.
 
         Raises TableProblem for what is the table's own, LakehouseError for a source that cannot be read.
@@ -177,6 +177,9 @@ class OpenSource(Protocol[P]):
 
     def stop_between(self, reached: P, end: P, max_bytes: int) -> P:
         """A position up to which a part of a backlog is read: the end, or one behind `reached`; never back."""
+
+    def distance(self, start: P, end: P) -> int:
+        """About how many bytes lie between two positions."""
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
         """By table, a digest of all that `inspect` reads, in one question: equal ones mean that nothing was altered."""

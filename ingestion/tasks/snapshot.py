@@ -1,5 +1,6 @@
 """Snapshots: all rows of a table at one consistent point of the source, read in ranges by Spark tasks."""
 
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -50,10 +51,11 @@ def _read_chunk(plan: ChunkPlan, *, as_text: bool) -> Written:
         writer.add(raw_rows(plan.target, {}, rows_at(plan.point, "t", -1, 1), writer.schema, counts))
     row = plan.number * CHUNK_SEQ
     try:
-        for values in plan.reader.rows(as_text=as_text):
-            meta = rows_at(plan.point, "r", row, values.num_rows)
-            writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
-            row += values.num_rows
+        with closing(plan.reader.rows(as_text=as_text)) as parts:
+            for values in parts:
+                meta = rows_at(plan.point, "r", row, values.num_rows)
+                writer.add(raw_rows(plan.target, values, meta, writer.schema, counts))
+                row += values.num_rows
     except BadRow as error:
         raise TableProblem(plan.source, plan.target.name, str(error)) from None
     odd = write_odd(counts.texts, plan.unrepresentable, io, plan.file_bytes)

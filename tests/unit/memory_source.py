@@ -4,7 +4,7 @@ It has what the contract asks of a source, and nothing else. A record names its 
 what is confirmed to where the source was at the moment of `now`, and a point is the vector of its moment.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -110,7 +110,7 @@ class Rows:
 
     found: dict[str, str | None]
 
-    def rows(self, *, as_text: bool) -> Iterator[pa.Table]:
+    def rows(self, *, as_text: bool) -> Generator[pa.Table]:
         yield pa.table({"id": pa.array(self.found, pa.string()), "v": pa.array(self.found.values(), pa.string())})
 
 
@@ -160,6 +160,13 @@ class MemorySource:
 
     def now(self) -> SourceNow[Offsets]:
         return SourceNow(self._log.end, AT, 0)
+
+    def distance(self, start: Offsets, end: Offsets) -> int:
+        return sum(end.next) - sum(start.next)
+
+    def stop_between(self, reached: Offsets, end: Offsets, max_bytes: int) -> Offsets:
+        ahead = max(max_bytes, 1)
+        return Offsets(tuple(min(at + ahead, to) for at, to in zip(reached.next, end.next, strict=True)))
 
     def fingerprints(self, tables: Collection[Any]) -> dict[str, str]:
         return {table.name: self._log.columns for table in tables}

@@ -7,7 +7,7 @@ import random
 import string
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from threading import Event
 from typing import Any, cast
@@ -244,6 +244,22 @@ def test_a_snapshot_holds_what_the_stream_lacks_from_its_point_on(place: Place, 
     from_there_on = [row for row in stream if place.is_from(row, point.lsn)]
     assert len(from_there_on) == 15 and len(stream) - len(from_there_on) == 20
     assert replayed(from_there_on, snapshot) == table
+
+
+def test_a_backlog_is_read_in_parts_that_come_to_its_end(place: Place, source: OpenSource[Any]) -> None:
+    reached, chance, table = source.now().lsn, random.Random(11), dict[str, str | None]()
+    change(place, chance, table, 40)
+    now, found = now_of(source, place), list[Row]()
+    for _ in range(50):
+        if now.lsn <= reached:
+            break
+        stop = source.stop_between(reached, now.lsn, 7)
+        assert reached <= stop <= now.lsn and stop != reached and source.distance(reached, stop) > 0
+        found += rows_of(source.change_reader(replace(now, lsn=stop), None))
+        place.publish(stop)
+        source.confirm(stop)
+        reached = stop
+    assert now.lsn <= reached and replayed(found) == table
 
 
 def test_the_live_stream_brings_what_a_read_brings(place: Place, source: OpenSource[Any]) -> None:

@@ -203,13 +203,13 @@ def source_now(connection: SourceConnection) -> SourceNow[Lsn]:
     return SourceNow(Lsn(row[0]), row[1], int(row[2]))
 
 
-def committed_lsn(connection: SourceConnection) -> int:
+def committed_lsn(connection: SourceConnection) -> Lsn:
     """An LSN above the commit of everything visible now, also of transactions that did not wait for the flush.
 
     Raises LakehouseError on a standby.
     """
     try:
-        return int(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
+        return Lsn(_value(connection, "SELECT (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint"))
     except psycopg.errors.ObjectNotInPrerequisiteState:
         raise _standby(connection) from None
 

@@ -1,6 +1,6 @@
 """The rows of a table at a consistent point, in ranges of its heap that are read by themselves."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ class HeapReader:
     snapshot: str
     batch_bytes: int
 
-    def rows(self, *, as_text: bool) -> Iterator[pa.Table]:
+    def rows(self, *, as_text: bool) -> Generator[pa.Table]:
         """The rows, values typed where their types allow that; raises TableProblem, LakehouseError."""
         import adbc_driver_postgresql.dbapi as adbc
 

@@ -88,6 +88,10 @@ class OpenPostgres:
         """The end, or a page's boundary about `max_bytes` behind `reached`."""
         return Lsn(next_stop(reached, end, max_bytes))
 
+    def distance(self, start: Lsn, end: Lsn) -> int:
+        """Bytes of WAL."""
+        return end - start
+
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
         """By table, a digest of all that `inspect` reads."""
         return describe.fingerprints(self.connection, tables, self._of.publication)
