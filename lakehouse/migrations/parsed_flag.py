@@ -82,7 +82,8 @@ def rename(settings: Settings, catalog: SqlCatalog, say: Callable[[str], None]) 
             query(settings, "SELECT 1")
     for name in found.tables:
         retried(catalog, name, _rename)
-    failed = _make_views(settings, found.views)
+    with answering(settings):
+        failed = _make_views(settings, found.views)
     for view, why in failed.items():
         say(f"{view} read {FORMER}, which is called {NAME} now: change its definition and make it anew ({why})")
     for name in (*found.tables, *found.renamed):
@@ -109,7 +110,7 @@ def _has(word: str, text: str) -> bool:
 
 def _make_views(settings: Settings, views: Iterable[TableName]) -> dict[TableName, str]:
     """Makes the views anew, those last that read others; returns those that Trino refuses, and why."""
-    from trino.exceptions import TrinoUserError
+    from trino.exceptions import TrinoQueryError
 
     left, failed = list(views), dict[TableName, str]()
     while left:
@@ -118,7 +119,7 @@ def _make_views(settings: Settings, views: Iterable[TableName]) -> dict[TableNam
             try:
                 [[text]] = query(settings, f"SHOW CREATE VIEW {relation(*view)}")
                 query(settings, under_the_new_name(text))
-            except TrinoUserError as error:
+            except TrinoQueryError as error:
                 failed[view] = error.message.splitlines()[0]
         if len(failed) == len(left):
             return failed
