@@ -14,9 +14,9 @@ import dagster as dg
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.metadata_columns import METADATA
 from orchestration.assets.markdown import plain
-from orchestration.checks.erasing import erasing_definitions
+from orchestration.checks.erasures import erasing_definitions
 from orchestration.checks.lag import lag_definitions
-from orchestration.checks.reconciling import reconciling_definitions
+from orchestration.checks.reconciliation import reconciling_definitions
 from orchestration.jobs.loads import load_definitions, loads_of
 from orchestration.resources import Lake
 from orchestration.runs import tags

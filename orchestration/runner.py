@@ -25,15 +25,15 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.jobs import marts
 from orchestration.resources import Lake
-from orchestration.runs.days import DayRange, incremental_tags
+from orchestration.runs.dependencies import why_skipped
 from orchestration.runs.failures import failure_of
-from orchestration.runs.held import State, loaded_since
 from orchestration.runs.history import left_by, read_history
 from orchestration.runs.interrupts import Stop, nothing
-from orchestration.runs.order import why_skipped
-from orchestration.runs.part import Part, held_tag, part_without, waiting_for_others, waiting_for_tables
+from orchestration.runs.load_state import State, loaded_since
+from orchestration.runs.partitions import DayRange, incremental_tags
 from orchestration.runs.pools import WAITING
 from orchestration.runs.progress import Say, describe, only_progress
+from orchestration.runs.subset import Part, held_tag, part_without, waiting_for_others, waiting_for_tables
 from orchestration.runs.workers import fail_orphaned_runs, free_pools, signature
 
 WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"

@@ -10,16 +10,16 @@ import dagster as dg
 from dagster_dbt import DbtCliInvocation, dbt_assets
 from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
+from orchestration.assets.after_checks import confirmed
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.markdown import plain
 from orchestration.assets.translator import BUILT_WITH_MARTS, MARTS, LakeTranslator, is_raw, is_view, layer, node_key
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
-from orchestration.runs.confirmed import confirmed
-from orchestration.runs.days import DayRange, daily_partitions, to_derive_again
+from orchestration.runs.dependencies import name_of
 from orchestration.runs.failures import dbt_failure, failed_tables, table_name
-from orchestration.runs.held import pack, unpack
-from orchestration.runs.order import name_of
+from orchestration.runs.load_state import pack, unpack
+from orchestration.runs.partitions import DayRange, daily_partitions, to_derive_again
 from orchestration.runs.workers import end_children
 
 if TYPE_CHECKING:

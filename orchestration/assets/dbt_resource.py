@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from lakehouse.declarations.manifest import dbt_environment, manifest_path
 from lakehouse.settings import Settings
-from orchestration.runs.days import DayRange
+from orchestration.runs.partitions import DayRange
 from orchestration.runs.workers import RUN_VARIABLE
 
 KEPT_FAILURES = 20

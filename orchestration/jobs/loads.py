@@ -13,12 +13,12 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import Cron
 from lakehouse.errors import LakehouseError
 from orchestration.assets.translator import MARTS
-from orchestration.checks.reconciling import check_keys
+from orchestration.checks.reconciliation import check_keys
 from orchestration.resources import TableKey
-from orchestration.runs.days import incremental_tags
-from orchestration.runs.held import loaded_since
 from orchestration.runs.history import read_history, whole_job
-from orchestration.runs.part import held_tag
+from orchestration.runs.load_state import loaded_since
+from orchestration.runs.partitions import incremental_tags
+from orchestration.runs.subset import held_tag
 from orchestration.sensors.new_data import Watch, new_data_sensor
 
 

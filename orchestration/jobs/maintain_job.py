@@ -15,10 +15,10 @@ from pydantic import Field
 from lakehouse.declarations.policies import ScheduleGroup
 from lakehouse.declarations.project import project_maintenance
 from maintenance.inventory.declared import maintained_tables, schedule_groups
+from orchestration.jobs.config import ScopedConfig, scoped
 from orchestration.jobs.maintainer import Maintainer
 from orchestration.jobs.maintenance_jobs import POOL
-from orchestration.jobs.observing import judge, reporter
-from orchestration.jobs.scope import ScopedConfig, scoped
+from orchestration.jobs.observations import judge, reporter
 from orchestration.resources import IN_MEMORY, Lake, LakeSpark
 from orchestration.runs import tags
 from orchestration.runs.history import UNFINISHED

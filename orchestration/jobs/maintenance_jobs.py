@@ -14,8 +14,8 @@ from pydantic import Field
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.declarations.project import project_maintenance
 from maintenance.inventory.declared import maintained_tables, schedule_groups
-from orchestration.jobs.observing import judge, reporter
-from orchestration.jobs.scope import ScopedConfig, scoped
+from orchestration.jobs.config import ScopedConfig, scoped
+from orchestration.jobs.observations import judge, reporter
 from orchestration.resources import Lake, LakeSpark
 
 POOL = "maintenance"

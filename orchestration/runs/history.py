@@ -9,8 +9,8 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import RESUME_RETRY_TAG
 
 from orchestration.runs import tags
-from orchestration.runs.held import State, unpack
-from orchestration.runs.order import downstream, name_of, named
+from orchestration.runs.dependencies import downstream, name_of, named
+from orchestration.runs.load_state import State, unpack
 from orchestration.runs.workers import fail_orphaned_runs
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)

@@ -24,7 +24,7 @@ from dagster._core.executor.init import InitExecutorContext
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
-from orchestration.runs.ordinary import with_days
+from orchestration.runs.incremental import with_days
 from orchestration.runs.workers import TAG, fail_orphaned_runs, free_pools, is_alive
 
 WAITING = "waiting for pool"

@@ -9,11 +9,11 @@ import dagster as dg
 
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
-from orchestration.runs.days import incremental_tags
-from orchestration.runs.held import loaded_since
+from orchestration.runs.dependencies import named
 from orchestration.runs.history import JobHistory, read_history
-from orchestration.runs.order import named
-from orchestration.runs.part import held_tag, made_from, part_without, waiting_for_others, waiting_for_tables
+from orchestration.runs.load_state import loaded_since
+from orchestration.runs.partitions import incremental_tags
+from orchestration.runs.subset import held_tag, made_from, part_without, waiting_for_others, waiting_for_tables
 from orchestration.sensors.decide import Launch, Seen, decide
 
 INTERVAL_SECONDS = 30

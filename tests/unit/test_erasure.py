@@ -22,7 +22,7 @@ from erasure.tombstones import tombstone
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
 from ingestion.tasks.shared_keys.positions import ranked
 from ingestion.tasks.snapshot import Point, rows_at
-from orchestration.checks.erasing import held
+from orchestration.checks.erasures import held
 from tests.unit import pgoutput_encode as wire
 
 COLUMNS = (("id", True), ("name", False), ("tier", False))

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.catalog.open import SnapshotFact
-from orchestration.runs.held import Held, State, loaded_since, pack, unpack
 from orchestration.runs.history import JobHistory, PastRun
+from orchestration.runs.load_state import Held, State, loaded_since, pack, unpack
 from orchestration.sensors.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Seen, Skip, decide, fingerprint
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

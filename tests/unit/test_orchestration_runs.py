@@ -15,9 +15,9 @@ from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
-from orchestration.runs import held, tags, workers
-from orchestration.runs.days import daily_partitions
+from orchestration.runs import load_state, tags, workers
 from orchestration.runs.history import read_history
+from orchestration.runs.partitions import daily_partitions
 from orchestration.sensors import decide
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
@@ -88,7 +88,7 @@ def parsed() -> None:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     fresh = World()
     monkeypatch.setattr(f"{__name__}.WORLD", fresh)
-    monkeypatch.setattr(held, "FIRST_WAIT", timedelta(0))
+    monkeypatch.setattr(load_state, "FIRST_WAIT", timedelta(0))
     return fresh
 
 

@@ -9,13 +9,13 @@ import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
 
+from orchestration.assets.after_checks import confirmed
 from orchestration.runs import tags
-from orchestration.runs.confirmed import confirmed
+from orchestration.runs.dependencies import why_skipped
 from orchestration.runs.failures import dbt_failure, failed_tables, said
-from orchestration.runs.held import Held, State, pack
 from orchestration.runs.history import read_history
-from orchestration.runs.order import why_skipped
-from orchestration.runs.part import Part, part_without, waiting_for_others
+from orchestration.runs.load_state import Held, State, pack
+from orchestration.runs.subset import Part, part_without, waiting_for_others
 
 MANIFEST: dict[str, Any] = {
     "sources": {"source.l.raw_shop.sales": {"schema": "raw_shop", "name": "sales"}},

@@ -11,10 +11,10 @@ from dagster._core.definitions.job_base import IJob
 from dagster._core.definitions.reconstruct import ReconstructableJob
 
 from orchestration.runs import tags
-from orchestration.runs.days import DayRange, incremental_tags
-from orchestration.runs.held import loaded_since
 from orchestration.runs.history import is_load, read_history
-from orchestration.runs.part import held_tag
+from orchestration.runs.load_state import loaded_since
+from orchestration.runs.partitions import DayRange, incremental_tags
+from orchestration.runs.subset import held_tag
 
 
 def with_days(instance: dg.DagsterInstance, run: dg.DagsterRun, job: IJob) -> dg.DagsterRun:

@@ -8,9 +8,9 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from orchestration.runs import tags
-from orchestration.runs.held import Held, State, pack
+from orchestration.runs.dependencies import downstream, ingests, name_of, named, upstream
 from orchestration.runs.history import read_state
-from orchestration.runs.order import downstream, ingests, name_of, named, upstream
+from orchestration.runs.load_state import Held, State, pack
 
 
 @dataclass(frozen=True)

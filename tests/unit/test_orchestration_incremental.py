@@ -8,7 +8,7 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from orchestration.runs import tags
-from orchestration.runs.days import daily_partitions, to_derive_again
+from orchestration.runs.partitions import daily_partitions, to_derive_again
 from orchestration.runs.pools import pool_executor
 
 TODAY = datetime.now(UTC).date()

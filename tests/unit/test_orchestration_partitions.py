@@ -6,7 +6,13 @@ import dagster as dg
 import pytest
 
 from orchestration.runs import tags
-from orchestration.runs.days import DayRange, completed_by_load, daily_partitions, incremental_tags, to_derive_again
+from orchestration.runs.partitions import (
+    DayRange,
+    completed_by_load,
+    daily_partitions,
+    incremental_tags,
+    to_derive_again,
+)
 
 NOW = datetime(2026, 5, 4, 23, 59, 59, tzinfo=UTC)
 FIRST = date(2026, 4, 28)
