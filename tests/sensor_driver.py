@@ -14,7 +14,7 @@ from dagster._core.execution.api import execute_run_iterator
 
 from orchestration.resources import Lake
 from orchestration.runs import load_state
-from orchestration.runs.failures import failure_of
+from orchestration.runs.failures import failure_message
 
 
 def main(name: str, pause_seconds: float) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def main(name: str, pause_seconds: float) -> dict[str, Any]:
             "selected": sorted(".".join(key.path) for key in assets or ()),
             "materialized": sorted(materialized),
             "failed": sorted({_name(e.dagster_event) for e in planned if e.dagster_event} - materialized),
-            "error": next(filter(None, map(failure_of, events)), None),
+            "error": next(filter(None, map(failure_message, events)), None),
         }
 
 

@@ -1,7 +1,6 @@
-"""Maintenance actions as jobs, one per action with one Spark session per run: for a person who wants just that one.
+"""One job per maintenance action, to run that action alone, with one Spark session per run.
 
-The job `maintain` plans and takes the same actions where they are worth it, so these jobs' own schedules are stopped
-until somebody turns them on.
+The job `maintain` plans the same actions and runs the worthwhile ones, so the schedules here are stopped by default.
 """
 
 from collections.abc import Collection
@@ -15,7 +14,7 @@ from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.declarations.project import project_maintenance
 from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.config import ScopedConfig, scoped
-from orchestration.jobs.observations import judge, reporter
+from orchestration.jobs.observations import check_failed_share, reporter
 from orchestration.resources import Lake, LakeSpark
 
 POOL = "maintenance"
@@ -26,13 +25,13 @@ PARTS = {
     "drop_extended_stats": "statistics",
     "clean_dbt_temporary": "clean_dbt_temporary",
 }
-"""Action → the part of the policy that asks for it. In this order they start, minutes apart."""
+"""Action → the part of the policy that enables it. The schedules start in this order, minutes apart."""
 
 MINUTES_APART = 2
 
 
 class ActionConfig(ScopedConfig):
-    """Which tables, and when too many of them have failed."""
+    """The tables to maintain, and the share of failed tables that fails the run."""
 
     max_failed_share: float | None = Field(
         None, ge=0, le=1, description="the run fails above this share of failed tables; declared in vars.maintenance"
@@ -40,25 +39,25 @@ class ActionConfig(ScopedConfig):
 
 
 def action_definitions(manifest: dict[str, Any], project_dir: Path, keys: Collection[dg.AssetKey]) -> dg.Definitions:
-    """Five jobs, and their schedules for the groups that are in use; `keys` are the tables that have a page."""
+    """The jobs, with a schedule per group in use; `keys` are the tables that have a page."""
     tables, groups = maintained_tables(manifest, project_dir), project_maintenance(project_dir).groups
     config = scoped(ActionConfig, groups, [str(table.name) for table in tables])
     jobs = {action: _job(action, keys, config) for action in PARTS}
     schedules = [
         _schedule(jobs[action], action, group, groups[group].cron)
         for action in PARTS
-        for group in schedule_groups(table for table in tables if asks_for(table.policy, action))
+        for group in schedule_groups(table for table in tables if enables(table.policy, action))
     ]
     return dg.Definitions(jobs=list(jobs.values()), schedules=schedules)
 
 
-def asks_for(policy: MaintenancePolicy, action: str) -> bool:
-    """Whether the policy has the action's part."""
+def enables(policy: MaintenancePolicy, action: str) -> bool:
+    """Whether the policy has the part that enables the action."""
     return getattr(policy, PARTS[action]) is not None
 
 
 def cron_of(action: str, cron: str) -> str:
-    """The group's cron, some minutes later by the action's place in their order; minutes in lists or steps stay."""
+    """The group's cron, delayed by the action's position; a list or step in the minute field stays as it is."""
     minute, rest = cron.split(maxsplit=1)
     later = MINUTES_APART * (1 + list(PARTS).index(action))
     return f"{(int(minute) + later) % 60} {rest}" if minute.isdigit() else cron
@@ -82,7 +81,7 @@ def _job(action: str, keys: Collection[dg.AssetKey], config_type: type[ActionCon
         config = config_type(**context.op_config)
         result = lake.maintain(action, config.tables, config.group, spark, reporter(context, keys))
         declared = lake.max_failed_share()
-        judge(result, declared if config.max_failed_share is None else config.max_failed_share)
+        check_failed_share(result, declared if config.max_failed_share is None else config.max_failed_share)
 
     @dg.job(name=action, description=f"Runs the maintenance action {action} on the tables that declare it.")
     def maintenance_job() -> None:

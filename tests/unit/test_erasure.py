@@ -22,7 +22,7 @@ from erasure.tombstones import tombstone
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
 from ingestion.tasks.shared_keys.positions import ranked
 from ingestion.tasks.snapshot import Point, rows_at
-from orchestration.checks.erasures import held
+from orchestration.checks.erasures import check_result
 from tests.unit import pgoutput_encode as wire
 
 COLUMNS = (("id", True), ("name", False), ("tier", False))
@@ -182,6 +182,6 @@ def test_the_check_fails_with_paths_and_never_with_values() -> None:
     found = Look(
         objects=3, bytes=9, findings=[Finding("raw_shop.people", "s3://w/a.parquet", 1, "rows")], values={"Ann"}
     )
-    result = held(key, found)
+    result = check_result(key, found)
     assert not result.passed and "Ann" not in json.dumps(str(result.metadata)) and "a.parquet" in str(result.metadata)
-    assert held(key, Look(objects=3, bytes=9)).passed
+    assert check_result(key, Look(objects=3, bytes=9)).passed

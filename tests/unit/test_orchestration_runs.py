@@ -315,7 +315,7 @@ def test_a_lake_that_does_not_answer_is_a_reason_and_not_a_stack_trace(
     defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     WORLD.down = "connection refused\n  and many more lines"
-    assert tick(defs, instance) == "cannot look at source shop: ConnectionError: connection refused"
+    assert tick(defs, instance) == "cannot inspect source shop: ConnectionError: connection refused"
 
 
 def test_a_load_marks_the_days_since_the_last_one_and_a_backfill_the_day_asked_for(
