@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
-    from lakehouse_stack.majors import OldCluster
+    from lakehouse_stack.postgres_versions import OldCluster
 
 RECOVER = "their replication slots do not go along; afterwards `lakehouse ingest --recover SOURCE` for each of them"
 
 
-class Part(NamedTuple):
+class JobSubset(NamedTuple):
     """Something that is stored: what there is to do, told without changing anything, and doing it."""
 
     planned: Callable[[Settings], list[str]]
@@ -54,11 +54,11 @@ def upgrade(
 def _upgrade(settings: Settings) -> None:
     from lakehouse_cli.dev import alone
     from lakehouse_cli.stack import up
-    from lakehouse_stack.moving import move_clusters
+    from lakehouse_stack.postgres_upgrade import upgrade_clusters
 
     with alone(settings):
         _refuse_writers(settings)
-        moved = move_clusters(settings, say) if _is_embedded(settings) else ()
+        moved = upgrade_clusters(settings, say) if _is_embedded(settings) else ()
         if not _answers(settings):
             up()
         settings = load_settings(home=settings.home)
@@ -70,13 +70,13 @@ def _upgrade(settings: Settings) -> None:
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
-    from lakehouse_stack.accounts import place
+    from lakehouse_stack.accounts import find_placement
     from lakehouse_stack.config import stack_settings
-    from lakehouse_stack.majors import old_clusters
+    from lakehouse_stack.postgres_versions import old_clusters
 
     if not _is_embedded(settings):
         return []
-    found = old_clusters(place(settings.home, stack_settings().system_dir))
+    found = old_clusters(find_placement(settings.home, stack_settings().system_dir))
     lines = [f"{old}: stop the servers, move it, keep the old data beside it" for old in found]
     return lines + [f"sources: {RECOVER}" for old in found if old.name == "sources"]
 
@@ -149,10 +149,10 @@ def _start_again(settings: Settings) -> None:
 
 
 PARTS = (
-    Part(_logins_planned, _start_again),
-    Part(_state_planned, _migrate_state),
-    Part(_tables_planned, _complete_tables),
-    Part(_dagster_planned, _migrate_dagster),
+    JobSubset(_logins_planned, _start_again),
+    JobSubset(_state_planned, _migrate_state),
+    JobSubset(_tables_planned, _complete_tables),
+    JobSubset(_dagster_planned, _migrate_dagster),
 )
 
 
