@@ -1,1 +1,1 @@
-"""Measurements, not tests: `make bench` runs them on a stack of their own and writes JSON."""
+"""Benchmarks: `make bench` runs them on their own stack and writes JSON."""

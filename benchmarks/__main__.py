@@ -1,4 +1,4 @@
-"""`python -m benchmarks [SCENARIO ...]`: each scenario with its peers in the same run, results as JSON and in docs/."""
+"""`python -m benchmarks [SCENARIO ...]` runs scenarios with their peers and writes the results as JSON and to docs/."""
 
 import argparse
 import json
@@ -45,12 +45,12 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Runs the scenarios on a stack of their own; what each one found is kept even when a later one fails."""
+    """Runs the scenarios on their own stack; results are written after each scenario."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("scenario", nargs="*", choices=[[], *SCENARIOS], help="all of them when left out")
-    parser.add_argument("--runs", type=int, default=5, help="runs of each contender (5)")
+    parser.add_argument("scenario", nargs="*", choices=[[], *SCENARIOS], help="default: all")
+    parser.add_argument("--runs", type=int, default=5, help="runs per contender (5)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the work; docs/benchmarks.md shows 1.0")
-    parser.add_argument("--docs", action="store_true", help="write the results into docs/benchmarks.md too")
+    parser.add_argument("--docs", action="store_true", help="also write the results to docs/benchmarks.md")
     arguments = parser.parse_args()
     if arguments.runs < 1 or arguments.scale <= 0:
         parser.error("--runs and --scale must be positive")
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine that runs the benchmarks."""
     return {
         "cores": os.cpu_count(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30),

@@ -1,4 +1,4 @@
-"""What every scenario works with: a running stack, tables of its own, one warm Spark session, and its measurements."""
+"""The environment of all scenarios: a running stack, test tables, a warm Spark session, and measurements."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass
 class Measurement:
-    """One contender's runs in one unit, with the CPU seconds of each side per run, and what else is worth telling.
+    """The runs of one contender in one unit, with CPU seconds per run and side, and notes.
 
-    `plots` are points, each list under a title of the form `what by what`.
+    `plots` maps titles of the form `y by x` to points.
     """
 
     unit: str
@@ -58,20 +58,20 @@ class Measurement:
         }  # fmt: skip
 
 
-LEVEL = "SELECT lsn >= %s AND cut_tables @> %s FROM lakehouse.streams WHERE source = %s"
+CAUGHT_UP = "SELECT lsn >= %s AND cut_tables @> %s FROM lakehouse.streams WHERE source = %s"
 Results = dict[str, Measurement]
 
 
 @dataclass
 class Bench:
-    """`scale` shrinks the work (1.0 is what docs/benchmarks.md shows); `runs` is how often each contender works."""
+    """`scale` reduces the work (docs/benchmarks.md shows 1.0); `runs` is the number of runs per contender."""
 
     settings: Settings
     runs: int
     scale: float
 
     def rows(self, full: int) -> int:
-        """That many rows, at this scale."""
+        """The number of rows at this scale."""
         return max(1000, int(full * self.scale))
 
     @property
@@ -81,7 +81,7 @@ class Bench:
 
     @property
     def owner_url(self) -> str:
-        """libpq URL of the tables' owner."""
+        """The libpq URL of the tables' owner."""
         owner = self.settings.source(SOURCE).owner_url
         assert owner is not None
         return owner.get_secret_value()
@@ -90,7 +90,7 @@ class Bench:
     def tables(
         self, *names: str, first_rows: tuple[str, ...] = ()
     ) -> Iterator[tuple[psycopg.Connection, Declarations]]:
-        """Empty tables that the lake knows already; they are dropped at the end."""
+        """Creates tables in the source and prepares them for ingestion; drops them at the end."""
         declarations = declared(dict.fromkeys(names, ("id",)))
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
             try:
@@ -105,20 +105,20 @@ class Bench:
                     connection.execute(f"DROP TABLE IF EXISTS {name}")
 
     def bring_up(self, declarations: Declarations) -> None:
-        """The lake has everything that is committed when this returns."""
+        """Ingests everything that is committed in the source."""
         bring_up(self.settings, declarations, SOURCE, self.session)
 
     def verify(self, connection: psycopg.Connection, declarations: Declarations) -> None:
-        """Raises LakehouseError when the lake is not what the source is."""
+        """Raises LakehouseError if the lake differs from the source."""
         verify(self.settings, connection, *(table.name for table in declarations.sources[0].tables))
 
     @contextmanager
     def cost(
-        self, *ingestion: psutil.Process, apart: tuple[psutil.Process, ...] = (), memory: bool = False
+        self, *ingestion: psutil.Process, excluded: tuple[psutil.Process, ...] = (), memory: bool = False
     ) -> Iterator[Cost]:
-        """Measures the body: source, object store, and ingestion, this process or a peer's; ingestion's memory too.
+        """Measures the block: CPU of source, object store and ingestion, and on request ingestion's memory.
 
-        The stack's other servers, which are this process's children too, count for none; nor do those `apart`.
+        Ingestion is this process by default, without the stack's servers (its children too) and those `excluded`.
         """
         servers = {name: server for name in SERVERS if (server := running(self.settings, name))}
         trees = {
@@ -126,32 +126,32 @@ class Bench:
             "ingestion": ingestion or (this_process(),),
             "store": (servers["s3"],),
         }
-        with measured(trees, apart=(*servers.values(), *apart), memory_of="ingestion" if memory else "") as cost:
+        with measured(trees, excluded=(*servers.values(), *excluded), memory_of="ingestion" if memory else "") as cost:
             yield cost
 
     @contextmanager
     def following(self, declarations: Declarations) -> Iterator[None]:
-        """A follower at work, as `lakehouse ingest --follow` runs it, once it has caught up."""
+        """Runs a follower, as `lakehouse ingest --follow` does; enters the block when it has caught up."""
         stop = threading.Event()
         arguments = (self.settings, declarations, [SOURCE], stop)
         thread = threading.Thread(target=follow_sources, args=arguments, daemon=True)
         thread.start()
         try:
-            self.until_level(declarations)
+            self.wait_for_follower(declarations)
             yield
         finally:
             stop.set()
             thread.join()
 
-    def until_level(self, declarations: Declarations) -> None:
-        """Waits until the follower has brought everything into a cut of all tables."""
+    def wait_for_follower(self, declarations: Declarations) -> None:
+        """Waits until a cut of all tables contains everything that is committed."""
         names = [table.name for table in declarations.sources[0].tables]
         with psycopg.connect(self.owner_url, autocommit=True) as connection:
             row = connection.execute("SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint").fetchone()
         assert row is not None
         with store.connect_catalog(self.settings) as states:
             store.ensure_state(states)
-            while states.execute(LEVEL, (row[0], names, SOURCE)).fetchone() != (True,):
+            while states.execute(CAUGHT_UP, (row[0], names, SOURCE)).fetchone() != (True,):
                 time.sleep(0.02)
 
 

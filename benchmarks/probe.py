@@ -1,4 +1,4 @@
-"""What a piece of work costs: CPU seconds and memory of process trees, sampled while it runs."""
+"""Measures CPU seconds and memory of process trees by sampling."""
 
 import os
 import threading
@@ -12,12 +12,12 @@ import psutil
 
 from lakehouse.servers.spark import WORKERS
 
-SAMPLE_SECONDS = 1.0  # a sample costs some 50 ms of CPU: the kernel adds up the pages of every process
+SAMPLE_SECONDS = 1.0  # a memory sample costs about 50 ms of CPU
 
 
 @dataclass
 class Cost:
-    """Seconds of wall time; per process tree CPU seconds; of one tree (seconds, proportional set size by program)."""
+    """Wall time, CPU seconds by process tree, and samples (seconds, proportional set size by program) of one tree."""
 
     seconds: float = 0.0
     cpu: dict[str, float] = field(default_factory=dict)
@@ -25,35 +25,35 @@ class Cost:
 
     @property
     def peak(self) -> int:
-        """The most memory that the tree had, in bytes."""
+        """The peak memory of the tree in bytes."""
         return max((size for _, size in self.memory_of()), default=0)
 
     def memory_of(self, program: str | None = None) -> list[tuple[float, int]]:
-        """(seconds, bytes) of one of the tree's programs, or of all together."""
+        """(seconds, bytes) of one of the tree's programs, or of all."""
         return [(at, sizes.get(program, 0) if program else sum(sizes.values())) for at, sizes in self.memory]
 
 
 @contextmanager
 def measured(
-    trees: Mapping[str, tuple[psutil.Process, ...]], apart: tuple[psutil.Process, ...] = (), memory_of: str = ""
+    trees: Mapping[str, tuple[psutil.Process, ...]], excluded: tuple[psutil.Process, ...] = (), memory_of: str = ""
 ) -> Iterator[Cost]:
-    """Measures the body; the processes of a name count together, with all their children but those `apart`.
+    """Measures the block. `trees` maps names to root processes, counted with all children except those `excluded`.
 
-    Memory is sampled of one name, or of none: it costs more than all else. A process that ends between two samples
-    counts up to the one before.
+    Memory is sampled for at most one name, because that is expensive. The CPU time of a process that ends counts up to
+    the last sample before its end.
     """
     cost, stop = Cost(), threading.Event()
-    begun = time.monotonic()
-    before = {name: _cpu(_tree(roots, apart)) for name, roots in trees.items()}
+    started = time.monotonic()
+    before = {name: _cpu(_tree(roots, excluded)) for name, roots in trees.items()}
     seen: dict[str, dict[int, float]] = {name: dict(times) for name, times in before.items()}
 
     def sample() -> None:
         while True:
             for name, roots in trees.items():
-                processes = _tree(roots, apart)
+                processes = _tree(roots, excluded)
                 seen[name] |= _cpu(processes)
                 if name == memory_of:
-                    cost.memory.append((time.monotonic() - begun, _memory(processes)))
+                    cost.memory.append((time.monotonic() - started, _memory(processes)))
             if stop.wait(SAMPLE_SECONDS):
                 return
 
@@ -62,29 +62,29 @@ def measured(
     try:
         yield cost
     finally:
-        cost.seconds = time.monotonic() - begun
+        cost.seconds = time.monotonic() - started
         for name, roots in trees.items():
-            seen[name] |= _cpu(_tree(roots, apart))
+            seen[name] |= _cpu(_tree(roots, excluded))
             cost.cpu[name] = sum(last - before[name].get(pid, 0.0) for pid, last in seen[name].items())
         stop.set()
         thread.join()
 
 
 def this_process() -> psutil.Process:
-    """Ingestion runs in the benchmark's own process: driver, JVM and Python workers are its tree."""
+    """This process, which runs ingestion; the JVM and Python workers are its children."""
     return psutil.Process(os.getpid())
 
 
-def _tree(roots: tuple[psutil.Process, ...], apart: tuple[psutil.Process, ...]) -> list[psutil.Process]:
-    return _with_children(roots, set(apart))
+def _tree(roots: tuple[psutil.Process, ...], excluded: tuple[psutil.Process, ...]) -> list[psutil.Process]:
+    return _with_children(roots, set(excluded))
 
 
-def _with_children(processes: Iterable[psutil.Process], apart: set[psutil.Process]) -> list[psutil.Process]:
+def _with_children(processes: Iterable[psutil.Process], excluded: set[psutil.Process]) -> list[psutil.Process]:
     found = []
     for process in processes:
         with suppress(psutil.Error):
-            children = [child for child in process.children() if child not in apart]
-            found += [process, *_with_children(children, apart)]
+            children = [child for child in process.children() if child not in excluded]
+            found += [process, *_with_children(children, excluded)]
     return found
 
 

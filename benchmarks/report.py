@@ -1,4 +1,4 @@
-"""Results as people read them: a table per scenario, plots as mermaid charts, written into docs/benchmarks.md."""
+"""Writes results to docs/benchmarks.md: a table per scenario, and plots as Mermaid charts."""
 
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,14 @@ Json = dict[str, Any]
 
 
 def write_report(document: Path, results: Json) -> None:
-    """Replaces what is between the two marks of the document; raises ValueError when they are missing."""
+    """Replaces the text between the two markers of the document; raises ValueError if they are missing."""
     text = document.read_text()
     before, after = text.index(BEGIN) + len(BEGIN), text.index(END)
     document.write_text(text[:before] + "\n\n" + markdown(results) + "\n" + text[after:])
 
 
 def markdown(results: Json) -> str:
-    """All scenarios of one results file."""
+    """The scenarios of one results file as Markdown."""
     machine, versions = results["machine"], results["versions"]
     parts = [
         f"{machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}, Python {machine['python']}; "
@@ -59,7 +59,7 @@ def _is_table(value: Any) -> bool:
 
 
 def _rows(contender: str, rows: list[Json]) -> str:
-    """Records with the same keys as a table of their own; the first heading is the contender's name."""
+    """Records with the same keys as a table; the first heading includes the contender's name."""
     first, *others = rows[0]
     lines = [f"| {contender}: {first} | " + " | ".join(other.replace("_", " ") for other in others) + " |"]
     lines.append("|---" * len(rows[0]) + "|")
@@ -79,7 +79,7 @@ def _mean(values: list[float]) -> str:
 
 
 def _bars(scenario: Json) -> list[str]:
-    """The medians side by side, where there are several in one unit."""
+    """A bar chart of the medians, if there are several in one unit."""
     contenders = scenario["contenders"]
     units = {found["unit"] for found in contenders.values()}
     if not (2 <= len(contenders) <= MOST_BARS and len(units) == 1):
@@ -89,7 +89,7 @@ def _bars(scenario: Json) -> list[str]:
 
 
 def _line(title: str, points: list[list[float]]) -> str:
-    """Points of which the title says what they are: `what it is by what it depends on`."""
+    """A line chart; the title has the form `y by x`."""
     across, up = zip(*points, strict=True)
     upward, _, onward = title.rpartition(": ")[2].partition(" by ")
     span = f'x-axis "{onward}" {across[0]} --> {max(across[-1], across[0] + 1)}'

@@ -1,6 +1,6 @@
-"""The tables that are changed, how, and how the lake is compared with them after every run.
+"""The benchmark's tables, their changes, and the comparison with the lake after each run.
 
-Tables called `narrow...` have three columns; those called `wide...` have twenty, of the types that applications use.
+Tables named `narrow...` have three columns, those named `wide...` have twenty of common types.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ SOURCE = "payroll"  # the sample database that the benchmark's tables live in
 
 
 @dataclass(frozen=True)
-class Column_:
-    """A column: its type, its value for row `i`, and its content as text that Postgres and Trino print alike."""
+class BenchColumn:
+    """A column: its type, its value for row `i`, and expressions that give the same text in Postgres and Trino."""
 
     name: str
     type: str
@@ -29,14 +29,14 @@ class Column_:
     trino: str
 
 
-def _plain(name: str, type_: str, value: str) -> Column_:
-    return Column_(name, type_, value, f"{name}::text", f"cast({name} as varchar)")
+def _plain(name: str, type_: str, value: str) -> BenchColumn:
+    return BenchColumn(name, type_, value, f"{name}::text", f"cast({name} as varchar)")
 
 
-def _moment(name: str, type_: str, value: str) -> Column_:
+def _moment(name: str, type_: str, value: str) -> BenchColumn:
     millis = f"(extract(epoch from {name}) * 1000)::bigint::text"
     at = f"{name} at time zone 'UTC'" if type_ == "timestamptz" else name
-    return Column_(
+    return BenchColumn(
         name, type_, value, millis,
         f"cast(date_diff('millisecond', timestamp '1970-01-01 00:00:00', cast({at} as timestamp(6))) as varchar)",
     )  # fmt: skip
@@ -67,30 +67,30 @@ WIDE = (
     _plain("s3", "varchar(40)", "'code-' || i % 10000"),
     _plain("s4", "text", "'a somewhat longer text of row ' || i || ' with words'"),
     _plain("u1", "uuid", "md5(i::text)::uuid"),
-    Column_("f1", "double precision", "i / 7.0::float8", "floor(f1 * 1000)::bigint::text",
+    BenchColumn("f1", "double precision", "i / 7.0::float8", "floor(f1 * 1000)::bigint::text",
             "cast(cast(floor(f1 * 1000) as bigint) as varchar)"),
 )  # fmt: skip
 
 
-def columns_of(table: str) -> tuple[Column_, ...]:
+def columns_of(table: str) -> tuple[BenchColumn, ...]:
     """The columns of one of the benchmark's tables."""
     return NARROW if table.startswith("narrow") else WIDE
 
 
 def create(table: str) -> str:
-    """DDL of a table with a primary key."""
+    """The DDL of a table with a primary key."""
     listed = ", ".join(f"{c.name} {c.type}{' PRIMARY KEY' if c.name == 'id' else ''}" for c in columns_of(table))
     return f"CREATE TABLE {table} ({listed})"
 
 
 def insert(table: str, first: int, last: int) -> str:
-    """Inserts rows first to last, both included."""
+    """A statement that inserts the rows first to last, inclusive."""
     values = ", ".join(c.value for c in columns_of(table))
     return f"INSERT INTO {table} SELECT {values} FROM generate_series({first}::bigint, {last}::bigint) i"
 
 
 def mixed(tables: Sequence[str], first: int, transactions: int) -> str:
-    """Transactions of 10 rows over wide tables in turn: six inserts, three updates, one delete of a new row."""
+    """A statement that changes wide tables in turn: transactions of six inserts, three updates and one delete."""
     cases = " ".join(
         f"WHEN {number} THEN {insert(table, 0, 5).replace('0::bigint, 5::bigint', 'k, k + 5')}; "
         f"UPDATE {table} SET n1 = n1 + 1, s1 = s1 || 'x', t3 = t3 + interval '1 s' WHERE id BETWEEN k AND k + 2; "
@@ -104,7 +104,7 @@ def mixed(tables: Sequence[str], first: int, transactions: int) -> str:
 
 
 def declared(keys: Mapping[str, tuple[str, ...]]) -> Declarations:
-    """Tables and their keys as a source's declaration, in the sample database."""
+    """A declaration of tables with these keys in the sample database."""
     raw = tuple(
         RawTable(
             source=SOURCE, name=name, description="",
@@ -117,10 +117,10 @@ def declared(keys: Mapping[str, tuple[str, ...]]) -> Declarations:
 
 
 def verify(settings: Settings, connection: psycopg.Connection, *tables: str) -> None:
-    """Every column of every row: the raw layer's newest version of each key against the table itself.
+    """Compares all columns of the newest version of each key in the raw layer with the source table.
 
     Compares counts and sums of 32 bits of each row's md5, in ranges of ids that fit into Trino's memory. Raises
-    LakehouseError naming the table and range that differ.
+    LakehouseError that names the table and range that differ.
     """
     for table in tables:
         last = connection.execute(f"SELECT coalesce(max(id), 0) FROM {table}").fetchone()
@@ -131,9 +131,9 @@ def verify(settings: Settings, connection: psycopg.Connection, *tables: str) -> 
 
 def _verify_range(settings: Settings, connection: psycopg.Connection, table: str, ids: str) -> None:
     columns = columns_of(table)
-    there, here = (", ".join(getattr(c, side) for c in columns) for side in ("postgres", "trino"))
+    source_text, lake_text = (", ".join(getattr(c, side) for c in columns) for side in ("postgres", "trino"))
     expected = connection.execute(
-        f"SELECT count(*), coalesce(sum(('x' || left(md5(concat_ws('|', {there})), 8))::bit(32)::bigint), 0)"
+        f"SELECT count(*), coalesce(sum(('x' || left(md5(concat_ws('|', {source_text})), 8))::bit(32)::bigint), 0)"
         f" FROM {table} WHERE {ids}"
     ).fetchone()
     assert expected is not None
@@ -141,7 +141,7 @@ def _verify_range(settings: Settings, connection: psycopg.Connection, table: str
         f"SELECT *, row_number() OVER (PARTITION BY id ORDER BY _commit_lsn DESC, _seq DESC) AS n,"
         f" count(*) OVER (PARTITION BY id, _commit_lsn, _seq) AS times FROM raw_{SOURCE}.{table} WHERE {ids}"
     )
-    hashed = f"from_base(substr(lower(to_hex(md5(to_utf8(concat_ws('|', {here}))))), 1, 8), 16)"
+    hashed = f"from_base(substr(lower(to_hex(md5(to_utf8(concat_ws('|', {lake_text}))))), 1, 8), 16)"
     kept = "n = 1 AND _op <> 'd'"
     rows, digest, times = query(
         settings,

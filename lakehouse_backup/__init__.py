@@ -1,5 +1,5 @@
-"""Backup and restore of the lake: the catalog's database and the warehouse's objects, which are one thing.
+"""Backup and restore of the lake: the catalog database together with the objects of the warehouse.
 
-A restored catalog is older than the warehouse. It is rolled forward from the metadata files that lie there, so that no
-row that was ingested since is lost, and ingestion goes on where it stopped.
+A restored catalog is older than the warehouse. It is rolled forward from the metadata files in the warehouse, so that
+no row ingested since the backup is lost and ingestion continues from its last position.
 """

@@ -1,10 +1,9 @@
-"""Which cut of each source counts after a restore: the newest that the warehouse holds and no slot proves to be wrong.
+"""Finds the cut that each source is restored to: the newest in the warehouse that no slot contradicts.
 
-Files are written before they are published, and the slot is moved after that. So a slot that stands beyond the newest
-cut has passed nothing that concerns the tables, as long as the warehouse has lost nothing: the position goes along.
-And a cut beyond the slot may have been staged and never published: to publish it now is as good, as positions move
-with it, and what the slot sends again is filtered. Where two such are in each other's way, the one goes that no slot
-has passed.
+Ingestion writes files, publishes the cut, then advances the slot. If the warehouse is complete, a slot beyond the
+newest cut has therefore passed no changes of the tables, and the position follows the slot. A cut beyond the slot may
+never have been published; publishing it now is safe, because the position moves with it and changes that the slot sends
+again are filtered. If two unpublished states diverge, the one that no slot has passed is dropped.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ingestion.sink.publish import CUTS
-from lakehouse_backup.newer import any_table, load, newer_than
+from lakehouse_backup.metadata_files import load, metadata_files, newest_by_storage
 from maintenance.inventory.cuts import newest_row
 from maintenance.inventory.lake import list_relations
 from maintenance.inventory.session import Session
@@ -24,12 +23,12 @@ from maintenance.inventory.session import Session
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-MAX_TIPS = 20  # states of meta.cuts that are tried
+MAX_STATES = 20  # metadata files of meta.cuts that are read
 
 
 @dataclass(frozen=True, order=True)
 class Cut:
-    """The newest cut of a source in some state of `meta.cuts`; later cuts are greater."""
+    """The newest cut of a source in one state of `meta.cuts`; ordered by epoch and LSN."""
 
     epoch: int
     lsn: int
@@ -38,43 +37,43 @@ class Cut:
 
     @property
     def position(self) -> int:
-        """Everything below it is in the lake."""
+        """The lake contains everything below this LSN."""
         return self.lsn + 1
 
 
 def newest_cuts(session: Session, slots: Mapping[str, int | None]) -> tuple[Table | None, dict[str, Cut]]:
-    """The newest state of meta.cuts that takes back nothing which a slot has passed, and each source's cut in it."""
+    """The newest state of meta.cuts that contains everything the slots have passed, and each source's cut in it."""
     relation = next((r for r in list_relations(session.catalog) if r.name == CUTS), None)
-    table = (load(session, relation.name) or any_table(session, relation)) if relation else None
+    table = (load(session, relation.name) or newest_by_storage(session, relation)) if relation else None
     if table is None:
         return None, {}
-    newer = newer_than(session.io, table)
-    tips = rivals(list(islice((tip for tip in newer.states() if newer.is_whole(tip)), MAX_TIPS)))
-    if not tips:
+    files = metadata_files(session.io, table)
+    states = diverging_states(list(islice((state for state in files.states() if files.is_complete(state)), MAX_STATES)))
+    if not states:
         return table, {}
-    found = [{source: cut for source in slots if (cut := _newest_of(tip, source)) is not None} for tip in tips]
-    place = choose(found, slots)
-    return tips[place], found[place]
+    found = [{source: cut for source in slots if (cut := _newest_of(state, source)) is not None} for state in states]
+    chosen = choose(found, slots)
+    return states[chosen], found[chosen]
 
 
-def rivals(tips: Sequence[Table]) -> list[Table]:
-    """The newest of several states of a table, and those of the others that it does not come from."""
-    if not tips:
+def diverging_states(states: Sequence[Table]) -> list[Table]:
+    """The newest of several states of a table, and the states that are not among its ancestors."""
+    if not states:
         return []
-    snapshots = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in tips[0].metadata.snapshots}
+    snapshots = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in states[0].metadata.snapshots}
     since = min(snapshots.values(), default=0)
 
-    def is_rival(tip: Table) -> bool:
-        last = tip.current_snapshot()
+    def diverges(state: Table) -> bool:
+        last = state.current_snapshot()
         return last is not None and last.snapshot_id not in snapshots and last.timestamp_ms >= since
 
-    return [tips[0], *(tip for tip in tips[1:] if is_rival(tip))]
+    return [states[0], *(state for state in states[1:] if diverges(state))]
 
 
 def choose(found: Sequence[Mapping[str, Cut]], slots: Mapping[str, int | None]) -> int:
-    """Which of several states of the cuts is right, newest first: the first that no slot proves to be behind; pure.
+    """The index of the first state (newest first) that is behind no slot; pure.
 
-    A slot that cannot be asked may stand anywhere.
+    A slot that cannot be read may be at any position.
     """
 
     def is_behind(cuts: Mapping[str, Cut], source: str) -> bool:

@@ -1,8 +1,7 @@
-"""The catalog's database as one file, by Postgres's own tools.
+"""Dumps and restores the catalog database with Postgres's own tools.
 
-Iceberg's tables and those of the schema `lakehouse` are dumped, as the catalog's role owns these and nothing else. It
-may not make tables in `public`: `lakehouse up`, or whoever set the database up, has made Iceberg's, and a restore fills
-them.
+The dump contains Iceberg's tables and the schema `lakehouse`, which the catalog's role owns. The role may not create
+tables in `public`: `lakehouse up`, or the administrator, creates Iceberg's tables there and a restore fills them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ DROP_STATE = f"SELECT format('DROP TABLE {STATE}.%I', tablename) FROM pg_tables 
 
 
 def dump_catalog(settings: Settings, to: Path) -> None:
-    """Writes the database to a file in pg_dump's custom format, consistent at one moment; raises LakehouseError."""
+    """Writes a consistent dump in pg_dump's custom format; raises LakehouseError."""
     part = to.with_name(f"{to.name}.part")
     tables = [f"--table={pattern}" for pattern in (f"{STATE}.*", *ICEBERG)]
     _run(settings, "pg_dump", "--format=custom", "--no-owner", *tables, f"--file={part}")
@@ -34,27 +33,27 @@ def dump_catalog(settings: Settings, to: Path) -> None:
 
 
 def load_catalog(settings: Settings, dump: Path) -> None:
-    """Replaces what the database holds by the dump: all of it or, when that fails, nothing."""
+    """Replaces the contents of the database with the dump, in one transaction."""
     if not dump.exists():
-        raise LakehouseError(f"{dump} is not there: name a folder that `lakehouse backup` has made")
+        raise LakehouseError(f"{dump} does not exist: name a folder written by `lakehouse backup`")
     emptied = "".join(f"DELETE FROM {table};\n" for table in ICEBERG)
     rows = _script(dump, "--data-only", *(f"--table={table}" for table in ICEBERG))
     tables = _script(dump, "--clean", "--if-exists", "--no-owner", f"--schema={STATE}")
     script = f"CREATE SCHEMA IF NOT EXISTS {STATE};\n" if _lacks_schema(settings) else ""
-    script += DROP_STATE  # tables and a version that the dump has not would stay beside what it has
+    script += DROP_STATE  # tables that the dump lacks would remain
     options = ("--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", "--file=-")
     _run(settings, "psql", *options, given=script + emptied + rows + tables)
 
 
-def stamp_of(dump: Path) -> tuple[int, str]:
-    """Version of the state in a dump, and the release that made it so; 0 where that did not say, as 0.1.0."""
+def state_version(dump: Path) -> tuple[int, str]:
+    """The version of the state in a dump and the release that wrote it; 0 if the dump has none, as with 0.1.0."""
     rows = _script(dump, "--data-only", "--table=schema_version") if dump.exists() else ""
     copied = re.findall(r"^(\d+)\t[^\t]*\t([^\t]*)\t", rows, re.MULTILINE)
     return max(((int(version), release) for version, release in copied), default=(0, ""))
 
 
 def _script(dump: Path, *options: str) -> str:
-    """A part of the dump as SQL."""
+    """Parts of the dump as SQL."""
     done = subprocess.run([_program("pg_restore"), *options, "--file=-", str(dump)], capture_output=True, text=True)
     if done.returncode:
         raise LakehouseError(f"{dump}: {_reason(done.stderr)}")
@@ -68,10 +67,10 @@ def _lacks_schema(settings: Settings) -> bool:
 
 def _run(settings: Settings, program: str, *arguments: str, given: str | None = None) -> str:
     url = parse_url(settings.catalog_dsn())
-    place = make_conninfo(
+    conninfo = make_conninfo(
         host=url.host, port=url.port, dbname=url.database, user=url.user, connect_timeout=10, **dict(url.options)
     )
-    command = [_program(program), f"--dbname={place}", "--no-password", *arguments]
+    command = [_program(program), f"--dbname={conninfo}", "--no-password", *arguments]
     environment = {**os.environ, "PGPASSWORD": url.password}
     done = subprocess.run(command, env=environment, input=given, capture_output=True, text=True)
     if done.returncode:
@@ -85,9 +84,9 @@ def _reason(errors: str) -> str:
 
 
 def _program(name: str) -> str:
-    """The one that came with the embedded Postgres, else the system's; raises LakehouseError."""
+    """The program of the embedded Postgres, or else of the system; raises LakehouseError."""
     packaged = packaged_programs() / name
     found = str(packaged) if packaged.exists() else shutil.which(name)
     if found is None:
-        raise LakehouseError(f"{name} is not there: install Postgres's client programs")
+        raise LakehouseError(f"{name} was not found: install Postgres's client programs")
     return found

@@ -1,4 +1,4 @@
-"""Copies of the warehouse's objects. An object is never changed once it is written, so what is there is not copied."""
+"""Copies the warehouse's objects. Objects are immutable, so those already copied are skipped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Saved:
-    """How many objects and bytes were copied, and which objects were gone when their turn came."""
+    """Number of objects and bytes copied, and the objects that were deleted before they could be copied."""
 
     objects: int = 0
     bytes: int = 0
@@ -37,9 +37,9 @@ def save_objects(
     known: Iterable[StoredObject] = (),
     say: Say = lambda step: None,
 ) -> Saved:
-    """Copies what the folder lacks, of what the warehouse holds now and of what was `known` to be there before.
+    """Copies the objects that the folder lacks: those in the warehouse now, and those `known` from before.
 
-    Raises LakehouseError for an object whose name is no place of its own in a folder.
+    Raises LakehouseError for an object whose name cannot be a file name.
     """
     root = warehouse.rstrip("/") + "/"
     private_dir(folder)
@@ -70,12 +70,12 @@ def save_objects(
 
 
 def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lambda step: None) -> tuple[int, int]:
-    """Writes the folder's objects that the warehouse lacks, or has a part of; returns how many and their bytes."""
+    """Writes the objects that are missing or incomplete in the warehouse; returns their number and bytes."""
     root = warehouse.rstrip("/") + "/"
-    there = {stored.path: stored.size for stored in list_objects(io, warehouse)}
+    present = {stored.path: stored.size for stored in list_objects(io, warehouse)}
     paths = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".part")
     lacking = [(path, root + path.relative_to(folder).as_posix()) for path in paths]
-    lacking = [(path, target) for path, target in lacking if there.get(target) != path.stat().st_size]
+    lacking = [(path, target) for path, target in lacking if present.get(target) != path.stat().st_size]
     say(f"writing {len(lacking)} objects")
 
     def copy(pair: tuple[Path, str]) -> int:
@@ -88,7 +88,7 @@ def load_objects(io: PyArrowFileIO, warehouse: str, folder: Path, say: Say = lam
 
 
 def _within(path: str, root: str) -> str:
-    """The object's name below the warehouse; in a store names are mere text, in a folder `..` leads out of it."""
+    """The object's name relative to the warehouse. Object names are plain text, but `..` would leave a folder."""
     name = path.removeprefix(root)
     if (
         not path.startswith(root)

@@ -1,7 +1,7 @@
-"""Where the pointer of each table goes when a restored catalog is rolled forward.
+"""Finds the new catalog pointer of each table when a restored catalog is rolled forward.
 
-A table that a cut names goes to the metadata file which holds the cut's snapshot; ingestion's own tables to their state
-at the cuts; every other one to its newest state that is whole.
+A table named by a cut moves to the metadata file with the cut's snapshot, ingestion's own tables move to their state at
+the cuts, and all others to their newest complete state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING
 from ingestion.sink.meta_tables import SCHEMAS
 from ingestion.sink.publish import CUTS
 from lakehouse_backup.cuts import Cut
-from lakehouse_backup.newer import Newer, any_table, by_habit, cycle_of, load, newer_than
+from lakehouse_backup.metadata_files import (
+    MetadataFiles,
+    cycle_of,
+    default_relation,
+    load,
+    metadata_files,
+    newest_by_storage,
+)
 from maintenance.inventory.lake import list_relations
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
@@ -24,8 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pointers:
-    """From where to where the pointers of tables go, and those of tables that ingestion made since the backup; tables
-    without any whole state; by source the tables that are not at the snapshot which its cut names."""
+    """The catalog pointers to change.
+
+    `moved`: old and new pointer of each table. `made`: pointers of tables created since the backup. `gone`: tables
+    without a complete state. `behind`: by source, the tables that were not found at their cut's snapshot.
+    """
 
     moved: dict[TableName, tuple[str, str]]
     made: dict[TableName, str]
@@ -34,15 +44,15 @@ class Pointers:
 
 
 def find_pointers(session: Session, cuts: Mapping[str, Cut], tip: Table | None, say: Callable[[str], None]) -> Pointers:
-    """Looks at every table of the catalog and of the cuts. `tip` is the state of meta.cuts that counts."""
+    """Inspects every table of the catalog and of the cuts. `tip` is the chosen state of meta.cuts."""
     at_cuts: set[TableName] = set()
     moved, gone = _moves(session, cuts, tip, at_cuts, say)
-    made = _made_since(session, cuts, tip, at_cuts)
+    made = _created_since(session, cuts, tip, at_cuts)
     return Pointers(moved, made, gone, behind(cuts, at_cuts))
 
 
 def behind(cuts: Mapping[str, Cut], at_cuts: Collection[TableName]) -> dict[str, list[str]]:
-    """By source, the tables that its cut names and that are not among those found at their cuts' snapshots; pure."""
+    """By source, the tables named by its cut that were not found at the cut's snapshot; pure."""
     lacking = {
         s: sorted(n for n in cut.snapshots if TableName(f"raw_{s}", n) not in at_cuts) for s, cut in cuts.items()
     }
@@ -58,11 +68,11 @@ def _moves(
     for relation in list_relations(session.catalog):
         if relation.kind != "table":
             continue
-        say(f"looking at {relation.name}")
-        table = load(session, relation.name) or any_table(session, relation)
+        say(f"inspecting {relation.name}")
+        table = load(session, relation.name) or newest_by_storage(session, relation)
         found = tip
         if relation.name != CUTS:
-            found = _state_of(newer_than(session.io, table), relation.name, cuts, until, at_cuts) if table else None
+            found = _state_of(metadata_files(session.io, table), relation.name, cuts, until, at_cuts) if table else None
         if table is None or found is None:
             gone.append(relation.name)
         elif found.metadata_location != relation.metadata_location:
@@ -70,7 +80,7 @@ def _moves(
     return moved, gone
 
 
-def _made_since(
+def _created_since(
     session: Session, cuts: Mapping[str, Cut], tip: Table | None, at_cuts: set[TableName]
 ) -> dict[TableName, str]:
     known, until = {relation.name for relation in list_relations(session.catalog)}, _end_of(tip)
@@ -78,8 +88,8 @@ def _made_since(
     wanted |= {TableName(f"raw_{source}", name) for source, cut in cuts.items() for name in cut.snapshots}
     made = {}
     for name in sorted(wanted - known):
-        table = any_table(session, by_habit(session, name))
-        found = _state_of(newer_than(session.io, table), name, cuts, until, at_cuts) if table is not None else None
+        table = newest_by_storage(session, default_relation(session, name))
+        found = _state_of(metadata_files(session.io, table), name, cuts, until, at_cuts) if table is not None else None
         if found is not None:
             session.catalog.create_namespace_if_not_exists(name.namespace)
             made[name] = found.metadata_location
@@ -87,7 +97,7 @@ def _made_since(
 
 
 def _end_of(tip: Table | None) -> tuple[int, frozenset[str]] | None:
-    """The last moment in milliseconds that the cuts know, and the cycles that published them."""
+    """The time of the last cut in milliseconds, and the cycles that published the cuts."""
     last = tip.current_snapshot() if tip is not None else None
     if tip is None or last is None:
         return None
@@ -95,19 +105,19 @@ def _end_of(tip: Table | None) -> tuple[int, frozenset[str]] | None:
 
 
 def _state_of(
-    newer: Newer,
+    files: MetadataFiles,
     name: TableName,
     cuts: Mapping[str, Cut],
     until: tuple[int, frozenset[str]] | None,
     at_cuts: set[TableName],
 ) -> Table | None:
-    """The state that a table goes to; adds it to `at_cuts` where that is the one which a cut names."""
+    """The state a table moves to; adds the table to `at_cuts` if it is at its cut's snapshot."""
     source = name.namespace.removeprefix("raw_")
     if source != name.namespace and source in cuts:
         snapshot_id = cuts[source].snapshots.get(name.name)
-        if snapshot_id is not None and (found := newer.at_snapshot(snapshot_id)) is not None:
+        if snapshot_id is not None and (found := files.with_rows_of(snapshot_id)) is not None:
             at_cuts.add(name)
             return found
     if until is not None and (source != name.namespace or (name.namespace == "meta" and name.name in SCHEMAS)):
-        return newer.until(*until)
-    return next((table for table in newer.states() if newer.is_whole(table)), None)
+        return files.until(*until)
+    return next((table for table in files.states() if files.is_complete(table)), None)

@@ -38,7 +38,7 @@ def run(
     with interruptible() as stop:
         from lakehouse_stack.instance import ensure_instance
         from orchestration.runner import run_jobs
-        from orchestration.runs.days import DayRange
+        from orchestration.runs.partitions import DayRange
 
         settings = load_settings()
         ensure_instance(settings)

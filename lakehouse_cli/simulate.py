@@ -16,7 +16,7 @@ from lakehouse_samples.database import owner_url
 from lakehouse_samples.payroll import workload as payroll_workload
 from lakehouse_samples.retail import options as retail_options
 from lakehouse_samples.retail import simulator
-from lakehouse_samples.untouched import untouched
+from lakehouse_samples.unchanged import is_unchanged
 
 app = typer.Typer(help="Change the sample databases the way an application would.", no_args_is_help=True)
 
@@ -98,7 +98,7 @@ def payroll(
 
 
 def _skipped(source: str, url: str, if_untouched: bool) -> bool:
-    if if_untouched and not untouched(url, source):
+    if if_untouched and not is_unchanged(url, source):
         say(f"{source}: changed before, left as it is")
         return True
     return False

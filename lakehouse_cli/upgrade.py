@@ -16,9 +16,8 @@ from lakehouse.text.shown import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.schema import Schema
-
     from lakehouse_stack.majors import OldCluster
+    from pyiceberg.schema import Schema
 
 RECOVER = "their replication slots do not go along; afterwards `lakehouse ingest --recover SOURCE` for each of them"
 
@@ -52,9 +51,10 @@ def upgrade(
 
 
 def _upgrade(settings: Settings) -> None:
+    from lakehouse_stack.moving import move_clusters
+
     from lakehouse_cli.dev import alone
     from lakehouse_cli.stack import up
-    from lakehouse_stack.moving import move_clusters
 
     with alone(settings):
         _refuse_writers(settings)
@@ -70,13 +70,14 @@ def _upgrade(settings: Settings) -> None:
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
-    from lakehouse_stack.accounts import place
-    from lakehouse_stack.config import stack_settings
     from lakehouse_stack.majors import old_clusters
+
+    from lakehouse_stack.accounts import find_placement
+    from lakehouse_stack.config import stack_settings
 
     if not _is_embedded(settings):
         return []
-    found = old_clusters(place(settings.home, stack_settings().system_dir))
+    found = old_clusters(find_placement(settings.home, stack_settings().system_dir))
     lines = [f"{old}: stop the servers, move it, keep the old data beside it" for old in found]
     return lines + [f"sources: {RECOVER}" for old in found if old.name == "sources"]
 

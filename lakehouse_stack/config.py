@@ -1,4 +1,4 @@
-"""Settings of the embedded stack alone; everything else reads `lakehouse.settings`."""
+"""Settings of the embedded stack; all others are in `lakehouse.settings`."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ SAMPLE_DATABASES = ("retail", "bank", "payroll")
 
 
 class StackSettings(BaseSettings):
-    """`LAKEHOUSE_STACK_*` environment variables; a port that is not set is chosen once and kept in the home."""
+    """`LAKEHOUSE_STACK_*` environment variables; a port that is not set is chosen once and stored in the home."""
 
     model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_STACK_", frozen=True, allow_inf_nan=False)
 
@@ -26,20 +26,20 @@ class StackSettings(BaseSettings):
     dagster_port: Port | None = None
     trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
     s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")
-    start_seconds: float = Field(240.0, gt=0, description="how long a server may take until it answers")
+    start_seconds: float = Field(240.0, gt=0, description="time limit for a server to start")
     system_dir: Path = Field(
         Path("/var/lib/lakehouse"),
-        description="as root, the clusters live here when their own user cannot reach the home (/root, say)",
+        description="as root: folder of the clusters if their user cannot enter the home (below /root, say)",
     )
 
     def fixed_ports(self) -> dict[str, int]:
-        """The ports the user insists on."""
+        """The ports that are set."""
         ports = {name: getattr(self, f"{name}_port") for name in (*SERVERS, "dagster")}
         return {name: port for name, port in ports.items() if port is not None}
 
 
 def stack_settings() -> StackSettings:
-    """Reads the environment; raises LakehouseError naming the variable."""
+    """Reads the environment; raises LakehouseError that names a wrong variable."""
     known = {f"LAKEHOUSE_STACK_{name}".upper() for name in StackSettings.model_fields}
     if unknown := sorted(name for name in os.environ if name.startswith("LAKEHOUSE_STACK_") and name not in known):
         meant = close(unknown[0], known, 0.6)

@@ -1,7 +1,6 @@
-"""The same configuration for containers: `python -m lakehouse_stack render` runs as the first service of docker/.
+"""Renders the stack's configuration for containers; `python -m lakehouse_stack render` is docker/'s first service.
 
-Host names are the names of the services, ports the usual ones, and every secret stays in the environment of the
-container that needs it.
+Host names are service names, ports are the defaults, and each secret stays in the environment of its container.
 """
 
 from pathlib import Path
@@ -20,14 +19,14 @@ from lakehouse_stack.trino import trino_files
 
 ETC = Path("/config/trino")
 ACCESS = Path("/access")
-TRINO = ("trino", "localhost", "127.0.0.1")  # names by which it is called, for a certificate of our own making
+TRINO = ("trino", "localhost", "127.0.0.1")  # host names in a generated certificate
 CERTIFICATE, AUTHORITY = "trino.pem", "trino-ca.pem"
 HBA = "/config/sources/pg_hba.conf"
-IMAGES_HBA = "/var/lib/postgresql/18/docker/pg_hba.conf"  # in the data folder of the image of Postgres 18
+IMAGES_HBA = "/var/lib/postgresql/18/docker/pg_hba.conf"  # in the data folder of the Postgres 18 image
 
 
 def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATABASES) -> dict[str, str]:
-    """Every configuration file of the containers by its path below the shared configuration volume."""
+    """The configuration files of all containers, by path below the shared configuration volume."""
     trino = trino_files(
         etc=ETC,
         certificate=ACCESS / CERTIFICATE,
@@ -52,9 +51,9 @@ def container_files(trino_heap_mb: int, databases: tuple[str, ...] = SAMPLE_DATA
 
 
 def write_container_files(folder: Path, settings: Settings, trino_heap_mb: int) -> None:
-    """Writes them, and Dagster's instance file to the home that its containers share.
+    """Writes the files, and Dagster's instance file to the home that its containers share.
 
-    Other containers read them as other users; no secret is in them.
+    They contain no secrets and are readable by all, because containers run as different users.
     """
     files = {folder / name: text for name, text in container_files(trino_heap_mb).items()}
     instance = dagster_yaml("{env: DAGSTER_POSTGRES_URL}", settings.home / "logs" / "dagster")
@@ -65,18 +64,18 @@ def write_container_files(folder: Path, settings: Settings, trino_heap_mb: int) 
 
 
 def write_access_files(folder: Path, given: Path, settings: Settings) -> None:
-    """Trino's certificate, logins and rules. It runs as the same user as our containers, and nobody else reads them.
+    """Writes Trino's certificate, logins and rules, readable by the containers' common user only.
 
-    The certificate is the one in `given`, else one of our own making. Raises LakehouseError for half of one, and
-    without passwords.
+    The certificate comes from `given` or is generated. Raises LakehouseError if only one of its two files is given or a
+    password is missing.
     """
-    theirs = [given / CERTIFICATE, given / AUTHORITY]
-    there = [file for file in theirs if file.exists()]
-    if there and there != theirs:
+    wanted = [given / CERTIFICATE, given / AUTHORITY]
+    found = [file for file in wanted if file.exists()]
+    if found and found != wanted:
         raise LakehouseError(f"{given}: {CERTIFICATE} (key and certificates) and {AUTHORITY} belong together")
-    for file in there:
+    for file in found:
         write_private(folder / file.name, file.read_text())
-    if not there:
+    if not found:
         ensure_certificate(folder / CERTIFICATE, folder / AUTHORITY, TRINO)
     logins = (settings.trino.login("writer"), settings.trino.login("reader"))
     if any(login.password is None for login in logins):

@@ -1,4 +1,4 @@
-"""Passwords and keys of the embedded servers: generated once per home, readable by their owner only."""
+"""Passwords and keys of the embedded servers, generated once per home and readable only by the owner."""
 
 import json
 import secrets
@@ -24,7 +24,7 @@ NAMES = (
 
 
 def ensure_credentials(path: Path) -> dict[str, str]:
-    """The home's passwords and keys; what is missing is generated."""
+    """The home's passwords and keys; generates missing ones."""
     known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     wanted = known | {name: known.get(name) or secrets.token_hex(16) for name in NAMES}
     if wanted != known:

@@ -1,8 +1,8 @@
-"""Fetches the pinned artifacts into the cache that all homes share.
+"""Downloads the pinned artifacts into the cache that all homes share.
 
-PySpark brings Ivy, which knows where public artifacts are, so no address is written down here. Ivy works in a private
-folder; a file is moved to its place only when its SHA-256 is right, so an interrupted or corrupted download can never
-be taken for a good one, and what was complete is kept.
+Ivy, which comes with PySpark, resolves them from public repositories. It downloads to a private folder. A file is moved
+to the cache only if its SHA-256 matches, so an interrupted or corrupted download is never used and complete files are
+kept.
 """
 
 import fcntl
@@ -34,23 +34,23 @@ from lakehouse_stack.java import (
 from lakehouse_stack.process import stop, working_in
 from lakehouse_stack.render import render
 
-Progress = Callable[[str, int, int], None]  # what is being done, bytes done, bytes in all
+Progress = Callable[[str, int, int], None]  # current step, bytes done, total bytes
 REMEDY = "check the network (HTTPS_PROXY, SSL_CERT_FILE) and run the command again; what is complete is kept"
 
 
 def ensure_artifacts(
     settings: Settings, progress: Progress = lambda *_: None, artifacts: tuple[Artifact, ...] | None = None
 ) -> None:
-    """Downloads, verifies and unpacks what is missing of `artifacts` (default: all); offline when nothing is.
+    """Downloads, verifies and unpacks the missing `artifacts` (default: all); needs no network if none is missing.
 
-    Raises LakehouseError when the network, the disk or a checksum fails.
+    Raises LakehouseError for errors of network, disk or checksum.
     """
     artifacts = read_manifest() if artifacts is None else artifacts
     if not missing(artifacts, settings.artifacts) and not spark_java_missing(settings):
         return
     try:
         settings.artifacts.mkdir(parents=True, exist_ok=True)
-        with _only_one(settings.artifacts / "lock", progress):
+        with _locked(settings.artifacts / "lock", progress):
             _fetch(missing(artifacts, settings.artifacts), settings.artifacts, progress)
             if spark_java_missing(settings):
                 progress("installing Java 21 for Spark", 0, 0)
@@ -63,8 +63,8 @@ def ensure_artifacts(
 
 
 def ivy_command(work: Path, wanted: tuple[Artifact, ...]) -> list[str]:
-    """Writes Ivy's two files and its trust store to `work`; returns the command that downloads to `work`/cache."""
-    modules = [list(files) for _, files in groupby(sorted(wanted, key=_module), _module)]  # Ivy takes each once
+    """Writes Ivy's configuration to `work`; returns the command that downloads to `work`/cache."""
+    modules = [list(files) for _, files in groupby(sorted(wanted, key=_module), _module)]  # Ivy takes each module once
     (work / "ivy.xml").write_text(render("ivy.xml.j2", modules=modules))
     (work / "ivysettings.xml").write_text(render("ivysettings.xml.j2"))
     return ivy_program(work)
@@ -75,7 +75,7 @@ def _module(artifact: Artifact) -> tuple[str, str, str]:
 
 
 def ivy_program(work: Path) -> list[str]:
-    """The command that runs Ivy on `work`/ivy.xml and ivysettings.xml, trusting what the system trusts."""
+    """The command that runs Ivy on `work`/ivy.xml and ivysettings.xml with the system's certificate authorities."""
     command = [str(server_java()), "-Xmx256m", f"-Divy.default.ivy.user.dir={work}", *proxy_options()]
     store = trust_store(work / "truststore.p12")
     if store is not None:
@@ -88,7 +88,7 @@ def ivy_program(work: Path) -> list[str]:
 
 def _fetch(wanted: tuple[Artifact, ...], root: Path, progress: Progress) -> None:
     work = root / "download"
-    stop(working_in(work, "java"), signal.SIGKILL, 5.0)  # the Ivy of an `up` that was killed still writes there
+    stop(working_in(work, "java"), signal.SIGKILL, 5.0)  # Ivy of a killed `up` may still write there
     wanted = tuple(artifact for artifact in wanted if not _install(artifact, work, root))
     shutil.rmtree(work, ignore_errors=True)
     if not wanted:
@@ -121,15 +121,15 @@ def _run_ivy(command: list[str], work: Path, total: int, progress: Progress) -> 
 
 
 def _reason(log: Path) -> str:
-    """The line of Ivy's log that says most: it prints a hundred others."""
+    """The most informative of the hundred lines of Ivy's log."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
-    telling = (r"No space left.*", r"Host \S+ not found", r"\w+Exception: [^)]*", r"(Unauthorized|Forbidden|proxy).*")
-    found = (re.search(pattern, line) for pattern in telling for line in lines)
+    patterns = (r"No space left.*", r"Host \S+ not found", r"\w+Exception: [^)]*", r"(Unauthorized|Forbidden|proxy).*")
+    found = (re.search(pattern, line) for pattern in patterns for line in lines)
     return next((match.group(0) for match in found if match), f"see {log}")
 
 
 def _install(artifact: Artifact, work: Path, root: Path) -> bool:
-    """Moves a complete download to its place; False when `work` holds none."""
+    """Moves a complete download to the cache; False if `work` contains none."""
     file = next((f for f in work.glob(f"cache/**/{artifact.file_name}") if f.is_file()), None)
     if file is None or file.stat().st_size != artifact.size or _sha256(file) != artifact.sha256:
         return False
@@ -139,7 +139,7 @@ def _install(artifact: Artifact, work: Path, root: Path) -> bool:
         staging = target.with_name(target.name + ".part")
         shutil.rmtree(staging, ignore_errors=True)
         _unpack(file, staging)
-        (top,) = staging.iterdir()  # each archive holds one folder named after its version
+        (top,) = staging.iterdir()  # each archive contains one folder named after its version
         top.rename(target)
         staging.rmdir()
         file.unlink()
@@ -154,7 +154,7 @@ def _unpack(archive: Path, target: Path) -> None:
             opened.extractall(target)
     else:
         with tarfile.open(archive) as opened_tar:
-            # the checksum was right, so the content is trusted; Python before 3.11.4 has no filters
+            # the checksum matched, so the content is trusted; Python before 3.11.4 has no filters
             opened_tar.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
             opened_tar.extractall(target)
 
@@ -181,7 +181,7 @@ def _ivy_jar() -> Path:
 
 
 @contextmanager
-def _only_one(path: Path, progress: Progress) -> Iterator[None]:
+def _locked(path: Path, progress: Progress) -> Iterator[None]:
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

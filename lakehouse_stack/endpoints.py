@@ -1,4 +1,4 @@
-"""Writes what the rest of the system needs to find the embedded stack: endpoints.toml, and Dagster's instance file."""
+"""Writes endpoints.toml, the settings by which everything else finds the stack, and Dagster's instance file."""
 
 import json
 import tomllib
@@ -18,12 +18,12 @@ FIRST_DAY_MARGIN = timedelta(days=6)
 
 
 def postgres_url(user: str, password: str, port: int, database: str) -> str:
-    """libpq URL on the loopback interface; the generated passwords need no escaping."""
+    """A libpq URL on the loopback interface; generated passwords need no escaping."""
     return f"postgresql://{user}:{password}@{LOOPBACK}:{port}/{database}"
 
 
 def endpoints(home: Path, ports: Mapping[str, int], credentials: Mapping[str, str]) -> dict[str, Any]:
-    """The embedded stack in the shape of `lakehouse.settings.Settings`."""
+    """The embedded stack's endpoints with the structure of `lakehouse.settings.Settings`."""
     return {
         "catalog_url": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
         "catalog_name": "lake",
@@ -67,11 +67,11 @@ def write_endpoints(settings: Settings, ports: Mapping[str, int], credentials: M
     values["dagster"]["first_day"] = _first_day(settings.home / ENDPOINTS_FILE)
     header = "# Written by `lakehouse up`; environment variables and lakehouse.toml take precedence.\n"
     write_private(settings.home / ENDPOINTS_FILE, header + to_toml(values))
-    write_instance(load_settings(home=settings.home))  # the user's own settings win over what was just written
+    write_instance(load_settings(home=settings.home))  # the user's settings take precedence
 
 
 def _first_day(path: Path) -> str:
-    """Kept once chosen: days before it cannot be backfilled. A week before the lake's birth, for clocks that differ."""
+    """The first partition, chosen once: a few days before the lake's creation, to allow for clock skew."""
     if path.exists():
         with path.open("rb") as file:
             kept = tomllib.load(file).get("dagster", {}).get("first_day")

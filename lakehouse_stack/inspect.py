@@ -1,4 +1,4 @@
-"""What runs and what does not, for `lakehouse status`; nothing is changed."""
+"""The state of the servers, for `lakehouse status`; read-only."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +17,7 @@ from lakehouse_stack.servers import Server
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """One server as seen now."""
+    """The state of one server."""
 
     name: str
     pid: int | None
@@ -29,7 +29,10 @@ class ServerStatus:
 
 
 def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
-    """The state of each server of this home; where `up` never ran all are down, or none is there when others serve."""
+    """The state of each server of this home.
+
+    Before the first `up` all are down; there are none if the settings name servers outside the stack.
+    """
     ports = read_ports(ports_file(settings))
     if not set(SERVERS) <= set(ports) or not credentials_file(settings).exists():
         if settings.catalog_url is not None:
@@ -39,13 +42,13 @@ def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
             for name in SERVERS
         )
     servers = build_servers(settings, stack_settings(), ports, ensure_credentials(credentials_file(settings)))
-    with ThreadPoolExecutor(len(servers)) as pool:  # a server that hangs must not delay the others' answers
+    with ThreadPoolExecutor(len(servers)) as pool:  # in parallel: a hanging server must not delay the others
         return tuple(pool.map(lambda server: _status(server, settings), servers))
 
 
 def _status(server: Server, settings: Settings) -> ServerStatus:
     process = running(settings, server.name)
-    trouble = server.trouble() if process else "down"
+    trouble = server.check_health() if process else "down"
     return ServerStatus(
         name=server.name,
         pid=process.pid if process else None,

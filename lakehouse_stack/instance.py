@@ -1,4 +1,4 @@
-"""Dagster's instance file. Its URL is without the password: Dagster passes it on to processes as an argument."""
+"""Dagster's instance file. Its URL has no password, because Dagster passes it to processes on the command line."""
 
 import json
 import os
@@ -20,7 +20,7 @@ DRIVER = "postgresql+psycopg2"
 
 
 def write_instance(settings: Settings) -> None:
-    """Writes the file for the database that the settings name, and its password beside it; raises LakehouseError."""
+    """Writes the instance file for the configured database and a password file; raises LakehouseError."""
     if settings.dagster.storage_url is None:
         raise LakehouseError(f"Dagster's database is not set: run `lakehouse up`, or set {SETTING}")
     url = _hide_password(settings, settings.dagster.storage_url.get_secret_value())
@@ -29,39 +29,39 @@ def write_instance(settings: Settings) -> None:
 
 
 def ensure_instance(settings: Settings) -> None:
-    """Writes it where there is none yet, as where no embedded stack has been started; mends that of release 0.1.0.
+    """Writes the instance file if it is missing; removes the password from one of release 0.1.0.
 
-    Raises LakehouseError where the environment has another password, which libpq would take.
+    Raises LakehouseError if PGPASSWORD is set, because libpq would prefer it.
     """
     if not _file(settings).exists():
         write_instance(settings)
     else:
-        _mend(settings)
+        _hide_stored_password(settings)
     if "PGPASSWORD" in os.environ and str(password_file(settings)) in _file(settings).read_text():
         raise LakehouseError(
             f"PGPASSWORD is set and wins over {password_file(settings)}, which has that of Dagster's database: unset it"
         )
 
 
-def _mend(settings: Settings) -> None:
-    """Takes the password out of the file and leaves the rest of it as it is."""
+def _hide_stored_password(settings: Settings) -> None:
+    """Replaces the URL in the instance file by one without the password; keeps the rest of the file."""
     text = _file(settings).read_text()
     url = (yaml.safe_load(text) or {}).get("storage", {}).get("postgres", {}).get("postgres_url")
     if not isinstance(url, str) or not url.startswith(f"{DRIVER}://"):
         return
     hidden = with_driver(_hide_password(settings, url.replace(DRIVER, "postgresql", 1)))
-    mended = text.replace(url, hidden).replace(json.dumps(url), json.dumps(hidden))
-    if mended != text:
-        write_private(_file(settings), mended)
+    updated = text.replace(url, hidden).replace(json.dumps(url), json.dumps(hidden))
+    if updated != text:
+        write_private(_file(settings), updated)
 
 
 def password_file(settings: Settings) -> Path:
-    """Read by libpq, and only for this one connection."""
+    """The password file, which libpq reads for this connection only."""
     return settings.dagster_home / "pgpass"
 
 
 def with_driver(url: str) -> str:
-    """The URL for dagster-postgres, which is written for psycopg2; SQLAlchemy 2.1 takes psycopg 3 unless told."""
+    """The URL with its driver: dagster-postgres needs psycopg2, but SQLAlchemy 2.1 defaults to psycopg 3."""
     return re.sub("^postgres(ql)?(?=://)", DRIVER, url)
 
 
@@ -75,12 +75,12 @@ def _file(settings: Settings) -> Path:
 
 
 def _hide_password(settings: Settings, url: str) -> str:
-    """The URL with a file instead of the password; raises LakehouseError without the text, which may hold one."""
+    """The URL with a password file instead of the password; the LakehouseError of a bad URL does not quote it."""
     try:
         parts = conninfo_to_dict(url)
     except ProgrammingError:
         parts = {"port": "none"}
-    # the rest of a password with a slash in it passes for a database, and what is before the slash for a port
+    # a slash in the password splits it: the part before it parses as the port, the rest as the database
     if not re.match("postgres(ql)?://", url) or not re.fullmatch("[0-9,]*", str(parts.get("port") or "")):
         raise LakehouseError(f"{SETTING} is not of the form postgresql://user:password@host/database")
     password = parts.get("password")

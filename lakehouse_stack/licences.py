@@ -1,7 +1,6 @@
-"""The licences of what is downloaded, installed and bundled: `python -m lakehouse_stack.licences` prints NOTICE.
+"""The licences of downloads, packages and images: `python -m lakehouse_stack.licences` prints NOTICE.
 
-The one declaration is artifacts.toml. A package that its own metadata says is permissively licensed needs no line
-there.
+They are declared in artifacts.toml, except for packages whose own metadata states a permissive licence.
 """
 
 import re
@@ -22,7 +21,7 @@ its text. `make docs` writes this list from artifacts.toml, `make sbom` lists ev
 
 
 class Other(BaseModel):
-    """A package, or a part of one, that is not permissively licensed; or an image."""
+    """A package or bundled component without a permissive licence, or an image."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -37,7 +36,7 @@ def declared(kind: str) -> tuple[Other, ...]:
 
 
 def of_package(name: str) -> str | None:
-    """What an installed package says of its licence; None where it is not installed, as on another platform."""
+    """The licence in an installed package's metadata; None if it is not installed on this platform."""
     try:
         about = metadata(name).json
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the stack keeps what it remembers of itself, below the home."""
+"""The paths of the stack's own files below the home."""
 
 from pathlib import Path
 
@@ -6,20 +6,20 @@ from lakehouse.settings import Settings
 
 
 def run_dir(settings: Settings) -> Path:
-    """Pid files, ports, credentials and rendered configuration."""
+    """The folder of pid files, ports, credentials and rendered configuration."""
     return settings.home / "run"
 
 
 def pid_file(settings: Settings, name: str) -> Path:
-    """Where the process of a server is remembered."""
+    """The pid file of a server."""
     return run_dir(settings) / f"{name}.json"
 
 
 def ports_file(settings: Settings) -> Path:
-    """The ports, chosen once."""
+    """The file with the chosen ports."""
     return run_dir(settings) / "ports.json"
 
 
 def credentials_file(settings: Settings) -> Path:
-    """Generated passwords and keys, those of the superusers too."""
+    """The file with generated passwords and keys, including those of the superusers."""
     return run_dir(settings) / "credentials.json"

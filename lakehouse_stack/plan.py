@@ -1,9 +1,9 @@
-"""The servers of a home, from settings, ports and credentials."""
+"""Builds the servers of a home from settings, ports and credentials."""
 
 from collections.abc import Mapping
 
 from lakehouse.settings import Settings
-from lakehouse_stack.accounts import place
+from lakehouse_stack.accounts import find_placement
 from lakehouse_stack.artifacts import artifact
 from lakehouse_stack.config import SAMPLE_DATABASES, StackSettings
 from lakehouse_stack.pathnames import run_dir
@@ -18,12 +18,12 @@ from lakehouse_stack.trino import trino_server
 def build_servers(
     settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
 ) -> tuple[Server, ...]:
-    """All servers; nothing is started or written but the folders that decide who runs Postgres."""
-    home, where = settings.home, place(settings.home, stack.system_dir)
+    """All servers. Nothing is started; only the data folder of Postgres is created."""
+    home, placement = settings.home, find_placement(settings.home, stack.system_dir)
     sources = postgres_server(
         "sources",
         ports["sources"],
-        where,
+        placement,
         home / "logs" / "sources.log",
         credentials["sources_superuser"],
         render("sources.sql.j2", databases=SAMPLE_DATABASES),
@@ -35,7 +35,7 @@ def build_servers(
     catalog = postgres_server(
         "catalog",
         ports["catalog"],
-        where,
+        placement,
         home / "logs" / "catalog.log",
         credentials["catalog_superuser"],
         render("catalog.sql.j2"),

@@ -1,4 +1,4 @@
-"""Ports: chosen once, kept in the home, replaced when somebody else has taken one."""
+"""The servers' ports: chosen once, stored in the home, replaced if another process holds one."""
 
 import json
 import random
@@ -10,12 +10,12 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 
 LOOPBACK = "127.0.0.1"
-# below Linux's range for outgoing connections, so that a kept port is not lost to one of those
+# below Linux's range for outgoing connections, which could otherwise occupy a stored port
 RANGE = range(20000, 32000)
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on this port of the loopback interface now."""
+    """Whether a server could now listen on this loopback port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -32,9 +32,9 @@ def plan_ports(
     in_use_by_us: Mapping[str, int],
     free: Callable[[int], bool] = is_free,
 ) -> dict[str, int]:
-    """A port for each name: the fixed one, else the kept one, else a new one.
+    """A port for each name: the fixed one, else the stored one, else a new one.
 
-    Raises LakehouseError when a fixed port is held by another process.
+    Raises LakehouseError if another process holds a fixed port.
     """
     ports: dict[str, int] = {}
     for name in names:
@@ -53,7 +53,7 @@ def plan_ports(
 
 
 def read_ports(path: Path) -> dict[str, int]:
-    """The kept ports; none when there is no such file or it is damaged."""
+    """The stored ports; empty if the file is missing or malformed."""
     try:
         return {str(name): int(port) for name, port in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError):
@@ -61,7 +61,7 @@ def read_ports(path: Path) -> dict[str, int]:
 
 
 def write_ports(path: Path, ports: Mapping[str, int]) -> None:
-    """Keeps the ports for the next start."""
+    """Stores the ports for the next start."""
     write_private(path, json.dumps(dict(ports), indent=2) + "\n")
 
 

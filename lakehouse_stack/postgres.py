@@ -1,4 +1,4 @@
-"""The two Postgres clusters: `sources` (what is ingested) and `catalog` (Iceberg catalog, ingestion state, Dagster)."""
+"""The two Postgres clusters: `sources` (sample databases) and `catalog` (Iceberg catalog, ingestion state, Dagster)."""
 
 import os
 import shutil
@@ -14,21 +14,21 @@ import psycopg
 
 from lakehouse.errors import LakehouseError
 from lakehouse_stack.accounts import Account, Placement, hand_over
-from lakehouse_stack.majors import finish_move
 from lakehouse_stack.ports import LOOPBACK
+from lakehouse_stack.postgres_versions import finish_upgrade
 from lakehouse_stack.process import Launch
 from lakehouse_stack.render import render
 from lakehouse_stack.servers import Server
 
 CONFIG_FILE = "lakehouse.conf"
-HBA_FILE = "lakehouse_hba.conf"  # of the sources: it goes before the cluster's own pg_hba.conf
+HBA_FILE = "lakehouse_hba.conf"  # for the sources: includes the cluster's own pg_hba.conf
 
 
 def postgres_server(
-    name: str, port: int, place: Placement, log: Path, superuser: str, sql: str, passwords: Mapping[str, str]
+    name: str, port: int, placement: Placement, log: Path, superuser: str, sql: str, passwords: Mapping[str, str]
 ) -> Server:
-    """A cluster; `sql` makes its roles and databases and finds their `passwords` in its environment."""
-    data = place.data / name
+    """A cluster; `sql` creates its roles and databases and reads their `passwords` from the environment."""
+    data = placement.data / name
     hba = data / HBA_FILE
     files = {
         CONFIG_FILE: render(
@@ -38,22 +38,22 @@ def postgres_server(
     if name == "sources":
         files[HBA_FILE] = render("pg_hba.conf.j2", others=str(data / "pg_hba.conf"))
     launch = Launch(
-        argv=(str(place.programs / "postgres"), "-D", str(data)),
+        argv=(str(placement.programs / "postgres"), "-D", str(data)),
         cwd=Path("/"),
         log=log,
         env={},
-        stop_signal=signal.SIGINT,  # fast shutdown: ends sessions, keeps the data
-        account=place.account,
+        stop_signal=signal.SIGINT,  # fast shutdown: ends sessions
+        account=placement.account,
         config="".join(files.values()),
     )
     return Server(
         name=name,
         port=port,
         launch=launch,
-        trouble=lambda: _trouble(port, superuser),
-        prepare=lambda: _prepare(data, place, superuser, files),
-        follow_up=lambda: run_sql(place.programs, port, superuser, sql, passwords),
-        works_in=data,
+        check_health=lambda: _check_health(port, superuser),
+        prepare=lambda: _prepare(data, placement, superuser, files),
+        after_start=lambda: run_sql(placement.programs, port, superuser, sql, passwords),
+        working_dir=data,
         program="postgres",
     )
 
@@ -69,7 +69,7 @@ def run_sql(programs: Path, port: int, password: str, sql: str, environment: Map
         raise LakehouseError(f"setting up the Postgres cluster on port {port} failed: {message}")
 
 
-def _trouble(port: int, password: str) -> str | None:
+def _check_health(port: int, password: str) -> str | None:
     try:
         psycopg.connect(
             host=LOOPBACK, port=port, user="postgres", password=password, dbname="postgres", connect_timeout=2
@@ -79,19 +79,21 @@ def _trouble(port: int, password: str) -> str | None:
     return None
 
 
-def _prepare(data: Path, place: Placement, superuser: str, files: Mapping[str, str]) -> None:
-    finish_move(data)
+def _prepare(data: Path, placement: Placement, superuser: str, files: Mapping[str, str]) -> None:
+    finish_upgrade(data)
     if not (data / "PG_VERSION").exists():
-        initialize(data, place, superuser)
-    forget_dead(data)
+        initialize(data, placement, superuser)
+    remove_stale_lock(data)
     for name, text in files.items():
         (data / name).write_text(text)
-        hand_over(data / name, place.account)
+        hand_over(data / name, placement.account)
 
 
-def forget_dead(data: Path) -> None:
-    """Removes the lock of a killed postmaster: Postgres refuses to start while any process has its pid, be it one that
-    nobody has reaped yet or, after a restart of the machine, another program's."""
+def remove_stale_lock(data: Path) -> None:
+    """Removes the lock file of a killed postmaster.
+
+    Postgres refuses to start while any process has the pid in it: a zombie, or after a reboot another program.
+    """
     lock = data / "postmaster.pid"
     with suppress(OSError, ValueError, IndexError):
         if not _serves(int(lock.read_text().split()[0]), data):
@@ -99,7 +101,7 @@ def forget_dead(data: Path) -> None:
 
 
 def _serves(pid: int, data: Path) -> bool:
-    """Whether that process is a live Postgres of this folder, as far as the caller may see."""
+    """Whether the process is a running Postgres of this folder; True if its details are not visible."""
     try:
         process = psutil.Process(pid)
         alive = process.name() == "postgres" and process.status() != psutil.STATUS_ZOMBIE
@@ -110,17 +112,17 @@ def _serves(pid: int, data: Path) -> bool:
         return False
 
 
-def initialize(data: Path, place: Placement, superuser: str) -> None:
-    """Makes the cluster beside its place and moves it there when complete."""
+def initialize(data: Path, placement: Placement, superuser: str) -> None:
+    """Creates the cluster in a temporary folder and renames it when complete."""
     staging = data.with_name(f"{data.name}.new")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(mode=0o700)
-    hand_over(staging, place.account)
+    hand_over(staging, placement.account)
     with tempfile.NamedTemporaryFile("w", dir=data.parent, prefix=".initdb-") as password:
         password.write(superuser)
         password.flush()
-        hand_over(Path(password.name), place.account)
-        _run_initdb(place.programs, staging, Path(password.name), place.account)
+        hand_over(Path(password.name), placement.account)
+        _run_initdb(placement.programs, staging, Path(password.name), placement.account)
     with (staging / "postgresql.conf").open("a") as main:
         main.write(f"\ninclude '{CONFIG_FILE}'\n")
     staging.rename(data)
@@ -129,7 +131,7 @@ def initialize(data: Path, place: Placement, superuser: str) -> None:
 def _run_initdb(programs: Path, data: Path, password: Path, account: Account | None) -> None:
     command = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", f"--pwfile={password}"]
     command += ["--auth=scram-sha-256", "--encoding=UTF8", "--no-instructions"]
-    # the builtin locale needs nothing of the machine and sorts the same everywhere
+    # the builtin locale does not depend on the machine and sorts the same everywhere
     command += ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
     done = subprocess.run(
         command,

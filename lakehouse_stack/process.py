@@ -1,6 +1,6 @@
-"""Server processes: started detached, remembered by pid and start time, stopped with all their children.
+"""Server processes: started detached, identified by pid and start time, stopped with all their children.
 
-A pid alone is not enough: after a reboot it may belong to somebody else.
+A pid alone does not identify a process: after a reboot another one may have it.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ LOG_COPIES = 3
 
 @dataclass(frozen=True)
 class Launch:
-    """How a server process is started."""
+    """The command line and environment of a server process."""
 
     argv: tuple[str, ...]
     cwd: Path
@@ -32,17 +32,17 @@ class Launch:
     env: Mapping[str, str]
     stop_signal: signal.Signals = signal.SIGTERM
     account: Account | None = None
-    config: str = ""  # text of its configuration files: when it changes, the process must be started anew
+    config: str = ""  # text of its configuration files: a change requires a restart
 
     def fingerprint(self) -> str:
-        """Changes when the process would be started differently."""
+        """A hash of everything that a restart would apply."""
         parts = [*self.argv, str(self.cwd), json.dumps(dict(self.env), sort_keys=True), self.config]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is remembered of a started process."""
+    """The contents of a pid file."""
 
     pid: int
     created: float
@@ -51,7 +51,7 @@ class Record:
 
 
 def read_record(path: Path) -> Record | None:
-    """The record in a pid file; None when there is none or it is damaged."""
+    """The record in a pid file; None if the file is missing or malformed."""
     try:
         return Record(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -59,7 +59,7 @@ def read_record(path: Path) -> Record | None:
 
 
 def find(record: Record | None) -> psutil.Process | None:
-    """The process the record speaks of, if it is still that one and alive."""
+    """The running process of a record; None if it has ended."""
     if record is None:
         return None
     _reap(record.pid)
@@ -73,7 +73,7 @@ def find(record: Record | None) -> psutil.Process | None:
 
 
 def start(launch: Launch, port: int, pid_file: Path) -> psutil.Process:
-    """Starts the process in its own session, its output going to the log, and remembers it."""
+    """Starts the process in its own session with output to the log, and writes its pid file."""
     launch.log.parent.mkdir(parents=True, exist_ok=True)
     rotate(launch.log)
     account = launch.account
@@ -98,7 +98,7 @@ def start(launch: Launch, port: int, pid_file: Path) -> psutil.Process:
 
 
 def stop(processes: Iterable[psutil.Process], stop_signal: signal.Signals, patience: float) -> None:
-    """Asks the processes to end, waits, then kills them and whatever they had started."""
+    """Signals the processes, waits, then kills those that remain and their children."""
     first = list(processes)
     everything = {process.pid: process for process in first}
     for process in first:
@@ -116,7 +116,7 @@ def stop(processes: Iterable[psutil.Process], stop_signal: signal.Signals, patie
 
 
 def working_in(folder: Path, name: str) -> list[psutil.Process]:
-    """Processes of that name whose working directory is `folder`: a dead server's orphans, pid file or not."""
+    """Processes of that name with working directory `folder`: finds orphans that have no pid file."""
     found = []
     for process in psutil.process_iter(["name"]):
         with suppress(psutil.Error, OSError):
@@ -126,7 +126,7 @@ def working_in(folder: Path, name: str) -> list[psutil.Process]:
 
 
 def listener_has(port: int, variable: str, value: str) -> bool:
-    """Whether the process that listens on this port has that environment variable: one of ours, or a stranger."""
+    """Whether the process that listens on this port has the variable, which marks it as ours."""
     with suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,)
@@ -136,9 +136,9 @@ def listener_has(port: int, variable: str, value: str) -> bool:
 
 
 def rotate(log: Path, limit: int = LOG_BYTES, copies: int = LOG_COPIES) -> None:
-    """Copies a log that has grown past the limit to `.1` (older copies to `.2`, `.3`) and empties it in place.
+    """Copies a log larger than the limit to `.1` (older copies to `.2`, `.3`) and truncates it.
 
-    In place, because a running server goes on writing to the same file.
+    The log is not renamed, because a running server keeps writing to the same file.
     """
     if not log.exists() or log.stat().st_size < limit:
         return
@@ -153,7 +153,7 @@ def rotate(log: Path, limit: int = LOG_BYTES, copies: int = LOG_COPIES) -> None:
 
 
 def last_lines(log: Path, count: int = 3) -> str:
-    """The end of a log on one line, for an error message."""
+    """The last lines of a log on one line, for an error message."""
     try:
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
@@ -162,7 +162,7 @@ def last_lines(log: Path, count: int = 3) -> str:
 
 
 def _base_environment() -> dict[str, str]:
-    """Only what any program needs: servers must not inherit LD_LIBRARY_PATH, PG* or JAVA_TOOL_OPTIONS by accident."""
+    """A minimal environment: servers must not inherit LD_LIBRARY_PATH, PG* or JAVA_TOOL_OPTIONS."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "TZ") if name in os.environ} | {
         "LANG": "C.UTF-8"
     }

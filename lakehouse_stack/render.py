@@ -1,4 +1,4 @@
-"""Renders the configuration templates that the embedded stack and docker/ share."""
+"""Renders the configuration templates shared by the embedded stack and docker/."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: Any) -> str:
-    """The template's text; a value that is missing is an error rather than an empty string."""
+    """The rendered template; a missing value is an error, not an empty string."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         undefined=StrictUndefined,
@@ -22,7 +22,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def property_text(value: object) -> str:
-    """A value in one of Java's property files: a backslash escapes, and Java may take each byte for a character."""
+    """A value for a Java properties file: escapes backslashes and non-ASCII characters, which Java may misread."""
     units = str(value).replace("\\", "\\\\").encode("utf-16-be")
     numbers = (units[at] << 8 | units[at + 1] for at in range(0, len(units), 2))
     return "".join(chr(number) if number < 128 else f"\\u{number:04x}" for number in numbers)

@@ -1,4 +1,4 @@
-"""The object store: S3Proxy over a folder of the home."""
+"""The object store: S3Proxy on a folder of the home."""
 
 import os
 import tempfile
@@ -37,10 +37,10 @@ def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mappi
         name="s3",
         port=port,
         launch=launch,
-        trouble=lambda: trouble(port),
+        check_health=lambda: check_health(port),
         prepare=lambda: _prepare(folder, config_file, config),
-        follow_up=lambda: None,
-        works_in=folder,
+        after_start=lambda: None,
+        working_dir=folder,
         program="java",
     )
 
@@ -63,9 +63,9 @@ def _command(jar: Path, heap_mb: int, config_file: Path) -> tuple[str, ...]:
 
 
 def serve_in_container(folder: Path, settings: Settings, heap_mb: int) -> NoReturn:
-    """Becomes the S3 server of docker/, over the volume at `folder`; the keys lie in the container's memory only.
+    """Replaces this process by the S3 server of docker/ on the volume `folder`.
 
-    Raises LakehouseError when the keys are not set.
+    Raises LakehouseError if the keys are not set.
     """
     if settings.s3.access_key is None or settings.s3.secret_key is None:
         raise LakehouseError("the S3 server has no keys: set LAKEHOUSE_S3__ACCESS_KEY and LAKEHOUSE_S3__SECRET_KEY")
@@ -76,12 +76,12 @@ def serve_in_container(folder: Path, settings: Settings, heap_mb: int) -> NoRetu
     os.execve(command[0], command, {**os.environ, "LOG_LEVEL": "warn"})
 
 
-def trouble(port: int) -> str | None:
-    """Why the server does not work; None when it does."""
+def check_health(port: int) -> str | None:
+    """Why the server is not healthy; None if it is."""
     try:
         with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/", timeout=2):
             return None
     except urllib.error.HTTPError as error:
-        return None if error.code == 403 else f"answers {error.code}"  # 403: it wants a signature, so it works
+        return None if error.code == 403 else f"answers {error.code}"  # 403: healthy, as the request is not signed
     except OSError as error:
         return f"no answer ({error})"

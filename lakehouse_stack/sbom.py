@@ -1,7 +1,7 @@
-"""`python -m lakehouse_stack.sbom` prints the bill of materials of an installation, as CycloneDX JSON.
+"""`python -m lakehouse_stack.sbom` prints the bill of materials of an installation as CycloneDX JSON.
 
-From the lock files and artifacts.toml: what runs, whether it is installed on this machine or not. The tools of
-development are not in it.
+It lists all runtime packages and files in the lock files and artifacts.toml, installed or not, without the development
+tools.
 """
 
 import re
@@ -27,17 +27,17 @@ PINNED = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", re.MULTILINE)
 def bom() -> Bom:
     """Every pinned package and file."""
     project = tomllib.loads((PROJECT_DIR / "pyproject.toml").read_text())["project"]
-    made = Bom()
-    made.metadata.component = root = Component(
+    result = Bom()
+    result.metadata.component = root = Component(
         name=project["name"], version=project["version"], type=ComponentType.APPLICATION, bom_ref="lakehouse"
     )
     for lock in (PROJECT_DIR / "requirements.lock", LOCK_FILE):
         for component in _packages(lock):
-            made.components.add(component)
+            result.components.add(component)
     for artifact in read_manifest():
-        made.components.add(_file(artifact))
-    made.register_dependency(root, made.components)
-    return made
+        result.components.add(_file(artifact))
+    result.register_dependency(root, result.components)
+    return result
 
 
 def _packages(lock: Path) -> Iterator[Component]:

@@ -1,4 +1,4 @@
-"""What a server of the stack is, for `lakehouse_stack.control` to start, watch and stop."""
+"""A server of the stack, as `lakehouse_stack.control` starts, checks and stops it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from lakehouse_stack.process import Launch
 
 @dataclass(frozen=True)
 class Server:
-    """One server: how it is started, how one knows that it answers, what is done before and after."""
+    """One server: how to start it, check its health, and prepare and complete its set-up."""
 
     name: str
     port: int
     launch: Launch
-    trouble: Callable[[], str | None]  # why a client would not be served now; None when it would. Cheap
-    prepare: Callable[[], None]  # writes its files, before every start
-    follow_up: Callable[[], None]  # completes its set-up once it answers; may run again at any time
-    works_in: Path  # working directory and program of its processes: finds those that survive a killed parent
+    check_health: Callable[[], str | None]  # why the server is not healthy; None if it is. Cheap
+    prepare: Callable[[], None]  # writes its files before each start
+    after_start: Callable[[], None]  # completes the set-up of a healthy server; idempotent
+    working_dir: Path  # with `program`, identifies orphans of a killed server
     program: str

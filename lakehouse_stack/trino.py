@@ -1,4 +1,4 @@
-"""Trino with the `lake` catalog: coordinator and worker in one process. It asks who you are, and speaks TLS alone."""
+"""Trino with the catalog `lake`: coordinator and worker in one process, with TLS and password authentication."""
 
 import os
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ INTERNAL = "LAKEHOUSE_TRINO_INTERNAL"
 
 
 def access_dir(home: Path) -> Path:
-    """Who may log in, and who may read what: the files that Trino reads again by itself."""
+    """The folder of logins and access rules, which Trino reloads by itself."""
     return home / "run" / "access"
 
 
 def authority_file(home: Path) -> Path:
-    """What clients verify Trino's certificate with; anybody may read it."""
+    """The authority's certificate, with which clients verify Trino's; readable by all."""
     return home / "trino-ca.pem"
 
 
@@ -39,7 +39,7 @@ def certificate_file(home: Path) -> Path:
 
 
 def ensure_access(home: Path, credentials: Mapping[str, str]) -> None:
-    """The files without which Trino lets nobody in: its certificate, the home's own logins, and rules."""
+    """Writes the files that Trino needs for logins: its certificate, the home's own logins, and access rules."""
     ensure_certificate(certificate_file(home), authority_file(home), (LOOPBACK, "localhost"))
     ensure_own_logins(access_dir(home), {name: credentials[f"trino_{role}"] for name, role in OWN.items()})
     ensure_rules(access_dir(home))
@@ -55,7 +55,7 @@ def trino_server(
     s3_endpoint: str,
     credentials: Mapping[str, str],
 ) -> Server:
-    """Trino; secrets reach it by its environment, which its configuration refers to."""
+    """Trino; its configuration refers to secrets in its environment."""
     data, certificate = home / "data" / "trino", certificate_file(home)
     programs = artifacts / artifact("trino-server-core").target
     files = trino_files(
@@ -77,7 +77,7 @@ def trino_server(
         private_dir(data)
         for name, text in files.items():
             write_private(etc / name, text)
-        _link(data / "etc", etc)  # Trino looks for the group provider below its working directory
+        _link(data / "etc", etc)  # Trino reads the group provider's file below its working directory
         for plugin in plugins:
             _link(etc / "plugin" / plugin.name, plugin)
 
@@ -100,10 +100,10 @@ def trino_server(
         name="trino",
         port=port,
         launch=launch,
-        trouble=lambda: _trouble(home, port, credentials),
+        check_health=lambda: _check_health(home, port, credentials),
         prepare=prepare,
-        follow_up=lambda: None,
-        works_in=data,
+        after_start=lambda: None,
+        working_dir=data,
         program="java",
     )
 
@@ -122,7 +122,7 @@ def trino_files(
     bind: str | None = None,
     data_dir: Path | None = None,
 ) -> dict[str, str]:
-    """Trino's configuration by file name below `etc`: half the heap for queries, a quarter as head-room."""
+    """Trino's configuration files by name below `etc`: queries get half of the heap, a quarter is headroom."""
     config = render(
         "trino.config.properties.j2",
         port=port,
@@ -156,7 +156,7 @@ def trino_files(
 
 
 def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[str, Any]:
-    """How the pipeline and readers get there, in the shape of `lakehouse.settings.TrinoSettings`."""
+    """The connection of pipeline and readers, with the structure of `lakehouse.settings.TrinoSettings`."""
     return {
         "host": LOOPBACK,
         "port": port,
@@ -173,8 +173,8 @@ def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[
     }
 
 
-def _trouble(home: Path, port: int, credentials: Mapping[str, str]) -> str | None:
-    """Asks for the lake's schemas: catalog database, roles and credentials are right, and a worker is there."""
+def _check_health(home: Path, port: int, credentials: Mapping[str, str]) -> str | None:
+    """Lists the lake's schemas, which tests catalog database, roles, credentials and worker."""
     from trino.exceptions import Error, HttpError
 
     try:

@@ -1,1 +1,1 @@
-"""Dagster only: assets, jobs, sensors and schedules made from the declarations (see definitions.py)."""
+"""The Dagster code location: assets, jobs, sensors and schedules generated from the declarations."""

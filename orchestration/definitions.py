@@ -1,6 +1,6 @@
-"""The composition root: everything Dagster knows, made from the declarations.
+"""The composition root: builds all Dagster definitions from the declarations.
 
-Loading reads files only, no server: dbt's manifest is parsed again when the project has changed.
+Loading reads files and contacts no server; dbt parses the project again if it has changed.
 """
 
 import warnings
@@ -21,14 +21,14 @@ from orchestration.factory import source_definitions
 from orchestration.jobs.maintain_job import maintain_definitions
 from orchestration.jobs.maintenance_jobs import action_definitions
 from orchestration.jobs.marts import marts_definitions
-from orchestration.resources import IN_MEMORY, Lake, LakeSpark, fixed
+from orchestration.resources import IN_MEMORY, Lake, LakeSpark, without_config
 from orchestration.runs.pools import pool_executor
 
 warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", category=PreviewWarning)
 
 
 def definitions(settings: Settings) -> dg.Definitions:
-    """Raw by source, parsed and vault, marts, maintenance; then the policies that hold for all of them."""
+    """The definitions of raw tables, dbt models, marts and maintenance, with policies applied to every asset."""
     manifest = load_manifest(settings)
     declared = declarations_from(manifest, settings.dbt_project_dir)
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
@@ -43,8 +43,8 @@ def definitions(settings: Settings) -> dg.Definitions:
         dg.Definitions(
             resources={
                 "lake": Lake(),
-                "spark": fixed(LakeSpark),
-                "dbt": fixed(lambda: dbt_resource(settings)),
+                "spark": without_config(LakeSpark),
+                "dbt": without_config(lambda: dbt_resource(settings)),
                 "io_manager": IN_MEMORY,
             },
             executor=pool_executor,

@@ -1,7 +1,7 @@
-"""The factory: one declared source → its raw assets, with their checks, jobs and triggers.
+"""The factory: from one declared source to its raw assets, checks, jobs, sensors and schedules.
 
-All raw tables of a source are one subsettable multi-asset, because one replication slot serves them all:
-materializing any of them brings the source up to its present end, once.
+The raw tables of a source form one subsettable multi-asset because they share a replication slot: materializing any of
+them ingests the whole source up to its current WAL end.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,10 +13,10 @@ import dagster as dg
 
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.metadata_columns import METADATA
-from orchestration.assets.markdown import plain
-from orchestration.checks.erasing import erasing_definitions
+from orchestration.assets.markdown import escape_markdown
+from orchestration.checks.erasures import erasing_definitions
 from orchestration.checks.lag import lag_definitions
-from orchestration.checks.reconciling import reconciling_definitions
+from orchestration.checks.reconciliation import reconciling_definitions
 from orchestration.jobs.loads import load_definitions, loads_of
 from orchestration.resources import Lake
 from orchestration.runs import tags
@@ -30,7 +30,7 @@ OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", 
 
 
 def source_definitions(source: Source, first_day: date, unread: Unread = MappingProxyType({})) -> dg.Definitions:
-    """Everything Dagster has for one source; `unread` says of which tables no model reads what."""
+    """All definitions of one source; `unread` maps each table that no model reads to the reason."""
     return dg.Definitions.merge(
         dg.Definitions(assets=[raw_assets(source, unread)]),
         *(load_definitions(load, first_day) for load in loads_of(source)),
@@ -41,7 +41,7 @@ def source_definitions(source: Source, first_day: date, unread: Unread = Mapping
 
 
 def raw_assets(source: Source, unread: Unread) -> dg.AssetsDefinition:
-    """The source's raw tables as one multi-asset; its pool admits one run, as the slot has one reader."""
+    """The source's raw tables as one multi-asset. Its pool admits one run because a slot has one reader."""
 
     @dg.multi_asset(
         name=f"raw_{source.name}",
@@ -50,7 +50,7 @@ def raw_assets(source: Source, unread: Unread) -> dg.AssetsDefinition:
         can_subset=True,
         pool=f"raw_{source.name}",
         backfill_policy=dg.BackfillPolicy.single_run(),
-        description=f"Brings the raw tables of {source.name} up to the commit LSN of this moment.",
+        description=f"Ingests {source.name} up to its current WAL end.",
     )
     def bring_up(context: dg.AssetExecutionContext, lake: Lake) -> Iterator[dg.MaterializeResult]:
         report = lake.bring_up(source.name)
@@ -64,7 +64,7 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
     """The asset of one raw table."""
     return dg.AssetSpec(
         key=dg.AssetKey(table.asset_key),
-        description=plain(table.description) or None,
+        description=escape_markdown(table.description) or None,
         group_name="raw",
         tags={"source": table.source},
         metadata={
@@ -78,16 +78,16 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
 
 
 def raw_checks(table: RawTable, unread: Unread) -> list[dg.AssetCheckSpec]:
-    """Whether the table is in the cut, and as declared: the source may have changed since then.
+    """Whether the table is in the cut and its columns are the declared ones, which the source may have changed.
 
-    A table that no model reads has a check that says so, at each load.
+    A table that no model reads has a third check, which warns at each load.
     """
     descriptions = {
-        ARRIVED: "The cut that was brought up holds the table: it is neither parked nor in doubt.",
-        CHECK: "The columns that arrive are the declared ones, less those excluded, in the declared types.",
+        ARRIVED: "The published cut contains the table: it is not parked and needs no resync.",
+        CHECK: "The table's columns and types are the declared ones, without the excluded columns.",
     }
     if (table.source, table.name) in unread:
-        descriptions[READ] = "What is loaded goes further than raw."
+        descriptions[READ] = "A model reads the table."
     key = dg.AssetKey(table.asset_key)
     return [dg.AssetCheckSpec(name=name, asset=key, description=text) for name, text in descriptions.items()]
 
@@ -95,18 +95,18 @@ def raw_checks(table: RawTable, unread: Unread) -> list[dg.AssetCheckSpec]:
 def _results(
     context: dg.AssetExecutionContext, source: Source, report: "SourceReport", unread: Unread
 ) -> Iterator[dg.MaterializeResult]:
-    """One result for each selected table. One that is set aside fails its check, and the others' loads go on.
+    """One result per selected table. A table outside the cut fails its check and does not stop the others.
 
-    Raises Failure when none of them arrived.
+    Raises Failure if no selected table is in the cut.
     """
     tables = {table.name: table for table in report.tables}
     selected = sorted(context.selected_asset_keys)
     missing = {key.path[-1]: _why_missing(report, key.path[-1]) for key in selected if key.path[-1] not in tables}
     if missing:
-        told = f"{', '.join(missing)} of {source.name} did not arrive: {'; '.join(missing.values())}"
+        message = f"{', '.join(missing)} of {source.name} did not arrive: {'; '.join(missing.values())}"
         if len(missing) == len(selected):
-            raise dg.Failure(told)
-        context.log.error(told)
+            raise dg.Failure(message)
+        context.log.error(message)
     for key in selected:
         name = key.path[-1]
         arrived, checks = tables.get(name), [_arrival(key, missing.get(name))]
@@ -147,7 +147,7 @@ def _descriptions(table: RawTable) -> dict[str, str]:
 
 
 def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Mapping[str, str]) -> dict[str, Any]:
-    """What the table's page plots and lists. Snapshot ids are text: JavaScript rounds 64-bit integers."""
+    """The metadata on the table's page. Snapshot ids are text: JavaScript rounds 64-bit integers."""
     counts = {f"rows_{word}": table.rows.get(op, 0) for op, word in OPERATIONS.items()}
     return {
         "dagster/row_count": table.total_rows,
@@ -166,14 +166,14 @@ def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Map
 
 
 def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResult:
-    """A warning rather than an error: ingestion has landed the rows as the source has them."""
+    """Compares declared and landed columns. A difference only warns: the rows landed as they are in the source."""
     columns = {declared.raw.alias.get(c.name, c.name).lower(): c for c in declared.columns if c.name in declared.landed}
     landed = {name.lower(): kind for name, kind in table.columns if not name.startswith("_")}
     wanted, found = set(columns), set(landed)
     types = [
         f"{name} ({columns[name].data_type}) is {landed[name]}"
         for name in sorted(wanted & found)
-        if not _holds(declared, columns[name], landed[name])
+        if not _type_fits(declared, columns[name], landed[name])
     ]
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey(declared.asset_key),
@@ -188,8 +188,8 @@ def check_columns(declared: RawTable, table: "TableReport") -> dg.AssetCheckResu
     )
 
 
-def _holds(declared: RawTable, column: Column, landed: str) -> bool:
-    """Whether the declared type is the one that landed, or a wider one; where none is declared, none is missed."""
+def _type_fits(declared: RawTable, column: Column, landed: str) -> bool:
+    """Whether the declared type equals the landed one or is wider; a column without a declared type always fits."""
     from pyiceberg.types import IcebergType
 
     from ingestion.schema.evolve import widens
@@ -198,5 +198,5 @@ def _holds(declared: RawTable, column: Column, landed: str) -> bool:
     if column.data_type is None:
         return True
     wanted = declared_type("text" if declared.raw.mask.get(column.name) == "sha256" else column.data_type)
-    there = IcebergType.model_validate(landed)
-    return bool(wanted == there) or widens(there, wanted)
+    found = IcebergType.model_validate(landed)
+    return bool(wanted == found) or widens(found, wanted)

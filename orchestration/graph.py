@@ -1,6 +1,6 @@
-"""Everything the code location holds, as lines of text: a change of the graph shows in review.
+"""Lists all definitions of the code location, so that changes of the graph show in review.
 
-`python -m orchestration.graph > tests/unit/graph.txt` after a change that is meant.
+After an intended change: `python -m orchestration.graph > tests/unit/graph.txt`.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ import dagster as dg
 
 
 def describe(defs: dg.Definitions) -> list[str]:
-    """Assets with their checks, jobs, sensors and schedules, sorted."""
+    """A sorted line per asset, check, job, sensor and schedule."""
     return sorted({*_assets(defs), *_checks(defs), *_jobs(defs), *_triggers(defs)})
 
 

@@ -1,4 +1,4 @@
-"""Dagster's own storage: a newer Dagster may want it migrated, as `dagster instance migrate` does."""
+"""Migrates Dagster's storage after an upgrade of Dagster, as `dagster instance migrate` does."""
 
 import os
 from collections.abc import Callable
@@ -12,11 +12,11 @@ from lakehouse.settings import Settings
 
 
 def outdated(settings: Settings) -> str | None:
-    """What there is to migrate, from which revision to which; None where nothing is, or no instance has been used yet.
+    """The pending migrations as `revision → revision`; None if there are none or the instance was never used.
 
-    Changes nothing: opening an instance without tables would make them.
+    Read-only: an instance without tables is not opened, as that would create them.
     """
-    if not _is_there(settings):
+    if not _has_tables(settings):
         return None
     with _instance(settings) as instance:
         storages = (instance.run_storage, instance.event_log_storage, instance.schedule_storage)
@@ -26,7 +26,7 @@ def outdated(settings: Settings) -> str | None:
 
 
 def migrate(settings: Settings, say: Callable[[str], None]) -> None:
-    """Migrates the instance of the home; nothing else may use it meanwhile."""
+    """Migrates the home's instance. Nothing else may use it at the same time."""
     with _instance(settings) as instance:
         instance.upgrade(lambda text: say(f"dagster: {text.strip()}"))
 
@@ -35,12 +35,12 @@ def _instance(settings: Settings) -> dg.DagsterInstance:
     return dg.DagsterInstance.from_config(str(settings.dagster_home))
 
 
-def _is_there(settings: Settings) -> bool:
+def _has_tables(settings: Settings) -> bool:
     if not (settings.dagster_home / "dagster.yaml").exists():
         return False
     storage = InstanceRef.from_dir(str(settings.dagster_home)).storage_data
-    given = storage.config_dict["postgres_url"] if storage else None
-    url = os.environ.get(given["env"]) if isinstance(given, dict) else given
+    configured = storage.config_dict["postgres_url"] if storage else None
+    url = os.environ.get(configured["env"]) if isinstance(configured, dict) else configured
     if not url:
         raise LakehouseError(f"{settings.dagster_home / 'dagster.yaml'} names no database: set the variable it names")
     engine = create_engine(url)

@@ -1,7 +1,7 @@
-"""What Dagster's code asks of the outside world, as resources: a test replaces one object.
+"""Resources: all access of Dagster's code to the catalog, the sources and Spark. Tests replace one object.
 
-Methods import what they need: pyiceberg, pyspark and drivers at module level would cost every load of the code
-location seconds.
+Methods import pyiceberg, pyspark and drivers locally: at module level they would slow each load of the code location
+by seconds.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 TableKey = tuple[str, str]
 
 IN_MEMORY = dg.IOManagerDefinition(lambda _: dg.InMemoryIOManager(), config_schema={})
-"""What goes from step to step stays in the process; Dagster's default would write pickles where a run says."""
+"""Passes step outputs in memory; Dagster's default I/O manager writes pickles to a path that run config can set."""
 
 
-def fixed(make: Callable[[], Any]) -> dg.ResourceDefinition:
-    """A resource that no run can configure: made anew for each, with what our code gives it."""
+def without_config(make: Callable[[], Any]) -> dg.ResourceDefinition:
+    """A resource that run config cannot change; `make` creates it for each run."""
     return dg.ResourceDefinition(lambda _: make(), config_schema={})
 
 
 class LakeSpark(LazyPySparkResource):
-    """dagster-pyspark's lazy session, made by lakehouse.servers.spark.
+    """dagster-pyspark's lazy session, created by lakehouse.servers.spark.
 
-    Its properties hold passwords, which must not become resource config: the UI shows that to everybody.
+    Spark's properties contain passwords, and the UI shows resource config to everybody.
     """
 
     spark_config: dict[str, str] = {}  # noqa: RUF012  (a pydantic field, not a class variable)
@@ -54,43 +54,43 @@ class LakeSpark(LazyPySparkResource):
 
 
 class Lake(dg.ConfigurableResource):
-    """Ingestion, the catalog and the settings, read anew at each use: ports may change while a server runs."""
+    """Ingestion, catalog and maintenance. Settings are read at each use: ports may change while a server runs."""
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Once per run: signs it, so that its end is noticed even if nobody reports it."""
+        """Signs the run with this process, so that the run can be failed if the process dies."""
         if context.run is not None and context.instance is not None:
             sign(context.instance, context.run.run_id)
 
     def settings(self) -> Settings:
-        """All settings as they are now."""
+        """The current settings."""
         return load_settings()
 
     def declarations(self) -> Declarations:
-        """All declarations as they are now."""
+        """The current declarations."""
         return load_declarations(self.settings())
 
     def bring_up(self, source: str) -> "SourceReport":
-        """Runs a cycle up to the source's present end, or waits for the follower that holds its lease."""
+        """Runs a cycle up to the source's current WAL end, or waits for the follower that holds the lease."""
         from ingestion import bring_up
 
         return bring_up(self.settings(), self.declarations(), source)
 
     def reconcile(self, source: str, tables: Sequence[str], spark: LazyPySparkResource) -> "list[TableComparison]":
-        """Compares raw tables of a source with it, at one consistent point; reads the source."""
+        """Compares raw tables with their source tables at one consistent point."""
         from ingestion.verify import reconcile_raw
 
         wanted = [f"{source}.{table}" for table in tables]
         return list(reconcile_raw(self.settings(), self.declarations(), wanted, session=spark.spark_session))
 
     def verify_erasures(self, source: str, table: str) -> "Look":
-        """Looks for erased subjects of a table, in every object of all tables that held them."""
+        """Scans every object of all tables that held erased subjects of this table."""
         from erasure.run import verify
 
         settings = self.settings()
         return verify(settings, load_manifest(settings), self.declarations().source(source).table(table))
 
     def source_status(self, source: str) -> "SourceStatus":
-        """Follower, slot and position; no Spark."""
+        """Follower, slot and position, without Spark."""
         from ingestion import source_status
 
         return source_status(self.settings(), source)
@@ -104,7 +104,7 @@ class Lake(dg.ConfigurableResource):
         return {table: fact for table, fact in facts.items() if fact is not None}
 
     def absent(self, tables: Iterable[TableKey]) -> list[TableKey]:
-        """Those of the tables that were never made."""
+        """The tables among these that do not exist."""
         from lakehouse.catalog.open import load_table, open_catalog
 
         with closing(open_catalog(self.settings())) as catalog:
@@ -118,7 +118,7 @@ class Lake(dg.ConfigurableResource):
         spark: LazyPySparkResource,
         report: Callable[["Outcome"], None],
     ) -> "Result":
-        """One maintenance action over the declared tables; Spark is started by the first table that needs it."""
+        """Runs one maintenance action on the declared tables; the first table that needs Spark starts it."""
         from maintenance.inventory.session import Session
         from maintenance.runner.run import run
 
@@ -126,11 +126,11 @@ class Lake(dg.ConfigurableResource):
             return run(session, [action], tables, group, report)
 
     def max_failed_share(self) -> float:
-        """The declared share of failed tables above which a maintenance run fails."""
+        """The declared share of failed tables above which a run fails."""
         return project_maintenance(self.settings().dbt_project_dir).max_failed_share
 
     def table_health(self) -> list[dict[str, Any]]:
-        """How each maintained table is, and what is due: a line per table, those with the most to gain first."""
+        """Health and due actions of each maintained table, by decreasing expected gain."""
         from maintenance.inventory.session import Session
         from maintenance.planning.survey import survey
 

@@ -1,7 +1,7 @@
-"""Runs jobs one after another in this process, on the same instance that the UI and the daemon use.
+"""Runs jobs in sequence in this process, on the instance that the UI and the daemon use.
 
-A run that the daemon launches starts a process, which imports everything and starts its own JVM. Here the
-definitions are loaded once and the Spark session is shared, which is what `lakehouse run` and the demo want.
+The daemon starts a process with its own JVM for each run. Here all runs share the loaded definitions and the Spark
+session, which makes `lakehouse run` and the demo faster.
 """
 
 import os
@@ -25,15 +25,15 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.jobs import marts
 from orchestration.resources import Lake
-from orchestration.runs.days import DayRange, incremental_tags
-from orchestration.runs.failures import failure_of
-from orchestration.runs.held import State, loaded_since
-from orchestration.runs.history import left_by, read_history
-from orchestration.runs.interrupts import Stop, nothing
-from orchestration.runs.order import why_skipped
-from orchestration.runs.part import Part, held_tag, part_without, waiting_for_others, waiting_for_tables
+from orchestration.runs.dependencies import reason_to_skip
+from orchestration.runs.failures import failure_message
+from orchestration.runs.history import end_state_of, read_history
+from orchestration.runs.interrupts import Stop, do_nothing
+from orchestration.runs.load_state import LoadState, loaded_since
+from orchestration.runs.partitions import DayRange, incremental_tags
 from orchestration.runs.pools import WAITING
 from orchestration.runs.progress import Say, describe, only_progress
+from orchestration.runs.subset import JobSubset, load_state_tag, subset_without, waiting_for_others, waiting_for_tables
 from orchestration.runs.workers import fail_orphaned_runs, free_pools, signature
 
 WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"
@@ -41,7 +41,7 @@ WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one run ended; a job that was skipped has no run."""
+    """The result of one run; a skipped job has no run."""
 
     job: str
     run_id: str | None
@@ -53,10 +53,10 @@ class Outcome:
 def run_jobs(
     settings: Settings, names: Sequence[str], days: DayRange | None, stop: Stop, to_stderr: bool = False
 ) -> list[Outcome]:
-    """Runs the jobs in order, printing progress; what reads the tables of a job that failed is skipped.
+    """Runs the jobs in order and prints progress; skips jobs that read tables of a failed job.
 
-    Without `days` a load is an ordinary one; with them it derives those days again. Raises LakehouseError for a
-    job or a day that does not exist, before anything runs.
+    A load is incremental without `days`, and a backfill of these days with them. Raises LakehouseError for an unknown
+    job or day before anything runs.
     """
     from orchestration.definitions import defs
 
@@ -65,7 +65,7 @@ def run_jobs(
     for job in jobs:
         _check_days(job, days)
     outcomes: list[Outcome] = []
-    broken: list[dg.JobDefinition] = []
+    failed: list[dg.JobDefinition] = []
     with _instance(settings) as instance, only_progress(settings.home / "logs" / "run.log", to_stderr) as say:
         fail_orphaned_runs(instance)
         for name in set(names) - {job.name for job in jobs}:
@@ -73,13 +73,13 @@ def run_jobs(
         for job in jobs:
             if stop.is_set():
                 break
-            if (reason := why_skipped(repository.asset_graph, job, broken)) is not None:
+            if (reason := reason_to_skip(repository.asset_graph, job, failed)) is not None:
                 say(f"{job.name}  skipped: {reason}")
                 outcome = Outcome(job.name, None, False, 0.0, f"skipped: {reason}")
             else:
-                outcome = _run_what_can_be(settings, repository, instance, job, days, say, stop)
-            if not outcome.success and not _says_what_failed(instance, outcome):
-                broken.append(job)
+                outcome = _run_unblocked(settings, repository, instance, job, days, say, stop)
+            if not outcome.success and not _knows_failed_tables(instance, outcome):
+                failed.append(job)
             outcomes.append(outcome)
     return outcomes
 
@@ -88,13 +88,13 @@ def _has_no_marts(repository: dg.RepositoryDefinition, name: str) -> bool:
     return name == marts.JOB and not repository.has_job(name)
 
 
-def _says_what_failed(instance: dg.DagsterInstance, outcome: Outcome) -> bool:
-    """Whether it is known which tables failed: what reads others of the job need not wait."""
+def _knows_failed_tables(instance: dg.DagsterInstance, outcome: Outcome) -> bool:
+    """Whether the run recorded which tables failed; jobs that read only its other tables can then run."""
     run = instance.get_run_by_id(outcome.run_id) if outcome.run_id else None
-    return run is not None and left_by(run) is not None
+    return run is not None and end_state_of(run) is not None
 
 
-def _run_what_can_be(
+def _run_unblocked(
     settings: Settings,
     repository: dg.RepositoryDefinition,
     instance: dg.DagsterInstance,
@@ -103,16 +103,16 @@ def _run_what_can_be(
     say: Say,
     stop: Stop,
 ) -> Outcome:
-    """Runs the job but for tables that wait for others; it has not succeeded where those have failed."""
+    """Runs the job without the tables that wait for others; unsuccessful if failed tables were left out."""
     failed = waiting_for_others(instance, repository, job)
     waiting = waiting_for_tables(repository.asset_graph, job, _absent(settings, job)) | failed
     for reason in sorted(set(waiting.values())):
         tables = sorted(name for name, why in waiting.items() if why == reason)
         say(f"{job.name}  left out: {tables[0]}{f' and {len(tables) - 1} more' if tables[1:] else ''}: {reason}")
-    part, outcome = part_without(job, waiting), Outcome(job.name, None, True, 0.0, None)
-    if part.assets != ():
+    subset, outcome = subset_without(job, waiting), Outcome(job.name, None, True, 0.0, None)
+    if subset.assets != ():
         run_tags = _tags(settings, read_history(instance, job.name, job).state, job, days, waiting)
-        outcome = _run(job, part, instance, run_tags, say, stop)
+        outcome = _run(job, subset, instance, run_tags, say, stop)
     if outcome.success and failed:
         first = sorted(failed)[0]
         return replace(outcome, success=False, error=f"{len(failed)} tables were left out: {first}: {failed[first]}")
@@ -143,10 +143,10 @@ def _check_days(job: dg.JobDefinition, days: DayRange | None) -> None:
 
 
 def _tags(
-    settings: Settings, state: State, job: dg.JobDefinition, days: DayRange | None, waiting: Collection[str]
+    settings: Settings, state: LoadState, job: dg.JobDefinition, days: DayRange | None, waiting: Collection[str]
 ) -> dict[str, str]:
     now = datetime.now(UTC)
-    held = held_tag(state, waiting, now, forgiven=True)
+    held = load_state_tag(state, waiting, now, reset_tries=True)
     if days is not None:
         return {**days.run_tags(), **held}
     if job.partitions_def is None:
@@ -155,12 +155,18 @@ def _tags(
 
 
 def _run(
-    whole: dg.JobDefinition, part: Part, instance: dg.DagsterInstance, tags: Mapping[str, str], say: Say, stop: Stop
+    whole: dg.JobDefinition,
+    subset: JobSubset,
+    instance: dg.DagsterInstance,
+    tags: Mapping[str, str],
+    say: Say,
+    stop: Stop,
 ) -> Outcome:
-    assets, checks = frozenset(part.assets or ()) or None, None if part.checks is None else frozenset(part.checks)
+    assets = frozenset(subset.assets or ()) or None
+    checks = None if subset.checks is None else frozenset(subset.checks)
     job = whole.get_subset(asset_selection=assets, asset_check_selection=checks)
     started, run_id = monotonic(), make_new_run_id()
-    stop.settle = partial(cancel, instance, run_id)
+    stop.before_exit = partial(cancel, instance, run_id)
     signed = {**job.tags, **tags, **signature(run_id)}
     run = instance.create_run_for_job(
         job,
@@ -169,17 +175,17 @@ def _run(
         remote_job_origin=_origin(job.name),
         asset_selection=assets,
     )
-    stop.asked = partial(_ask_to_cancel, instance, run_id)
+    stop.on_signal = partial(_ask_to_cancel, instance, run_id)
     instance.add_event_listener(run_id, partial(_say_waiting, say))
     say(f"{job.name}  run {run_id[:8]}")
     error = None
-    said: set[str] = set()  # a table that is loaded for several days has an event for each of them
+    said: set[str] = set()  # a table has one event per partition
     for event in execute_run_iterator(InMemoryJob(job), run, instance):
         for line in describe(event):
             if line not in said:
                 say(line)
             said.add(line)
-        error = error or failure_of(event)
+        error = error or failure_message(event)
         if event.is_failure and stop.is_set():
             _ask_to_cancel(instance, run_id)
     finished = instance.get_run_by_id(run_id)
@@ -187,12 +193,12 @@ def _run(
     seconds = monotonic() - started
     say(f"{job.name}  {'succeeded' if success else 'FAILED'} in {seconds:.1f} s")
     if not stop.is_set():
-        stop.asked, stop.settle = nothing, str
+        stop.on_signal, stop.before_exit = do_nothing, str
     return Outcome(job.name, run_id, success, round(seconds, 1), error)
 
 
 def cancel(instance: dg.DagsterInstance, run_id: str) -> str:
-    """Marks a run canceled that has not ended, and frees the pools it holds; says what became of it."""
+    """Marks an unfinished run as canceled and frees its pool slots; returns the run's final status in words."""
     run = instance.get_run_by_id(run_id)
     if run is None:
         return ""
@@ -204,7 +210,7 @@ def cancel(instance: dg.DagsterInstance, run_id: str) -> str:
 
 
 def _ask_to_cancel(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Dagster calls an interrupted run failed unless somebody has asked to cancel it."""
+    """Marks the run as canceling; otherwise Dagster would record the interrupt as a failure."""
     run = instance.get_run_by_id(run_id)
     if run is not None and run.status is dg.DagsterRunStatus.STARTED:
         instance.report_run_canceling(run, "Interrupted by a signal.")
@@ -216,7 +222,7 @@ def _say_waiting(say: Say, entry: dg.EventLogEntry) -> None:
 
 
 def _origin(job: str) -> RemoteJobOrigin:
-    """Where the UI finds the job again: without it a run could not be re-executed there."""
+    """The job's origin in the workspace, without which the UI cannot re-execute the run."""
     [location] = location_origins_from_yaml_paths([str(WORKSPACE)])
     return RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), job)
 

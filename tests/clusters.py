@@ -21,10 +21,18 @@ from pydantic import SecretStr
 
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_stack.accounts import Account, Placement, can_enter, copy_programs, hand_over, packaged_programs, place
-from lakehouse_stack.moving import _reachable
+from lakehouse_stack.accounts import (
+    Account,
+    Placement,
+    can_enter,
+    copy_programs,
+    find_placement,
+    hand_over,
+    packaged_programs,
+)
 from lakehouse_stack.ports import is_free, plan_ports
 from lakehouse_stack.postgres import CONFIG_FILE
+from lakehouse_stack.postgres_upgrade import _reachable
 from tests.world import World, declared_source, set_up, statements
 
 NEWEST, FORMER = "18", "16"
@@ -122,7 +130,7 @@ def cluster(version: str = NEWEST, **settings: str) -> Iterator[Cluster]:
         folder = tempfile.TemporaryDirectory(prefix="lakehouse-test-", ignore_cleanup_errors=True)
         home = Path(ends.enter_context(folder))
         home.chmod(0o711)
-        placement = place(home, home / "system")
+        placement = find_placement(home, home / "system")
         if placement.account and not can_enter(programs, placement.account):
             programs = copy_programs(programs, home / "system")
         hand_over(placement.data, placement.account)

@@ -13,15 +13,15 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run_iterator
 
 from orchestration.resources import Lake
-from orchestration.runs import held
-from orchestration.runs.failures import failure_of
+from orchestration.runs import load_state
+from orchestration.runs.failures import failure_message
 
 
 def main(name: str, pause_seconds: float) -> dict[str, Any]:
     """The reason of a skip, or the run."""
     from orchestration.definitions import defs
 
-    held.FIRST_WAIT = timedelta(seconds=pause_seconds)
+    load_state.FIRST_WAIT = timedelta(seconds=pause_seconds)
     repository = defs.get_repository_def()
     sensor = repository.get_sensor_def(name)
     with dg.DagsterInstance.get() as instance:
@@ -44,7 +44,7 @@ def main(name: str, pause_seconds: float) -> dict[str, Any]:
             "selected": sorted(".".join(key.path) for key in assets or ()),
             "materialized": sorted(materialized),
             "failed": sorted({_name(e.dagster_event) for e in planned if e.dagster_event} - materialized),
-            "error": next(filter(None, map(failure_of, events)), None),
+            "error": next(filter(None, map(failure_message, events)), None),
         }
 
 

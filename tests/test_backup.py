@@ -153,7 +153,7 @@ def test_nothing_is_restored_while_somebody_ingests_or_from_a_folder_without_a_b
 ) -> None:
     world = make_world(settings, ORDERS, TABLES)
     world.ingest(spark)
-    with pytest.raises(LakehouseError, match="holds no backup"):
+    with pytest.raises(LakehouseError, match="contains no backup"):
         restore_backup(world.settings, tmp_path)
     make_backup(world.settings, tmp_path, catalog_only=True)
     with pytest.raises(LakehouseError, match="made with --catalog-only"):

@@ -299,12 +299,12 @@ def test_status_and_env_of_a_home_without_a_stack_say_what_to_do() -> None:
 def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
     """`lakehouse up` told of it in a server's log."""
     from lakehouse_stack import moving
-    from lakehouse_stack.accounts import place
+    from lakehouse_stack.accounts import find_placement
     from tests.clusters import former_cluster, former_programs, one_port
 
     home = Home()
     try:
-        where = place(home.path, Path("/var/lib/lakehouse"))
+        where = find_placement(home.path, Path("/var/lib/lakehouse"))
         passwords = {f"{name}_superuser": f"secret-{name}" for name in ("sources", "catalog")}
         (home.path / "run").mkdir()
         (home.path / "run" / "credentials.json").write_text(json.dumps(passwords))

@@ -1,1 +1,1 @@
-"""What the same work costs elsewhere, on the same machine in the same run."""
+"""Peers: other tools that do the same work, on the same machine in the same run."""

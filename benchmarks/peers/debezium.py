@@ -1,4 +1,4 @@
-"""Debezium in Kafka Connect and one Kafka broker, as processes of this machine: how changes reach Kafka today."""
+"""Debezium in Kafka Connect, with one Kafka broker, as local processes."""
 
 import json
 import signal
@@ -37,12 +37,12 @@ WANTED = (
 )
 NAME = "bench_debezium"  # of the connector, its slot and its topics
 HEAP = ("-Xms1g", "-Xmx1g")  # of each of the two
-PATIENCE = 600.0  # seconds
+TIMEOUT_SECONDS = 600.0  # seconds
 
 
 @dataclass(frozen=True)
 class Debezium:
-    """A broker and a Connect worker that run the connector; `processes` are the two."""
+    """A Kafka broker and a Connect worker that runs the connector."""
 
     processes: tuple[psutil.Process, ...]
     folder: Path
@@ -56,12 +56,12 @@ class Debezium:
         return tuple(sorted(path.name.removesuffix("-0") for path in self.folder.glob(f"data/{NAME}.public.*-0")))
 
     def pause(self) -> None:
-        """Ends the connector's task, so that changes wait in the slot; both processes go on."""
+        """Stops the connector, so that changes accumulate in the slot; both processes keep running."""
         self._rest("PUT", "/stop")
         self._until(lambda: not self.slot_active() and not self._tasks(), "the connector's end")
 
     def resume(self) -> None:
-        """Starts the task again, without waiting for it."""
+        """Resumes the connector without waiting for it."""
         self._rest("PUT", "/resume")
 
     def until_streaming(self) -> None:
@@ -69,25 +69,25 @@ class Debezium:
         self._until(self.slot_active, "the connector's start")
 
     def until_events(self, count: int) -> None:
-        """Waits until Kafka has so many events; raises LakehouseError when they do not come."""
+        """Waits until Kafka has this number of events; raises LakehouseError on timeout or failure."""
         self._until(lambda: self.events() >= count, f"{count} events")
 
     def events(self) -> int:
-        """Events in Kafka: the sum of the topics' end offsets, read from the broker's own logs."""
+        """Number of events in Kafka: the sum of the topics' end offsets, read from the broker's logs."""
         return sum(map(end_offset, self.folder.glob(f"data/{NAME}.public.*-0")))
 
     def _until(self, done: Callable[[], bool], what: str) -> None:
-        """Waits until `done`; raises LakehouseError naming `what` when it cannot come about any more."""
-        begun = checked = time.monotonic()
+        """Waits until `done`; raises LakehouseError that names `what` on timeout or failure."""
+        started = checked = time.monotonic()
         while not done():
             now = time.monotonic()
             if now - checked > 2.0:
                 checked = now
-                self._check_alive(what, now - begun)
+                self._check_alive(what, now - started)
             time.sleep(0.05)
 
     def _check_alive(self, what: str, waited: float) -> None:
-        """Raises LakehouseError when the wait for `what` is in vain."""
+        """Raises LakehouseError if a process or the connector has failed, or the time limit is reached."""
         for process, log in zip(self.processes, ("broker.log", "connect.log"), strict=True):
             if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
                 raise LakehouseError(f"Debezium, waiting for {what}: {last_lines(self.folder / log)}")
@@ -95,8 +95,8 @@ class Debezium:
             status = json.dumps(_request(self.rest_port, "GET", "/connectors?expand=status"))
             if '"FAILED"' in status:
                 raise LakehouseError(f"Debezium, waiting for {what}: {status[:2000]}")
-        if waited > PATIENCE:
-            raise LakehouseError(f"Debezium: {what} did not come within {PATIENCE:.0f} s")
+        if waited > TIMEOUT_SECONDS:
+            raise LakehouseError(f"Debezium: {what} did not come within {TIMEOUT_SECONDS:.0f} s")
 
     def _tasks(self) -> Any:
         return self._rest("GET", "/status")["tasks"]
@@ -107,9 +107,9 @@ class Debezium:
 
 @contextmanager
 def debezium(settings: Settings, tables: tuple[str, ...], tuned: bool) -> Iterator[Debezium]:
-    """The two at work for tables of the publication, streaming from a slot of their own; nothing stays behind.
+    """Runs broker and connector for tables of the publication, with their own slot; removes everything at the end.
 
-    Not `tuned`, they have the settings they are shipped with, but for those that a measurement needs.
+    If not `tuned`, they have their default settings except where the measurement needs others.
     """
     classes = jars(settings, f"debezium-{DEBEZIUM}-kafka-{KAFKA}", WANTED)
     java = [str(spark_java_home(settings) / "bin" / "java"), *HEAP, "-cp", f"{classes}/*"]
@@ -160,7 +160,7 @@ def _connector(source_url: str, tables: tuple[str, ...], tuned: bool) -> dict[st
         "database.user": url.user, "database.password": url.password, "topic.prefix": NAME, "slot.name": NAME,
         "publication.name": "lakehouse", "publication.autocreate.mode": "disabled", "snapshot.mode": "no_data",
         "table.include.list": ",".join(f"public.{table}" for table in tables), "tombstones.on.delete": "false",
-        # it finds its place in the slot and connects anew; by default it waits 10 s when the first is not gone yet
+        # it reconnects after it has found its position; the default delay is 10 s while the slot is still in use
         "slot.retry.delay.ms": "200", "slot.max.retries": "100",
     }  # fmt: skip
 

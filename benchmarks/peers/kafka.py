@@ -1,4 +1,4 @@
-"""One Kafka broker and one Connect worker: their configuration, and how many events a topic has."""
+"""The configuration of a Kafka broker and a Connect worker, and the number of events in a topic."""
 
 import os
 import struct
@@ -9,7 +9,7 @@ BATCH_BYTES = 1 << 20
 
 
 def broker(folder: Path, ports: Mapping[str, int]) -> str:
-    """Properties of a broker that is its own controller (KRaft)."""
+    """Properties of a broker that is also the controller (KRaft)."""
     client, controller = (f"127.0.0.1:{ports[name]}" for name in ("broker", "controller"))
     return _lines({
         "process.roles": "broker,controller", "node.id": 1, "controller.quorum.voters": f"1@{controller}",
@@ -20,7 +20,7 @@ def broker(folder: Path, ports: Mapping[str, int]) -> str:
 
 
 def worker(folder: Path, ports: Mapping[str, int], tuned: bool) -> str:
-    """Properties of a standalone Connect worker as Kafka ships them; `tuned`: no schemas, and large batches."""
+    """Kafka's default properties of a standalone Connect worker; `tuned`: no schemas, and large batches."""
     json: dict[str, object] = {
         f"{side}.converter{option}": value
         for side in ("key", "value")
@@ -40,20 +40,20 @@ def worker(folder: Path, ports: Mapping[str, int], tuned: bool) -> str:
 
 
 def end_offset(partition: Path) -> int:
-    """Next offset of a partition: a walk over the batches of its newest segment.
+    """The end offset of a partition, read from the record batches of its newest segment.
 
-    A batch begins (Kafka's documentation, "Record Batch") with base offset, length, leader epoch, magic, CRC,
-    attributes and last offset delta; its length counts from after that field.
+    A batch starts with base offset, length, leader epoch, magic, CRC, attributes and last offset delta (Kafka's
+    documentation, "Record Batch"); the length does not include the first two fields.
     """
     segment = max(partition.glob("*.log"), default=None)
-    if segment is None:  # the topic is being made
+    if segment is None:  # the topic is being created
         return 0
     end, at, size = int(segment.stem), 0, segment.stat().st_size
     with segment.open("rb", buffering=0) as log:
         while at + 27 <= size:
             base, length, _, _, _, _, delta = struct.unpack(">qiibIhi", os.pread(log.fileno(), 27, at))
             at += 12 + length
-            if at <= size:  # else it is still being written
+            if at <= size:  # otherwise the batch is still being written
                 end = base + delta + 1
     return end
 

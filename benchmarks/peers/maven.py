@@ -1,6 +1,6 @@
-"""The jars of Java peers: fetched once by PySpark's Ivy, with its checksums, into the cache that all homes share.
+"""Downloads the jars of Java peers with PySpark's Ivy, once, into the cache that all homes share.
 
-They need their POMs: the versions that are asked for fix those of everything below them.
+Dependencies are resolved by the modules' POMs, so the requested versions pin all others.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ Module = tuple[str, str, str]  # organisation, name, version
 
 
 def jars(settings: Settings, folder: str, wanted: tuple[Module, ...], transitive: bool = True) -> Path:
-    """The folder with the modules' jars and, `transitive`, those they need; raises LakehouseError."""
+    """The folder with the modules' jars and, if `transitive`, their dependencies; raises LakehouseError."""
     target = settings.cache / "peers" / folder
     if target.is_dir():
         return target

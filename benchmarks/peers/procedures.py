@@ -1,4 +1,4 @@
-"""What others call on a table every night: Spark's procedures and Trino's, each with its name."""
+"""Other engines' table maintenance: the procedures of Spark and Trino."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Actions = Iterator[tuple[str, Callable[[], object]]]
 
 
 def spark_procedures(session: SparkSession, catalog: str, table: str) -> Actions:
-    """With their defaults: snapshots older than five days go, orphans older than three."""
+    """Spark's procedures with their defaults: snapshots expire after five days, orphans after three."""
     procedures = {
         "rewrite_data_files": "",
         "rewrite_manifests": "",
         "expire_snapshots": "",
-        "remove_orphan_files": ", prefix_listing => true",  # its other way of listing needs Hadoop's S3 client
+        "remove_orphan_files": ", prefix_listing => true",  # the default listing needs Hadoop's S3 client
     }
     for name, arguments in procedures.items():
         statement = f"CALL {catalog}.system.{name}(table => '{table}'{arguments})"
@@ -29,7 +29,7 @@ def spark_procedures(session: SparkSession, catalog: str, table: str) -> Actions
 
 
 def trino_procedures(settings: Settings, table: str, snapshot_days: int, orphan_days: int) -> Actions:
-    """With the retention given; by default Trino keeps seven days of both."""
+    """Trino's procedures with this retention; the default is seven days for both."""
     yield "optimize", partial(query, settings, f"ALTER TABLE {table} EXECUTE optimize")
     for name, days in (("expire_snapshots", snapshot_days), ("remove_orphan_files", orphan_days)):
         yield name, partial(query, settings, f"ALTER TABLE {table} EXECUTE {name}(retention_threshold => '{days}d')")

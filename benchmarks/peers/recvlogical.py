@@ -1,4 +1,4 @@
-"""`pg_recvlogical` to /dev/null: what the server delivers to a client that does nothing with it."""
+"""`pg_recvlogical` to /dev/null: the rate at which the server delivers changes to a client that discards them."""
 
 import os
 import subprocess
@@ -8,11 +8,11 @@ from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_stack.accounts import packaged_programs
 
-DOES = "receives the same changes and throws them away"
+DOES = "receives the same changes and discards them"
 
 
 def create_slot(settings: Settings) -> None:
-    """Begins to keep changes for it."""
+    """Creates the slot, which retains changes from now on."""
     _run(settings, "--create-slot")
 
 

@@ -1,4 +1,4 @@
-"""Spark's JDBC source into an Iceberg table, in as many partitions as there are cores."""
+"""Copies a table to Iceberg with Spark's JDBC source, in one partition per core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DOES = "reads the table in partitions by id and writes Iceberg; no metadata colu
 
 
 def copy_table(settings: Settings, session: SparkSession, table: str, rows: int) -> None:
-    """Replaces `meta.bench_copy` by the table."""
+    """Replaces `meta.bench_copy` with a copy of the table."""
     url = parse_url(settings.source(SOURCE).url.get_secret_value())
     options = {
         "url": url.jdbc(), "user": url.user, "password": url.password, "dbtable": f"public.{table}",

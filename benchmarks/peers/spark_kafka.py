@@ -1,7 +1,7 @@
-"""The stage behind Debezium that many users run: Spark reads the topics, parses the JSON and appends to Iceberg.
+"""The usual stage after Debezium: Spark reads the topics, parses the JSON and appends to Iceberg.
 
-It is a process of its own, warm between runs: `python -m benchmarks.peers.spark_kafka SERVER FOLDER TOPIC ...` reads
-on from where it stopped at each line of its standard input, and answers with how many rows it has written in all.
+It is a separate process that stays warm between runs. For each line on its standard input,
+`python -m benchmarks.peers.spark_kafka SERVER FOLDER TOPIC ...` reads all new events and prints the total row count.
 """
 
 import json
@@ -25,12 +25,12 @@ SPARK_KAFKA = "4.1.1"
 DOES = f"what comes after Debezium: Spark's Kafka source {SPARK_KAFKA} (available now), typed, appended to Iceberg"
 WANTED = (
     ("org.apache.spark", "spark-sql-kafka-0-10_2.13", SPARK_KAFKA),
-    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # of 4.1 there is none on Maven
+    ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0"),  # Maven has no 4.1
     ("org.apache.kafka", "kafka-clients", "3.9.1"),
     ("org.apache.commons", "commons-pool2", "2.12.0"),
 )
 TABLE = "meta.bench_kafka"
-# Debezium's JSON, by the column's type in Postgres; what it writes as text, Spark's parser turns into the type.
+# Postgres type → Spark type of Debezium's JSON; Spark's parser casts strings.
 SPARK_TYPES = {
     "int": "int", "smallint": "smallint", "bigint": "bigint", "boolean": "boolean", "double precision": "double",
     "timestamptz": "timestamp", "timestamp": "bigint", "date": "int",
@@ -45,19 +45,19 @@ class Stage:
     _pipe: subprocess.Popen[str]
 
     def read_on(self) -> int:
-        """Appends everything that the topics have; returns the rows in the table. Raises LakehouseError."""
+        """Appends all new events; returns the number of rows in the table. Raises LakehouseError."""
         assert self._pipe.stdin and self._pipe.stdout
         self._pipe.stdin.write("\n")
         self._pipe.stdin.flush()
         answer = self._pipe.stdout.readline()
         if not answer:
-            raise LakehouseError("Spark's Kafka stage has ended: its messages stand above")
+            raise LakehouseError("Spark's Kafka stage has ended: see its messages above")
         return int(answer)
 
 
 @contextmanager
 def spark_kafka(settings: Settings, server: str, topics: tuple[str, ...], folder: Path) -> Iterator[Stage]:
-    """The stage for these topics, its session started."""
+    """Starts the stage for these topics."""
     classes = jars(settings, f"spark-kafka-{SPARK_KAFKA}", WANTED, transitive=False)
     conf = json.dumps(settings.spark.conf | {"spark.driver.extraClassPath": f"{classes}/*"})
     command = [sys.executable, "-m", "benchmarks.peers.spark_kafka", server, str(folder), *topics]
@@ -74,7 +74,7 @@ def spark_kafka(settings: Settings, server: str, topics: tuple[str, ...], folder
 
 
 def main(server: str, folder: Path, topics: list[str]) -> None:
-    """The process: a trigger and a count for each line."""
+    """The process: reads the topics and prints the row count once per line of input."""
     from pyspark.sql.functions import col, from_json
 
     settings = load_settings()

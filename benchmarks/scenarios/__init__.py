@@ -1,1 +1,1 @@
-"""One module per question: what is done, what is measured, and beside which peer."""
+"""The scenarios, one module per question."""

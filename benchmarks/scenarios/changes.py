@@ -1,4 +1,4 @@
-"""Changes a second, from the slot until Trino shows them: narrow inserts, mixed wide work, one huge transaction."""
+"""Throughput in changes per second, from the slot to Trino: narrow inserts, mixed changes, a huge transaction."""
 
 import time
 from collections.abc import Callable
@@ -18,15 +18,13 @@ NARROW_TRANSACTIONS = 20
 MIXED_TABLES = tuple(f"wide_mixed{number}" for number in range(5))
 MIXED_TRANSACTIONS = 100_000
 HUGE_ROWS = 5_000_000
-TUNED_SHARE = (
-    2  # a tuned Debezium gets half of the transactions: the rate is compared, and it takes 20 to 30 s for them
-)
-SHIPPED_SHARE = 5  # as shipped it takes as long for a fifth
+TUNED_SHARE = 2  # a tuned Debezium gets half of the transactions, which take 20 to 30 s; only rates are compared
+SHIPPED_SHARE = 5  # with default settings it takes as long for a fifth
 Work = Callable[[psycopg.Connection, int, int], int]  # (source, first transaction, transactions) -> changes
 
 
 def narrow_inserts(bench: Bench) -> Results:
-    """(bigint, text, numeric), 20 transactions."""
+    """Inserts into (bigint, text, numeric) in 20 transactions."""
     size = bench.rows(NARROW_ROWS) // NARROW_TRANSACTIONS
 
     def work(connection: psycopg.Connection, begin: int, transactions: int) -> int:
@@ -38,7 +36,7 @@ def narrow_inserts(bench: Bench) -> Results:
 
 
 def mixed_changes(bench: Bench) -> Results:
-    """20 columns, 60 % inserts, 30 % updates, 10 % deletes over five tables in transactions of 10 rows."""
+    """60 % inserts, 30 % updates and 10 % deletes in five tables of 20 columns, in transactions of 10 rows."""
 
     def work(connection: psycopg.Connection, begin: int, transactions: int) -> int:
         connection.execute(mixed(MIXED_TABLES, 1 + begin * 6, transactions))
@@ -48,10 +46,10 @@ def mixed_changes(bench: Bench) -> Results:
 
 
 def huge_transaction(bench: Bench) -> Results:
-    """One transaction of 5,000,000 narrow inserts; the memory of all of ingestion's processes together.
+    """One transaction of 5,000,000 narrow inserts, with the total memory of ingestion's processes.
 
-    The cycle after it is measured apart: the source decodes the transaction once more for it, where it has written no
-    record of running transactions in between.
+    The next cycle is measured separately: the source decodes the transaction again, unless it has logged a record of
+    running transactions in between.
     """
     rows, result = bench.rows(HUGE_ROWS), Measurement("changes/s", does="one transaction, slot to published cut")
     with bench.tables("narrow_huge") as (connection, declarations):
@@ -77,7 +75,7 @@ def _side_by_side(bench: Bench, tables: tuple[str, ...], work: Work, transaction
     with bench.tables(*tables) as (connection, declarations):
         bench.bring_up(declarations)
         total = 0
-        for run in range(bench.runs + 1):  # the first one warms both up
+        for run in range(bench.runs + 1):  # the first run is a warm-up
             recvlogical.create_slot(bench.settings)
             changes = work(connection, run * transactions, transactions)
             total += changes
@@ -109,15 +107,15 @@ def _debezium(
     transactions: int,
     tuned: bool,
 ) -> Results:
-    """The next transactions of the same kind, from the start of the connector's task until Kafka has them all.
+    """Measures Debezium on further transactions, from the start of the connector until Kafka has all events.
 
-    Broker, Connect and Spark run already. It comes after the others, so that its JVMs take nothing from them. Spark
-    then reads what the tuned one left in Kafka, by itself: with both at once on these cores, both would be slower.
+    It runs after the other contenders, so that its JVMs do not slow them down. Broker, Connect and Spark are already
+    running. Spark then reads the events of the tuned Debezium; running both at once would slow down both.
     """
     result = Measurement("changes/s", does=debezium.DOES if tuned else debezium.DOES_AS_SHIPPED)
     stage = Measurement("changes/s", does=spark_kafka.DOES)
     with debezium.debezium(bench.settings, tables, tuned) as peer, ExitStack() as stack:
-        for run in range(bench.runs + 1):  # the first one warms it up
+        for run in range(bench.runs + 1):  # the first run is a warm-up
             peer.pause()
             before = peer.events()
             changes = work(connection, begin + run * transactions, transactions)

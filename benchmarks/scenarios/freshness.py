@@ -1,4 +1,4 @@
-"""From the commit of a transaction over five tables until a cut is published, and until Trino returns its rows."""
+"""Freshness: the time from a commit over five tables to its published cut, and to its rows in Trino."""
 
 import random
 import time
@@ -9,13 +9,13 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect
 
 TABLES = tuple(f"wide_fresh{number}" for number in range(5))
-SAMPLES, WARM_UP = 100, 40  # Trino's JVM needs that many queries until it has compiled what they run
+SAMPLES, WARM_UP = 100, 40  # Trino's JIT compiler needs this number of queries
 SIZES = (1000, 500)
 PERCENTILES = (*range(0, 100, 5), 99)
 
 
 def freshness(bench: Bench) -> Results:
-    """Transactions at random moments, one to two seconds apart; the follower works by itself."""
+    """Transactions at random intervals of one to two seconds, with a running follower."""
     results: Results = {}
     with bench.tables(*TABLES) as (connection, declarations), bench.following(declarations):
         cursor, first = connect(bench.settings).cursor(), 1
@@ -29,7 +29,7 @@ def freshness(bench: Bench) -> Results:
                     for table in TABLES:
                         connection.execute(insert(table, first, first + each - 1))
                 committed = time.monotonic()
-                bench.until_level(declarations)  # asking Trino all the while would take both cores from the follower
+                bench.wait_for_follower(declarations)  # polling Trino would take CPU from the follower
                 published = time.monotonic() - committed
                 parts = (f"SELECT id FROM raw_{SOURCE}.{table} WHERE id >= {first}" for table in TABLES)
                 if len(cursor.execute(" UNION ALL ".join(parts)).fetchall()) != rows:

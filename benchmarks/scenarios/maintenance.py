@@ -1,7 +1,7 @@
-"""A table after 5,000 small commits: what reading it costs, and what each way of maintaining it costs and gains.
+"""A table after 5,000 small commits: the cost of reading it, and the cost and gain of each maintenance tool.
 
-Every contender gets a table of its own, made by the same commits with the same orphans beside it, and the same
-retention: Spark's defaults. All rows are checked after each action.
+Each contender maintains its own copy with the same commits, orphans and retention (Spark's defaults). All rows are
+checked after each action.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DecimalType, LongType, NestedField, StringType, TimestamptzType
 
 from benchmarks.bench import Bench, Measurement, Results
-from benchmarks.look import folder_of, look, mib, objects
-from benchmarks.past import Past
+from benchmarks.commit_history import CommitHistory
 from benchmarks.peers.procedures import Actions, spark_procedures, trino_procedures
 from benchmarks.probe import measured, this_process
+from benchmarks.table_stats import folder_of, mib, objects, table_stats
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 COMMITS, ROWS, DAYS = 5_000, 200, 14
-WARM_UP_COMMITS = 700  # enough for the JVMs to have compiled what the first contender would else wait for
+WARM_UP_COMMITS = 700  # enough for the JVMs' JIT compilers
 NAMESPACE = "bench_maintenance"
 SNAPSHOT_DAYS, ORPHAN_DAYS = 5, 3  # Spark's defaults
-KEEP_HOURS = 72  # what our actions take out of use is deleted only then
+KEEP_HOURS = 72  # our actions delete unused files only after this time
 COMMITS_PER_ORPHAN, ORPHAN_BYTES = 50, 6_000
-SPREAD = 1_000_003  # a prime: the keys of each commit lie all over the range, as those of updates do
+SPREAD = 1_000_003  # a prime: spreads the keys of each commit over the whole range, like updates
 SCHEMA = Schema(
     NestedField(1, "id", LongType(), required=False),
     NestedField(2, "customer", StringType(), required=False),
@@ -70,11 +70,11 @@ AGE_REMOVED = (
     "UPDATE lakehouse.removed_files SET removed_at = removed_at - %s * interval '1 hour'"
     ' WHERE namespace = %s AND "table" = %s'
 )
-Contender = Callable[[Bench, str], Actions]  # what it does to a table, in order
+Contender = Callable[[Bench, str], Actions]  # the actions of a tool on a table, in order
 
 
 def maintenance(bench: Bench) -> Results:
-    """Seconds of all actions by contender, what each action did, and the table before and after; warmed up first."""
+    """Total seconds by contender, figures of each action, and the table before and after; with a warm-up."""
     commits = max(60, int(COMMITS * bench.scale))
     results = {}
     with closing(open_catalog(bench.settings)) as catalog:
@@ -90,13 +90,13 @@ def maintenance(bench: Bench) -> Results:
 
 
 def _make(bench: Bench, catalog: LakeCatalog, table: str, commits: int) -> None:
-    """A commit every few minutes for two weeks, and orphans that are as old as the first."""
+    """Creates a table with a commit every few minutes for two weeks, and orphans as old as the first commit."""
     location = f"{bench.settings.warehouse.rstrip('/')}/{NAMESPACE}/{table}"
-    past, total, now = Past(catalog, location, SCHEMA, BY_DAY), commits * ROWS, datetime.now(UTC)
+    history, total, now = CommitHistory(catalog, location, SCHEMA, BY_DAY), commits * ROWS, datetime.now(UTC)
     for number in range(commits):
         at = now - timedelta(days=DAYS) * (1 - number / commits)
-        past.commit(_rows([(row * SPREAD) % total for row in range(number * ROWS, (number + 1) * ROWS)], at), at)
-    past.register((NAMESPACE, table))
+        history.commit(_rows([(row * SPREAD) % total for row in range(number * ROWS, (number + 1) * ROWS)], at), at)
+    history.register((NAMESPACE, table))
     first = (now - timedelta(days=DAYS)).timestamp()
     for number in range(commits // COMMITS_PER_ORPHAN):
         with catalog.file_io.new_output(f"{location}/data/orphan-{number}.parquet").create() as stream:
@@ -117,29 +117,29 @@ def _rows(ids: list[int], at: datetime) -> pa.Table:
 
 def _measure(bench: Bench, table: str, commits: int, contender: Contender) -> Measurement:
     _verify(bench, table, commits)
-    before = look(bench.settings, NAMESPACE, table, bench.runs)
+    before = table_stats(bench.settings, NAMESPACE, table, bench.runs)
     done = [_act(bench, table, commits, name, act) for name, act in contender(bench, table)]
-    after = look(bench.settings, NAMESPACE, table, bench.runs)
+    after = table_stats(bench.settings, NAMESPACE, table, bench.runs)
     again = {name: _seconds(act) for name, act in contender(bench, table)}
     _verify(bench, table, commits)
     result = Measurement("s", runs=[sum(float(action["seconds"]) for action in done)])
     result.cpu = [{"ingestion": sum(float(action["CPU s"]) for action in done)}]
-    looks = [{"table": when, **asdict(seen)} for when, seen in (("before", before), ("after", after))]
-    result.notes = {"seconds when called again": again, "actions": done, "looks": looks}
+    stats = [{"table": when, **asdict(found)} for when, found in (("before", before), ("after", after))]
+    result.notes = {"seconds when called again": again, "actions": done, "stats": stats}
     return result
 
 
 def _seconds(act: Callable[[], object]) -> float:
-    begun = time.monotonic()
+    started = time.monotonic()
     act()
-    return round(time.monotonic() - begun, 2)
+    return round(time.monotonic() - started, 2)
 
 
 def _act(bench: Bench, table: str, commits: int, name: str, act: Callable[[], object]) -> dict[str, str | float]:
-    """Does it; what it took, and what came and went on the store's disk."""
+    """Runs the action; returns its cost and the objects written and deleted."""
     before = objects(bench.settings, NAMESPACE, table)
     servers = (running(bench.settings, name) for name in SERVERS if name != "trino")
-    with measured({"client": _processes(bench)}, apart=tuple(server for server in servers if server)) as cost:
+    with measured({"client": _processes(bench)}, excluded=tuple(server for server in servers if server)) as cost:
         act()
     after = objects(bench.settings, NAMESPACE, table)
     _verify(bench, table, commits)
@@ -154,14 +154,14 @@ def _act(bench: Bench, table: str, commits: int, name: str, act: Callable[[], ob
 
 
 def _processes(bench: Bench) -> tuple[psutil.Process, ...]:
-    """This one with Spark's JVM, and Trino: whoever does the work."""
+    """The processes that may do the work: this one with Spark's JVM, and Trino."""
     trino = running(bench.settings, "trino")
     assert trino is not None
     return this_process(), psutil.Process(trino.pid)
 
 
 def _verify(bench: Bench, table: str, commits: int) -> None:
-    """Every row once, with the values that it was made with."""
+    """Raises LakehouseError unless each row exists once with its original values."""
     total = commits * ROWS
     found = query(
         bench.settings,
@@ -170,7 +170,7 @@ def _verify(bench: Bench, table: str, commits: int) -> None:
         f" FROM {NAMESPACE}.{table}",
     )[0]
     if found != [total, total, total * (total - 1) // 2, commits, total]:
-        raise LakehouseError(f"{NAMESPACE}.{table} has not the rows it was made with: {found}")
+        raise LakehouseError(f"{NAMESPACE}.{table} does not have its original rows: {found}")
 
 
 def _lakehouse(bench: Bench, table: str) -> Actions:
@@ -180,7 +180,7 @@ def _lakehouse(bench: Bench, table: str) -> Actions:
         if outcome.status == "failed":
             raise LakehouseError(f"{action} of {outcome.table} failed: {outcome.error}")
 
-    def delete_what_is_due() -> None:
+    def delete_due_files() -> None:
         with removed.catalog_database(bench.settings) as connection:
             connection.execute(AGE_REMOVED, (KEEP_HOURS, NAMESPACE, table))
         with closing(Session(bench.settings)) as session:
@@ -188,7 +188,7 @@ def _lakehouse(bench: Bench, table: str) -> Actions:
 
     for action in ("compact", "expire_snapshots", "remove_orphan_files"):
         yield action, partial(act, action)
-    yield "deletion, when it is due", delete_what_is_due
+    yield "deletion, when it is due", delete_due_files
 
 
 def _spark(bench: Bench, table: str) -> Actions:

@@ -1,4 +1,4 @@
-"""What a cycle costs as things grow: many declared tables, a long history, a transaction that stays open."""
+"""The cost of a cycle with many declared tables, a long history, or a transaction that stays open."""
 
 import statistics
 from collections import Counter
@@ -18,7 +18,7 @@ HISTORY, TOGETHER = 1000, 50
 
 
 def many_tables(bench: Bench) -> Results:
-    """A cycle with changes in 3 tables, of 3 declared ones and of 100."""
+    """A cycle with changes in 3 tables, with 3 and with 100 declared tables."""
     results = {}
     for count in (FEW, MANY):
         result = Measurement("s", does=f"1,000 rows in each of {CHANGED} tables; {count} tables declared")
@@ -28,7 +28,7 @@ def many_tables(bench: Bench) -> Results:
                 for name in names[:CHANGED]:
                     connection.execute(insert(name, cycle * 1000 + 1, cycle * 1000 + 1000))
                 with bench.cost() as cost:
-                    bench.until_level(declarations)
+                    bench.wait_for_follower(declarations)
                 if cycle >= 2:
                     result.add(cost.seconds, cost)
             bench.verify(connection, declarations)
@@ -37,7 +37,7 @@ def many_tables(bench: Bench) -> Results:
 
 
 def long_history(bench: Bench) -> Results:
-    """Cycles of 1,000 rows in a table that nothing maintains: each leaves a file, a snapshot and a manifest behind."""
+    """Cycles of 1,000 rows in a table without maintenance: each adds a file, a snapshot and a manifest."""
     result = Measurement(
         "s", does=f"1,000 rows, until they are in a cut; a run is the median of {TOGETHER} such cycles"
     )
@@ -59,7 +59,7 @@ def long_history(bench: Bench) -> Results:
 
 
 def old_transaction(bench: Bench) -> Results:
-    """Equal batches while another transaction stays open: the seconds per batch, streamed and peeked."""
+    """Seconds per batch while another transaction stays open, by live stream and by peeking at the slot."""
     results = {}
     for name, table in (("live stream (--follow)", "narrow_open_live"), ("peeks (--once)", "narrow_open_peek")):
         result = Measurement(
@@ -70,7 +70,7 @@ def old_transaction(bench: Bench) -> Results:
             old.execute("SELECT pg_current_xact_id()")
             if name.startswith("live"):
                 with bench.following(declarations):
-                    _batches(bench, connection, table, result, partial(bench.until_level, declarations))
+                    _batches(bench, connection, table, result, partial(bench.wait_for_follower, declarations))
             else:
                 _batches(bench, connection, table, result, partial(bench.bring_up, declarations))
             bench.verify(connection, declarations)

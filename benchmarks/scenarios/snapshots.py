@@ -1,4 +1,4 @@
-"""Rows a second of a first snapshot, verified row for row, beside Spark's own JDBC source."""
+"""Throughput of the initial snapshot in rows per second, compared with Spark's JDBC source."""
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.peers import spark_jdbc
@@ -8,12 +8,12 @@ ROWS = 5_000_000
 
 
 def narrow_snapshot(bench: Bench) -> Results:
-    """(bigint, text, numeric)."""
+    """A table of (bigint, text, numeric)."""
     return _snapshot(bench, "narrow", bench.rows(ROWS))
 
 
 def wide_snapshot(bench: Bench) -> Results:
-    """20 columns with numerics, timestamps and text."""
+    """A table of 20 columns with numerics, timestamps and text."""
     return _snapshot(bench, "wide", bench.rows(ROWS))
 
 
@@ -25,7 +25,7 @@ def _snapshot(bench: Bench, kind: str, rows: int) -> Results:
         first_rows = (insert(table, 1, rows), f"VACUUM ANALYZE {table}")
         with bench.tables("narrow_before") as (_, before), bench.tables(table, first_rows=first_rows) as made:
             connection, declarations = made
-            bench.bring_up(before)  # the slot passes what was written to fill the table
+            bench.bring_up(before)  # advances the slot past the inserts that filled the table
             with bench.cost() as cost:
                 bench.bring_up(declarations)
             bench.verify(connection, declarations)

@@ -1,4 +1,4 @@
-"""pgbench's TPC-B with four clients for ten minutes: whether the follower keeps up, and what it needs for that."""
+"""pgbench's TPC-B with four clients for ten minutes: lag, CPU and memory of the follower."""
 
 import os
 import statistics
@@ -24,7 +24,7 @@ from lakehouse.text.urls import parse_url
 from lakehouse_stack.accounts import packaged_programs
 
 SECONDS, CLIENTS, SCALE = 600, 4, 10
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 WRITTEN: LiteralString = "SELECT (pg_current_wal_flush_lsn() - '0/0')::bigint"
 IN_CUTS: LiteralString = f"SELECT cut_lsn FROM lakehouse.streams WHERE source = '{SOURCE}'"
 KEYS = {
@@ -41,11 +41,11 @@ def single_row_transactions(bench: Bench) -> Results:
     )
     with _pgbench_tables(bench) as (connection, declarations), bench.following(declarations):
         process = _pgbench(bench, "-T", str(seconds), "-c", str(CLIENTS), "-j", "2", "-n")
-        with bench.cost(apart=(psutil.Process(process.pid),), memory=True) as cost:
+        with bench.cost(excluded=(psutil.Process(process.pid),), memory=True) as cost:
             lags = _lags_until_the_end(bench, connection, process)
             output = process.communicate()[0]
             ended = time.monotonic()
-            bench.until_level(declarations)
+            bench.wait_for_follower(declarations)
             caught_up = time.monotonic() - ended
         _verify(bench, connection)
     result.add(next(float(line.split()[2]) for line in output.splitlines() if line.startswith("tps")), cost)
@@ -90,19 +90,19 @@ def _pgbench(bench: Bench, *arguments: str) -> subprocess.Popen[str]:
 def _lags_until_the_end(
     bench: Bench, connection: psycopg.Connection, process: subprocess.Popen[str]
 ) -> list[tuple[float, float]]:
-    """(seconds, lag): the age of the oldest place in the WAL that is not in a cut. Looks cost next to nothing."""
-    begun = time.monotonic()
+    """(seconds, lag) until pgbench ends; the lag is the age of the oldest WAL position that is not in a cut."""
+    started = time.monotonic()
     waiting: deque[tuple[float, int]] = deque()
     lags = []
     with store.connect_catalog(bench.settings) as states:
         while process.poll() is None:
-            now = time.monotonic() - begun
+            now = time.monotonic() - started
             written, in_cuts = (_number(c, q) for c, q in ((connection, WRITTEN), (states, IN_CUTS)))
             waiting.append((now, written))
             while waiting and waiting[0][1] <= in_cuts:
                 waiting.popleft()
             lags.append((now, now - waiting[0][0] if waiting else 0.0))
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
     return lags
 
 
@@ -113,7 +113,7 @@ def _number(connection: psycopg.Connection, query: LiteralString) -> int:
 
 
 def _verify(bench: Bench, connection: psycopg.Connection) -> None:
-    """Balances, and every history row once."""
+    """Compares balances, and row count and sum of the history."""
     for table, column in SUMS.items():
         expected = connection.execute(f"SELECT count(*), sum({column}) FROM {table}").fetchone()
         newest = (
@@ -121,10 +121,10 @@ def _verify(bench: Bench, connection: psycopg.Connection) -> None:
             f" ORDER BY _commit_lsn DESC, _seq DESC) AS n FROM raw_{SOURCE}.{table}) WHERE n = 1 AND _op <> 'd'"
         )
         if tuple(query(bench.settings, newest)[0]) != expected:
-            raise LakehouseError(f"{table} in the lake is not what the source has")
+            raise LakehouseError(f"{table} in the lake differs from the source")
     expected = connection.execute("SELECT count(*), sum(delta) FROM pgbench_history").fetchone()
     if tuple(query(bench.settings, f"SELECT count(*), sum(delta) FROM raw_{SOURCE}.pgbench_history")[0]) != expected:
-        raise LakehouseError("pgbench_history in the lake is not what the source has")
+        raise LakehouseError("pgbench_history in the lake differs from the source")
 
 
 def _most_files(bench: Bench) -> int:
@@ -142,7 +142,7 @@ def _most_files(bench: Bench) -> int:
 
 
 def _growth(samples: list[tuple[float, int]]) -> dict[str, float]:
-    """Median of the second minute against the last one's."""
+    """Compares the medians of the second and the last minute."""
     end = samples[-1][0]
     early = [size for at, size in samples if 60 <= at < 120] or [size for _, size in samples]
     late = [size for at, size in samples if at >= end - 60]

@@ -1,7 +1,7 @@
-"""What a load of 10,000 changes costs the vault, against the length of the history that is there already.
+"""The cost of a vault load of 10,000 changes, by the length of the existing history.
 
-The history is made inside Trino, from sequences, at a steady rate of changes over months, in the files that compaction
-leaves. A load is `dbt run`; CPU and peak memory are Trino's own figures for all statements of a table's model.
+Trino generates the history from sequences: a steady rate of changes over months, in files as large as after compaction.
+A load is `dbt run`; CPU and peak memory are Trino's figures for all statements of a model.
 """
 
 import re
@@ -35,7 +35,7 @@ ANIMAL = _hash("cast(n as varchar)")
 KEEPER = _hash("cast(n % 1000 as varchar)")
 TOGETHER = _hash("cast(n as varchar) || '|' || cast(n % 1000 as varchar)")
 VERSIONED = _hash("cast(n * 7919 % 25000 + 25000 * (n / 100000) as varchar)")
-# Row n of each is change n of the source. The satellite's keys have four versions each, the others' one.
+# Row n is change n of the source. Each key of the satellite has four versions, each key of the others one.
 FILLED = {
     "hub_animal": f"{ANIMAL}, cast(n as integer), {EVENT}",
     "link_animal_keeper": f"{TOGETHER}, {ANIMAL}, {KEEPER}, {EVENT}",
@@ -46,7 +46,7 @@ NUMBERS = """(SELECT million * 1000000 + thousand * 1000 + one AS n
   FROM unnest(sequence(0, 999)) AS o (one) CROSS JOIN unnest(sequence(0, 999)) AS t (thousand)
   CROSS JOIN unnest(sequence({first} / 1000000, ({last} - 1) / 1000000)) AS m (million))
 WHERE n >= {first} AND n < {last}"""
-# A quarter are new things, the others known ones from all over the history; one transaction, published at one moment.
+# A quarter of the keys are new, the others spread over the history; one transaction, published at once.
 CHANGES = """INSERT INTO parsed.parsed_zoo__animals
 SELECT CAST(CASE WHEN j % 4 = 0 THEN 100000000 + {history} + {run} * {batch} + j
   ELSE j * {stride} + {run} END AS integer), CAST(j % 1000 + 7 AS integer), 'name ' || CAST(j % 89 AS varchar), 'story',
@@ -55,7 +55,7 @@ FROM unnest(sequence(0, {batch} - 1)) AS b (j)"""
 
 
 def vault_loads(bench: Bench) -> Results:
-    """CPU seconds of each table's loads, per length of history, with their peak memory."""
+    """CPU seconds and peak memory of the loads of each table, by length of history."""
     place = Path(tempfile.mkdtemp(prefix="lakehouse-bench-"))
     zoo = build_zoo(bench.settings, place)
     try:
@@ -80,14 +80,14 @@ def _costs(zoo: Zoo, histories: list[int], runs: int) -> Results:
     table.apply("c", first, {"id": -1, "keeper_id": 1, "name": "Leo", "story": "", "weight": 1})
     zoo.publish(table.raw, START)
     zoo.dbt("run")
-    there = 0
+    filled = 0
     for history in histories:
-        for begin in range(there, history, CHUNK):
+        for begin in range(filled, history, CHUNK):
             _fill(zoo, begin, min(begin + CHUNK, history))
-        there = history
+        filled = history
         for model in FILLED:
-            says = f"{BATCH:,} changes where {history:,} rows are"
-            results[f"{model}, {history:,} rows"] = Measurement("CPU s", does=says, notes={"peak MiB": []})
+            does = f"{BATCH:,} changes on a history of {history:,} rows"
+            results[f"{model}, {history:,} rows"] = Measurement("CPU s", does=does, notes={"peak MiB": []})
         for run in range(runs):
             for model, cpu, memory in _load(zoo, history, run, runs):
                 results[f"{model}, {history:,} rows"].add(cpu)

@@ -1,1 +1,1 @@
-"""Users and accounts under REPLICA IDENTITY FULL, changed in rounds of an exactly known size."""
+"""Users and accounts under REPLICA IDENTITY FULL, changed in rounds of a known size."""

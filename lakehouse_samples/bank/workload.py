@@ -1,9 +1,9 @@
-"""The bank workload: rounds whose every insert, update and delete is one known row change.
+"""The bank workload: rounds of inserts, updates and deletes that are known in advance.
 
-Round 1 makes three users and two accounts, updates one of each and deletes a user who has no account. Every later
-round brings one user, updates the three there are, lets the one who came before leave, and adds and updates two
-accounts. All accounts belong to the first user, so a user who leaves never has one. Ids and values follow from the
-round's number alone: the same rounds give the same rows in every database.
+Round 1 inserts three users and two accounts, updates one of each and deletes a user without accounts. Each later round
+inserts a user, updates all three, deletes the previous newcomer, and inserts and updates two accounts. All accounts
+belong to the first user, who is never deleted. Ids and values depend only on the round's number, so the same rounds
+produce the same rows in every database.
 """
 
 from dataclasses import asdict, dataclass
@@ -31,7 +31,7 @@ DELETE_USER: LiteralString = "DELETE FROM users WHERE id = %s"
 
 @dataclass(frozen=True)
 class Round:
-    """Which users and accounts, by number, a round touches."""
+    """The numbers of the users and accounts that a round changes."""
 
     number: int
     new_users: tuple[int, ...]
@@ -43,7 +43,7 @@ class Round:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """Rows created, updated and deleted by a round, per table."""
+    """Rows inserted, updated and deleted by a round, per table."""
 
     round: int
     users: dict[str, int]
@@ -55,7 +55,7 @@ class RoundReport:
 
 
 def plan(number: int) -> Round:
-    """What round `number` does; rounds count from 1."""
+    """The changes of round `number`, counted from 1."""
     if number == 1:
         return Round(1, (1, 2, 3), (1, 2), (2,), (1,), (3,))
     newcomer = number + 2
@@ -71,9 +71,9 @@ def plan(number: int) -> Round:
 
 
 def run(url: str, number: int | None = None) -> RoundReport:
-    """Runs the next round: creates, updates and deletes as three transactions.
+    """Runs the next round: inserts, updates and deletes in three transactions.
 
-    Raises LakehouseError when `number` is given and is not the next one.
+    Raises LakehouseError if `number` is given and is not the next round.
     """
     with session(url, "bank") as connection:
         due = _next_round(connection)
@@ -113,7 +113,7 @@ def _run_round(connection: psycopg.Connection, plan: Round) -> RoundReport:
 def _change(connection: psycopg.Connection, statement: LiteralString, *values: object) -> None:
     if connection.execute(statement, values).rowcount != 1:
         raise LakehouseError(
-            "source 'bank': a row of an earlier round is gone, so the rounds cannot go on: "
+            "source 'bank': a row of an earlier round is missing, so the rounds cannot continue: "
             "they need a database that nothing else changes"
         )
 

@@ -1,1 +1,1 @@
-"""One table of 100,000 employees: five more are hired, all five get one salary, and leave again."""
+"""One table of 100,000 employees: the workload inserts five, updates their salary and deletes them."""

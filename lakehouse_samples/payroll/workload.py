@@ -1,4 +1,4 @@
-"""The payroll workload: five inserts, five updates, five deletes, each step one transaction."""
+"""The payroll workload: five inserts, five updates and five deletes, each step in one transaction."""
 
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ NEWCOMERS = 5
 
 
 class Step(StrEnum):
-    """A part of the workload that can be run by itself."""
+    """A step of the workload, or all of them."""
 
     insert = "insert"
     update = "update"
@@ -35,7 +35,7 @@ REFUSALS = {
 
 
 def run(url: str, step: Step) -> dict[str, int]:
-    """Runs one step or all three and returns the rows each changed; raises LakehouseError when it cannot."""
+    """Runs one step or all three; returns the number of changed rows per step. Raises LakehouseError."""
     steps = tuple(STATEMENTS) if step is Step.all else (step,)
     with session(url, "payroll") as connection:
         return {one.value: _run_step(connection, one) for one in steps}

@@ -1,1 +1,1 @@
-"""A shop: five stores, fifteen products, ten customers, and the sales a simulator makes of them."""
+"""A shop with five stores, fifteen products and ten customers, and a simulator of its sales."""

@@ -1,4 +1,4 @@
-"""What a run of the retail simulator does, validated before it touches the database."""
+"""The options of a simulator run, validated before it connects to the database."""
 
 from dataclasses import dataclass
 
@@ -10,10 +10,10 @@ BATCH_SIZE = 500
 
 @dataclass(frozen=True)
 class Options:
-    """One run: how many sales, of what shape, and how much else changes with each batch."""
+    """The number and shape of sales, and the other changes per batch."""
 
     transactions: int | None = TRANSACTIONS
-    """How many sales to make; None goes on until stopped."""
+    """Number of sales; None runs until stopped."""
     batch_size: int = BATCH_SIZE
     known_customers: float = 0.9
     min_items: int = 1
@@ -26,7 +26,7 @@ class Options:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Raises LakehouseError for values that contradict each other or mean nothing."""
+        """Raises LakehouseError for invalid or contradictory values."""
         _require(self.transactions is None or self.transactions >= 0, "--transactions must be 0 or more")
         _require(self.batch_size >= 1, "--batch-size must be at least 1")
         _require(0 <= self.known_customers <= 1, "--known-customers is a share between 0 and 1")
@@ -37,7 +37,7 @@ class Options:
 
     @property
     def step(self) -> int:
-        """Sales per commit: with a rate no more than one second's worth, so that sales arrive evenly."""
+        """Sales per commit; with a rate, at most those of one second, so that sales arrive evenly."""
         return self.batch_size if self.rate is None else max(1, min(self.batch_size, int(self.rate)))
 
 

@@ -1,4 +1,4 @@
-"""Random sales as plain values: no database here, so the same seed always gives the same sales."""
+"""Random sales as plain values, without a database: the same seed always gives the same sales."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -15,7 +15,7 @@ LOWEST_PRICE, HIGHEST_PRICE = Decimal("0.50"), Decimal("9999.99")
 
 @dataclass(frozen=True)
 class Catalogue:
-    """The rows that sales refer to."""
+    """The stores, products and customers that sales refer to."""
 
     stores: tuple[int, ...]
     prices: dict[int, Decimal]
@@ -24,7 +24,7 @@ class Catalogue:
 
 @dataclass(frozen=True)
 class Line:
-    """One item of a sale."""
+    """One line of a sale."""
 
     product_id: int
     quantity: int
@@ -32,13 +32,13 @@ class Line:
 
     @property
     def total(self) -> Decimal:
-        """Exact: prices have two decimals and quantities are whole."""
+        """Exact, because prices have two decimals and quantities are integers."""
         return self.unit_price * self.quantity
 
 
 @dataclass(frozen=True)
 class Sale:
-    """A sale and its lines; the header's total is the sum of the lines, always."""
+    """A sale and its lines."""
 
     store_id: int
     customer_id: int | None
@@ -47,12 +47,12 @@ class Sale:
 
     @property
     def total(self) -> Decimal:
-        """What the header says."""
+        """The sum of the lines."""
         return sum((line.total for line in self.lines), Decimal("0.00"))
 
 
 def draw_sale(rng: Random, catalogue: Catalogue, options: Options) -> Sale:
-    """One sale: a store, perhaps a known customer, and some different products."""
+    """One sale: a store, possibly a known customer, and some distinct products."""
     store_id = rng.choice(catalogue.stores)
     known = rng.random() < options.known_customers
     customer_id = rng.choice(tuple(catalogue.customers)) if known and catalogue.customers else None
@@ -63,13 +63,13 @@ def draw_sale(rng: Random, catalogue: Catalogue, options: Options) -> Sale:
 
 
 def draw_prices(rng: Random, catalogue: Catalogue, count: int) -> dict[int, Decimal]:
-    """New prices for some products, within ten per cent of the old one and never equal to it."""
+    """New prices for some products, within ten per cent of the old prices but different from them."""
     chosen = sorted(rng.sample(sorted(catalogue.prices), min(count, len(catalogue.prices))))
     return {product: _other_price(rng, catalogue.prices[product]) for product in chosen}
 
 
 def draw_tiers(rng: Random, catalogue: Catalogue, count: int) -> dict[int, str]:
-    """New loyalty tiers for some customers, never the one they have."""
+    """New loyalty tiers for some customers, different from their current ones."""
     chosen = sorted(rng.sample(sorted(catalogue.customers), min(count, len(catalogue.customers))))
     return {
         customer: rng.choice([tier for tier in LOYALTY_TIERS if tier != catalogue.customers[customer]])

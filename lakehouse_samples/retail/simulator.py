@@ -1,6 +1,6 @@
-"""Runs sales against the retail database: batches of new sales, an export, price and tier changes, returns.
+"""The retail workload: batches of new sales, exports, price and tier changes, and returns.
 
-After every commit a header's total equals the sum of its lines, which is what revenue by store is checked against.
+After each commit the total of every sale equals the sum of its lines. Tests check revenue by store against that.
 """
 
 import time
@@ -16,12 +16,12 @@ from lakehouse_samples.retail.options import Options
 from lakehouse_samples.retail.sales import draw_prices, draw_sale, draw_tiers
 
 RETURNABLE_ITEMS = 20_000
-NAP_SECONDS = 0.1
+POLL_SECONDS = 0.1
 
 
 @dataclass
 class Progress:
-    """What a run has committed so far."""
+    """The rows that a run has committed so far."""
 
     transactions: int = 0
     items: int = 0
@@ -42,9 +42,9 @@ Stop = Callable[[], bool]
 
 
 def run(url: str, options: Options, report: Report = lambda progress: None, stop: Stop = lambda: False) -> Progress:
-    """Runs until the wanted number of sales is made or `stop` says so; every batch is complete.
+    """Runs complete batches until the number of sales is reached or `stop` returns True.
 
-    Calls `report` after each batch. Raises LakehouseError when the database refuses.
+    Calls `report` after each batch. Raises LakehouseError for errors of the database.
     """
     rng, progress, started = Random(options.seed), Progress(), time.monotonic()
     sold: list[int] = []
@@ -96,7 +96,7 @@ def _run_batch(
 
 
 def _draw_returns(rng: Random, sold: list[int], count: int) -> list[int]:
-    """Takes items that this run sold out of `sold`, which forgets the oldest beyond a limit."""
+    """Removes random items from `sold`, which keeps only the newest items of this run."""
     del sold[:-RETURNABLE_ITEMS]
     return [sold.pop(rng.randrange(len(sold))) for _ in range(min(count, len(sold)))]
 
@@ -106,4 +106,4 @@ def _keep_pace(options: Options, progress: Progress, started: float, stop: Stop)
         return
     due = started + progress.transactions / options.rate
     while (left := due - time.monotonic()) > 0 and not stop():
-        time.sleep(min(left, NAP_SECONDS))
+        time.sleep(min(left, POLL_SECONDS))

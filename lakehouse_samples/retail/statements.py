@@ -1,4 +1,4 @@
-"""What the simulator says to the database: bulk statements only, one function per change."""
+"""The simulator's SQL: bulk statements, one function per kind of change."""
 
 from collections.abc import Sequence
 from decimal import Decimal
@@ -13,14 +13,14 @@ COPY_HEADERS: LiteralString = """
     COPY transactions (txn_id, store_id, customer_id, txn_timestamp, total_amount, payment_method) FROM STDIN"""
 COPY_ITEMS: LiteralString = """
     COPY transaction_items (item_id, txn_id, product_id, quantity, unit_price, line_total) FROM STDIN"""
-# SKIP LOCKED: two simulators on one database must not wait for each other's rows, let alone deadlock.
+# SKIP LOCKED: two simulators on one database must not block each other or deadlock.
 SYNC_HEADERS: LiteralString = """
     UPDATE transactions SET synced_at = now() WHERE txn_id IN (
         SELECT txn_id FROM transactions WHERE synced_at IS NULL FOR UPDATE SKIP LOCKED)"""
 SYNC_ITEMS: LiteralString = """
     UPDATE transaction_items SET synced_at = now() WHERE item_id IN (
         SELECT item_id FROM transaction_items WHERE synced_at IS NULL FOR UPDATE SKIP LOCKED)"""
-# One statement, so the header's total and its lines change together.
+# One statement, so that the header's total and its lines change together.
 RETURN_ITEMS: LiteralString = """
     WITH returned AS (
         DELETE FROM transaction_items WHERE item_id = ANY(%s) RETURNING txn_id, line_total
@@ -34,7 +34,7 @@ RETURN_ITEMS: LiteralString = """
 
 
 def read_catalogue(connection: psycopg.Connection) -> Catalogue:
-    """The stores, prices and customers of this moment; raises LakehouseError when there is nothing to sell."""
+    """The current stores, prices and customers; raises LakehouseError if there are no stores or products."""
     stores = connection.execute("SELECT store_id FROM stores ORDER BY 1").fetchall()
     products = connection.execute("SELECT product_id, unit_price FROM products ORDER BY 1").fetchall()
     customers = connection.execute("SELECT customer_id, loyalty_tier FROM customers ORDER BY 1").fetchall()
@@ -46,9 +46,9 @@ def read_catalogue(connection: psycopg.Connection) -> Catalogue:
 
 
 def insert_sales(connection: psycopg.Connection, sales: Sequence[Sale]) -> list[int]:
-    """Writes sales and their lines; returns the ids of the lines.
+    """Inserts sales and their lines; returns the ids of the lines.
 
-    The ids are drawn from the sequences first, so that both tables can be copied in.
+    The ids are taken from the sequences first, so that both tables can be filled with COPY.
     """
     txn_ids = _next_ids(connection, "transactions", "txn_id", len(sales))
     lines = [(txn_id, line) for txn_id, sale in zip(txn_ids, sales, strict=True) for line in sale.lines]
@@ -67,12 +67,12 @@ def insert_sales(connection: psycopg.Connection, sales: Sequence[Sale]) -> list[
 
 
 def mark_synced(connection: psycopg.Connection) -> int:
-    """Marks every sale and line that no export has taken yet; returns how many rows."""
+    """Marks all sales and lines that are not exported yet; returns the number of rows."""
     return connection.execute(SYNC_HEADERS).rowcount + connection.execute(SYNC_ITEMS).rowcount
 
 
 def change_prices(connection: psycopg.Connection, prices: dict[int, Decimal]) -> None:
-    """Sets new unit prices; what is sold already keeps the price it was sold at."""
+    """Sets new unit prices; existing sales keep their prices."""
     with connection.cursor() as cursor:
         cursor.executemany(
             "UPDATE products SET unit_price = %s WHERE product_id = %s",
@@ -90,7 +90,7 @@ def change_tiers(connection: psycopg.Connection, tiers: dict[int, str]) -> None:
 
 
 def return_items(connection: psycopg.Connection, item_ids: Sequence[int]) -> int:
-    """Takes items back: deletes the lines and corrects the headers' totals; returns how many lines went."""
+    """Deletes lines and corrects the totals of their sales; returns the number of deleted lines."""
     row = connection.execute(RETURN_ITEMS, [list(item_ids)]).fetchone()
     return int(row[0]) if row else 0
 

@@ -1,1 +1,1 @@
-"""Assets: raw tables, the dbt project, the health of the tables, and how they are shown."""
+"""Assets: the dbt project, table health, and the metadata, owners and lineage shown in the UI."""

@@ -1,4 +1,4 @@
-"""The dbt project as two sets of assets: parsed and vault, partitioned by day of commit time, and the marts."""
+"""The dbt project as two sets of assets: parsed and vault, partitioned by day of commit, and the marts."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,16 +10,16 @@ import dagster as dg
 from dagster_dbt import DbtCliInvocation, dbt_assets
 from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
+from orchestration.assets.after_checks import after_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
-from orchestration.assets.markdown import plain
+from orchestration.assets.markdown import escape_markdown
 from orchestration.assets.translator import BUILT_WITH_MARTS, MARTS, LakeTranslator, is_raw, is_view, layer, node_key
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
-from orchestration.runs.confirmed import confirmed
-from orchestration.runs.days import DayRange, daily_partitions, to_derive_again
+from orchestration.runs.dependencies import name_of
 from orchestration.runs.failures import dbt_failure, failed_tables, table_name
-from orchestration.runs.held import pack, unpack
-from orchestration.runs.order import name_of
+from orchestration.runs.load_state import pack_state, unpack_state
+from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
 from orchestration.runs.workers import end_children
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
 
 
 def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:
-    """Parsed and vault. One run at a time (the pool): two runs feeding one hub would both add its new keys."""
+    """Parsed and vault. The pool admits one run: two runs that load the same hub would both add its new keys."""
 
     @dbt_assets(
         manifest=manifest,
@@ -43,21 +43,22 @@ def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:
         pool=VAULT_POOL,
     )
     def load_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
-        yield from build(context, dbt, lake, manifest, to_derive_again(context.run.tags))
+        yield from build(context, dbt, lake, manifest, backfill_days(context.run.tags))
 
     return load_models
 
 
 def other_sources(manifest: Manifest) -> list[dg.AssetSpec]:
-    """Tables that dbt reads and nobody materializes here (`meta`): they have a page, for maintenance to report on."""
+    """Sources that no job materializes (`meta`). As assets they have a page for maintenance's observations."""
     nodes = [node for node in manifest["sources"].values() if not is_raw(node)]
     return [
-        dg.AssetSpec(node_key(node), description=plain(node["description"]), group_name=layer(node)) for node in nodes
+        dg.AssetSpec(node_key(node), description=escape_markdown(node["description"]), group_name=layer(node))
+        for node in nodes
     ]
 
 
 def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefinition:
-    """The marts: not partitioned, each build is of the whole. `reads` are the tables they are built from."""
+    """The marts, unpartitioned: each run rebuilds them in full. `reads` are the tables they are built from."""
 
     @dbt_assets(
         manifest=manifest,
@@ -76,22 +77,21 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
 def build(
     context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest, days: DayRange | None
 ) -> Iterator[Any]:
-    """`dbt build` of the selected assets, with row counts from Iceberg's metadata.
+    """Runs `dbt build` for the selected assets and adds row counts from Iceberg's metadata.
 
-    A backfill loads what is new before it derives its days again: those go up to what is loaded and no further. Their
-    newest row would otherwise count as the mark up to which everything is loaded, and older rows of other
-    days be passed over. So a table whose news could not be loaded is left out of it.
+    A backfill first loads all new data. Otherwise the newest row it writes would become the table's watermark, and
+    older rows of other days would be skipped. Tables whose new data failed to load are excluded from the backfill.
     """
     nodes = {node_key(node).to_python_identifier(): node for node in manifest["nodes"].values() if "alias" in node}
     failures: list[DbtFailure] = []
     if days is not None:
-        context.log.info(f"first what is new, then {days.first} to {days.last} again")
-        with invoked(context, dbt, lake, manifest, ["run"], None, failures) as invocation:
+        context.log.info(f"loading new data, then {days.first} to {days.last} again")
+        with dbt_invocation(context, dbt, lake, manifest, ["run"], None, failures) as invocation:
             invocation.wait()
-    without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in failed_of(failures)]
+    without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in all_failed_tables(failures)]
     command = ["build", *(["--exclude", *sorted(without)] if without else [])]
-    with invoked(context, dbt, lake, manifest, command, days, failures) as invocation:
-        events = confirmed(
+    with dbt_invocation(context, dbt, lake, manifest, command, days, failures) as invocation:
+        events = after_checks(
             invocation.stream(),
             context.selected_asset_check_keys,
             context.assets_def.asset_deps,
@@ -102,27 +102,27 @@ def build(
                 yield event.with_metadata({**event.metadata, **table_metadata(lake, nodes[event.output_name])})
             else:
                 yield event
-    record_held(context, failed_of(failures))
+    record_load_state(context, all_failed_tables(failures))
     if failures:
-        raise dg.Failure("\n".join(f.told for f in failures), metadata={"dbt_log": failures[-1].log})
+        raise dg.Failure("\n".join(f.message for f in failures), metadata={"dbt_log": failures[-1].log})
 
 
 @dataclass(frozen=True)
 class DbtFailure:
-    """What failed of a dbt run, in words and by the tables."""
+    """A failed dbt run: the message for people, and the tables that failed."""
 
-    told: str
+    message: str
     tables: frozenset[str]
     log: dg.MetadataValue
 
 
-def failed_of(failures: Sequence[DbtFailure]) -> frozenset[str]:
-    """All tables that failed."""
+def all_failed_tables(failures: Sequence[DbtFailure]) -> frozenset[str]:
+    """The tables of all failures."""
     return frozenset().union(*(failure.tables for failure in failures))
 
 
 @contextmanager
-def invoked(
+def dbt_invocation(
     context: dg.AssetExecutionContext,
     dbt: Dbt,
     lake: Lake,
@@ -131,39 +131,39 @@ def invoked(
     days: DayRange | None,
     failures: list[DbtFailure],
 ) -> Iterator[DbtCliInvocation]:
-    """dbt for the assets this run has selected; it has ended when the block ends, however that does.
+    """Runs dbt on the assets this run has selected; leaving the block ends all dbt processes of the run.
 
-    Tables that failed are added to `failures`. Raises Failure where what failed is no table of this run.
+    Adds failed tables to `failures`. Raises Failure if no table of this run is to blame.
     """
     with environment(run_environment(lake.settings(), days, context.run.run_id)):
         invocation = dbt.cli(command, context=context)
     try:
         yield invocation
     except DagsterDbtCliRuntimeError as error:
-        told = dbt_failure(invocation.target_path, manifest, str(error))
+        message = dbt_failure(invocation.target_path, manifest, str(error))
         log = dg.MetadataValue.path(str(invocation.target_path / "dbt.log"))
         selected = set(map(name_of, context.selected_asset_keys))
         tables = failed_tables(invocation.target_path, manifest, selected)
         if tables is None or not tables & selected:
-            raise dg.Failure(told, metadata={"dbt_log": log}) from None
-        failures.append(DbtFailure(told, tables, log))
+            raise dg.Failure(message, metadata={"dbt_log": log}) from None
+        failures.append(DbtFailure(message, tables, log))
         return
     finally:
         end_children(context.run.run_id)
     clean_up(invocation.target_path)
 
 
-def record_held(context: dg.AssetExecutionContext, failed: Collection[str]) -> None:
-    """Writes on the run which tables it leaves behind; from now on its others count as loaded."""
+def record_load_state(context: dg.AssetExecutionContext, failed: Collection[str]) -> None:
+    """Tags the run with the tables that it failed to load. From then on its other tables count as loaded."""
     run_id, selected = context.run.run_id, set(map(name_of, context.selected_asset_keys))
-    left = unpack(context.run.tags.get(tags.HELD)).after(
+    left = unpack_state(context.run.tags.get(tags.HELD)).after(
         run_id, selected, selected.intersection(failed), datetime.now(UTC)
     )
-    context.instance.add_run_tags(run_id, {tags.HELD: pack(left)})
+    context.instance.add_run_tags(run_id, {tags.HELD: pack_state(left)})
 
 
 def table_metadata(lake: Lake, node: Mapping[str, Any]) -> dict[str, Any]:
-    """Row count and snapshot of the table just built, from its snapshot summary; nothing is counted."""
+    """Row count and snapshot of the table just built, read from its snapshot summary."""
     if is_view(node):
         return {}
     table = (node["schema"], node["alias"])
@@ -172,7 +172,7 @@ def table_metadata(lake: Lake, node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def snapshot_metadata(fact: "SnapshotFact") -> dict[str, Any]:
-    """What the table's page plots. The id is text: JavaScript rounds 64-bit integers."""
+    """The metadata that the table's page plots. The id is text: JavaScript rounds 64-bit integers."""
     return {
         "dagster/row_count": fact.total_rows,
         "rows_added": fact.added_rows,

@@ -1,4 +1,4 @@
-"""dbt as Dagster runs it: against the lake's Trino, in the home rather than in the checkout, and without detours."""
+"""The dbt resource: runs dbt on the lake's Trino and writes artifacts to the home, not to the checkout."""
 
 import os
 import shutil
@@ -15,17 +15,17 @@ from packaging.version import Version
 
 from lakehouse.declarations.manifest import dbt_environment, manifest_path
 from lakehouse.settings import Settings
-from orchestration.runs.days import DayRange
+from orchestration.runs.partitions import DayRange
 from orchestration.runs.workers import RUN_VARIABLE
 
 KEPT_FAILURES = 20
 
 
 class Dbt(DbtCliResource):
-    """The dbt command line.
+    """The dbt command line, without two steps of the base class that cost seconds per run.
 
-    Two steps of the base class are left out, each costing seconds per run: `dbt --version` asks the network for the
-    newest release, and the adapter handle serves counts that Iceberg's snapshot summaries give for nothing.
+    `dbt --version` asks the network for the newest release. The adapter is opened to count rows, which Iceberg's
+    snapshot summaries already hold.
     """
 
     @cached_property
@@ -37,7 +37,7 @@ class Dbt(DbtCliResource):
 
 
 def dbt_resource(settings: Settings) -> Dbt:
-    """dbt of this environment, whatever PATH says."""
+    """The dbt of this Python environment, independent of PATH."""
     return Dbt(
         project_dir=str(settings.dbt_project_dir),
         profiles_dir=str(settings.dbt_project_dir),
@@ -46,20 +46,20 @@ def dbt_resource(settings: Settings) -> Dbt:
 
 
 def run_environment(settings: Settings, days: DayRange | None, run_id: str) -> dict[str, str]:
-    """What profiles.yml and the on-run-start hook read; never `--vars`, which would parse the project again."""
+    """The variables that profiles.yml and the on-run-start hook read; `--vars` would force a full parse."""
     return {
         **dbt_environment(settings),
-        RUN_VARIABLE: run_id,  # a dbt that has outlived its worker is found by it
+        RUN_VARIABLE: run_id,  # identifies a dbt process that outlives its worker
         "LAKEHOUSE_DAY_FROM": days.first.isoformat() if days else "",
         "LAKEHOUSE_DAY_TO": days.last.isoformat() if days else "",
         "DBT_TARGET_PATH": str(manifest_path(settings).with_name("target")),
-        "DBT_INDIRECT_SELECTION": "buildable",  # a load leaves out the tests of marts that look at its satellites too
+        "DBT_INDIRECT_SELECTION": "buildable",  # a load skips tests that also read marts
     }
 
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
-    """Sets variables while dbt is started, which copies the process's environment."""
+    """Sets variables while dbt starts: the child copies the environment of this process."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -73,7 +73,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def clean_up(target: Path) -> None:
-    """dbt leaves megabytes per run: of this one, which has succeeded, nothing is kept, of failures the newest."""
+    """Deletes the artifacts of this successful run, and those of all but the newest failed runs."""
     shutil.rmtree(target, ignore_errors=True)
     runs = sorted(target.parent.glob("*-*-*/dbt.log"), key=lambda log: log.stat().st_mtime, reverse=True)
     for log in runs[KEPT_FAILURES:]:

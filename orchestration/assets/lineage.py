@@ -1,4 +1,4 @@
-"""Column lineage from the manifest alone: in every layer but the marts a column keeps its name from table to table."""
+"""Column lineage from the manifest: in every layer except the marts, a column keeps its name from table to table."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,8 +9,10 @@ from orchestration.assets.translator import MARTS, Node, layer, node_key
 
 
 def column_lineage(node: Node, nodes: Mapping[str, Node]) -> dg.TableColumnLineage | None:
-    """Which upstream columns each column comes from; `nodes` by dbt's unique id. None for raw tables, for marts, where
-    names do not tell, and for a table whose columns are all its own."""
+    """The upstream columns of each column; `nodes` are by dbt's unique id.
+
+    None for raw tables, for marts (they rename columns), and for a table without upstream columns.
+    """
     if node["resource_type"] != "model" or layer(node) == MARTS:
         return None
     upstream = [nodes[parent] for parent in node["depends_on"]["nodes"] if parent in nodes]

@@ -1,4 +1,4 @@
-"""Text of a source where Dagster's UI reads Markdown: a comment of a database is no link, no image and no HTML."""
+"""Escapes text from a source for Dagster's UI, which renders Markdown: a column comment must not become HTML."""
 
 import re
 
@@ -8,7 +8,7 @@ _ACTIVE = re.compile(r"[\\`*\[\]<~&|]|(?<!\w)_|_(?!\w)|^[#>+-]")
 _NUMBER = re.compile(r"^(\d+)([.)])")
 
 
-def plain(text: str) -> str:
-    """Markdown that shows the text as it is, on one line; an address in it is a link to itself."""
+def escape_markdown(text: str) -> str:
+    """Markdown that displays the text literally, on one line. The UI still links a bare URL."""
     line = " ".join(visible(part) for part in text.split())
     return _NUMBER.sub(r"\1\\\2", _ACTIVE.sub(r"\\\g<0>", line))

@@ -1,4 +1,4 @@
-"""What holds for all assets alike, applied once at the root: owners, kinds, freshness, lineage, from the manifest."""
+"""Owners, kinds, freshness and column lineage of all assets, read from the manifest and applied once at the root."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -19,7 +19,7 @@ MODEL_KINDS = {"trino", "iceberg", "dbt"}
 
 
 def policies(manifest: dict[str, Any], project_dir: Path) -> Callable[[dg.AssetSpec], dg.AssetSpec]:
-    """A function that completes the spec of any asset, raw or dbt: both are nodes of the manifest."""
+    """A function that completes the spec of any asset; raw tables and dbt models are both nodes of the manifest."""
     nodes = [*manifest["sources"].values(), *manifest["nodes"].values()]
     by_key = {
         node_key(node): node for node in nodes if node["resource_type"] in ("source", "model", "seed", "snapshot")
@@ -41,26 +41,26 @@ def policies(manifest: dict[str, Any], project_dir: Path) -> Callable[[dg.AssetS
 
 
 def with_policies(spec: dg.AssetSpec, node: dict[str, Any], project_dir: Path) -> dg.AssetSpec:
-    """The spec with the node's owners and freshness, and the kinds of its layer."""
+    """The spec with the node's owners and freshness policy and the kinds of its layer."""
     meta = {**node.get("meta", {}), **node.get("config", {}).get("meta", {})}
-    shown = _shown(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}), project_dir)
-    freshness = freshness_policy(shown.freshness_minutes)
+    policy = _policy(node, meta if node["resource_type"] != "source" else meta | meta.get("raw", {}), project_dir)
+    freshness = freshness_policy(policy.freshness_minutes)
     name = ".".join((node["database"], *spec.key.path))
     spec = spec.merge_attributes(metadata={"dagster/table_name": name}).replace_attributes(
         kinds=kinds_of(node),
-        owners=list(shown.owners) or spec.owners,
+        owners=list(policy.owners) or spec.owners,
     )
     return spec.replace_attributes(freshness_policy=freshness) if freshness else spec
 
 
 def _minutes_of_raw(node: dict[str, Any], by_id: dict[str, dict[str, Any]]) -> int | None:
-    """What a raw table declares holds for what is made of it at once: raw stays fresh where that fails."""
+    """The declared freshness of the raw tables a model reads: raw stays fresh when a model of it fails to build."""
     raw = [by_id[parent] for parent in node.get("depends_on", {}).get("nodes", ()) if parent in by_id]
     declared = [parent["config"].get("meta", {}).get("raw", {}) for parent in raw if is_raw(parent)]
     return min((minutes for policy in declared if (minutes := policy.get("freshness_minutes"))), default=None)
 
 
-def _shown(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> ModelPolicy:
+def _policy(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> ModelPolicy:
     line = line_in_source if node["resource_type"] == "source" else line_in_model
     if node["resource_type"] != "source":
         refuse([f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in _misspelt(meta)])
@@ -73,20 +73,20 @@ def _shown(node: dict[str, Any], meta: dict[str, Any], project_dir: Path) -> Mod
 
 
 def _misspelt(meta: dict[str, Any]) -> list[tuple[tuple[str, ...], str]]:
-    """Keys of a model's meta that are nearly one of ours; others are the project's own, or another tool's."""
+    """Keys of a model's meta that resemble one of ours; other keys belong to the project or to another tool."""
     known = {*ModelPolicy.model_fields, *AccessPolicy.model_fields, "maintenance"}
     return [((key,), f"meta: {unknown(key, known)}") for key in meta if key not in known and close(key, known)]
 
 
 def kinds_of(node: dict[str, Any]) -> set[str]:
-    """What made the table: shown as icons in the graph."""
+    """The tools that write the table, shown as icons in the asset graph."""
     if node["resource_type"] == "source":
         return RAW_KINDS if is_raw(node) else {"iceberg"}
     return MODEL_KINDS
 
 
 def freshness_policy(minutes: int | None) -> dg.FreshnessPolicy | None:
-    """Warns at three quarters of the declared time; none when nothing is declared."""
+    """A policy that warns at three quarters of the declared time; None if nothing is declared."""
     if minutes is None:
         return None
     window = timedelta(minutes=minutes)

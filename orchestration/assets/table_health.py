@@ -1,11 +1,11 @@
-"""How the tables are, as an asset: the whole lake in numbers that plot over time, and each table's on its own page."""
+"""Table health as an asset: figures of the whole lake that plot over time, and observations on each table's page."""
 
 from collections.abc import Collection
 from typing import Any
 
 import dagster as dg
 
-from orchestration.assets.markdown import plain
+from orchestration.assets.markdown import escape_markdown
 from orchestration.resources import Lake
 
 KEY = dg.AssetKey(["meta", "table_health"])
@@ -19,13 +19,13 @@ COLUMNS = {
     "files": "files", "small": "small_share", "deletes": "delete_files", "snapshots": "snapshots",
     "manifests": "manifests", "metadata": "metadata_bytes", "orphans": "orphan_bytes", "size": "bytes",
 }  # fmt: skip
-"""Heading → figure, of the table of all tables."""
+"""Heading → figure, for the summary of all tables."""
 
 Line = dict[str, Any]
 
 
 def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
-    """The asset, and its job with an hourly schedule; `keys` are the tables that have a page."""
+    """The asset and its hourly job; `keys` are the tables that have a page."""
 
     @dg.asset(
         key=KEY,
@@ -38,8 +38,8 @@ def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
         lines = lake.table_health()
         for line in lines:
             if line["health"] and (key := dg.AssetKey(line["table"].split(".", 1))) in keys:
-                context.log_event(dg.AssetObservation(key, metadata=of_table(line), description=summary(line)))
-        return dg.MaterializeResult(metadata=of_lake(lines))
+                context.log_event(dg.AssetObservation(key, metadata=table_figures(line), description=summary(line)))
+        return dg.MaterializeResult(metadata=lake_figures(lines))
 
     job = dg.define_asset_job(
         JOB, selection=dg.AssetSelection.assets(KEY), description="Measures how the tables are; changes nothing."
@@ -54,8 +54,8 @@ def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
     return dg.Definitions(assets=[table_health], jobs=[job], schedules=[schedule])
 
 
-def of_table(line: Line) -> dict[str, Any]:
-    """What the table's page plots: all its numbers, and what is due."""
+def table_figures(line: Line) -> dict[str, Any]:
+    """The metadata of one table: its figures and the actions that are due."""
     last = line["last"]
     return {
         **{name: value for name, value in line["health"].items() if value is not None},
@@ -66,8 +66,8 @@ def of_table(line: Line) -> dict[str, Any]:
     }
 
 
-def of_lake(lines: list[Line]) -> dict[str, Any]:
-    """Sums over all tables, and a table of them, those with the most to gain first."""
+def lake_figures(lines: list[Line]) -> dict[str, Any]:
+    """Totals over all tables, and a summary table that starts with the largest expected gain."""
     measured = [line["health"] for line in lines if line["health"]]
     totals = {name: sum(health[name] for health in measured) for name in SUMMED}
     return {
@@ -82,7 +82,7 @@ def of_lake(lines: list[Line]) -> dict[str, Any]:
 
 
 def summary(line: Line) -> str:
-    """What is due, or why nothing is."""
+    """The actions that are due, or why none is."""
     return "; ".join(f"{due['action']}: {due['reason']}" for due in line["due"]) or line["reason"]
 
 
@@ -91,9 +91,9 @@ def _markdown(lines: list[Line]) -> str:
     rows = [heading, ["---"] * len(heading)]
     for line in lines:
         figures = (_text(name, (line["health"] or {}).get(name)) for name in COLUMNS.values())
-        due = summary(line).removesuffix(line["reason"].partition("healthy")[2])  # the figures stand beside it
+        due = summary(line).removesuffix(line["reason"].partition("healthy")[2])  # the row shows the figures
         rows.append([line["table"], due, *figures])
-    return "\n".join(f"| {' | '.join(plain(cell) for cell in row)} |" for row in rows)
+    return "\n".join(f"| {' | '.join(escape_markdown(cell) for cell in row)} |" for row in rows)
 
 
 def _text(name: str, value: float | None) -> str:

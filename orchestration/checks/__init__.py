@@ -1,1 +1,1 @@
-"""Asset checks beside dbt's: lag, erasures, and the raw layer against its source."""
+"""Asset checks other than dbt tests: lag, erasures, and reconciliation of the raw layer with its source."""

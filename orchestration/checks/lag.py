@@ -1,6 +1,6 @@
-"""Lag as an asset check: a sensor looks at each source's slot and position every minute, no run is spent on it.
+"""Lag as an asset check: a sensor evaluates each source's slot and position every minute without launching a run.
 
-The check can also be executed from the UI, and a load that brings a table up evaluates it at its end.
+The check can also be executed from the UI, and each load evaluates it.
 """
 
 import json
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 CHECK = "lag_within_limits"
 INTERVAL_SECONDS = 60
-CONFIRM_TICKS = 15  # an unchanged level is told again so often: a check without a date looks forgotten
+CONFIRM_TICKS = 15  # ticks after which an unchanged level is reported again, so that the check does not look stale
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What is told of one table."""
+    """The result for one table."""
 
     table: RawTable
     level: LagLevel
@@ -33,7 +33,7 @@ class Verdict:
 
 
 def lag_definitions(source: Source) -> dg.Definitions:
-    """Checks and sensor of the tables that declare limits; nothing where none does."""
+    """Checks and sensor for the tables that declare limits; empty if none does."""
     watched = [table for table in source.tables if table.lag is not None]
     if not watched:
         return dg.Definitions()
@@ -55,35 +55,36 @@ def lag_definitions(source: Source) -> dg.Definitions:
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=f"Evaluates {CHECK} of the tables of {source.name}.",
     )
-    def look(context: dg.SensorEvaluationContext, lake: Lake) -> dg.SensorResult:
+    def evaluate_lag(context: dg.SensorEvaluationContext, lake: Lake) -> dg.SensorResult:
         found = verdicts(watched, lake)
-        told, cursor = news(found, context.cursor)
+        due, cursor = to_report(found, context.cursor)
         levels = ", ".join(f"{verdict.table.name} {verdict.level}" for verdict in found)
         return dg.SensorResult(
-            asset_events=[dg.AssetCheckEvaluation(**_fields(verdict)) for verdict in told],
+            asset_events=[dg.AssetCheckEvaluation(**_fields(verdict)) for verdict in due],
             cursor=cursor,
             skip_reason=f"{levels}: {found[0].description}",
         )
 
-    return dg.Definitions(asset_checks=[check], sensors=[look])
+    return dg.Definitions(asset_checks=[check], sensors=[evaluate_lag])
 
 
 def verdicts(tables: list[RawTable], lake: Lake) -> list[Verdict]:
-    """One look at the source, judged by each table's limits; a source that does not answer is an error."""
+    """Reads the source's status once and compares it with each table's limits; an unreachable source is an error."""
     try:
         status = lake.source_status(tables[0].source)
     except Exception as error:
-        return [Verdict(table, "error", f"cannot look: {str(error).splitlines()[0][:300]}", {}) for table in tables]
+        reason = f"cannot read the status: {str(error).splitlines()[0][:300]}"
+        return [Verdict(table, "error", reason, {}) for table in tables]
     return [judge(table, status) for table in tables]
 
 
 def judge(table: RawTable, status: "SourceStatus") -> Verdict:
-    """The table's level and the figures behind it; pure."""
+    """The table's level and the figures that led to it; pure."""
     assert table.lag is not None
-    kept = max(status.slot_lag_bytes, status.behind_bytes)
+    lag_bytes = max(status.slot_lag_bytes, status.behind_bytes)
     state = next((t.state for t in status.tables if t.name == table.name), "not yet snapshotted")
-    level = table.lag.level(kept, status.lag_seconds) if status.slot_is_sound else "error"
-    text = f"slot {status.slot_state}, {kept:,} bytes and {status.lag_seconds:,.0f} s behind"
+    level = table.lag.level(lag_bytes, status.lag_seconds) if status.slot_is_sound else "error"
+    text = f"slot {status.slot_state}, {lag_bytes:,} bytes and {status.lag_seconds:,.0f} s behind"
     metadata = {
         "slot_lag_bytes": status.slot_lag_bytes,
         "behind_bytes": status.behind_bytes,
@@ -95,8 +96,8 @@ def judge(table: RawTable, status: "SourceStatus") -> Verdict:
     return Verdict(table, level, text, metadata)
 
 
-def news(found: list[Verdict], cursor: str | None) -> tuple[list[Verdict], str]:
-    """What to tell now: all of it when a level has changed or was told long ago; and the next cursor."""
+def to_report(found: list[Verdict], cursor: str | None) -> tuple[list[Verdict], str]:
+    """All verdicts if a level has changed or the last report is old, else none; and the next cursor."""
     levels = {verdict.table.name: verdict.level for verdict in found}
     last = json.loads(cursor) if cursor else {}
     quiet = last.get("quiet", 0) + 1
@@ -109,7 +110,7 @@ def _spec(table: RawTable) -> dg.AssetCheckSpec:
     return dg.AssetCheckSpec(
         name=CHECK,
         asset=dg.AssetKey(table.asset_key),
-        description="WAL kept by the source and seconds since the position moved are below the declared limits.",
+        description="Retained WAL and seconds since the position last advanced are below the declared limits.",
     )
 
 

@@ -1,1 +1,1 @@
-"""The jobs: loads, marts, maintenance."""
+"""Jobs that load, build marts and maintain tables."""

@@ -1,6 +1,6 @@
-"""Jobs that load raw tables into parsed and vault, and the sensor or schedule that starts each.
+"""Jobs that load raw tables into parsed and vault, each with a sensor or a schedule.
 
-By declaration the tables of a source share the job `load_<source>`, or a table has its own.
+The tables of a source share the job `load_<source>`, except those that declare a job of their own.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import Cron
 from lakehouse.errors import LakehouseError
 from orchestration.assets.translator import MARTS
-from orchestration.checks.reconciling import check_keys
+from orchestration.checks.reconciliation import check_keys
 from orchestration.resources import TableKey
-from orchestration.runs.days import incremental_tags
-from orchestration.runs.held import loaded_since
 from orchestration.runs.history import read_history, whole_job
-from orchestration.runs.part import held_tag
+from orchestration.runs.load_state import loaded_since
+from orchestration.runs.partitions import incremental_tags
+from orchestration.runs.subset import load_state_tag
 from orchestration.sensors.new_data import Watch, new_data_sensor
 
 
 @dataclass(frozen=True)
 class Load:
-    """One load job: which raw tables it brings downstream (`checked` can be reconciled), and what starts it."""
+    """One load job: its raw tables, those among them that can be reconciled, and its trigger."""
 
     source: str
     name: str
     tables: tuple[TableKey, ...]
-    checked: tuple[TableKey, ...]
+    reconciled: tuple[TableKey, ...]
     trigger: str | Cron
     confirm_after: timedelta | None
 
@@ -61,14 +61,14 @@ def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
         source=source,
         name=name,
         tables=tuple(table.identifier for table in tables),
-        checked=tuple(table.identifier for table in tables if table.key),
+        reconciled=tuple(table.identifier for table in tables if table.key),
         trigger=tables[0].load.trigger,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
     )
 
 
 def load_definitions(load: Load, first_day: date) -> dg.Definitions:
-    """The job and its trigger."""
+    """The job and its sensor or schedule."""
     job = dg.define_asset_job(
         load.job,
         selection=load_selection(load),
@@ -88,12 +88,12 @@ def load_definitions(load: Load, first_day: date) -> dg.Definitions:
 
 
 def load_selection(load: Load) -> dg.AssetSelection:
-    """The raw assets and what is derived from them, short of the marts (they read several sources).
+    """The raw assets and everything downstream except the marts, which read several sources.
 
-    Reconciling is left to its own job: it reads the source's tables whole.
+    Reconciliation has its own job because it scans the source's tables.
     """
     loaded = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream() - dg.AssetSelection.groups(MARTS)
-    return loaded - dg.AssetSelection.checks(*check_keys(load.checked))
+    return loaded - dg.AssetSelection.checks(*check_keys(load.reconciled))
 
 
 def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.ScheduleDefinition:  # type: ignore[valid-type]
@@ -103,7 +103,7 @@ def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.Schedul
         cron_schedule=cron,
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description=f"Launches {load.job} by the declared cron, unless a run of it is still at work.",
+        description=f"Launches {load.job} by the declared cron unless a run of it is unfinished.",
     )
     def scheduled(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         history = read_history(context.instance, load.job, whole_job(context.repository_def, load.job))
@@ -112,6 +112,6 @@ def _schedule(load: Load, job: dg.job, cron: str, first_day: date) -> dg.Schedul
             return dg.SkipReason(f"run {run.short_id} of {load.job} is still {run.status}")
         now = datetime.now(UTC)
         run_tags = incremental_tags(first_day, loaded_since(history.state, ()), now)
-        return dg.RunRequest(tags={**run_tags, **held_tag(history.state, (), now)})
+        return dg.RunRequest(tags={**run_tags, **load_state_tag(history.state, (), now)})
 
     return scheduled

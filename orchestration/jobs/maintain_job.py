@@ -1,7 +1,7 @@
-"""The job `maintain`: measures the tables, plans what is worth it, and does that within the group's budget.
+"""The job `maintain`: measures the tables, plans the worthwhile actions, and runs them within the group's budget.
 
-Each table that needs something is a step of its own, the most worthwhile first; all steps share the process and its
-Spark session. A table that fails does not stop the others: the last step fails the run when too many did.
+Each table with planned actions is a step; steps run in order of expected gain and share one process and Spark session.
+A failed table does not stop the others: the last step fails the run if too many tables failed.
 """
 
 import re
@@ -15,10 +15,10 @@ from pydantic import Field
 from lakehouse.declarations.policies import ScheduleGroup
 from lakehouse.declarations.project import project_maintenance
 from maintenance.inventory.declared import maintained_tables, schedule_groups
+from orchestration.jobs.config import ScopedConfig, scoped
 from orchestration.jobs.maintainer import Maintainer
 from orchestration.jobs.maintenance_jobs import POOL
-from orchestration.jobs.observing import judge, reporter
-from orchestration.jobs.scope import ScopedConfig, scoped
+from orchestration.jobs.observations import check_failed_share, reporter
 from orchestration.resources import IN_MEMORY, Lake, LakeSpark
 from orchestration.runs import tags
 from orchestration.runs.history import UNFINISHED
@@ -28,7 +28,7 @@ JOB, PLAN, MEMORY = "maintain", "plan_maintenance", "memory"
 
 
 class PlanConfig(ScopedConfig):
-    """Which tables, and for how long."""
+    """The tables to maintain, and the time to spend."""
 
     budget_minutes: float | None = Field(
         None, ge=0, description="time for the run, instead of the groups' declared budgets and windows"
@@ -36,7 +36,7 @@ class PlanConfig(ScopedConfig):
 
 
 def maintain_definitions(manifest: dict[str, Any], project_dir: Path, keys: Collection[dg.AssetKey]) -> dg.Definitions:
-    """The job, and a schedule for each group that is in use; `keys` are the tables that have a page."""
+    """The job, and a schedule for each group in use; `keys` are the tables that have a page."""
     groups, tables = project_maintenance(project_dir).groups, maintained_tables(manifest, project_dir)
     job = maintain_job(keys, scoped(PlanConfig, groups, [str(table.name) for table in tables]))
     return dg.Definitions(
@@ -47,13 +47,13 @@ def maintain_definitions(manifest: dict[str, Any], project_dir: Path, keys: Coll
 
 
 def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -> dg.JobDefinition:
-    """Plan, a step for each table, the verdict. What goes from step to step stays in the process's memory."""
+    """The job: plan, maintain each table, conclude. Steps pass their outputs in memory."""
 
     @dg.op(
         name=PLAN,
         config_schema=config_type.to_fields_dict(),
         out=dg.DynamicOut(str, io_manager_key=MEMORY),
-        description="Measures the tables and ranks what they need; what is put off or left alone is in its log.",
+        description="Measures the tables and ranks their actions; logs what is put off or skipped.",
     )
     def plan(
         context: dg.OpExecutionContext, lake: Lake, spark: LakeSpark, maintainer: Maintainer
@@ -64,8 +64,8 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
             context.log.info(
                 f"{step.action} of {step.table.name}: {step.reason}; {step.expected_seconds:.1f} s expected"
             )
-        for passed in (*prepared.plan.put_off, *prepared.plan.skipped):
-            context.log.info(f"{f'{passed.action} of ' if passed.action else ''}{passed.table}: {passed.reason}")
+        for skipped in (*prepared.plan.put_off, *prepared.plan.skipped):
+            context.log.info(f"{f'{skipped.action} of ' if skipped.action else ''}{skipped.table}: {skipped.reason}")
         for rank, table in enumerate(maintainer.tables, start=1):
             yield dg.DynamicOutput(table, mapping_key=f"{rank}_{re.sub(r'[^A-Za-z0-9_]', '_', table)}")
 
@@ -74,7 +74,7 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
         pool=POOL,
         config_schema={},
         out=dg.Out(list, io_manager_key=MEMORY),
-        description="Takes the planned steps of one table; a failure is told and counted, and the other tables go on.",
+        description="Runs the planned actions of one table; a failure is reported and does not stop the other tables.",
     )
     def maintain_table(context: dg.OpExecutionContext, table: str, maintainer: Maintainer) -> list[Any]:
         return maintainer.act(table, reporter(context, keys))
@@ -83,17 +83,17 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
         name="conclude",
         config_schema={},
         out=dg.Out(dg.Nothing),
-        description="Writes meta.maintenance; fails the run when too large a share of the tables failed.",
+        description="Writes meta.maintenance; fails the run if too large a share of the tables failed.",
     )
     def conclude(context: dg.OpExecutionContext, outcomes: list[list[Any]], maintainer: Maintainer) -> None:
         run = maintainer.finish([outcome for of_table in outcomes for outcome in of_table], reporter(context, keys))
         counts = ", ".join(f"{count} {status}" for status, count in run.result.as_dict()["counts"].items())
         context.log.info(f"{counts}; {len(run.plan.put_off)} steps put off, {len(run.plan.skipped)} tables left alone")
-        judge(run.result, run.max_failed_share)
+        check_failed_share(run.result, run.max_failed_share)
 
     @dg.job(
         name=JOB,
-        description="Measures the tables, plans what is worth it, and does it within the declared time.",
+        description="Measures the tables and runs the worthwhile actions within the declared time.",
     )
     def job() -> None:
         conclude(plan().map(maintain_table).collect())
@@ -121,7 +121,7 @@ def _schedule(job: dg.JobDefinition, group: str, declared: ScheduleGroup) -> dg.
 
 
 def _under_way(instance: dg.DagsterInstance, group: str) -> dg.DagsterRun | None:
-    """A run of the group that has not ended; runs whose process is gone are marked failed on the way."""
+    """An unfinished run of the group. Orphaned runs are failed first."""
     fail_orphaned_runs(instance)
     wanted = dg.RunsFilter(job_name=JOB, tags={tags.MAINTENANCE_GROUP: group}, statuses=list(UNFINISHED))
     return next(iter(instance.get_runs(wanted, limit=1)), None)

@@ -1,4 +1,4 @@
-"""One maintenance run, as a resource: its connections, its plan and its clock are shared by the run's steps."""
+"""One maintenance run as a resource: its steps share connections, plan and time budget."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Maintainer(dg.ConfigurableResource):
-    """Made anew for each run; steps of one run are in one process."""
+    """Created for each run; all steps of a run are in one process."""
 
     _session: "Session | None" = PrivateAttr(None)
     _prepared: "Prepared | None" = PrivateAttr(None)
@@ -31,7 +31,7 @@ class Maintainer(dg.ConfigurableResource):
         group: str | None,
         budget_minutes: float | None,
     ) -> "Prepared":
-        """Measures and plans; Spark is started by the first step that needs it."""
+        """Measures the tables and plans; the first step that needs Spark starts it."""
         from maintenance.inventory.session import Session
         from maintenance.runner.maintain import prepare
 
@@ -41,13 +41,13 @@ class Maintainer(dg.ConfigurableResource):
 
     @property
     def tables(self) -> list[str]:
-        """The tables that the plan has steps for, the most worthwhile first."""
+        """The tables with planned steps, by decreasing expected gain."""
         from maintenance.runner.maintain import by_table
 
         return [str(steps[0].table.name) for steps in by_table(self._plan().plan.steps)]
 
     def act(self, table: str, report: "Callable[[Outcome], None]") -> "list[Outcome]":
-        """Takes the planned steps of one table."""
+        """Runs the planned steps of one table."""
         from maintenance.runner.maintain import act
 
         prepared, session = self._plan(), self._session
@@ -58,7 +58,7 @@ class Maintainer(dg.ConfigurableResource):
         return done
 
     def finish(self, outcomes: "Iterable[Outcome]", report: "Callable[[Outcome], None]") -> "Run":
-        """Writes the history; what could not be measured is reported here and counts as failed."""
+        """Writes the history. Tables that could not be measured are reported here and count as failed."""
         from maintenance.runner.maintain import finish
 
         prepared, session = self._plan(), self._session
@@ -69,7 +69,7 @@ class Maintainer(dg.ConfigurableResource):
         return finish(session, prepared, [*prepared.unmeasured, *outcomes])
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Closes the connections; an interrupted run is written down as far as it came."""
+        """Closes the connections; records the finished actions of an interrupted run."""
         if self._session is None:
             return
         try:
@@ -80,5 +80,5 @@ class Maintainer(dg.ConfigurableResource):
 
     def _plan(self) -> "Prepared":
         if self._prepared is None:
-            raise dg.Failure("there is no plan in this process: launch the whole job again", allow_retries=False)
+            raise dg.Failure("this process has no plan: launch the whole job again", allow_retries=False)
         return self._prepared

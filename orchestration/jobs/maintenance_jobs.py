@@ -1,7 +1,6 @@
-"""Maintenance actions as jobs, one per action with one Spark session per run: for a person who wants just that one.
+"""One job per maintenance action, to run that action alone, with one Spark session per run.
 
-The job `maintain` plans and takes the same actions where they are worth it, so these jobs' own schedules are stopped
-until somebody turns them on.
+The job `maintain` plans the same actions and runs the worthwhile ones, so the schedules here are stopped by default.
 """
 
 from collections.abc import Collection
@@ -14,15 +13,15 @@ from pydantic import Field
 from lakehouse.declarations.project import project_maintenance
 from maintenance.actions.registry import ACTIONS, Action
 from maintenance.inventory.declared import maintained_tables, schedule_groups
-from orchestration.jobs.observing import judge, reporter
-from orchestration.jobs.scope import ScopedConfig, scoped
+from orchestration.jobs.config import ScopedConfig, scoped
+from orchestration.jobs.observations import check_failed_share, reporter
 from orchestration.resources import Lake, LakeSpark
 
 POOL = "maintenance"
 
 
 class ActionConfig(ScopedConfig):
-    """Which tables, and when too many of them have failed."""
+    """The tables to maintain, and the share of failed tables that fails the run."""
 
     max_failed_share: float | None = Field(
         None, ge=0, le=1, description="the run fails above this share of failed tables; declared in vars.maintenance"
@@ -30,7 +29,7 @@ class ActionConfig(ScopedConfig):
 
 
 def action_definitions(manifest: dict[str, Any], project_dir: Path, keys: Collection[dg.AssetKey]) -> dg.Definitions:
-    """A job per action, and schedules for the groups that are in use; `keys` are the tables that have a page."""
+    """The jobs, with a schedule per group in use; `keys` are the tables that have a page."""
     tables, groups = maintained_tables(manifest, project_dir), project_maintenance(project_dir).groups
     config = scoped(ActionConfig, groups, [str(table.name) for table in tables])
     jobs = {action.name: _job(action, keys, config) for action in ACTIONS}
@@ -60,7 +59,7 @@ def _job(action: Action, keys: Collection[dg.AssetKey], config_type: type[Action
         config = config_type(**context.op_config)
         result = lake.maintain(action.name, config.tables, config.group, spark, reporter(context, keys))
         declared = lake.max_failed_share()
-        judge(result, declared if config.max_failed_share is None else config.max_failed_share)
+        check_failed_share(result, declared if config.max_failed_share is None else config.max_failed_share)
 
     @dg.job(name=action.name, description=f"For the tables that declare it: {action.does}.")
     def maintenance_job() -> None:

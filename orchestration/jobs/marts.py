@@ -1,4 +1,4 @@
-"""The job that builds the marts, and the sensor that starts it: new data in what the marts read."""
+"""The job that builds the marts, and the sensor that launches it when their inputs have new data."""
 
 from datetime import timedelta
 from typing import Any
@@ -14,7 +14,7 @@ JOB = "build_marts"
 
 
 def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
-    """The assets, their job and its sensor; nothing when the project has no marts."""
+    """The assets, their job and its sensor; empty if the project has no marts."""
     marts = _marts(manifest)
     if not marts:
         return dg.Definitions()
@@ -37,7 +37,7 @@ def tables_read(manifest: dict[str, Any]) -> tuple[TableKey, ...]:
 
 
 def tables_read_by(manifest: dict[str, Any], models: list[dict[str, Any]]) -> set[TableKey]:
-    """The nearest tables upstream, seen through views: their snapshots tell whether the marts have news."""
+    """The nearest upstream tables, looking through views: their snapshots show new data for the marts."""
     found: set[TableKey] = set()
     waiting, visited = list(models), set()
     while waiting:

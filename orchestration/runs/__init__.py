@@ -1,1 +1,1 @@
-"""What surrounds a run of a job: pools it waits for, signals that end it, the words for a failure."""
+"""The life of a run: partitions and subset at launch, pools, workers, signals, load state, failure messages."""

@@ -1,4 +1,4 @@
-"""Why a run failed, in the few lines a person needs: which model or test, the database's words, how to look."""
+"""Failure messages: the model or test that failed, the database's message, and a command to investigate."""
 
 import json
 import re
@@ -14,30 +14,30 @@ from lakehouse.text.shown import visible
 
 SHOWN = 5
 LONGEST = 500
-OURS = re.compile(r"^(lakehouse|ingestion|maintenance|erasure|backup)\.[\w.]+: ")
+OWN_ERROR = re.compile(r"^(lakehouse(_\w+)?|ingestion|maintenance|erasure)\.[\w.]+: ")
 FAILED = ("error", "fail", "runtime error")
 
 
-def failure_of(event: dg.DagsterEvent) -> str | None:
-    """What a failure event says went wrong; None of any other event, and of a run's that only names its steps."""
+def failure_message(event: dg.DagsterEvent) -> str | None:
+    """The message of a failure event; None for other events, and for a run failure that only names its steps."""
     if not event.is_failure or event.event_specific_data is None:
         return None
     described = getattr(getattr(event.event_specific_data, "user_failure_data", None), "description", None)
     error = getattr(event.event_specific_data, "error", None)
-    return described or (innermost(error) if error else None)
+    return described or (root_cause(error) if error else None)
 
 
-def innermost(error: SerializableErrorInfo) -> str:
-    """The cause at the root of an error, on one line; our own errors without the name of their class."""
+def root_cause(error: SerializableErrorInfo) -> str:
+    """The root cause of an error on one line; our own errors without their class name."""
     while error.cause is not None:
         error = error.cause
     if error.cls_name in ("KeyboardInterrupt", DagsterExecutionInterruptedError.__name__):
         return "interrupted"
-    return one_line(OURS.sub("", error.message))
+    return one_line(OWN_ERROR.sub("", error.message))
 
 
 def one_line(message: str) -> str:
-    """What went wrong; of dbt's pages, the first error it names."""
+    """The message on one line; of dbt's output, the first error."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     named = next((i for i, line in enumerate(lines) if re.match(r"\w+ Error in |Failure in test ", line)), None)
     found = lines[:1] if named is None else lines[named : named + 2]
@@ -45,25 +45,26 @@ def one_line(message: str) -> str:
 
 
 def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str:
-    """What failed of a dbt run, by its results: a line for each model and test; `fallback` is dbt's own message."""
+    """The failures of a dbt run, one line per model or test; `fallback` is dbt's own message."""
     file = target / "run_results.json"
     results = json.loads(file.read_text())["results"] if file.exists() else []
     failed = [result for result in results if result["status"] in FAILED]
-    if not failed:  # it did not come so far: the project does not compile, or dbt was killed
+    if not failed:  # the project does not compile, or dbt was killed
         return f"dbt failed: {one_line(fallback)}; the whole of it is in {target / 'dbt.log'}"
     skipped = sum(result["status"] == "skipped" for result in results)
     return "\n".join(_lines(failed, skipped, manifest, target))
 
 
 def failed_tables(target: Path, manifest: Mapping[str, Any], selected: Collection[str]) -> frozenset[str] | None:
-    """The tables, `schema.table`, that dbt could not build or whose tests failed; None where something else failed.
+    """The tables (`schema.table`) that failed to build or failed a test; None if something else failed.
 
-    A test of a source's table stands for what is made from that. Selected models to which dbt did not come have failed.
+    A failed test of a source table counts against the models that read it. Selected models that dbt did not reach count
+    as failed.
     """
     file = target / "run_results.json"
     results = json.loads(file.read_text())["results"] if file.exists() else []
     failed = [result["unique_id"] for result in results if result["status"] in FAILED]
-    blamed = [_blamed(manifest["nodes"].get(unique_id), manifest) for unique_id in failed]
+    blamed = [_tables_behind(manifest["nodes"].get(unique_id), manifest) for unique_id in failed]
     if not results or not all(blamed):
         return None
     reached = {result["unique_id"] for result in results}
@@ -82,7 +83,7 @@ def table_name(node: Mapping[str, Any]) -> str:
     return f"{node['schema']}.{node['alias']}"
 
 
-def _blamed(node: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> frozenset[str]:
+def _tables_behind(node: Mapping[str, Any] | None, manifest: Mapping[str, Any]) -> frozenset[str]:
     if node is None:
         return frozenset()
     if "alias" in node and node.get("resource_type") != "test":
@@ -97,7 +98,7 @@ def _tables_of(unique_id: str, manifest: Mapping[str, Any]) -> frozenset[str]:
         nodes = manifest["nodes"].values()
         made = (node for node in nodes if unique_id in node.get("depends_on", {}).get("nodes", ()))
         return frozenset(table_name(node) for node in made if node["resource_type"] != "test")
-    return _blamed(manifest["nodes"].get(unique_id), manifest)
+    return _tables_behind(manifest["nodes"].get(unique_id), manifest)
 
 
 def _lines(
@@ -119,19 +120,19 @@ def _is_test(result: Mapping[str, Any]) -> bool:
 def _model(result: Mapping[str, Any], node: Mapping[str, Any]) -> str:
     name = table_name(node) if "alias" in node else result["unique_id"]
     file = f" (dbt_project/{node['original_file_path']})" if "original_file_path" in node else ""
-    return f"{name}{file}: {said(result['message'])}"
+    return f"{name}{file}: {database_message(result['message'])}"
 
 
 def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, manifest: Mapping[str, Any]) -> str:
-    told = f"test {_test_name(node) or result['unique_id']}{_tested(node, manifest)}"
+    text = f"test {_test_name(node) or result['unique_id']}{_tested(node, manifest)}"
     if result["status"] != "fail":
-        return f"{told}: {said(result['message'])}"
+        return f"{text}: {database_message(result['message'])}"
     rows = result["failures"]
     sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
     files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
     found = next((file for file in files if file.is_file()), None)
     look = f'; look: lakehouse sql --role writer "$(cat {found})"' if found else ""
-    return f"{told} found {rows} row{'s' * (rows != 1)} that should not be{look}"
+    return f"{text} found {rows} row{'s' * (rows != 1)} that should not be{look}"
 
 
 def _test_name(node: Mapping[str, Any]) -> str | None:
@@ -145,8 +146,8 @@ def _tested(node: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
     return f" of {found['schema']}.{found.get('alias') or found['name']}{column}" if found else ""
 
 
-def said(message: str | None) -> str:
-    """The database's own words, out of what dbt and Trino's client wrap around them."""
+def database_message(message: str | None) -> str:
+    """The database's error message, without the text that dbt and the Trino client add."""
     lines = [line.strip() for line in (message or "no message").splitlines() if line.strip()]
     named = lines[1:] if len(lines) > 1 and re.match(r"\w+ Error in |Failure in ", lines[0]) else lines
     text = " ".join(line for line in named if not line.startswith("compiled code at "))

@@ -1,4 +1,4 @@
-"""What Dagster's run storage knows about a job: all the memory a sensor has."""
+"""The history of a job, read from Dagster's run storage. Sensors keep no other state."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,8 +9,8 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.storage.tags import RESUME_RETRY_TAG
 
 from orchestration.runs import tags
-from orchestration.runs.held import State, unpack
-from orchestration.runs.order import downstream, name_of, named
+from orchestration.runs.dependencies import downstream, name_of, named
+from orchestration.runs.load_state import LoadState, unpack_state
 from orchestration.runs.workers import fail_orphaned_runs
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
@@ -28,32 +28,35 @@ class PastRun:
     snapshots: dict[str, int]
     created_at: datetime
     ended_at: datetime | None
-    left: State = field(default_factory=State)
+    end_state: LoadState = field(default_factory=LoadState)
 
     @property
     def short_id(self) -> str:
-        """As the UI shows it."""
+        """The id as the UI shows it."""
         return self.run_id[:8]
 
 
 @dataclass(frozen=True)
 class JobHistory:
-    """The last run of a job that loaded its tables, but for those it `left`, and what came after it (newest first)."""
+    """The last load of a job, the failures since, and the unfinished runs (newest first).
+
+    A run counts as a load if it recorded which tables it did not load.
+    """
 
     last_load: PastRun | None = None
     failures: tuple[PastRun, ...] = ()
     unfinished: tuple[PastRun, ...] = ()
 
     @property
-    def state(self) -> State:
-        """What the next run goes by."""
-        return replace(self.last_load.left, loaded_at=self.last_load.created_at) if self.last_load else State()
+    def state(self) -> LoadState:
+        """The load state for the next run."""
+        return replace(self.last_load.end_state, loaded_at=self.last_load.created_at) if self.last_load else LoadState()
 
 
 def read_history(instance: dg.DagsterInstance, job: str, whole: dg.JobDefinition | None) -> JobHistory:
-    """A few queries by job name. A run of part of the `whole` job is a load if it held back what it left out.
+    """Reads the history of a job. A run of a subset is a load if every table it left out was held back.
 
-    Runs whose process is gone, of any job, are marked failed on the way.
+    Orphaned runs of any job are failed first.
     """
     fail_orphaned_runs(instance)
     load, failures = _last_load(instance, job, whole)
@@ -64,27 +67,27 @@ def read_history(instance: dg.DagsterInstance, job: str, whole: dg.JobDefinition
     )
 
 
-def read_state(instance: dg.DagsterInstance, whole: dg.JobDefinition) -> State:
-    """What a job holds back now."""
+def read_state(instance: dg.DagsterInstance, whole: dg.JobDefinition) -> LoadState:
+    """The current load state of a job."""
     load, _ = _last_load(instance, whole.name, whole)
-    return _past(load, whole).left if load else State()
+    return _past(load, whole).end_state if load else LoadState()
 
 
 def _last_load(
     instance: dg.DagsterInstance, job: str, whole: dg.JobDefinition | None
 ) -> tuple[dg.RunRecord | None, Sequence[dg.RunRecord]]:
-    """The last run that came so far that it is known which tables it loaded, and the failures after it."""
+    """The last run that recorded which tables it loaded, and the failures after it."""
     succeeded = _runs(instance, job, [dg.DagsterRunStatus.SUCCESS])
     success = next((record for record in succeeded if is_load(record.dagster_run, whole)), None)
     failures = _runs(instance, job, FAILED, success)
     for number, record in enumerate(failures):
-        if left_by(record.dagster_run) is not None and is_load(record.dagster_run, whole):
+        if end_state_of(record.dagster_run) is not None and is_load(record.dagster_run, whole):
             return record, failures[:number]
     return success, failures
 
 
 def whole_job(repository: dg.RepositoryDefinition | None, job: str) -> dg.JobDefinition | None:
-    """The job with all its assets, as the repository has it."""
+    """The job with all its assets, from the repository."""
     return repository.get_job(job) if repository else None
 
 
@@ -98,9 +101,9 @@ def _runs(
 
 
 def is_load(run: dg.DagsterRun, whole: dg.JobDefinition | None) -> bool:
-    """Whether it was of all tables but those it held back.
+    """Whether the run selected all tables except those held back.
 
-    A repetition from the failed step on counts; one of chosen steps names all assets too, and does not.
+    A re-execution from failure counts. One of selected steps does not, although it names all assets too.
     """
     if whole is None:
         return True
@@ -114,22 +117,22 @@ def _left_out(run: dg.DagsterRun, whole: dg.JobDefinition) -> frozenset[dg.Asset
     if not run.asset_selection:
         return frozenset()
     tables = set(whole.asset_layer.executable_asset_keys)
-    state = left_by(run) or State()
+    state = end_state_of(run) or LoadState()
     held = downstream(whole.asset_layer.asset_graph, named(tables, state.tables))
     return frozenset(tables - run.asset_selection - held)
 
 
-def left_by(run: dg.DagsterRun) -> State | None:
-    """What the run itself has written down at its end; a tag that was copied, or is from its launch, is another's."""
-    state = unpack(run.tags.get(tags.HELD))
+def end_state_of(run: dg.DagsterRun) -> LoadState | None:
+    """The state that the run recorded at its end; None if its tag was copied or is the one from its launch."""
+    state = unpack_state(run.tags.get(tags.HELD))
     return state if state.by == run.run_id else None
 
 
 def _past(record: dg.RunRecord, whole: dg.JobDefinition | None = None) -> PastRun:
-    """The run; what it left of the `whole` job as that is now, whose tables may have come and gone."""
+    """The run; of its end state only the tables that the `whole` job still has."""
     run = record.dagster_run
-    left = left_by(run) or State()
-    there = set(map(name_of, whole.asset_layer.executable_asset_keys)) if whole else set()
+    left = end_state_of(run) or LoadState()
+    current = set(map(name_of, whole.asset_layer.executable_asset_keys)) if whole else set()
     return PastRun(
         run_id=run.run_id,
         status=run.status.value,
@@ -137,5 +140,5 @@ def _past(record: dg.RunRecord, whole: dg.JobDefinition | None = None) -> PastRu
         snapshots=tags.unpack_snapshots(run.tags.get(tags.SNAPSHOTS)),
         created_at=record.create_timestamp,
         ended_at=datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else None,
-        left=replace(left, tables={name: held for name, held in left.tables.items() if name in there}),
+        end_state=replace(left, tables={name: held for name, held in left.tables.items() if name in current}),
     )

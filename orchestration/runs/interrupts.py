@@ -1,7 +1,7 @@
-"""A command ends on SIGINT, SIGTERM and SIGHUP at any moment, and leaves no process behind.
+"""Ends a command on SIGINT, SIGTERM or SIGHUP at any time, and leaves no process behind.
 
-The main thread is asked to unwind. A thread of its own hears the signal as well, whatever handler a library has
-installed and whatever the main thread is busy with, and ends everything when unwinding takes too long.
+The signal raises KeyboardInterrupt in the main thread. A second thread also receives it, regardless of handlers that
+libraries install, and kills everything if the main thread takes too long to unwind.
 """
 
 import os
@@ -16,51 +16,51 @@ from types import FrameType
 import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-PATIENCE = 30.0  # dbt takes its queries back, Spark ends its jobs
-HURRY = 3.0  # after the second signal
+GRACE_SECONDS = 30.0  # for dbt to cancel its queries and Spark its jobs
+SECOND_SIGNAL_SECONDS = 3.0  # after the second signal
 CHILD_SECONDS = 10.0
-SETTLE_SECONDS = 10.0
+BEFORE_EXIT_SECONDS = 10.0
 
 
-def nothing() -> None:
-    """What there is to do before any work has begun."""
+def do_nothing() -> None:
+    """The handler before any run has started."""
 
 
 class Stop:
-    """Whether a signal has come, and what to do then.
+    """Whether a signal has arrived, and the handlers for it.
 
-    `asked` is called as soon as one comes, `settle` before the process ends and says what became of the work. Both run
-    on threads of their own.
+    `on_signal` is called at once. `before_exit` is called before the process ends and returns the status of the work.
+    Each runs in its own thread.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
-        self.asked: Callable[[], None] = nothing
-        self.settle: Callable[[], str] = str
-        self._stderr = os.dup(2)  # the terminal, wherever output is sent meanwhile
+        self.on_signal: Callable[[], None] = do_nothing
+        self.before_exit: Callable[[], str] = str
+        self._stderr = os.dup(2)  # the terminal, even while output is redirected
         self._heard = 0
         self._hurry = threading.Event()
         self._ending = threading.Lock()
 
     def is_set(self) -> bool:
-        """Whether a signal has come."""
+        """Whether a signal has arrived."""
         return self.signal is not None
 
     def listen(self, reader: socket.socket) -> None:
-        """Hears every signal of the process, as a byte each."""
+        """Receives each signal of the process as one byte."""
         while data := reader.recv(64):
             for number in data:
                 if number in SIGNALS:
                     self._hear(number)
 
     def end(self) -> None:
-        """Ends all children, settles, and ends the process: threads that libraries have left do not hold it up."""
+        """Ends all children, calls `before_exit`, and exits without waiting for threads of libraries."""
         with self._ending:
-            end_family(psutil.Process().children(recursive=True))
+            end_processes(psutil.Process().children(recursive=True))
             said: list[str] = []
-            settling = threading.Thread(target=lambda: said.append(self.settle()), daemon=True)
+            settling = threading.Thread(target=lambda: said.append(self.before_exit()), daemon=True)
             settling.start()
-            settling.join(SETTLE_SECONDS)
+            settling.join(BEFORE_EXIT_SECONDS)
             number = self.signal or signal.SIGINT
             text = ": ".join([f"interrupted by {signal.Signals(number).name}", *filter(None, said)])
             with suppress(OSError):
@@ -71,22 +71,24 @@ class Stop:
         self.signal = self.signal or number
         self._heard += 1
         if self._heard == 1:
-            threading.Thread(target=self.asked, daemon=True).start()
+            threading.Thread(target=self.on_signal, daemon=True).start()
             threading.Thread(target=self._end_late, daemon=True).start()
         else:
             self._hurry.set()
 
     def _end_late(self) -> None:
-        if self._hurry.wait(PATIENCE):
-            time.sleep(HURRY)
+        if self._hurry.wait(GRACE_SECONDS):
+            time.sleep(SECOND_SIGNAL_SECONDS)
         self.end()
 
 
 @contextmanager
 def interruptible() -> Iterator[Stop]:
-    """A signal within the block ends the process: with status 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+    """A signal within the block ends the process with status 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP)."""
     stop = Stop()
-    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup, or a job in `&`
+    heeded = [
+        number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    ]  # nohup, or a background job
     before = {number: signal.signal(number, _raise_once(stop)) for number in heeded}
     reader, writer = socket.socketpair()
     writer.setblocking(False)
@@ -110,20 +112,20 @@ def _raise_once(stop: Stop) -> Callable[[int, FrameType | None], None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         stop.signal = stop.signal or number
-        if not raised.is_set():  # a second exception would interrupt what the first one has begun to clean up
+        if not raised.is_set():  # a second exception would interrupt the clean-up after the first
             raised.set()
             raise KeyboardInterrupt
 
     return handle
 
 
-def end_family(family: list[psutil.Process], seconds: float = CHILD_SECONDS) -> None:
-    """Interrupts the processes, so that they take back what they have begun; what stays after that is killed."""
-    for process in family:
-        with suppress(psutil.NoSuchProcess):  # a JVM of Spark's is deaf to SIGINT
+def end_processes(processes: list[psutil.Process], seconds: float = CHILD_SECONDS) -> None:
+    """Interrupts the processes so that they can clean up, and kills those that remain."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # Spark's JVM ignores SIGINT
             process.send_signal(signal.SIGTERM if process.name() == "java" else signal.SIGINT)
-    _, stubborn = psutil.wait_procs(family, timeout=seconds)
-    for process in stubborn:
+    _, remaining = psutil.wait_procs(processes, timeout=seconds)
+    for process in remaining:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(stubborn, timeout=seconds)
+    psutil.wait_procs(remaining, timeout=seconds)

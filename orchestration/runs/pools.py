@@ -1,7 +1,7 @@
-"""Steps wait for their pool: without a busy loop, saying who holds it, and ending when they are asked to.
+"""An in-process executor whose steps wait properly for pool slots.
 
-Dagster's executor for steps in one process asks again without a pause, hears no signal meanwhile, and leaves it to
-the daemon to free what a killed run holds. This one does the same work for every run, with or without a daemon.
+Dagster's in-process executor polls without sleeping, ignores signals while it waits, and relies on the daemon to free
+the slots of killed runs. This one sleeps, reports who holds the pool, heeds signals, and needs no daemon.
 """
 
 import time
@@ -24,70 +24,72 @@ from dagster._core.executor.init import InitExecutorContext
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
-from orchestration.runs.ordinary import with_days
+from orchestration.runs.incremental import as_incremental_load
 from orchestration.runs.workers import TAG, fail_orphaned_runs, free_pools, is_alive
 
 WAITING = "waiting for pool"
-NAP_SECONDS = 0.5  # how long a signal may go unheard
-LOOK_SECONDS = 5.0
-LINGER = timedelta(seconds=30)  # a finished run's process may still be busy; as run_monitoring in dagster.yaml
+POLL_SECONDS = 0.5  # longest delay before a signal is noticed
+HOLDER_CHECK_SECONDS = 5.0
+RELEASE_DELAY = timedelta(
+    seconds=30
+)  # the process of a finished run may still be busy; same as run_monitoring in dagster.yaml
 
 
 class PoolQueue(InstanceConcurrencyContext):
-    """The place of one run in the queues of the pools that its steps need."""
+    """The claims of one run on pool slots."""
 
     def __init__(self, instance: dg.DagsterInstance, run: dg.DagsterRun) -> None:
         super().__init__(instance, run)
         self._run = run
-        self._told: dict[str, str] = {}
-        self._looked: dict[str, float] = {}
+        self._reported: dict[str, str] = {}
+        self._checked_at: dict[str, float] = {}
 
     def __exit__(self, *raised: Any) -> None:
-        """Nothing of the run works any more: all its steps were in this process."""
+        """Frees all claims: every step of the run was in this process."""
         super().__exit__(*raised)
         for step_key in sorted(self._claims):
             self.free_step(step_key)
 
     def claim(self, concurrency_key: str, step_key: str, step_priority: int = 0) -> bool:
-        """Whether the step has its slot now; raises DagsterExecutionInterruptedError after a signal."""
+        """Whether the step now has a slot; raises DagsterExecutionInterruptedError after a signal."""
         if super().claim(concurrency_key, step_key, step_priority):
             return True
         if pop_captured_interrupt():
             raise DagsterExecutionInterruptedError(f"interrupted while {WAITING} {concurrency_key}")
-        if time.monotonic() - self._looked.get(step_key, -LOOK_SECONDS) >= LOOK_SECONDS:
-            self._look(concurrency_key, step_key)
-            self._looked[step_key] = time.monotonic()
+        if time.monotonic() - self._checked_at.get(step_key, -HOLDER_CHECK_SECONDS) >= HOLDER_CHECK_SECONDS:
+            self._check_holders(concurrency_key, step_key)
+            self._checked_at[step_key] = time.monotonic()
         return False
 
     def interval_to_next_pending_claim_check(self) -> float:
-        """Seconds to sleep; Dagster's own answer is never above zero."""
+        """Seconds to sleep; Dagster's implementation never returns more than zero."""
         now = time.time()
         left = [self._pending_timeouts.get(step, now) - now for step in self._pending_claims]
-        return min([NAP_SECONDS, *(max(seconds, 0.01) for seconds in left)]) if left else 0.0
+        return min([POLL_SECONDS, *(max(seconds, 0.01) for seconds in left)]) if left else 0.0
 
-    def _look(self, pool: str, step_key: str) -> None:
-        if free_left_slots(self._instance, pool):
+    def _check_holders(self, pool: str, step_key: str) -> None:
+        if free_abandoned_slots(self._instance, pool):
             self._pending_timeouts[step_key] = 0.0
         holders = describe_holders(self._instance, pool, self._run_id)
-        if holders and self._told.get(step_key) != holders:
+        if holders and self._reported.get(step_key) != holders:
             self._instance.report_engine_event(f"{WAITING} {pool}, held by {holders}", self._run)
-            self._told[step_key] = holders
+            self._reported[step_key] = holders
 
 
-def free_left_slots(instance: dg.DagsterInstance, pool: str) -> bool:
-    """Frees what runs hold of a pool that work no more; a run that lives, or may, keeps its slot."""
+def free_abandoned_slots(instance: dg.DagsterInstance, pool: str) -> bool:
+    """Frees slots of runs that no longer work; a run whose process is or may be alive keeps its slot."""
     freed = bool(fail_orphaned_runs(instance))
     for run_id in _holders(instance, pool):
         record = instance.get_run_record_by_id(run_id)
-        if record is not None and _has_let_go(record):
+        if record is not None and _is_abandoned(record):
             free_pools(instance, run_id)
             freed = True
     return freed
 
 
-def describe_holders(instance: dg.DagsterInstance, pool: str, but: str) -> str:
-    """`run 1a2b3c4d of load_retail (host:pid:start)` for each that holds a slot."""
-    runs = [instance.get_run_by_id(run_id) for run_id in _holders(instance, pool) if run_id != but]
+def describe_holders(instance: dg.DagsterInstance, pool: str, except_run: str) -> str:
+    """`run 1a2b3c4d of load_retail (host:pid:start, STARTED)` for each other run that holds a slot."""
+    runs = [instance.get_run_by_id(run_id) for run_id in _holders(instance, pool) if run_id != except_run]
     return ", ".join(
         f"run {run.run_id[:8]} of {run.job_name} ({run.tags.get(TAG, 'worker unknown')}, {run.status.value})"
         for run in runs
@@ -102,28 +104,28 @@ def _holders(instance: dg.DagsterInstance, pool: str) -> list[str]:
     return sorted(info.active_run_ids | info.assigned_run_ids)
 
 
-def _has_let_go(record: dg.RunRecord) -> bool:
+def _is_abandoned(record: dg.RunRecord) -> bool:
     run = record.dagster_run
     if run.status not in FINISHED_STATUSES or is_alive(run):
         return False
     ended = datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else record.update_timestamp
-    return datetime.now(UTC) - ended > LINGER
+    return datetime.now(UTC) - ended > RELEASE_DELAY
 
 
 class PoolExecutor(Executor):
-    """Steps one after another in this process, as Dagster's executor of that name, with a PoolQueue."""
+    """Dagster's in-process executor with a PoolQueue."""
 
     def __init__(self, retries: RetryMode) -> None:
         self._retries = retries
 
     @property
     def retries(self) -> RetryMode:
-        """Whether failed steps are tried again."""
+        """Whether failed steps are retried."""
         return self._retries
 
     def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
-        """Runs the plan; what it yields is in the run's log."""
-        run = with_days(plan_context.instance, plan_context.dagster_run, plan_context.job)
+        """Runs the plan and yields its events."""
+        run = as_incremental_load(plan_context.instance, plan_context.dagster_run, plan_context.job)
         manager = PlanExecutionContextManager(
             job=plan_context.job,
             retry_mode=plan_context.retry_mode,
@@ -144,7 +146,7 @@ def _steps(job_context: PlanExecutionContext, execution_plan: ExecutionPlan) -> 
 
 @dg.executor(name="in_process", config_schema={"retries": get_retries_config()})
 def pool_executor(context: InitExecutorContext) -> PoolExecutor:
-    """Of the configuration of `in_process` it takes what it heeds."""
-    made = dg.in_process_executor.executor_creation_fn
-    assert made is not None
-    return PoolExecutor(made(context).retries)
+    """Accepts only `retries` of the configuration of Dagster's `in_process` executor."""
+    create = dg.in_process_executor.executor_creation_fn
+    assert create is not None
+    return PoolExecutor(create(context).retries)

@@ -13,7 +13,7 @@ Say = Callable[[str], None]
 
 
 def describe(event: dg.DagsterEvent) -> Iterator[str]:
-    """Zero or one line: a step's begin and end, a table with its rows, a check that failed."""
+    """At most one line: start or end of a step, rows of a table, a failed check."""
     kind = event.event_type
     if kind is dg.DagsterEventType.STEP_START:
         yield f"  {event.step_key} …"
@@ -59,7 +59,7 @@ def _name(key: dg.AssetKey) -> str:
 
 @contextmanager
 def only_progress(log: Path, to_stderr: bool) -> Iterator[Say]:
-    """Sends all that dbt, Spark and the JVM print to `log`; what is said with the result still reaches the terminal."""
+    """Redirects the output of dbt, Spark and the JVM to `log`; the yielded function still prints to the terminal."""
     log.parent.mkdir(parents=True, exist_ok=True)
     saved = os.dup(1), os.dup(2)
     with log.open("ab") as file:

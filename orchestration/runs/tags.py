@@ -1,7 +1,7 @@
-"""The run tags through which runs and sensors talk; everything a sensor remembers is in them.
+"""The run tags that hold all state of the sensors.
 
-A sensor's cursor would move on request, whether or not the run succeeded. Tags belong to a run, survive a restart
-of the daemon, are copied to a re-execution, and show in the UI.
+A sensor's cursor advances with the run request, even if the run then fails. Tags belong to the run, survive a restart
+of the daemon, are copied to re-executions, and show in the UI.
 """
 
 import json
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
 SNAPSHOTS = "lakehouse/snapshots"
-"""JSON of table → id of the newest data snapshot that the run read (written by its first step)."""
+"""JSON: table → id of the newest data snapshot the run reads; written by its first step."""
 
 TRIGGER = "lakehouse/trigger"
-"""What a sensor had seen, as a short hash: failed runs of one trigger are counted and not repeated for ever."""
+"""Hash of the facts that made a sensor launch the run; limits the attempts per set of facts."""
 
 WHY = "lakehouse/why"
-"""The same for people."""
+"""The reason for the launch, for people."""
 
 HELD = "lakehouse/held"
-"""Which tables a run left out or failed to build, and since when; until its end, what the run before it had left."""
+"""The load state: tables that the run excluded or failed to build. Until the run ends, the state it started from."""
 
 MODE = "lakehouse/mode"
-"""`incremental`: the run's partition says which days it completes; without the tag it says what to derive again."""
+"""`incremental`: the run completes the days of its partition. Without the tag the run is a backfill of them."""
 
 INCREMENTAL = "incremental"
 
@@ -41,7 +41,7 @@ def pack_snapshots(newest: Mapping[str, "SnapshotFact"]) -> str:
 
 
 def unpack_snapshots(value: str | None) -> dict[str, int]:
-    """The opposite; a missing or foreign value reads as nothing recorded."""
+    """Parses the SNAPSHOTS tag; a missing or malformed value yields an empty mapping."""
     try:
         return {str(table): int(snapshot) for table, snapshot in json.loads(value or "{}").items()}
     except (ValueError, AttributeError):
@@ -49,5 +49,5 @@ def unpack_snapshots(value: str | None) -> dict[str, int]:
 
 
 def record_snapshots(context: dg.AssetExecutionContext, newest: Mapping[str, "SnapshotFact"]) -> None:
-    """Writes on the run what it reads; the sensor compares the lake with the record of the last successful run."""
+    """Tags the run with the snapshots it reads; the sensor compares the lake with those of the last load."""
     context.instance.add_run_tags(context.run.run_id, {SNAPSHOTS: pack_snapshots(newest)})

@@ -1,7 +1,7 @@
-"""Which process works on a run, so that a run whose process is gone does not count as running for ever.
+"""Records the worker process of each run, and fails orphaned runs: those whose process is gone.
 
-Dagster's default launcher cannot ask a worker whether it lives: after a power cut, or a `kill -9` of everything, its
-runs would stay STARTED and hold their pools, and everything that waits for them would wait for good.
+Dagster's default launcher cannot check whether a worker is alive. After a power cut or a `kill -9`, its runs would stay
+STARTED and hold their pool slots forever.
 """
 
 import os
@@ -12,16 +12,16 @@ import dagster as dg
 import psutil
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
-from orchestration.runs.interrupts import end_family
+from orchestration.runs.interrupts import end_processes
 
 TAG = "lakehouse/worker"
-"""Host, pid and start time, for people; and for runs of earlier versions, which have no more."""
+"""Host, pid and start time, for people and for runs of versions that wrote no other tag."""
 
 PROCESS_TAG = "lakehouse/worker_process"
-"""Run, boot and start in ticks since then: neither a copied tag nor a clock that is set makes another process of it."""
+"""Run id, boot id and start in ticks since boot: proof against copied tags and changes of the clock."""
 
 RUN_VARIABLE = "LAKEHOUSE_RUN_ID"
-"""Set for what a run starts: dbt outlives a killed worker, and is found by it."""
+"""Set for child processes of a run: identifies a dbt process that outlives a killed worker."""
 
 WORKING = frozenset({dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING})
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
@@ -29,23 +29,23 @@ CHILD_SECONDS = 20.0
 
 
 def worker(pid: int | None = None) -> str:
-    """A process, this one by default: host, pid, and start time, since pids are used again."""
+    """Identifies a process, by default this one, by host, pid and start time (pids are reused)."""
     process = psutil.Process(pid)
     return f"{socket.gethostname()}:{process.pid}:{process.create_time():.0f}"
 
 
 def signature(run_id: str, pid: int | None = None) -> dict[str, str]:
-    """The tags with which a process, this one by default, signs a run."""
-    return {TAG: worker(pid), PROCESS_TAG: f"{run_id}:{_boot()}:{_ticks(pid or os.getpid())}"}
+    """The tags with which a process, by default this one, signs a run."""
+    return {TAG: worker(pid), PROCESS_TAG: f"{run_id}:{_boot_id()}:{_start_ticks(pid or os.getpid())}"}
 
 
 def sign(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Writes on the run who works on it."""
+    """Tags the run with this process."""
     instance.add_run_tags(run_id, signature(run_id))
 
 
 def is_gone(mark: str | None) -> bool:
-    """Whether that process ran on this host and does no more; another host's cannot be judged."""
+    """Whether the process ran on this host and has ended; False for a process of another host."""
     host, _, process = (mark or "").partition(":")
     pid, _, created = process.partition(":")
     if host != socket.gethostname():
@@ -59,7 +59,7 @@ def is_gone(mark: str | None) -> bool:
 def is_orphan(run: dg.DagsterRun) -> bool:
     """Whether the process that signed the run is gone.
 
-    A re-execution has its parent's tags until its own worker signs it: what names another run says nothing.
+    A re-execution has its parent's tags until its own worker signs it, so a tag with another run id is ignored.
     """
     mark, process = run.tags.get(TAG), run.tags.get(PROCESS_TAG)
     if process is None:
@@ -69,20 +69,19 @@ def is_orphan(run: dg.DagsterRun) -> bool:
     if signed != run.run_id or host != socket.gethostname():
         return False
     boot, _, ticks = started.partition(":")
-    return boot != _boot() or ticks != str(_ticks(int(rest.partition(":")[0])))
+    return boot != _boot_id() or ticks != str(_start_ticks(int(rest.partition(":")[0])))
 
 
 def is_alive(run: dg.DagsterRun) -> bool:
-    """Whether the process that signed the run is known to work, whatever the run's status says."""
+    """Whether the process that signed the run is known to be alive, regardless of the run's status."""
     signed = run.tags.get(PROCESS_TAG, "").partition(":")[0]
     return signed == run.run_id and run.tags[TAG].startswith(f"{socket.gethostname()}:") and not is_orphan(run)
 
 
 def fail_orphaned_runs(instance: dg.DagsterInstance) -> list[str]:
-    """Marks the runs failed whose process is gone, ends what it left running, and frees the pools they hold.
+    """Marks orphaned runs of all jobs as failed, ends their child processes and frees their pool slots.
 
-    Of all jobs: such a run of any holds its pool and its place in the queue, which other jobs wait for. Returns
-    their ids.
+    Returns the ids of the runs.
     """
     orphans = [run for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))) if is_orphan(run)]
     for run in orphans:
@@ -93,14 +92,14 @@ def fail_orphaned_runs(instance: dg.DagsterInstance) -> list[str]:
 
 
 def free_pools(instance: dg.DagsterInstance, run_id: str) -> None:
-    """Frees the slots that a run holds or waits for."""
+    """Frees the slots that a run holds or has claimed."""
     if instance.event_log_storage.supports_global_concurrency_limits:
         instance.event_log_storage.free_concurrency_slots_for_run(run_id)
 
 
 def end_children(run_id: str) -> None:
-    """Ends processes of a run that have outlived its worker; dbt takes back its queries when interrupted."""
-    end_family([process for process in psutil.process_iter() if _belongs_to(process, run_id)], CHILD_SECONDS)
+    """Ends processes of a run that have outlived its worker; an interrupted dbt cancels its queries."""
+    end_processes([process for process in psutil.process_iter() if _belongs_to(process, run_id)], CHILD_SECONDS)
 
 
 def _belongs_to(process: psutil.Process, run_id: str) -> bool:
@@ -110,12 +109,12 @@ def _belongs_to(process: psutil.Process, run_id: str) -> bool:
         return False
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def _ticks(pid: int) -> int | None:
-    """When a process started, in ticks since the boot; None where there is none, or only a zombie."""
+def _start_ticks(pid: int) -> int | None:
+    """The start of a process in ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

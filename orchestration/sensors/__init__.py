@@ -1,1 +1,1 @@
-"""When a job is due."""
+"""Sensors that launch jobs when there is new data."""

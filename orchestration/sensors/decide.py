@@ -1,6 +1,6 @@
-"""Whether a job is due, decided from facts alone: no Dagster, no server, so that every case is a unit test.
+"""Decides whether to launch a job. Pure: no Dagster, no server, so that each case is a unit test.
 
-Each answer says which facts were seen: it becomes the SkipReason in the UI, or the run's `lakehouse/why` tag.
+Each decision states the facts it rests on: they become the SkipReason in the UI or the run's tag `lakehouse/why`.
 """
 
 from __future__ import annotations
@@ -12,51 +12,51 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from orchestration.runs.held import Held, pause
 from orchestration.runs.history import JobHistory, PastRun
+from orchestration.runs.load_state import HeldTable, pause
 
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
 MAX_ATTEMPTS = 3
 PULL_BYTES = 64 * 1024
-NEWS_BYTES = 1024 * 1024
+NEW_DATA_BYTES = 1024 * 1024
 PULL_AFTER = timedelta(minutes=15)
 
 
 class SourceFacts(Protocol):
-    """What `ingestion.source_status` says."""
+    """The fields of `ingestion.source_status` that are used here."""
 
     @property
     def follower_alive(self) -> bool:
-        """Whether somebody holds the source's lease and keeps raw up to date."""
+        """Whether a follower holds the source's lease."""
 
     @property
     def slot_lag_bytes(self) -> int:
-        """WAL between the slot and the source's end."""
+        """WAL between the slot and the current end."""
 
     @property
     def position_lsn(self) -> int | None:
-        """How far the lake is; None when nothing was ever ingested."""
+        """The lake's position; None if nothing was ever ingested."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One look at the lake, and at the source when the job ingests.
+class Observed:
+    """The observed state of the lake and, for a job that ingests, of the source.
 
-    `made_from` says which tables of the job are made from a table, watched or held back; `waiting` are tables of the
-    job that are not to be built now, each with the reason.
+    `derived` maps each watched or held-back table to the job's tables downstream of it. `waiting` maps tables that
+    cannot be built now to the reason.
     """
 
     newest: Mapping[str, SnapshotFact]
     source: SourceFacts | None = None
-    made_from: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    derived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Run the job now, but for the tables `without`; `trigger` names the occasion, `attempt` counts its runs from 1."""
+    """Run the job now without the tables in `without`; `attempt` counts the runs of one `trigger` from 1."""
 
     why: str
     trigger: str
@@ -66,81 +66,81 @@ class Launch:
 
 @dataclass(frozen=True)
 class Skip:
-    """Do nothing, for this reason."""
+    """Launch nothing, for this reason."""
 
     why: str
 
 
 def decide(
-    job: str, seen: Seen, history: JobHistory, now: datetime, confirm_after: timedelta | None = None
+    job: str, seen: Observed, history: JobHistory, now: datetime, confirm_after: timedelta | None = None
 ) -> Launch | Skip:
-    """Launches for news, never beside a run of the same job, a failed one at most MAX_ATTEMPTS times.
+    """Launches the job for new data, never in parallel to itself, and at most MAX_ATTEMPTS times for the same data.
 
-    `confirm_after`: after so long without news a run confirms that there is none, or a quiet source would look stale.
+    After `confirm_after` without new data, a run confirms this; otherwise a quiet source would look stale.
     """
     if history.unfinished:
         run = history.unfinished[0]
-        return Skip(f"run {run.short_id} of {job} is {run.status}; looking again when it has ended")
-    without = left_out(seen, history.state.tables, now)
-    news = (
-        _news(seen, history, now, without)
-        or _due(history, without)
-        or _silence(seen, history, now, confirm_after, without)
+        return Skip(f"run {run.short_id} of {job} is {run.status}; the sensor waits for its end")
+    without = excluded_tables(seen, history.state.tables, now)
+    reason = (
+        _new_data(seen, history, now, without)
+        or _retry_due(history, without)
+        or _confirmation_due(seen, history, now, confirm_after, without)
     )
-    if news is None:
-        return Skip(_nothing_new(job, seen, history, without) + _held(seen, history, now))
+    if reason is None:
+        return Skip(_nothing_new(job, seen, history, without) + _held_back(seen, history, now))
     trigger = fingerprint(seen, history)
     failed = [run for run in history.failures if run.trigger == trigger]
     if len(failed) >= MAX_ATTEMPTS:
         return Skip(
-            f"{news}, but {len(failed)} runs of {job} have failed on it, the last is {failed[0].short_id}: "
+            f"{reason}, but {len(failed)} runs of {job} have failed on it, the last is {failed[0].short_id}: "
             f"see its log, fix the cause, then launch {job} by hand"
         )
-    if wait := _wait(history, now):
-        return Skip(f"{news}; run {history.failures[0].short_id} of {job} has failed, next attempt in {_ago(wait)}")
-    return Launch(news, trigger, len(failed) + 1, without)
+    if wait := _backoff(history, now):
+        return Skip(f"{reason}; run {history.failures[0].short_id} of {job} has failed, next attempt in {_span(wait)}")
+    return Launch(reason, trigger, len(failed) + 1, without)
 
 
-def left_out(seen: Seen, held: Mapping[str, Held], now: datetime) -> frozenset[str]:
-    """The tables of the job that a run of now does without: those that rest or wait, and what is made from them."""
+def excluded_tables(seen: Observed, held: Mapping[str, HeldTable], now: datetime) -> frozenset[str]:
+    """The tables to exclude from a run now: those in backoff, those that wait, and everything downstream."""
     resting = [name for name, table in held.items() if table.due > now]
-    return frozenset(seen.waiting).union(*(seen.made_from.get(name, frozenset([name])) for name in resting))
+    return frozenset(seen.waiting).union(*(seen.derived.get(name, frozenset([name])) for name in resting))
 
 
-def fingerprint(seen: Seen, history: JobHistory) -> str:
-    """The occasion of a run: equal as long as nothing new is seen and no run has loaded it.
+def fingerprint(seen: Observed, history: JobHistory) -> str:
+    """A hash of the facts that trigger a run; it changes with new data and with each successful load.
 
-    Where only the job ingests, its failures leave the lake as it is; what is new then is how far the source has come.
+    Without a follower the lake changes only if the job succeeds, so the hash then includes the source's WAL position.
     """
     source = seen.source if seen.source and not seen.source.follower_alive else None
     facts = [
         {table: fact.snapshot_id for table, fact in sorted(seen.newest.items())},
         source.position_lsn if source else None,
-        ((source.position_lsn or 0) + source.slot_lag_bytes) // NEWS_BYTES if source else None,
+        ((source.position_lsn or 0) + source.slot_lag_bytes) // NEW_DATA_BYTES if source else None,
         history.last_load.run_id if history.last_load else None,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
 
-def _news(seen: Seen, history: JobHistory, now: datetime, without: frozenset[str]) -> str | None:
+def _new_data(seen: Observed, history: JobHistory, now: datetime, without: frozenset[str]) -> str | None:
     loaded = history.last_load.snapshots if history.last_load else {}
     changed = {
         table: fact
         for table, fact in seen.newest.items()
-        if loaded.get(table) != fact.snapshot_id and not _is_left_out(seen, table, without)
+        if loaded.get(table) != fact.snapshot_id and not _is_excluded(seen, table, without)
     }
     if changed:
         return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
-    return _not_followed(seen.source, history, now) if seen.source else None
+    return _slot_behind(seen.source, history, now) if seen.source else None
 
 
-def _is_left_out(seen: Seen, table: str, without: frozenset[str]) -> bool:
-    """Whether nothing that is made from the table would be built."""
-    made = seen.made_from.get(table, frozenset()) - {table}
+def _is_excluded(seen: Observed, table: str, without: frozenset[str]) -> bool:
+    """Whether the run would build nothing downstream of the table."""
+    made = seen.derived.get(table, frozenset()) - {table}
     return bool(made) and made <= without
 
 
-def _due(history: JobHistory, without: frozenset[str]) -> str | None:
+def _retry_due(history: JobHistory, without: frozenset[str]) -> str | None:
     due = {name: table for name, table in history.state.tables.items() if name not in without}
     if not due:
         return None
@@ -148,7 +148,7 @@ def _due(history: JobHistory, without: frozenset[str]) -> str | None:
     return "another attempt at " + _list(failed) if failed else "nothing holds back " + _list(sorted(due)) + " any more"
 
 
-def _not_followed(source: SourceFacts, history: JobHistory, now: datetime) -> str | None:
+def _slot_behind(source: SourceFacts, history: JobHistory, now: datetime) -> str | None:
     if source.follower_alive:
         return None
     if source.position_lsn is None:
@@ -160,34 +160,34 @@ def _not_followed(source: SourceFacts, history: JobHistory, now: datetime) -> st
     return None
 
 
-def _silence(
-    seen: Seen, history: JobHistory, now: datetime, confirm_after: timedelta | None, without: frozenset[str]
+def _confirmation_due(
+    seen: Observed, history: JobHistory, now: datetime, confirm_after: timedelta | None, without: frozenset[str]
 ) -> str | None:
     since = _ended(history.last_load)
     if confirm_after is None or since is None or now - since < confirm_after:
         return None
-    if without and all(_is_left_out(seen, table, without) for table in seen.newest):
+    if without and all(_is_excluded(seen, table, without) for table in seen.newest):
         return None
-    return f"no news for {_ago(now - since)}; a run confirms it, as freshness is declared"
+    return f"no new data for {_span(now - since)}; a run confirms it, because freshness is declared"
 
 
-def _nothing_new(job: str, seen: Seen, history: JobHistory, without: frozenset[str]) -> str:
+def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozenset[str]) -> str:
     source = seen.source
     follower = ""
     if source is not None:
         alive = "a" if source.follower_alive else "no"
         follower = f"; {alive} follower is alive, the slot is {source.slot_lag_bytes} bytes behind"
     if history.last_load is None:
-        return f"{len(seen.newest)} tables hold data and {job} never loaded them{follower}"
+        return f"{len(seen.newest)} tables have data and {job} has never loaded them{follower}"
     run = history.last_load
-    loaded = [fact for table, fact in seen.newest.items() if not _is_left_out(seen, table, without)]
+    loaded = [fact for table, fact in seen.newest.items() if not _is_excluded(seen, table, without)]
     newest = max((fact.committed_at for fact in loaded), default=None)
     at = f", newest of {newest:%Y-%m-%d %H:%M:%S}Z" if newest else ""
     return f"run {run.short_id} has loaded the newest data snapshots of {len(loaded)} tables{at}{follower}"
 
 
-def _wait(history: JobHistory, now: datetime) -> timedelta | None:
-    """Doubles with each failure since the last success, so that constant news cannot flood a broken job."""
+def _backoff(history: JobHistory, now: datetime) -> timedelta | None:
+    """The remaining backoff: it doubles with each failure, so that steady new data cannot flood a broken job."""
     if not history.failures:
         return None
     since = _ended(history.failures[0]) or history.failures[0].created_at
@@ -195,11 +195,11 @@ def _wait(history: JobHistory, now: datetime) -> timedelta | None:
     return left if left > timedelta(0) else None
 
 
-def _held(seen: Seen, history: JobHistory, now: datetime) -> str:
-    """What is held back, and until when."""
+def _held_back(seen: Observed, history: JobHistory, now: datetime) -> str:
+    """The tables held back, and until when."""
     tables = sorted(history.state.tables.items())
     resting = [
-        f"{name} has failed {table.tries} times, next attempt in {_ago(table.due - now)}"
+        f"{name} has failed {table.tries} times, next attempt in {_span(table.due - now)}"
         for name, table in tables
         if table.due > now
     ]
@@ -219,7 +219,7 @@ def _list(items: list[str]) -> str:
     return ", ".join(items[:3]) + (f" and {len(items) - 3} more tables" if len(items) > 3 else "")
 
 
-def _ago(span: timedelta) -> str:
+def _span(span: timedelta) -> str:
     seconds = int(span.total_seconds())
     if seconds < 120:
         return f"{seconds} s"

@@ -1,4 +1,4 @@
-"""The one kind of sensor: it looks at Iceberg metadata and at run history, and launches a job when there is news."""
+"""The new-data sensor: compares Iceberg metadata with the run history and launches a job for new data."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,21 +9,27 @@ import dagster as dg
 
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
-from orchestration.runs.days import incremental_tags
-from orchestration.runs.held import loaded_since
+from orchestration.runs.dependencies import named
 from orchestration.runs.history import JobHistory, read_history
-from orchestration.runs.order import named
-from orchestration.runs.part import held_tag, made_from, part_without, waiting_for_others, waiting_for_tables
-from orchestration.sensors.decide import Launch, Seen, decide
+from orchestration.runs.load_state import loaded_since
+from orchestration.runs.partitions import incremental_tags
+from orchestration.runs.subset import (
+    derived_tables,
+    load_state_tag,
+    subset_without,
+    waiting_for_others,
+    waiting_for_tables,
+)
+from orchestration.sensors.decide import Launch, Observed, decide
 
 INTERVAL_SECONDS = 30
 
 
 @dataclass(frozen=True)
 class Watch:
-    """What a sensor watches: tables of the lake and, for a job that ingests, the source behind them.
+    """What a sensor watches: tables of the lake and, for a job that ingests, their source.
 
-    `first_day` is given for partitioned jobs only.
+    `first_day` is set for partitioned jobs only.
     """
 
     name: str
@@ -34,26 +40,28 @@ class Watch:
 
 
 def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
-    """A sensor that is on by default and keeps no cursor: a restart of the daemon, or of everything, loses nothing."""
+    """A sensor that runs by default. It keeps no cursor, so a restart of the daemon loses nothing."""
 
     @dg.sensor(
         name=watch.name,
         job=job,
         minimum_interval_seconds=INTERVAL_SECONDS,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description=f"Launches {job.name} when {_describe(watch)} hold data that its last successful run had not.",
+        description=f"Launches {job.name} when {_describe(watch)} have data that its last successful run did not read.",
     )
     def new_data(context: dg.SensorEvaluationContext, lake: Lake) -> dg.RunRequest | dg.SkipReason:
         try:
-            seen = look(lake, watch)
+            seen = observe(lake, watch)
             absent = [] if watch.source else lake.absent(t for t in watch.tables if ".".join(t) not in seen.newest)
-        except Exception as error:  # a server that is down is a fact to report, not a stack trace every 30 seconds
-            return dg.SkipReason(f"cannot look at {_describe(watch)}: {_one_line(error)}")
+        except (
+            Exception
+        ) as error:  # a server that is down is reported in one line, not as a stack trace every 30 seconds
+            return dg.SkipReason(f"cannot inspect {_describe(watch)}: {_one_line(error)}")
         repository = context.repository_def
         assert repository is not None
         whole = repository.get_job(job.name)
         history = read_history(context.instance, job.name, whole)
-        seen = with_tables(seen, absent, context.instance, repository, whole, history)
+        seen = with_dependencies(seen, absent, context.instance, repository, whole, history)
         decision = decide(job.name, seen, history, datetime.now(UTC), watch.confirm_after)
         if isinstance(decision, Launch):
             return request(watch, decision, seen, history, whole)
@@ -62,44 +70,46 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     return new_data
 
 
-def look(lake: Lake, watch: Watch) -> Seen:
-    """Metadata only: table pointers, snapshot summaries, the slot's lag."""
+def observe(lake: Lake, watch: Watch) -> Observed:
+    """Reads metadata only: table pointers, snapshot summaries, the slot's lag."""
     newest = lake.newest_snapshots(watch.tables)
-    return Seen(newest=newest, source=lake.source_status(watch.source) if watch.source else None)
+    return Observed(newest=newest, source=lake.source_status(watch.source) if watch.source else None)
 
 
-def with_tables(
-    seen: Seen,
+def with_dependencies(
+    seen: Observed,
     absent: Sequence[TableKey],
     instance: dg.DagsterInstance,
     repository: dg.RepositoryDefinition,
     job: dg.JobDefinition,
     history: JobHistory,
-) -> Seen:
-    """The look, with what the job makes of each table, and what has to wait."""
+) -> Observed:
+    """Adds the job's tables downstream of each observed table, and those that have to wait."""
     graph = repository.asset_graph
     keys = named(graph.get_all_asset_keys(), {*seen.newest, *history.state.tables})
     waiting = waiting_for_tables(graph, job, map(dg.AssetKey, absent)) | waiting_for_others(instance, repository, job)
-    return replace(seen, made_from=made_from(graph, job, keys), waiting=waiting)
+    return replace(seen, derived=derived_tables(graph, job, keys), waiting=waiting)
 
 
-def request(watch: Watch, launch: Launch, seen: Seen, history: JobHistory, whole: dg.JobDefinition) -> dg.RunRequest:
-    """The run; Dagster refuses a run_key it has seen, so a crash between two ticks does not launch it twice."""
+def request(
+    watch: Watch, launch: Launch, seen: Observed, history: JobHistory, whole: dg.JobDefinition
+) -> dg.RunRequest:
+    """The run request. Dagster ignores a run_key it has seen, so a crash between ticks launches no second run."""
     now = datetime.now(UTC)
     run_tags = {
         tags.TRIGGER: launch.trigger,
         tags.WHY: launch.why,
         tags.SNAPSHOTS: tags.pack_snapshots(seen.newest),
-        **held_tag(history.state, seen.waiting, now),
+        **load_state_tag(history.state, seen.waiting, now),
     }
     if watch.first_day is not None:
         run_tags |= incremental_tags(watch.first_day, loaded_since(history.state, launch.without), now)
-    part = part_without(whole, launch.without)
+    subset = subset_without(whole, launch.without)
     return dg.RunRequest(
         run_key=f"{launch.trigger}-{launch.attempt}",
         tags=run_tags,
-        asset_selection=part.assets,
-        asset_check_keys=part.checks,
+        asset_selection=subset.assets,
+        asset_check_keys=subset.checks,
     )
 
 

@@ -1,1 +1,1 @@
-"""Dagster's web server behind a login: it has none of its own, and takes commands from any page of any browser."""
+"""Dagster's web server behind a login: Dagster has none, and accepts requests from any site open in a browser."""

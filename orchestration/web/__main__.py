@@ -1,4 +1,4 @@
-"""`python -m orchestration.web`: what `dagster-webserver` does, behind the gate."""
+"""`python -m orchestration.web`: runs Dagster's web server behind the gate."""
 
 import argparse
 import os
@@ -16,23 +16,23 @@ from lakehouse.settings import Settings, load_settings
 from orchestration.web.gate import Gate
 from orchestration.web.login import allowed_hosts, ui_secret
 
-STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW = 15_000, 3_600, 20  # as `dagster-webserver` has them
+STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW = 15_000, 3_600, 20  # the defaults of `dagster-webserver`
 POLL_MILLISECONDS = 2_000
 
 
 def main() -> None:
-    """Serves until it is told to end."""
+    """Serves until interrupted."""
     settings = load_settings()
     parser = argparse.ArgumentParser(prog="python -m orchestration.web", description=__doc__)
     parser.add_argument("--workspace", default=str(settings.project_dir / "workspace.yaml"))
     parser.add_argument("--host", default=settings.dagster.host)
     parser.add_argument("--port", type=int, default=settings.dagster.port)
-    asked = parser.parse_args()
-    serve(settings, asked.workspace, asked.host, asked.port)
+    arguments = parser.parse_args()
+    serve(settings, arguments.workspace, arguments.host, arguments.port)
 
 
 def serve(settings: Settings, workspace: str, host: str, port: int) -> None:
-    """The UI of a workspace at this address."""
+    """Serves the UI of a workspace at this address."""
     os.environ.setdefault("DAGSTER_HOME", str(settings.dagster_home))
     configure_loggers()
     setup_interrupt_handlers()

@@ -1,4 +1,4 @@
-"""Who may use the UI: whoever knows the home's secret. A browser shows it once, by a link, and gets a session."""
+"""Login to the UI with the home's secret: a link with the secret gives the browser a session cookie."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ SESSION_SECONDS = 30 * 24 * 3600
 
 
 def ui_secret(settings: Settings) -> str:
-    """The secret that the settings name, or the home's, which is made when it is first asked for."""
+    """The secret from the settings, or else the home's, which is generated on first use."""
     if settings.dagster.ui_secret is not None:
         return settings.dagster.ui_secret.get_secret_value()
     path = secret_file(settings)
@@ -28,35 +28,35 @@ def ui_secret(settings: Settings) -> str:
 
 
 def secret_file(settings: Settings) -> Path:
-    """Without it all sessions end, and the next start makes another one."""
+    """The file of the home's secret; deleting it ends all sessions, and the next start generates a new one."""
     return settings.dagster_home / "ui_secret"
 
 
 def login_url(settings: Settings) -> str:
-    """The link that logs a browser of this machine in."""
+    """The link that logs in a browser on this machine."""
     host = "127.0.0.1" if settings.dagster.host in ANY_ADDRESS else settings.dagster.host
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.dagster.port}{PATH}?token={ui_secret(settings)}"
 
 
 def cookie_name(secret: str) -> str:
-    """A browser sends a host's cookies to all its ports: each home has a name of its own."""
+    """The cookie's name, different for each home: a browser sends cookies of a host to all its ports."""
     return f"lakehouse_{hashlib.sha256(secret.encode()).hexdigest()[:8]}"
 
 
 def new_session(secret: str, now: float) -> str:
-    """What the cookie holds: until when, signed. It does not tell the secret."""
+    """The cookie's value: its expiry, signed with the secret."""
     ends = str(int(now) + SESSION_SECONDS)
     return f"{ends}.{_signature(secret, ends)}"
 
 
 def is_session(secret: str, value: str, now: float) -> bool:
-    """Whether this is a session of the secret that has not ended."""
+    """Whether this is an unexpired session signed with the secret."""
     ends, _, signature = value.partition(".")
     return is_same(signature, _signature(secret, ends)) and ends.isascii() and ends.isdigit() and now < int(ends)
 
 
 def shows_secret(secret: str, authorization: str) -> bool:
-    """Whether a program shows it: `Bearer SECRET`, or as the password of any user, as a proxy does."""
+    """Whether an Authorization header has the secret: as bearer token, or as password of any user (proxies)."""
     kind, _, value = authorization.partition(" ")
     if kind.lower() == "bearer":
         return is_same(value.strip(), secret)
@@ -66,18 +66,18 @@ def shows_secret(secret: str, authorization: str) -> bool:
 
 
 def is_same(given: str, secret: str) -> bool:
-    """Compares in a time that does not tell how much of it was right."""
+    """Compares in constant time."""
     return hmac.compare_digest(given.encode(), secret.encode())
 
 
 def allowed_hosts(settings: Settings) -> frozenset[str]:
-    """The names by which the server may be called: a foreign one may lead to this machine too (DNS rebinding)."""
+    """The host names that requests may use; others could resolve to this machine too (DNS rebinding)."""
     named = {settings.dagster.host, *settings.dagster.allowed_hosts} - ANY_ADDRESS
     return frozenset({"localhost", "127.0.0.1", "::1", *map(str.lower, named)})
 
 
 def host_name(header: str) -> str | None:
-    """The name in a Host header, without port and brackets; None where it is none."""
+    """The name in a Host header, without port and brackets; None if it is malformed."""
     found = re.fullmatch(r"(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+))(?::\d+)?", header, re.ASCII)
     return (found[1] or found[2]).lower() if found else None
 

@@ -15,12 +15,12 @@ from ingestion.state.store import Position, Stream
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_backup import run
-from lakehouse_backup.cuts import Cut, choose, rivals
-from lakehouse_backup.newer import newer_than, version
+from lakehouse_backup.cuts import Cut, choose, diverging_states
+from lakehouse_backup.metadata_files import metadata_files, version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
 from lakehouse_backup.pointers import behind
-from lakehouse_backup.run import make_backup, written_alone
-from lakehouse_backup.settle import why_not
+from lakehouse_backup.positions import recovery_reason
+from lakehouse_backup.run import locked_folder, make_backup
 from maintenance.inventory.lake import StoredObject, list_objects
 from maintenance.inventory.outcome import TableName
 
@@ -53,13 +53,13 @@ def test_a_source_goes_on_only_when_its_tables_are_what_they_were() -> None:
     stream = Stream("shop", 1, 5, "slot", "1", 1, 1, 4, NOW, [], NOW, 0)
     sales, stores = Position("sales", 1, 5, "streaming"), Position("stores", 1, 5, "streaming")
     both = {"sales": sales, "stores": stores}
-    assert why_not(stream, both, cut(9, 1, "sales", "stores"), ()) is None
-    assert why_not(stream, both, cut(9, 2, "sales", "stores"), ()) == "it was recovered since: epoch 1 is now 2"
-    assert "stores joined or left" in (why_not(stream, both, cut(9, 1, "sales"), ()) or "")
-    assert "more joined or left" in (why_not(stream, both, cut(9, 1, "more", "sales", "stores"), ()) or "")
+    assert recovery_reason(stream, both, cut(9, 1, "sales", "stores"), ()) is None
+    assert recovery_reason(stream, both, cut(9, 2, "sales", "stores"), ()) == "it was recovered since: epoch 1 is now 2"
+    assert "stores joined or left" in (recovery_reason(stream, both, cut(9, 1, "sales"), ()) or "")
+    assert "more joined or left" in (recovery_reason(stream, both, cut(9, 1, "more", "sales", "stores"), ()) or "")
     parked = {**both, "stores": Position("stores", 1, 5, "parked")}
-    assert "stores joined or left" in (why_not(stream, parked, cut(9, 1, "sales"), ()) or "")
-    lacking = why_not(stream, both, cut(9, 1, "sales", "stores"), ["sales"])
+    assert "stores joined or left" in (recovery_reason(stream, parked, cut(9, 1, "sales"), ()) or "")
+    lacking = recovery_reason(stream, both, cut(9, 1, "sales", "stores"), ["sales"])
     assert lacking == "the warehouse lacks files of sales at the newest cut"
 
 
@@ -87,9 +87,9 @@ def test_the_newest_whole_state_at_a_snapshot_is_found_from_an_old_metadata_file
     append(table, 3, 4)
     middle, last = table.snapshots()[2], table.snapshots()[3]
     io = cast(Any, table.io)
-    newer = newer_than(io, old)
+    newer = metadata_files(io, old)
     assert [len(state.scan().to_arrow()) for state in newer.states()][:3] == [4, 3, 2]
-    found = newer.at_snapshot(middle.snapshot_id)
+    found = newer.with_rows_of(middle.snapshot_id)
     assert found is not None and len(found.scan().to_arrow()) == 3
     until = newer.until(last.timestamp_ms - 1)
     assert until is not None and until.metadata_location == found.metadata_location
@@ -97,7 +97,7 @@ def test_the_newest_whole_state_at_a_snapshot_is_found_from_an_old_metadata_file
     before = {task.file.file_path for task in found.scan().plan_files()}
     (lost,) = newest - before
     table.io.delete(lost)
-    whole = next(state for state in newer_than(io, old).states() if newer_than(io, old).is_whole(state))
+    whole = next(state for state in metadata_files(io, old).states() if metadata_files(io, old).is_complete(state))
     assert whole.metadata_location == found.metadata_location, "what lacks a file is passed over"
 
 
@@ -110,10 +110,10 @@ def test_a_state_that_the_newest_does_not_come_from_is_its_rival(table: Table) -
     staged = catalog._update_and_stage_table(loser, loser.name(), (), lost._updates)
     catalog._write_metadata(staged.metadata, staged.io, staged.metadata_location)
     append(table, 3)
-    states = list(newer_than(cast(Any, table.io), table).states())
+    states = list(metadata_files(cast(Any, table.io), table).states())
     assert len(states) == 5
     newest = next(state for state in states if state.metadata_location == table.metadata_location)
-    found = rivals([newest, *(state for state in states if state is not newest)])
+    found = diverging_states([newest, *(state for state in states if state is not newest)])
     assert [state.metadata_location for state in found] == [newest.metadata_location, staged.metadata_location]
 
 
@@ -180,7 +180,7 @@ def test_where_objects_go_meanwhile_the_catalog_is_dumped_again_and_a_former_bac
         assert (folder / run.DUMP).read_text() == "dump 2"
         return
     with pytest.raises(
-        LakehouseError, match=r"1 objects went before they were copied, first .*fleeting.parquet: an erasure,"
+        LakehouseError, match=r"1 objects were deleted before they were copied, first .*fleeting.parquet: an erasure,"
     ):
         make_backup(settings, folder)
     assert len(dumps) == run.TRIES
@@ -217,7 +217,7 @@ def test_only_the_owner_may_read_a_backup(table: Table, tmp_path: Path) -> None:
     (folder / "warehouse").mkdir(parents=True, mode=0o755)
     before = os.umask(0o022)
     try:
-        with written_alone(folder):
+        with locked_folder(folder):
             save_objects(io, warehouse, folder / "warehouse")
             (folder / "catalog.dump").write_text("rows")
     finally:
@@ -230,15 +230,15 @@ def test_only_the_owner_may_read_a_backup(table: Table, tmp_path: Path) -> None:
 def test_two_backups_do_not_write_to_one_folder_at_once(tmp_path: Path) -> None:
     folder = tmp_path / "new" / "backup"
     busy = pytest.raises(LakehouseError, match="another backup is writing to")
-    with written_alone(folder), busy, written_alone(folder):
+    with locked_folder(folder), busy, locked_folder(folder):
         raise AssertionError
-    with written_alone(folder):
+    with locked_folder(folder):
         pass
 
 
 def test_a_folder_that_cannot_be_one_is_told_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LakehouseError, match="name a folder that can be written"), written_alone(tmp_path / "file"):
+    with pytest.raises(LakehouseError, match="name a folder that can be written"), locked_folder(tmp_path / "file"):
         raise AssertionError
 
 

@@ -21,7 +21,7 @@ from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.tombstones import tombstone
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
 from ingestion.tasks.snapshot import Point, rows_at
-from orchestration.checks.erasing import held
+from orchestration.checks.erasures import check_result
 from tests.unit import pgoutput_encode as wire
 
 COLUMNS = (("id", True), ("name", False), ("tier", False))
@@ -138,6 +138,6 @@ def test_the_check_fails_with_paths_and_never_with_values() -> None:
     found = Look(
         objects=3, bytes=9, findings=[Finding("raw_shop.people", "s3://w/a.parquet", 1, "rows")], values={"Ann"}
     )
-    result = held(key, found)
+    result = check_result(key, found)
     assert not result.passed and "Ann" not in json.dumps(str(result.metadata)) and "a.parquet" in str(result.metadata)
-    assert held(key, Look(objects=3, bytes=9)).passed
+    assert check_result(key, Look(objects=3, bytes=9)).passed

@@ -11,7 +11,7 @@ from ingestion.run.reports import SourceReport, SourceStatus, TableReport, Table
 from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
-from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, news
+from orchestration.checks.lag import CHECK, CONFIRM_TICKS, judge, lag_definitions, to_report
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake
 
@@ -69,15 +69,15 @@ def test_a_verdict_names_the_figures_and_the_state_of_the_table() -> None:
 
 def test_a_level_is_told_when_it_changes_and_now_and_then() -> None:
     good, bad = [judge(things(), status())], [judge(things(), status(5000))]
-    told, cursor = news(good, None)
+    told, cursor = to_report(good, None)
     assert told == good
-    told, cursor = news(good, cursor)
+    told, cursor = to_report(good, cursor)
     assert told == []
-    told, cursor = news(bad, cursor)
+    told, cursor = to_report(bad, cursor)
     assert told == bad
     ticks = []
     for _ in range(CONFIRM_TICKS):
-        told, cursor = news(bad, cursor)
+        told, cursor = to_report(bad, cursor)
         ticks.append(bool(told))
     assert ticks == [False] * (CONFIRM_TICKS - 1) + [True]
 
@@ -147,7 +147,7 @@ def test_the_sensor_writes_evaluations_without_a_run() -> None:
             [event] = sensor.evaluate_tick(context).asset_events
             assert isinstance(event, dg.AssetCheckEvaluation)
             assert (event.check_name, event.passed) == (CHECK, passed)
-        assert event.description == "cannot look: the source is away"
+        assert event.description == "cannot read the status: the source is away"
 
 
 def test_the_check_can_be_executed_by_hand() -> None:

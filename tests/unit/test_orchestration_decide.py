@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.catalog.open import SnapshotFact
-from orchestration.runs.held import Held, State, loaded_since, pack, unpack
 from orchestration.runs.history import JobHistory, PastRun
-from orchestration.sensors.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Seen, Skip, decide, fingerprint
+from orchestration.runs.load_state import HeldTable, LoadState, loaded_since, pack_state, unpack_state
+from orchestration.sensors.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Observed, Skip, decide, fingerprint
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STORES = "raw_retail.stores"
@@ -30,42 +30,44 @@ def past(
     return PastRun(f"{status.lower()}-0123456789", status, trigger, snapshots, NOW - ago, NOW - ago)
 
 
-def after(success: PastRun | None = None, failures: int = 0, seen: Seen | None = None, ago: float = 7200) -> JobHistory:
+def after(
+    success: PastRun | None = None, failures: int = 0, seen: Observed | None = None, ago: float = 7200
+) -> JobHistory:
     history = JobHistory(last_load=success)
     trigger = fingerprint(seen, history) if seen else None
     failed = tuple(past("FAILURE", trigger, timedelta(seconds=ago)) for _ in range(failures))
     return replace(history, failures=failed)
 
 
-def look(snapshot_id: int = 1, source: Source | None = None) -> Seen:
-    return Seen({STORES: snapshot(snapshot_id)}, source)
+def observe(snapshot_id: int = 1, source: Source | None = None) -> Observed:
+    return Observed({STORES: snapshot(snapshot_id)}, source)
 
 
 def test_a_snapshot_that_no_successful_run_has_loaded_launches_the_job() -> None:
-    decision = decide("load_retail", look(2), after(past(stores=1)), NOW)
+    decision = decide("load_retail", observe(2), after(past(stores=1)), NOW)
     assert isinstance(decision, Launch)
     assert decision.attempt == 1
     assert "raw_retail.stores (snapshot 2, 2 rows added)" in decision.why
 
 
 def test_a_loaded_snapshot_is_no_news_and_the_reason_names_the_run() -> None:
-    decision = decide("load_retail", look(1, Source()), after(past(stores=1)), NOW)
+    decision = decide("load_retail", observe(1, Source()), after(past(stores=1)), NOW)
     assert isinstance(decision, Skip)
     assert "run success-" in decision.why and "a follower is alive" in decision.why
 
 
 def test_a_job_that_never_ran_loads_what_is_there() -> None:
-    assert isinstance(decide("load_retail", look(1, Source()), JobHistory(), NOW), Launch)
+    assert isinstance(decide("load_retail", observe(1, Source()), JobHistory(), NOW), Launch)
 
 
 def test_nothing_is_launched_beside_a_queued_or_running_run() -> None:
     for status in ("QUEUED", "STARTED", "CANCELING"):
-        decision = decide("load_retail", look(2), JobHistory(unfinished=(past(status),)), NOW)
+        decision = decide("load_retail", observe(2), JobHistory(unfinished=(past(status),)), NOW)
         assert isinstance(decision, Skip) and status in decision.why
 
 
 def test_a_failed_load_is_tried_three_times_in_all_and_then_says_what_to_do() -> None:
-    seen, success = look(2), past(stores=1)
+    seen, success = observe(2), past(stores=1)
     for failures in range(MAX_ATTEMPTS):
         decision = decide("load_retail", seen, after(success, failures, seen), NOW)
         assert isinstance(decision, Launch) and decision.attempt == failures + 1
@@ -74,7 +76,7 @@ def test_a_failed_load_is_tried_three_times_in_all_and_then_says_what_to_do() ->
 
 
 def test_attempts_have_one_trigger_and_different_run_keys() -> None:
-    seen, success = look(2), past(stores=1)
+    seen, success = observe(2), past(stores=1)
     decisions = [decide("load_retail", seen, after(success, failures, seen), NOW) for failures in (0, 1)]
     assert len({d.trigger for d in decisions if isinstance(d, Launch)}) == 1
     assert len({(d.trigger, d.attempt) for d in decisions if isinstance(d, Launch)}) == 2
@@ -82,61 +84,61 @@ def test_attempts_have_one_trigger_and_different_run_keys() -> None:
 
 def test_a_source_that_goes_on_is_tried_again_after_three_failures_that_left_the_lake_as_it_was() -> None:
     success = past(stores=1)
-    behind = look(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))
+    behind = observe(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))
     failed = after(success, MAX_ATTEMPTS, behind)
     assert isinstance(decide("load_retail", behind, failed, NOW), Skip)
-    further = look(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES + 2**20))
+    further = observe(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES + 2**20))
     assert isinstance(decide("load_retail", further, failed, NOW), Launch)
 
 
 def test_new_data_after_three_failures_is_tried_again() -> None:
-    history = after(past(stores=1), MAX_ATTEMPTS, look(2))
-    assert isinstance(decide("load_retail", look(3), history, NOW), Launch)
+    history = after(past(stores=1), MAX_ATTEMPTS, observe(2))
+    assert isinstance(decide("load_retail", observe(3), history, NOW), Launch)
 
 
 def test_a_broken_job_waits_longer_and_longer_however_much_news_there_is() -> None:
     success = past(stores=1)
     for failures, wait in ((1, 30), (2, 60), (5, 480), (20, 3600)):
-        early, late = after(success, failures, look(2), wait - 5), after(success, failures, look(2), wait + 5)
-        assert isinstance(decide("load_retail", look(3), early, NOW), Skip)
-        assert isinstance(decide("load_retail", look(3), late, NOW), Launch)
+        early, late = after(success, failures, observe(2), wait - 5), after(success, failures, observe(2), wait + 5)
+        assert isinstance(decide("load_retail", observe(3), early, NOW), Skip)
+        assert isinstance(decide("load_retail", observe(3), late, NOW), Launch)
 
 
 def test_without_a_follower_the_slot_is_watched() -> None:
-    behind = look(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))
+    behind = observe(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))
     decision = decide("load_retail", behind, after(past(stores=1)), NOW)
     assert isinstance(decision, Launch) and "no follower is alive" in decision.why
 
 
 def test_a_follower_is_left_to_do_its_work() -> None:
-    behind = look(1, Source(follower_alive=True, slot_lag_bytes=PULL_BYTES * 100))
+    behind = observe(1, Source(follower_alive=True, slot_lag_bytes=PULL_BYTES * 100))
     assert isinstance(decide("load_retail", behind, after(past(stores=1)), NOW), Skip)
-    empty = Seen({}, Source(position_lsn=None))
+    empty = Observed({}, Source(position_lsn=None))
     assert isinstance(decide("load_retail", empty, JobHistory(), NOW), Skip)
 
 
 def test_noise_in_the_slot_waits_a_quarter_of_an_hour() -> None:
-    noise = look(1, Source(follower_alive=False, slot_lag_bytes=56))
+    noise = observe(1, Source(follower_alive=False, slot_lag_bytes=56))
     recent, old = past(stores=1, ago=timedelta(minutes=5)), past(stores=1, ago=timedelta(minutes=20))
     assert isinstance(decide("load_retail", noise, after(recent), NOW), Skip)
     assert isinstance(decide("load_retail", noise, after(old), NOW), Launch)
 
 
 def test_without_a_follower_the_first_load_ingests() -> None:
-    nothing = Seen({}, Source(follower_alive=False, position_lsn=None))
+    nothing = Observed({}, Source(follower_alive=False, position_lsn=None))
     decision = decide("load_retail", nothing, JobHistory(), NOW)
     assert isinstance(decision, Launch) and "nothing was ever ingested" in decision.why
 
 
 def test_silence_is_confirmed_when_freshness_is_declared() -> None:
     history = after(past(stores=1, ago=timedelta(hours=13)))
-    assert isinstance(decide("load_retail", look(1), history, NOW), Skip)
-    decision = decide("load_retail", look(1), history, NOW, confirm_after=timedelta(hours=12))
-    assert isinstance(decision, Launch) and "no news for 13 h" in decision.why
+    assert isinstance(decide("load_retail", observe(1), history, NOW), Skip)
+    decision = decide("load_retail", observe(1), history, NOW, confirm_after=timedelta(hours=12))
+    assert isinstance(decision, Launch) and "no new data for 13 h" in decision.why
 
 
 def test_a_table_added_to_the_source_is_news() -> None:
-    seen = Seen({STORES: snapshot(1), "raw_retail.coupons": snapshot(7)})
+    seen = Observed({STORES: snapshot(1), "raw_retail.coupons": snapshot(7)})
     decision = decide("load_retail", seen, after(past(stores=1)), NOW)
     assert isinstance(decision, Launch) and "coupons" in decision.why and "stores" not in decision.why
 
@@ -151,13 +153,15 @@ MADE = {
 
 def resting(tries: int = 1, seconds_ago: float = 5, **loaded: int) -> JobHistory:
     """A load in which parsed.stores failed."""
-    held = Held(tries, NOW - timedelta(seconds=seconds_ago), None)
-    return JobHistory(last_load=replace(past("FAILURE", **loaded), left=State("failure", None, {PARSED: held})))
+    held = HeldTable(tries, NOW - timedelta(seconds=seconds_ago), None)
+    return JobHistory(
+        last_load=replace(past("FAILURE", **loaded), end_state=LoadState("failure", None, {PARSED: held}))
+    )
 
 
-def two(stores: int, sales: int) -> Seen:
+def two(stores: int, sales: int) -> Observed:
     newest = {STORES: snapshot(stores), "raw_retail.sales": snapshot(sales)}
-    return Seen(newest, Source(), made_from=MADE)
+    return Observed(newest, Source(), derived=MADE)
 
 
 def test_a_table_that_failed_does_not_hold_up_the_others() -> None:
@@ -188,8 +192,10 @@ def test_a_table_that_failed_is_tried_again_after_a_pause_that_doubles() -> None
 
 def test_what_waits_for_another_job_is_left_out_and_comes_when_nothing_holds_it_back() -> None:
     waits = {OTHER: "parsed.x has failed 1 times in load_x"}
-    seen = replace(two(1, 2), waiting=waits, made_from={**MADE, "raw_retail.sales": frozenset({OTHER})})
-    held = JobHistory(last_load=replace(past(stores=1, sales=1), left=State("s", None, {OTHER: Held(0, NOW, None)})))
+    seen = replace(two(1, 2), waiting=waits, derived={**MADE, "raw_retail.sales": frozenset({OTHER})})
+    held = JobHistory(
+        last_load=replace(past(stores=1, sales=1), end_state=LoadState("s", None, {OTHER: HeldTable(0, NOW, None)}))
+    )
     waiting = decide("build_marts", seen, held, NOW)
     assert isinstance(waiting, Skip) and "parsed.sales waits: parsed.x has failed 1 times in load_x" in waiting.why
     released = decide("build_marts", replace(two(1, 1), waiting={}), held, NOW)
@@ -197,15 +203,23 @@ def test_what_waits_for_another_job_is_left_out_and_comes_when_nothing_holds_it_
 
 
 def test_silence_of_tables_that_all_rest_is_not_confirmed() -> None:
-    seen = Seen({STORES: snapshot(1)}, made_from=MADE)
+    seen = Observed({STORES: snapshot(1)}, derived=MADE)
     assert isinstance(decide("build_marts", seen, resting(stores=1), NOW, timedelta(minutes=1)), Skip)
 
 
 def test_a_run_leaves_what_failed_and_what_it_left_out() -> None:
     """The tries of a table go on, and the run that loaded it last is remembered for the days that it completes."""
     loaded = NOW - timedelta(days=1)
-    before = State("run1", loaded, {"a": Held(2, loaded, None), "b": Held(1, loaded, NOW), "c": Held(0, loaded, NOW)})
+    before = LoadState(
+        "run1",
+        loaded,
+        {"a": HeldTable(2, loaded, None), "b": HeldTable(1, loaded, NOW), "c": HeldTable(0, loaded, NOW)},
+    )
     after_it = before.after("run2", {"b", "c", "d"}, {"b", "d"}, NOW)
-    assert after_it.tables == {"a": Held(2, loaded, None), "b": Held(2, NOW, NOW), "d": Held(1, NOW, loaded)}
-    assert unpack(pack(after_it)) == after_it and unpack("nonsense") == State()
+    assert after_it.tables == {
+        "a": HeldTable(2, loaded, None),
+        "b": HeldTable(2, NOW, NOW),
+        "d": HeldTable(1, NOW, loaded),
+    }
+    assert unpack_state(pack_state(after_it)) == after_it and unpack_state("nonsense") == LoadState()
     assert loaded_since(before, {"a"}) == loaded and loaded_since(before, ()) is None

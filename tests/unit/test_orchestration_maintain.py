@@ -17,9 +17,9 @@ from maintenance.planning.plan import Passed, Plan, Step
 from maintenance.runner.maintain import Prepared, Run
 from maintenance.runner.result import sorted_result
 from orchestration.assets.table_health import KEY, health_definitions
+from orchestration.jobs.config import scoped
 from orchestration.jobs.maintain_job import PLAN, PlanConfig, maintain_definitions, maintain_job
 from orchestration.jobs.maintainer import Maintainer
-from orchestration.jobs.scope import scoped
 from orchestration.resources import Lake, LakeSpark
 from orchestration.runs import tags, workers
 

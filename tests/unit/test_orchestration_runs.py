@@ -15,9 +15,9 @@ from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
-from orchestration.runs import held, tags, workers
-from orchestration.runs.days import daily_partitions
+from orchestration.runs import load_state, tags, workers
 from orchestration.runs.history import read_history
+from orchestration.runs.partitions import daily_partitions
 from orchestration.sensors import decide
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
@@ -88,7 +88,7 @@ def parsed() -> None:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     fresh = World()
     monkeypatch.setattr(f"{__name__}.WORLD", fresh)
-    monkeypatch.setattr(held, "FIRST_WAIT", timedelta(0))
+    monkeypatch.setattr(load_state, "FIRST_WAIT", timedelta(0))
     return fresh
 
 
@@ -315,7 +315,7 @@ def test_a_lake_that_does_not_answer_is_a_reason_and_not_a_stack_trace(
     defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     WORLD.down = "connection refused\n  and many more lines"
-    assert tick(defs, instance) == "cannot look at source shop: ConnectionError: connection refused"
+    assert tick(defs, instance) == "cannot inspect source shop: ConnectionError: connection refused"
 
 
 def test_a_load_marks_the_days_since_the_last_one_and_a_backfill_the_day_asked_for(

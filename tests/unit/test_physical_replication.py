@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from ingestion.sources.postgres.setup import advice, may_copy_cluster
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_stack.accounts import Placement, hand_over, packaged_programs, place
+from lakehouse_stack.accounts import Placement, find_placement, hand_over, packaged_programs
 from lakehouse_stack.containers import HBA, IMAGES_HBA, container_files
 from lakehouse_stack.ports import is_free
 from lakehouse_stack.postgres import postgres_server
@@ -33,7 +33,7 @@ def embedded() -> Iterator[tuple[Server, Placement]]:
         for path in (Path(folder), home, Path(folder) / "system"):
             path.mkdir(exist_ok=True)
             path.chmod(0o711)
-        where = place(home, Path(folder) / "system")
+        where = find_placement(home, Path(folder) / "system")
         hand_over(where.data, where.account)
         port = next(port for port in range(56_000, 65_000) if is_free(port))
         passwords = {"LAKEHOUSE_APP_PASSWORD": "app-1", "LAKEHOUSE_INGEST_PASSWORD": PASSWORD}
@@ -43,10 +43,10 @@ def embedded() -> Iterator[tuple[Server, Placement]]:
         process = start(server.launch, port, home / "pid")
         try:
             deadline = time.monotonic() + 60
-            while server.trouble() is not None:
+            while server.check_health() is not None:
                 assert time.monotonic() < deadline, server.launch.log.read_text()
                 time.sleep(0.1)
-            server.follow_up()
+            server.after_start()
             yield server, where
         finally:
             stop([process], server.launch.stop_signal, 20)

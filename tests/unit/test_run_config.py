@@ -11,8 +11,8 @@ from dagster._config import ConfigType, ConfigTypeKind
 from dagster._core.errors import DagsterInvalidConfigError
 
 from lakehouse.settings import PROJECT_DIR
+from orchestration.jobs.config import scoped
 from orchestration.jobs.maintain_job import PlanConfig
-from orchestration.jobs.scope import scoped
 
 NUMBERS = {"Float", "Int", "Bool"}
 REVIEWED = {

@@ -9,13 +9,13 @@ import dagster as dg
 import pytest
 from dagster._core.utils import make_new_run_id
 
+from orchestration.assets.after_checks import after_checks
 from orchestration.runs import tags
-from orchestration.runs.confirmed import confirmed
-from orchestration.runs.failures import dbt_failure, failed_tables, said
-from orchestration.runs.held import Held, State, pack
+from orchestration.runs.dependencies import reason_to_skip
+from orchestration.runs.failures import database_message, dbt_failure, failed_tables
 from orchestration.runs.history import read_history
-from orchestration.runs.order import why_skipped
-from orchestration.runs.part import Part, part_without, waiting_for_others
+from orchestration.runs.load_state import HeldTable, LoadState, pack_state
+from orchestration.runs.subset import JobSubset, subset_without, waiting_for_others
 
 MANIFEST: dict[str, Any] = {
     "sources": {"source.l.raw_shop.sales": {"schema": "raw_shop", "name": "sales"}},
@@ -79,7 +79,10 @@ def test_a_dbt_that_came_to_no_results_is_told_in_its_own_words(tmp_path: Path) 
         tmp_path, MANIFEST, "The dbt CLI process\n\nCompilation Error in model a (a.sql)\n  no ref 'b'\n"
     )
     assert told.startswith("dbt failed: Compilation Error in model a (a.sql): no ref 'b'; the whole of it is in ")
-    assert said(None) == "no message" and said("Database Error in model a (a.sql)\n  gone\n") == "gone"
+    assert (
+        database_message(None) == "no message"
+        and database_message("Database Error in model a (a.sql)\n  gone\n") == "gone"
+    )
 
 
 def asset(key: list[str], *deps: list[str]) -> dg.AssetsDefinition:
@@ -132,7 +135,7 @@ def test_what_reads_the_tables_of_a_failed_job_is_skipped_and_all_else_goes_on(
 ) -> None:
     jobs = {name: defs.resolve_job_def(name) for name in {job, *failed}}
     graph = defs.resolve_asset_graph()
-    assert why_skipped(graph, jobs[job], [jobs[name] for name in failed]) == reason
+    assert reason_to_skip(graph, jobs[job], [jobs[name] for name in failed]) == reason
 
 
 SHOP: dict[str, Any] = {
@@ -196,7 +199,7 @@ def test_a_table_counts_as_materialized_once_its_checks_have_passed() -> None:
     ]  # fmt: skip
     told = [
         event.output_name if isinstance(event, dg.Output) else f"{event.asset_key.path[0]}'s {event.check_name}"
-        for event in confirmed(events, checks, parents, lambda event: dg.AssetKey(event.output_name))
+        for event in after_checks(events, checks, parents, lambda event: dg.AssetKey(event.output_name))
     ]
     assert told == ["unchecked", "bad's a", "good", "good's a", "good's b", "child"], "no table before its parents"
 
@@ -210,7 +213,7 @@ def test_where_dbt_fails_what_has_no_more_checks_to_come_is_materialized() -> No
 
     came = []
     with pytest.raises(ValueError):
-        for event in confirmed(events(), [dg.AssetCheckKey(key, "a")], {key: set()}, lambda event: key):
+        for event in after_checks(events(), [dg.AssetCheckKey(key, "a")], {key: set()}, lambda event: key):
             came.append(event)
     assert len(came) == 1
 
@@ -220,11 +223,11 @@ def ran(
 ) -> str:
     """A run of the job that has ended, and which tables it left with how many failures."""
     run_id = make_new_run_id()
-    state = State(run_id, None, {name: Held(tries, datetime.now(UTC), None) for name, tries in held.items()})
+    state = LoadState(run_id, None, {name: HeldTable(tries, datetime.now(UTC), None) for name, tries in held.items()})
     status = dg.DagsterRunStatus.FAILURE if held else dg.DagsterRunStatus.SUCCESS
     selection = frozenset(map(dg.AssetKey, only)) if only else None
     instance.add_run(
-        dg.DagsterRun(job.name, run_id, status=status, tags={tags.HELD: pack(state)}, asset_selection=selection)
+        dg.DagsterRun(job.name, run_id, status=status, tags={tags.HELD: pack_state(state)}, asset_selection=selection)
     )
     return run_id
 
@@ -253,8 +256,8 @@ def test_a_run_is_a_load_if_it_held_back_what_it_left_out(defs: dg.Definitions) 
         assert read_history(instance, "load_a", job).last_load is None
         held_back = ran(instance, job, {"vault.hub": 1, "vault.gone": 1}, without_hub)
         load = read_history(instance, "load_a", job).last_load
-        assert load is not None and load.run_id == held_back and set(load.left.tables) == {"vault.hub"}
-        copied = {tags.HELD: pack(load.left)}
+        assert load is not None and load.run_id == held_back and set(load.end_state.tables) == {"vault.hub"}
+        copied = {tags.HELD: pack_state(load.end_state)}
         instance.add_run(dg.DagsterRun("load_a", make_new_run_id(), status=dg.DagsterRunStatus.FAILURE, tags=copied))
         history = read_history(instance, "load_a", job)
         assert history.last_load == load and len(history.failures) == 1, "a run that is repeated has loaded nothing yet"
@@ -262,5 +265,5 @@ def test_a_run_is_a_load_if_it_held_back_what_it_left_out(defs: dg.Definitions) 
 
 def test_a_part_of_a_job_has_the_checks_of_its_tables_alone(defs: dg.Definitions) -> None:
     job = defs.get_repository_def().get_job("load_a")
-    assert part_without(job, ()) == Part()
-    assert part_without(job, {"vault.hub"}).assets == (dg.AssetKey(["parsed", "a"]), dg.AssetKey(["raw_a", "t"]))
+    assert subset_without(job, ()) == JobSubset()
+    assert subset_without(job, {"vault.hub"}).assets == (dg.AssetKey(["parsed", "a"]), dg.AssetKey(["raw_a", "t"]))

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from lakehouse_stack.accounts import _system_data
-from lakehouse_stack.postgres import forget_dead
+from lakehouse_stack.postgres import remove_stale_lock
 
 
 def test_a_home_finds_its_data_again_and_one_made_anew_leaves_the_former_data(tmp_path: Path) -> None:
@@ -34,9 +34,9 @@ def test_the_lock_of_a_dead_cluster_goes_though_its_pid_is_another_programs(tmp_
     lock = tmp_path / "postmaster.pid"
     for pid in (os.getpid(), 2**22 + 1):
         lock.write_text(f"{pid}\n{tmp_path}\n")
-        forget_dead(tmp_path)
+        remove_stale_lock(tmp_path)
         assert not lock.exists()
     for damaged in ("", "not a pid\n"):
         lock.write_text(damaged)
-        forget_dead(tmp_path)
+        remove_stale_lock(tmp_path)
         assert lock.exists()

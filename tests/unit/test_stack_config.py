@@ -20,7 +20,7 @@ from lakehouse.files.private_files import write_private
 from lakehouse.servers.logins import ROLES
 from lakehouse.settings import load_settings
 from lakehouse_stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
-from lakehouse_stack.control import alone
+from lakehouse_stack.control import locked_home
 from lakehouse_stack.credentials import NAMES, ensure_credentials
 from lakehouse_stack.endpoints import endpoints, to_toml, write_endpoints
 from lakehouse_stack.instance import dagster_yaml, ensure_instance, password_file
@@ -221,7 +221,7 @@ def test_folders_that_an_earlier_release_left_open_are_closed(own):
     for name in ("run", "logs", "dagster", "erasures"):
         (own.home / name).mkdir(parents=True, exist_ok=True)
         (own.home / name).chmod(0o755)
-    with alone(own):
+    with locked_home(own):
         assert {mode(own.home / name) for name in ("run", "logs", "dagster", "erasures")} == {0o700}
 
 

@@ -13,13 +13,13 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import load_settings
-from lakehouse_stack import moving
-from lakehouse_stack.accounts import Placement, place
+from lakehouse_stack import postgres_upgrade
+from lakehouse_stack.accounts import Placement, find_placement
 from lakehouse_stack.config import stack_settings
 from lakehouse_stack.control import up
-from lakehouse_stack.majors import OldCluster, finish_move, major_of, moved, old_clusters
-from lakehouse_stack.moving import move, move_clusters
 from lakehouse_stack.pathnames import credentials_file
+from lakehouse_stack.postgres_upgrade import upgrade_cluster, upgrade_clusters
+from lakehouse_stack.postgres_versions import OldCluster, finish_upgrade, major_of, old_clusters, upgraded_path
 from tests.clusters import former_cluster, former_programs, one_port
 
 FORMER, PASSWORD = "16", "super-1a2b"
@@ -49,7 +49,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> Iterator[Placement]:
         monkeypatch.setenv("LAKEHOUSE_STACK_SYSTEM_DIR", str(home / "system"))
         monkeypatch.setenv("LAKEHOUSE_HOME", str(home))
         monkeypatch.chdir(home)
-        yield place(home, home / "system")
+        yield find_placement(home, home / "system")
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def old(where: Placement) -> OldCluster:
     """What a release with Postgres 16 would have left."""
     data = former_cluster(where, "catalog", PASSWORD)
     write_private(credentials_file(load_settings()), json.dumps({"catalog_superuser": PASSWORD}))
-    with moving._serving(data, former_programs(where), port := one_port()):
+    with postgres_upgrade._serving(data, former_programs(where), port := one_port()):
         for database, statements in (("postgres", LIFE), ("shop", SHOP)):
-            with moving._connect(port, PASSWORD, database) as connection:
+            with postgres_upgrade._connect(port, PASSWORD, database) as connection:
                 for statement in statements:
                     connection.execute(statement)
-        with moving._connect(port, PASSWORD, "shop") as connection:
+        with postgres_upgrade._connect(port, PASSWORD, "shop") as connection:
             connection.execute("SELECT pg_create_logical_replication_slot('lakehouse_shop', 'pgoutput')")
     [found] = old_clusters(where)
     return found
@@ -70,12 +70,12 @@ def old(where: Placement) -> OldCluster:
 
 @contextmanager
 def serving(data: Path, where: Placement) -> Iterator[int]:
-    with moving._serving(data, where, port := one_port()):
+    with postgres_upgrade._serving(data, where, port := one_port()):
         yield port
 
 
 def asked(data: Path, where: Placement, query: str, database: str = "shop") -> list[tuple[Any, ...]]:
-    with serving(data, where) as port, moving._connect(port, PASSWORD, database) as connection:
+    with serving(data, where) as port, postgres_upgrade._connect(port, PASSWORD, database) as connection:
         return connection.execute(query).fetchall()
 
 
@@ -94,10 +94,14 @@ def test_up_says_what_is_wrong_and_what_to_do_before_anything_is_started(
 def test_a_cluster_is_moved_with_every_role_row_and_setting_and_the_old_one_is_kept(
     where: Placement, old: OldCluster
 ) -> None:
-    assert move_clusters(load_settings(), lambda step: None) == (old,)
-    assert (major_of(old.data), major_of(moving.aside(old)), old_clusters(where)) == (old.wanted, FORMER, ())
+    assert upgrade_clusters(load_settings(), lambda step: None) == (old,)
+    assert (major_of(old.data), major_of(postgres_upgrade.old_data_path(old)), old_clusters(where)) == (
+        old.wanted,
+        FORMER,
+        (),
+    )
     with serving(old.data, where) as port:
-        with moving._connect(port, PASSWORD, "shop") as shop:
+        with postgres_upgrade._connect(port, PASSWORD, "shop") as shop:
             facts = shop.execute(
                 "SELECT (SELECT count(*) FROM orders WHERE note = 'CREATE ROLE postgres;' AND body = '{\"n\": 1}'),"
                 " (SELECT state::text FROM parts), (SELECT pubname FROM pg_publication_tables),"
@@ -114,33 +118,33 @@ def test_a_move_that_lost_a_row_leaves_everything_as_it_was(
     where: Placement, old: OldCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever loses it: here the script is cut by one row on its way."""
-    whole = moving._without_superuser
+    whole = postgres_upgrade._without_superuser
     cut = iter([True])
 
     def lossy(script: Iterator[bytes]) -> Iterator[bytes]:
         return (line for line in whole(script) if not (line.startswith(b"7\tCREATE ROLE") and next(cut, False)))
 
-    monkeypatch.setattr(moving, "_without_superuser", lossy)
+    monkeypatch.setattr(postgres_upgrade, "_without_superuser", lossy)
     with pytest.raises(LakehouseError, match=r"not everything arrived \(shop: public\.orders\).*as it was"):
-        move(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
-    assert major_of(old.data) == FORMER and not moving.aside(old).exists()
-    monkeypatch.setattr(moving, "_without_superuser", whole)
-    move(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+        upgrade_cluster(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
+    assert major_of(old.data) == FORMER and not postgres_upgrade.old_data_path(old).exists()
+    monkeypatch.setattr(postgres_upgrade, "_without_superuser", whole)
+    upgrade_cluster(old, where, stack_settings().system_dir, PASSWORD, lambda step: None)
     assert asked(old.data, where, "SELECT count(*) FROM orders") == [(500,)]
 
 
 def test_a_move_that_was_killed_between_its_renames_is_finished_by_the_next_start(tmp_path: Path) -> None:
     """An empty cluster would have been made in the place."""
     data = tmp_path / "catalog"
-    moved(data).mkdir()
-    (moved(data) / "PG_VERSION").write_text("18\n")
-    finish_move(data)
-    assert major_of(data) == "18" and not moved(data).exists()
-    moved(data).mkdir()
-    finish_move(data)
-    assert moved(data).exists(), "a cluster that is there is not replaced"
+    upgraded_path(data).mkdir()
+    (upgraded_path(data) / "PG_VERSION").write_text("18\n")
+    finish_upgrade(data)
+    assert major_of(data) == "18" and not upgraded_path(data).exists()
+    upgraded_path(data).mkdir()
+    finish_upgrade(data)
+    assert upgraded_path(data).exists(), "a cluster that is there is not replaced"
 
 
 def test_programs_that_nobody_has_are_named_with_the_package_that_has_them() -> None:
     with pytest.raises(LakehouseError, match=r"Postgres 9.*install Debian's postgresql-9, then run this again"):
-        moving.programs_for("9")
+        postgres_upgrade.programs_for("9")

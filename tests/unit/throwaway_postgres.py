@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakehouse_stack.accounts import hand_over, place
+from lakehouse_stack.accounts import find_placement, hand_over
 from lakehouse_stack.ports import is_free
 
 SETTINGS = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
@@ -18,7 +18,7 @@ def throwaway_postgres() -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="lakehouse-test-", ignore_cleanup_errors=True) as folder:
         Path(folder).chmod(0o711)
         home = Path(folder)
-        placement = place(home, home / "system")
+        placement = find_placement(home, home / "system")
         data = placement.data / "cluster"
         data.mkdir(mode=0o700)
         hand_over(data, placement.account)

@@ -1,4 +1,4 @@
-"""A table counts as materialized when its checks have passed: until then its event waits, and else it does not come."""
+"""Records a table's materialization only after its asset checks have passed."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -10,15 +10,15 @@ import dagster as dg
 Parents = Mapping[dg.AssetKey, AbstractSet[dg.AssetKey]]
 
 
-def confirmed(
+def after_checks(
     events: Iterable[Any],
     checks: Collection[dg.AssetCheckKey],
     parents: Parents,
     key_of: Callable[[dg.Output[Any]], dg.AssetKey],
 ) -> Iterator[Any]:
-    """The events of a dbt build, each table's with the results of its checks after it, and after those of its parents.
+    """Yields the events of a dbt build, each table's output after its last check and after its parents' outputs.
 
-    Ends as `events` do: where they raise, what was waiting comes first.
+    The output of a table with a failed check is dropped. If `events` raises, the waiting outputs are yielded first.
     """
     waiting: dict[dg.AssetKey, list[Any]] = {}
     left: dict[dg.AssetKey, set[str]] = defaultdict(set)
@@ -41,7 +41,7 @@ def confirmed(
 
 
 def _released(waiting: dict[dg.AssetKey, list[Any]], is_ready: Callable[[dg.AssetKey], bool]) -> Iterator[Any]:
-    for key in list(waiting):  # in the order they came: no table before its parents
+    for key in list(waiting):  # in order of arrival: no table before its parents
         if is_ready(key):
             output, *checks = waiting.pop(key)
             yield from checks if any(map(_has_failed, checks)) else (output, *checks)

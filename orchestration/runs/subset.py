@@ -1,4 +1,4 @@
-"""The part of a job that a run is of: all its tables but those that are held back, or wait for other jobs."""
+"""The subset of a job that a run executes: all tables except those held back or waiting for other jobs."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,30 +8,30 @@ import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from orchestration.runs import tags
-from orchestration.runs.held import Held, State, pack
+from orchestration.runs.dependencies import downstream, ingests, name_of, named, upstream
 from orchestration.runs.history import read_state
-from orchestration.runs.order import downstream, ingests, name_of, named, upstream
+from orchestration.runs.load_state import HeldTable, LoadState, pack_state
 
 
 @dataclass(frozen=True)
-class Part:
-    """The tables and checks of a run; None for all of the job's."""
+class JobSubset:
+    """The tables and checks of a run; None stands for all of the job."""
 
     assets: tuple[dg.AssetKey, ...] | None = None
     checks: tuple[dg.AssetCheckKey, ...] | None = None
 
 
-def part_without(job: dg.JobDefinition, without: Collection[str]) -> Part:
-    """The job's tables but those of these names; the checks are named, or Dagster would add those of other jobs."""
+def subset_without(job: dg.JobDefinition, without: Collection[str]) -> JobSubset:
+    """The job without these tables. Checks are listed too, or Dagster would add those of other jobs."""
     graph = job.asset_layer.asset_graph
     left = tuple(sorted(key for key in job.asset_layer.executable_asset_keys if name_of(key) not in without))
     if len(left) == len(set(job.asset_layer.executable_asset_keys)):
-        return Part()
-    return Part(left, tuple(sorted((key for key in graph.asset_check_keys if key.asset_key in left), key=str)))
+        return JobSubset()
+    return JobSubset(left, tuple(sorted((key for key in graph.asset_check_keys if key.asset_key in left), key=str)))
 
 
-def made_from(graph: AssetGraph, job: dg.JobDefinition, names: Iterable[dg.AssetKey]) -> dict[str, frozenset[str]]:
-    """For each table the tables of the job that are made from it, itself included where the job makes it."""
+def derived_tables(graph: AssetGraph, job: dg.JobDefinition, names: Iterable[dg.AssetKey]) -> dict[str, frozenset[str]]:
+    """For each table, the job's tables downstream of it, including itself if the job builds it."""
     own = set(job.asset_layer.executable_asset_keys)
     return {name_of(key): frozenset(map(name_of, downstream(graph, [key]) & own)) for key in names}
 
@@ -39,9 +39,9 @@ def made_from(graph: AssetGraph, job: dg.JobDefinition, names: Iterable[dg.Asset
 def waiting_for_others(
     instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, job: dg.JobDefinition
 ) -> dict[str, str]:
-    """Tables of the job that are made from what another job holds back, each with the reason.
+    """The job's tables downstream of tables that another job holds back, each with the reason.
 
-    A job that ingests waits for none: what it shares with other loads it fills by itself.
+    A job that ingests never waits: it builds the tables it shares with other loads itself.
     """
     graph = repository.asset_graph
     own = set(job.asset_layer.executable_asset_keys)
@@ -56,17 +56,23 @@ def waiting_for_others(
 
 
 def waiting_for_tables(graph: AssetGraph, job: dg.JobDefinition, missing: Iterable[dg.AssetKey]) -> dict[str, str]:
-    """Tables of the job that are made from one that is not there yet, each with the reason."""
+    """The job's tables downstream of tables that do not exist yet, each with the reason."""
     return {
-        name: f"{table} was never loaded" for table, names in made_from(graph, job, missing).items() for name in names
+        name: f"{table} was never loaded"
+        for table, names in derived_tables(graph, job, missing).items()
+        for name in names
     }
 
 
-def held_tag(state: State, waiting: Collection[str], now: datetime, forgiven: bool = False) -> dict[str, str]:
-    """The tag with which a run is launched; by hand, earlier failures are forgiven."""
-    new: Mapping[str, Held] = {name: Held(0, now, state.loaded_at) for name in waiting if name not in state.tables}
-    tables = {name: replace(table, tries=0) if forgiven else table for name, table in state.tables.items()}
-    return {tags.HELD: pack(replace(state, tables={**tables, **new}))}
+def load_state_tag(
+    state: LoadState, waiting: Collection[str], now: datetime, reset_tries: bool = False
+) -> dict[str, str]:
+    """The HELD tag for a new run. `reset_tries` drops earlier failures, for launches by hand."""
+    new: Mapping[str, HeldTable] = {
+        name: HeldTable(0, now, state.loaded_at) for name in waiting if name not in state.tables
+    }
+    tables = {name: replace(table, tries=0) if reset_tries else table for name, table in state.tables.items()}
+    return {tags.HELD: pack_state(replace(state, tables={**tables, **new}))}
 
 
 def _others(

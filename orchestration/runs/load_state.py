@@ -1,7 +1,7 @@
-"""What a job holds back: tables that failed, with the pause before each is tried again, and those that wait for them.
+"""The load state of a job: the tables held back because they failed or wait for others, with backoff.
 
-A run writes at its end which of its tables did not succeed. All its others count as loaded, and the next run goes on
-without those and without what is made from them, until their pause is over. Pure: no Dagster, no server.
+At its end a run records the tables that failed. All others count as loaded. Later runs exclude the failed tables and
+everything downstream until their backoff has elapsed. Pure: no Dagster, no server.
 """
 
 import json
@@ -14,8 +14,8 @@ LONGEST_WAIT = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class Held:
-    """A table that is not up to date: how often it failed in a row, when last, when the run began that loaded it."""
+class HeldTable:
+    """A table that is not up to date: failures in a row, time of the last one, start of the run that last loaded it."""
 
     tries: int
     at: datetime
@@ -23,56 +23,56 @@ class Held:
 
     @property
     def due(self) -> datetime:
-        """When it is tried again; at once where it has not failed itself, and waits for others."""
+        """The time of the next attempt; a table that only waits for others has no backoff."""
         return self.at + pause(self.tries)
 
 
 @dataclass(frozen=True)
-class State:
-    """The tables that are held back, by name, as the run `by` left them; `loaded_at` is when that run began."""
+class LoadState:
+    """The tables held back, by name, as recorded by the run `by`; `loaded_at` is when that run started."""
 
     by: str | None = None
     loaded_at: datetime | None = None
-    tables: Mapping[str, Held] = field(default_factory=dict)
+    tables: Mapping[str, HeldTable] = field(default_factory=dict)
 
-    def after(self, run_id: str, selected: Collection[str], failed: Collection[str], now: datetime) -> "State":
-        """What a run leaves that was launched on this state."""
+    def after(self, run_id: str, selected: Collection[str], failed: Collection[str], now: datetime) -> "LoadState":
+        """The state after a run that was launched with this one."""
         left = {name: held for name, held in self.tables.items() if name not in selected}
         for name in failed:
             before = self.tables.get(name)
-            left[name] = Held(before.tries + 1 if before else 1, now, before.since if before else self.loaded_at)
-        return State(run_id, None, left)
+            left[name] = HeldTable(before.tries + 1 if before else 1, now, before.since if before else self.loaded_at)
+        return LoadState(run_id, None, left)
 
 
-def loaded_since(state: State, without: Collection[str]) -> datetime | None:
-    """When a run began that loaded all tables but those; None where there was none."""
+def loaded_since(state: LoadState, without: Collection[str]) -> datetime | None:
+    """The start of the last run that loaded all tables except those `without`; None if there was none."""
     moments = [state.loaded_at, *(held.since for name, held in state.tables.items() if name not in without)]
     known = [moment for moment in moments if moment is not None]
     return min(known) if len(known) == len(moments) else None
 
 
 def pause(failures: int) -> timedelta:
-    """Doubles with each failure in a row, so that what is broken takes no more than its share."""
+    """The backoff, which doubles with each failure in a row."""
     return min(FIRST_WAIT * 2 ** (min(failures, 20) - 1), LONGEST_WAIT) if failures else timedelta(0)
 
 
-def pack(state: State) -> str:
+def pack_state(state: LoadState) -> str:
     """The value of the HELD tag."""
     tables = {name: [held.tries, held.at.isoformat(), _text(held.since)] for name, held in state.tables.items()}
     return json.dumps({"by": state.by, "loaded_at": _text(state.loaded_at), "tables": tables}, separators=(",", ":"))
 
 
-def unpack(value: str | None) -> State:
-    """The opposite; a missing or foreign value reads as nothing recorded."""
+def unpack_state(value: str | None) -> LoadState:
+    """Parses the HELD tag; a missing or malformed value yields an empty state."""
     try:
         found = json.loads(value or "{}")
         tables = {
-            name: Held(int(tries), datetime.fromisoformat(at), _moment(since))
+            name: HeldTable(int(tries), datetime.fromisoformat(at), _moment(since))
             for name, (tries, at, since) in found.get("tables", {}).items()
         }
-        return State(found.get("by"), _moment(found.get("loaded_at")), tables)
+        return LoadState(found.get("by"), _moment(found.get("loaded_at")), tables)
     except (ValueError, AttributeError, TypeError):
-        return State()
+        return LoadState()
 
 
 def _text(moment: datetime | None) -> str | None:

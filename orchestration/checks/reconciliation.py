@@ -1,8 +1,7 @@
-"""Is the raw layer what the source is? One check per raw table, in a job of its own with a daily schedule.
+"""The check `reconciles_with_source`: compares each raw table with its source table, in a daily job.
 
-A load does not run it, as it reads the source's tables whole; Dagster adds a table's checks to every run that selects
-the table by hand, so the check itself steps aside there. Source and lake are compared at one consistent
-point, so neither has to be quiet.
+It scans the source's tables, so loads do not run it. Dagster adds a table's checks to each run that selects the table
+by hand; the check is skipped there. Source and lake are compared at one consistent point while writes continue.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse.declarations import Source
-from orchestration.checks.daily_checks import daily_checks, steps_aside
+from orchestration.checks.daily_checks import daily_checks, skip_while_materializing
 from orchestration.resources import Lake, LakeSpark, TableKey
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def check_keys(tables: Sequence[TableKey]) -> list[dg.AssetCheckKey]:
 
 
 def reconciling_definitions(source: Source) -> dg.Definitions:
-    """The source's checks, their job `reconcile_<source>` and its schedule; tables without a key have no check."""
+    """The checks, their job `reconcile_<source>` and its schedule; tables without a key have no check."""
     tables = [table for table in source.tables if table.key]
     if not tables:
         return dg.Definitions()
@@ -38,7 +37,7 @@ def reconciling_definitions(source: Source) -> dg.Definitions:
     @dg.multi_asset_check(
         name=f"reconcile_raw_{source.name}",
         specs=[
-            dg.AssetCheckSpec(CHECK, asset=key.asset_key, description="Every row and column is as the source has it.")
+            dg.AssetCheckSpec(CHECK, asset=key.asset_key, description="All rows and columns equal those of the source.")
             for key in keys
         ],
         can_subset=True,
@@ -48,17 +47,17 @@ def reconciling_definitions(source: Source) -> dg.Definitions:
     def reconcile(
         context: dg.AssetCheckExecutionContext, lake: Lake, spark: LakeSpark
     ) -> Iterator[dg.AssetCheckResult]:
-        if steps_aside(context, f"{job} reads the source's tables whole"):
+        if skip_while_materializing(context, f"{job} scans the source's tables"):
             return
         names = sorted(key.asset_key.path[-1] for key in context.selected_asset_check_keys)
         for found in lake.reconcile(source.name, names, spark):
-            yield checked(found)
+            yield check_result(found)
 
     return daily_checks(source, reconcile, keys, job, f"Compares every row of {source.name} with the raw layer.", DAILY)
 
 
-def checked(found: "TableComparison") -> dg.AssetCheckResult:
-    """The result of one table, with counts that plot and a few examples."""
+def check_result(found: "TableComparison") -> dg.AssetCheckResult:
+    """The check result of one table: counts that plot, and a few examples."""
     return dg.AssetCheckResult(
         asset_key=dg.AssetKey((f"raw_{found.source}", found.table)),
         check_name=CHECK,
@@ -90,5 +89,5 @@ def _metadata(found: "TableComparison") -> dict[str, Any]:
 
 
 def _example(example: Any) -> dict[str, Any]:
-    """Kind, key and columns: a value is for who may read the source, not for everybody who sees the UI."""
+    """Kind, key and columns, but no values: not everybody who sees the UI may read the source."""
     return {"kind": example.kind, "key": example.key, "columns": sorted(example.columns)}

@@ -1,4 +1,4 @@
-"""How a table stands: its metadata, its objects on disk, and what reading it takes."""
+"""Statistics of a table: its metadata, its objects on disk, and the time to read it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Look:
-    """A table at a moment; seconds are medians."""
+class TableStats:
+    """The statistics of a table; seconds are medians."""
 
     files: int
     manifests: int
@@ -35,8 +35,8 @@ class Look:
     all_s: float
 
 
-def look(settings: Settings, namespace: str, table: str, runs: int) -> Look:
-    """Reads the table `runs` times in each way, after one that warms up: by PyIceberg's planner and by Trino."""
+def table_stats(settings: Settings, namespace: str, table: str, runs: int) -> TableStats:
+    """Measures the table: plans it with PyIceberg and queries it with Trino, `runs` times after a warm-up."""
     name = f"{namespace}.{table}"
     day = f"{datetime.now(UTC) - timedelta(days=2):%Y-%m-%d}"
     everything, planning = _read(settings, f"SELECT sum(amount), max(customer) FROM {name}", runs)
@@ -45,7 +45,7 @@ def look(settings: Settings, namespace: str, table: str, runs: int) -> Look:
         loaded = catalog.load_table((namespace, table))
         snapshot = loaded.current_snapshot()
         assert snapshot is not None and snapshot.summary is not None
-        return Look(
+        return TableStats(
             files=int(snapshot.summary.additional_properties["total-data-files"]),
             manifests=len(snapshot.manifests(loaded.io)),
             snapshots=len(loaded.metadata.snapshots),
@@ -62,13 +62,13 @@ def look(settings: Settings, namespace: str, table: str, runs: int) -> Look:
 
 
 def objects(settings: Settings, namespace: str, table: str) -> dict[str, int]:
-    """Path → size of the table's files, as the disk of the embedded store has them."""
+    """Path → size of the table's files on the disk of the embedded store."""
     folder = folder_of(settings, namespace, table)
     return {str(path): path.stat().st_size for path in folder.rglob("*") if path.is_file()}
 
 
 def folder_of(settings: Settings, namespace: str, table: str) -> Path:
-    """Where the embedded store keeps a table's objects."""
+    """The folder of a table's objects in the embedded store."""
     return settings.home / "data" / "s3" / "warehouse" / namespace / table
 
 
@@ -78,7 +78,7 @@ def mib(sizes: Iterable[int]) -> float:
 
 
 def _plan(settings: Settings, namespace: str, table: str) -> None:
-    with closing(open_catalog(settings)) as catalog:  # a catalog remembers metadata files
+    with closing(open_catalog(settings)) as catalog:  # a catalog caches metadata files
         loaded = load_table(catalog, namespace, table)
         assert loaded is not None
         list(loaded.scan().plan_files())
@@ -87,14 +87,14 @@ def _plan(settings: Settings, namespace: str, table: str) -> None:
 def _median(work: Callable[[], object], runs: int) -> float:
     seconds = []
     for _ in range(runs + 1):
-        begun = time.monotonic()
+        started = time.monotonic()
         work()
-        seconds.append(time.monotonic() - begun)
+        seconds.append(time.monotonic() - started)
     return round(statistics.median(seconds[1:]), 3)
 
 
 def _read(settings: Settings, statement: str, runs: int) -> tuple[float, float]:
-    """Seconds of the whole statement, and those that Trino says it planned."""
+    """Seconds of the statement, and of Trino's planning."""
     planning: list[float] = []
 
     def read() -> None:

@@ -1,16 +1,14 @@
-"""Rolls a restored catalog forward to the newest cut that the warehouse holds.
+"""Rolls a restored catalog forward to the newest cut in the warehouse.
 
-The authority on positions died with the catalog, but not what it said: a cut is a row of `meta.cuts`, published in one
-transaction with the rows it covers, and names the snapshot of each table. So per source the newest cut is looked for
-(`cuts`), its tables are pointed at the metadata files that hold those snapshots (`pointers`), and the position becomes
-the cut's (`settle`).
+The catalog's current positions are lost, but each cut is also a row of `meta.cuts`, published in one transaction with
+the rows it covers, and names the snapshot of each table. For each source, `cuts` finds the newest cut, `pointers` moves
+the catalog pointers of its tables to the metadata files with those snapshots, and `positions` sets its position.
 
-A source goes on from its slot when nothing but rows came since the backup and all its tables were found at the cut.
-Where a table was altered, added, parked or resumed meanwhile, or lacks files, its state is unknown; its rows are rolled
-forward all the same, and ingestion refuses the source until `lakehouse ingest --recover` has compared it with the
-tables.
+A source continues from its slot if only rows were ingested since the backup and all its tables were found at the cut.
+If a table was altered, added, parked or resumed since, or lacks files, its state is unknown. Its rows are still rolled
+forward, but ingestion refuses the source until `lakehouse ingest --recover` has compared it with the tables.
 
-All other tables are pointed at their newest state that is whole; what dbt derives is derived again where it is behind.
+All other tables move to their newest complete state. The next loads bring dbt's tables up to date.
 """
 
 from __future__ import annotations
@@ -26,15 +24,15 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 from lakehouse_backup.cuts import newest_cuts
 from lakehouse_backup.pointers import find_pointers
-from lakehouse_backup.settle import settle
+from lakehouse_backup.positions import restore_position
 from maintenance.inventory.session import Session
 
-SlotOf = Callable[[str], int | None]  # source → LSN up to which its slot was consumed; None when it cannot be asked
+SlotOf = Callable[[str], int | None]  # source → confirmed LSN of its slot; None if it cannot be read
 
 
 @dataclass
-class Forward:
-    """Tables that were moved, sources that go on by themselves, those to recover and why, tables that are gone."""
+class RollForward:
+    """Tables that were moved, sources that continue, sources to recover with the reason, and lost tables."""
 
     tables: list[str] = field(default_factory=list)
     going_on: list[str] = field(default_factory=list)
@@ -43,26 +41,26 @@ class Forward:
 
 
 def roll_forward(
-    settings: Settings, slot_of: SlotOf, warehouse_is_whole: bool, say: Callable[[str], None] = lambda step: None
-) -> Forward:
-    """Rolls all tables and positions forward. `warehouse_is_whole`: no object is missing that was there at the end."""
+    settings: Settings, slot_of: SlotOf, warehouse_is_complete: bool, say: Callable[[str], None] = lambda step: None
+) -> RollForward:
+    """Rolls all tables and positions forward. `warehouse_is_complete`: no object was lost."""
     with closing(Session(settings)) as session, store.connect_catalog(settings) as states:
-        say("looking for the newest cuts")
+        say("finding the newest cuts")
         slots = {source: slot_of(source) for source in _sources(states)}
         tip, cuts = newest_cuts(session, slots)
         found = find_pointers(session, cuts, tip, say)
         tables = [str(name) for name in (*found.moved, *found.made)]
-        forward = Forward(tables=tables, gone=[str(name) for name in found.gone])
+        forward = RollForward(tables=tables, gone=[str(name) for name in found.gone])
         with states.transaction():
             for name, location in found.made.items():
                 enter(states, settings.catalog_name, name, location)
             for name, (old, new) in found.moved.items():
-                _point(states, settings.catalog_name, name, old, new)
+                _move(states, settings.catalog_name, name, old, new)
             for name in found.gone:
                 remove(states, settings.catalog_name, name)
             for source, cut in cuts.items():
                 behind = found.behind.get(source, [])
-                reason = settle(states, session, source, cut, slots[source], warehouse_is_whole, behind)
+                reason = restore_position(states, session, source, cut, slots[source], warehouse_is_complete, behind)
                 if reason is None:
                     forward.going_on.append(source)
                 else:
@@ -76,6 +74,8 @@ def _sources(states: CatalogConnection) -> list[str]:
     return [row[0] for row in states.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()]
 
 
-def _point(states: CatalogConnection, catalog: str, name: tuple[str, str], old: str, new: str) -> None:
+def _move(states: CatalogConnection, catalog: str, name: tuple[str, str], old: str, new: str) -> None:
     if not move_pointer(states, catalog, name, old, new):
-        raise LakehouseError(f"{'.'.join(name)} was changed meanwhile: stop what writes to the lake, and run it again")
+        raise LakehouseError(
+            f"{'.'.join(name)} was changed during the restore: stop all writers to the lake, then restore again"
+        )

@@ -6,7 +6,13 @@ import dagster as dg
 import pytest
 
 from orchestration.runs import tags
-from orchestration.runs.days import DayRange, completed_by_load, daily_partitions, incremental_tags, to_derive_again
+from orchestration.runs.partitions import (
+    DayRange,
+    backfill_days,
+    daily_partitions,
+    days_completed,
+    incremental_tags,
+)
 
 NOW = datetime(2026, 5, 4, 23, 59, 59, tzinfo=UTC)
 FIRST = date(2026, 4, 28)
@@ -27,19 +33,19 @@ def test_today_is_a_partition() -> None:
     ],
 )
 def test_a_load_completes_the_days_since_the_last_one(last: datetime | None, first_completed: date) -> None:
-    assert completed_by_load(FIRST, last, NOW) == DayRange(first_completed, date(2026, 5, 4))
+    assert days_completed(FIRST, last, NOW) == DayRange(first_completed, date(2026, 5, 4))
 
 
 def test_an_ordinary_load_derives_no_day_again() -> None:
-    assert to_derive_again({}) is None
-    assert to_derive_again(incremental_tags(FIRST, None, NOW)) is None
-    assert to_derive_again(incremental_tags(FIRST, NOW, NOW)) is None
+    assert backfill_days({}) is None
+    assert backfill_days(incremental_tags(FIRST, None, NOW)) is None
+    assert backfill_days(incremental_tags(FIRST, NOW, NOW)) is None
 
 
 def test_a_backfill_of_a_day_or_of_a_range_does() -> None:
-    assert to_derive_again({"dagster/partition": "2026-05-01"}) == DayRange(date(2026, 5, 1), date(2026, 5, 1))
+    assert backfill_days({"dagster/partition": "2026-05-01"}) == DayRange(date(2026, 5, 1), date(2026, 5, 1))
     several = DayRange(date(2026, 5, 1), date(2026, 5, 3))
-    assert to_derive_again(several.run_tags()) == several
+    assert backfill_days(several.run_tags()) == several
 
 
 @pytest.mark.parametrize("days", [1, 3])

@@ -1,4 +1,4 @@
-"""The position of a source whose catalog was restored, and whether ingestion may go on by itself."""
+"""Sets the position of a source after its catalog was restored, and decides whether ingestion may continue."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Collection, Mapping
 from ingestion.state import store
 from lakehouse.servers.database import CatalogConnection
 from lakehouse_backup.cuts import Cut
-from lakehouse_backup.newer import any_table, by_habit, load, newer_than
+from lakehouse_backup.metadata_files import default_relation, load, metadata_files, newest_by_storage
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 
-UNKNOWN = "restored from a backup"  # as system identifier: ingestion refuses such a source, and says how to go on
+UNKNOWN = "restored from a backup"  # as system identifier: ingestion refuses the source and names the remedy
 
 
-def settle(
+def restore_position(
     states: CatalogConnection,
     session: Session,
     source: str,
     cut: Cut,
     slot: int | None,
-    warehouse_is_whole: bool,
+    warehouse_is_complete: bool,
     behind: Collection[str],
 ) -> str | None:
-    """Moves the source's position to its cut, or to the slot beyond it. `behind` are tables that are not at the cut.
+    """Moves the source's position to its cut, or to the slot beyond it. `behind` are tables not found at the cut.
 
-    Where it cannot go on by itself, marks it and returns the reason.
+    If ingestion cannot continue, marks the source for recovery and returns the reason.
     """
     stream, positions = store.read_stream(states, source), store.read_positions(states, source)
     assert stream is not None
-    reason = why_not(stream, positions, cut, behind) or _altered(session, source, stream.lsn)
-    reached = max(cut.position, slot or 0) if warehouse_is_whole else cut.position
+    reason = recovery_reason(stream, positions, cut, behind) or _changed_tables(session, source, stream.lsn)
+    reached = max(cut.position, slot or 0) if warehouse_is_complete else cut.position
     if slot is not None and slot > reached:
-        reason = reason or "its slot stands beyond the newest cut that was restored"
+        reason = reason or "its slot is beyond the newest restored cut"
     states.execute(
         "UPDATE lakehouse.streams SET cut_lsn = %s, cut_at = %s, cut_tables = %s, epoch = %s,"
         " revision = revision + 1 WHERE source = %s",
@@ -45,10 +45,10 @@ def settle(
     return reason
 
 
-def why_not(
+def recovery_reason(
     stream: store.Stream, positions: Mapping[str, store.Position], cut: Cut, behind: Collection[str]
 ) -> str | None:
-    """Why the source's state of the backup does not hold at the cut; None when it does; pure."""
+    """Why the source's state in the backup is not valid at the cut; None if it is valid; pure."""
     streaming = {name for name, position in positions.items() if position.state == "streaming"}
     if cut.epoch != stream.epoch:
         return f"it was recovered since: epoch {stream.epoch} is now {cut.epoch}"
@@ -59,13 +59,13 @@ def why_not(
     return None
 
 
-def _altered(session: Session, source: str, since: int) -> str | None:
-    """Whether a table of the source was altered since the position of the backup."""
+def _changed_tables(session: Session, source: str, since: int) -> str | None:
+    """The tables of the source with schema changes since the backup, in words; None without any."""
     from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
 
     name = TableName("meta", "schema_changes")
-    table = load(session, name) or any_table(session, by_habit(session, name))
-    newest = next(newer_than(session.io, table).states(), None) if table is not None else None
+    table = load(session, name) or newest_by_storage(session, default_relation(session, name))
+    newest = next(metadata_files(session.io, table).states(), None) if table is not None else None
     if newest is None:
         return None
     later = And(EqualTo(term="source", value=source), GreaterThanOrEqual(term="noticed_lsn", value=since))

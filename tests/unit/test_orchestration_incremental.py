@@ -8,7 +8,7 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from orchestration.runs import tags
-from orchestration.runs.days import daily_partitions, to_derive_again
+from orchestration.runs.partitions import backfill_days, daily_partitions
 from orchestration.runs.pools import pool_executor
 
 TODAY = datetime.now(UTC).date()
@@ -31,7 +31,7 @@ def raw() -> dg.MaterializeResult:
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
 def models(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult]:
-    assert to_derive_again(context.run.tags) is None or "again" in context.run.tags
+    assert backfill_days(context.run.tags) is None or "again" in context.run.tags
     for key in (PARSED, HUB):
         if key in context.selected_asset_keys:
             yield dg.MaterializeResult(asset_key=key)

@@ -1,4 +1,4 @@
-"""What is made from what: which jobs, and which tables of a job, go on after something has failed."""
+"""Dependencies between tables and jobs: what can still run after a failure."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -9,10 +9,10 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph, BaseAssetNode
 
 
-def why_skipped(graph: AssetGraph, job: dg.JobDefinition, failed: Sequence[dg.JobDefinition]) -> str | None:
-    """Why the job is not to run after those have failed or were skipped; None where it reads nothing of theirs.
+def reason_to_skip(graph: AssetGraph, job: dg.JobDefinition, failed: Sequence[dg.JobDefinition]) -> str | None:
+    """Why to skip the job after these jobs failed or were skipped; None if it reads none of their tables.
 
-    A load goes on: it begins at its own source, and what it shares with other loads it fills by itself.
+    A load is never skipped: it starts from its own source and builds the tables it shares with other loads itself.
     """
     own = set(job.asset_layer.executable_asset_keys)
     if ingests(job):
@@ -26,17 +26,17 @@ def why_skipped(graph: AssetGraph, job: dg.JobDefinition, failed: Sequence[dg.Jo
 
 
 def ingests(job: dg.JobDefinition) -> bool:
-    """Whether the job begins at a source."""
+    """Whether the job materializes raw tables."""
     return any(key.path[0].startswith("raw_") for key in job.asset_layer.executable_asset_keys)
 
 
 def upstream(graph: BaseAssetGraph[Any], keys: Iterable[dg.AssetKey]) -> set[dg.AssetKey]:
-    """The tables and all they are made from."""
+    """The tables and everything upstream."""
     return _reach(graph, keys, lambda node: node.parent_keys)
 
 
 def downstream(graph: BaseAssetGraph[Any], keys: Iterable[dg.AssetKey]) -> set[dg.AssetKey]:
-    """The tables and all that is made from them."""
+    """The tables and everything downstream."""
     return _reach(graph, keys, lambda node: node.child_keys)
 
 
@@ -46,7 +46,7 @@ def name_of(key: dg.AssetKey) -> str:
 
 
 def named(keys: Iterable[dg.AssetKey], names: Collection[str]) -> set[dg.AssetKey]:
-    """Those of the keys that bear one of the names."""
+    """The keys with one of these names."""
     return {key for key in keys if name_of(key) in names}
 
 

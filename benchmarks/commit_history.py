@@ -1,8 +1,8 @@
-"""A table with a long past, made quickly: thousands of small commits that reach back days, each with files of its own.
+"""Creates a table with a long commit history quickly: thousands of small commits, back-dated by days.
 
-PyIceberg writes every data file, manifest and manifest list, as `merge_append` would: a hundred manifests are merged
-into one. Only metadata.json, which a commit writes anew, is written once, at the end. So a commit costs milliseconds
-whatever came before it, and its time can be chosen.
+PyIceberg writes all data files, manifests and manifest lists as a merge append would, merging every hundred manifests.
+Only metadata.json is written once at the end instead of per commit. A commit therefore takes milliseconds, independent
+of the history, and its timestamp can be chosen.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ MERGED_AT = 100  # commit.manifest.min-count-to-merge by default
 CODEC: AvroCompressionCodec = "deflate"
 
 
-class Past:
-    """Commits to a table that the catalog does not know before `register`."""
+class CommitHistory:
+    """Commits to a table that `register` adds to the catalog."""
 
     def __init__(self, catalog: LakeCatalog, location: str, schema: Schema, spec: PartitionSpec) -> None:
-        """The table will lie at `location`; nothing is written yet."""
+        """Sets up the table's metadata; writes nothing."""
         self.io = catalog.file_io
         self.catalog = catalog
         self.metadata = new_table_metadata(schema, spec, UNSORTED_SORT_ORDER, location, {"format-version": "2"})
@@ -51,7 +51,7 @@ class Past:
         self._totals = {"records": 0, "data-files": 0, "files-size": 0}
 
     def commit(self, rows: pa.Table, at: datetime) -> None:
-        """Appends rows of one partition in a snapshot of that time."""
+        """Appends rows of one partition in a snapshot with this timestamp."""
         number = len(self.snapshots) + 1
         [file] = data_files(self.metadata, rows, self.io)
         added = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=number, data_file=file)
@@ -73,7 +73,7 @@ class Past:
         )  # fmt: skip
 
     def register(self, identifier: tuple[str, str]) -> None:
-        """Writes metadata.json and tells the catalog."""
+        """Writes metadata.json and registers the table in the catalog."""
         last = self.snapshots[-1]
         log = [SnapshotLogEntry(snapshot_id=s.snapshot_id, timestamp_ms=s.timestamp_ms) for s in self.snapshots]
         metadata = self.metadata.model_copy(

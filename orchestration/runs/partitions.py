@@ -1,8 +1,7 @@
-"""Partitions are days of commit time (UTC).
+"""Daily partitions of parsed and vault, by commit time in UTC. Raw assets are not partitioned.
 
-Raw assets have no partitions; those of parsed and vault serve two things. A backfill derives its days again from
-raw, past the watermarks. An ordinary load goes by the watermarks alone and marks the days it has completed: from
-the day of the last successful load until today.
+A backfill derives its days again from raw and ignores the watermarks. An incremental load follows the watermarks and
+materializes the partitions it completes: from the day of the last successful load to today.
 """
 
 from collections.abc import Mapping
@@ -21,13 +20,13 @@ from orchestration.runs import tags
 
 @dataclass(frozen=True)
 class DayRange:
-    """First and last day, both included."""
+    """First and last day, inclusive."""
 
     first: date
     last: date
 
     def run_tags(self) -> dict[str, str]:
-        """The tags by which Dagster runs these partitions in one run."""
+        """The tags that make Dagster run these partitions in a single run."""
         if self.first == self.last:
             return {PARTITION_NAME_TAG: self.last.isoformat()}
         return {
@@ -37,24 +36,24 @@ class DayRange:
 
 
 def daily_partitions(first_day: date) -> dg.DailyPartitionsDefinition:
-    """Days from `first_day` up to and including today (`end_offset=1`, or today would not exist before tomorrow)."""
+    """Days from `first_day` to today, inclusive (`end_offset=1`: by default a day exists once it has ended)."""
     return dg.DailyPartitionsDefinition(start_date=first_day.isoformat(), timezone="UTC", end_offset=1)
 
 
-def completed_by_load(first_day: date, last_load: datetime | None, now: datetime) -> DayRange:
-    """The days an ordinary load completes, given when the last successful one began."""
+def days_completed(first_day: date, last_load: datetime | None, now: datetime) -> DayRange:
+    """The days that an incremental load completes, given the start of the last successful one."""
     today = now.astimezone(UTC).date()
     since = last_load.astimezone(UTC).date() if last_load else first_day
     return DayRange(first=min(max(since, first_day), today), last=today)
 
 
 def incremental_tags(first_day: date, last_load: datetime | None, now: datetime) -> dict[str, str]:
-    """The tags of an ordinary load."""
-    return {**completed_by_load(first_day, last_load, now).run_tags(), tags.MODE: tags.INCREMENTAL}
+    """The tags of an incremental load."""
+    return {**days_completed(first_day, last_load, now).run_tags(), tags.MODE: tags.INCREMENTAL}
 
 
-def to_derive_again(run_tags: Mapping[str, str]) -> DayRange | None:
-    """The days a backfill asks for; None for an ordinary load, with or without partitions."""
+def backfill_days(run_tags: Mapping[str, str]) -> DayRange | None:
+    """The days of a backfill; None for an incremental load, with or without partitions."""
     if run_tags.get(tags.MODE) == tags.INCREMENTAL:
         return None
     first = run_tags.get(ASSET_PARTITION_RANGE_START_TAG) or run_tags.get(PARTITION_NAME_TAG)

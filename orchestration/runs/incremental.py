@@ -1,7 +1,7 @@
-"""A load that somebody launches without days is an ordinary one, as `lakehouse run` or a sensor would launch it.
+"""Turns a load that was launched without a partition into an incremental load, as a sensor would launch it.
 
-Dagster's commands and its API launch a job without a partition. It then fails at the first table that is made from one
-with partitions: to record what that table was made from, Dagster reads the partition of the run.
+Dagster's CLI and API can launch a partitioned job without a partition. Such a run would fail at the first table
+downstream of a partitioned one: to record the table's inputs, Dagster reads the partition of the run.
 """
 
 from datetime import UTC, date, datetime
@@ -11,16 +11,16 @@ from dagster._core.definitions.job_base import IJob
 from dagster._core.definitions.reconstruct import ReconstructableJob
 
 from orchestration.runs import tags
-from orchestration.runs.days import DayRange, incremental_tags
-from orchestration.runs.held import loaded_since
 from orchestration.runs.history import is_load, read_history
-from orchestration.runs.part import held_tag
+from orchestration.runs.load_state import loaded_since
+from orchestration.runs.partitions import DayRange, incremental_tags
+from orchestration.runs.subset import load_state_tag
 
 
-def with_days(instance: dg.DagsterInstance, run: dg.DagsterRun, job: IJob) -> dg.DagsterRun:
-    """The run with the tags of an ordinary load, where it has none and its tables have days.
+def as_incremental_load(instance: dg.DagsterInstance, run: dg.DagsterRun, job: IJob) -> dg.DagsterRun:
+    """The run with the tags of an incremental load, if its job is partitioned and the run has no partition.
 
-    A run of chosen tables completes today alone: when each of them was last loaded is not known.
+    A run of selected tables completes only today, as it is unknown when each of them was last loaded.
     """
     first_day = _first_day(job.get_definition())
     if first_day is None or run.is_partitioned:
@@ -28,7 +28,10 @@ def with_days(instance: dg.DagsterInstance, run: dg.DagsterRun, job: IJob) -> dg
     now, whole = datetime.now(UTC), _whole(run, job)
     if is_load(run, whole):
         state = read_history(instance, whole.name, whole).state
-        given = {**incremental_tags(first_day, loaded_since(state, ()), now), **held_tag(state, (), now, forgiven=True)}
+        given = {
+            **incremental_tags(first_day, loaded_since(state, ()), now),
+            **load_state_tag(state, (), now, reset_tries=True),
+        }
     else:
         given = {**DayRange(now.date(), now.date()).run_tags(), tags.MODE: tags.INCREMENTAL}
     instance.add_run_tags(run.run_id, given)

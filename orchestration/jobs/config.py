@@ -1,6 +1,6 @@
-"""Which tables a maintenance run is for, as closed choices.
+"""Run config of maintenance jobs: groups and tables are enums, not free strings.
 
-A text of a run's config may be `{env: NAME}`, and an error that quotes it would show what the variable holds.
+A string in run config may be `{env: NAME}`; an error message that quoted it would reveal the variable's value.
 """
 
 from collections.abc import Collection
@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, create_model
 
 
 class ScopedConfig(dg.Config):
-    """One group, or some tables; without both, all that are maintained."""
+    """One group or some tables; without either, all maintained tables."""
 
     model_config = ConfigDict(use_enum_values=True)
 
@@ -24,7 +24,7 @@ Scoped = TypeVar("Scoped", bound=ScopedConfig)
 
 
 def scoped(config: type[Scoped], groups: Collection[str], tables: Collection[str]) -> type[Scoped]:
-    """The config with nothing to choose from but these groups and tables."""
+    """The config restricted to these groups and tables."""
     group, table = _choice("ScheduleGroup", groups), _choice("MaintainedTable", tables)
     return create_model(
         config.__name__,

@@ -1,8 +1,7 @@
-"""Metadata files of a table that are newer than the one its catalog entry names.
+"""Metadata files in a table's location that may be newer than the one in the catalog.
 
-Not each of them was ever published: a writer that lost a race, or died before its commit, leaves one behind. For a raw
-table that does not matter, as it is chosen by the snapshot that a cut names. Of any file that is chosen, all files that
-it needs have to be there.
+Some were never published: a writer that loses a commit race, or dies before its commit, leaves one behind. This is no
+problem for raw tables, whose state is chosen by the snapshot in a cut. A chosen state must have all files it refers to.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-MAX_FILES = 2_000  # that are read of a table
+MAX_FILES = 2_000  # read per table
 
 
 @dataclass
-class Newer:
-    """What lies below a table's location: its metadata files, the newest first, and all objects."""
+class MetadataFiles:
+    """A table's metadata files, newest first, and all objects below its location."""
 
     io: PyArrowFileIO
     table: Table
@@ -37,21 +36,21 @@ class Newer:
     objects: frozenset[str]
 
     def states(self) -> Iterator[Table]:
-        """The table by each of its metadata files, the newest first."""
+        """The table at each of its metadata files, newest first."""
         for location in self.locations[:MAX_FILES]:
             if (found := read_table(self.io, self.table, location)) is not None:
                 yield found
 
-    def at_snapshot(self, snapshot_id: int) -> Table | None:
-        """The newest state with the rows of a snapshot: nothing but compactions has come behind it."""
-        return next((t for t in self.states() if _has_rows_of(t, snapshot_id) and self.is_whole(t)), None)
+    def with_rows_of(self, snapshot_id: int) -> Table | None:
+        """The newest complete state with the rows of a snapshot: only compactions may follow it."""
+        return next((t for t in self.states() if _has_rows_of(t, snapshot_id) and self.is_complete(t)), None)
 
     def until(self, milliseconds: int, cycles: frozenset[str] = frozenset()) -> Table | None:
-        """The newest state whose last commit is not behind a moment, or is of one of these cycles."""
-        return next((t for t in self.states() if _is_within(t, milliseconds, cycles) and self.is_whole(t)), None)
+        """The newest complete state whose last commit is not later than this, or belongs to one of these cycles."""
+        return next((t for t in self.states() if _is_within(t, milliseconds, cycles) and self.is_complete(t)), None)
 
-    def is_whole(self, table: Table) -> bool:
-        """Whether everything that its newest snapshot needs is there."""
+    def is_complete(self, table: Table) -> bool:
+        """Whether all files of its current snapshot exist."""
         snapshot = table.current_snapshot()
         if snapshot is None:
             return True
@@ -63,43 +62,43 @@ class Newer:
         return all(path in self.objects for path in needed if path.startswith(below))
 
 
-def newer_than(io: PyArrowFileIO, table: Table) -> Newer:
-    """Looks at what lies below the table's location."""
+def metadata_files(io: PyArrowFileIO, table: Table) -> MetadataFiles:
+    """Lists the objects below the table's location."""
     objects = list_objects(io, table.location())
     metadata = [stored for stored in objects if stored.path.endswith(".metadata.json")]
     ordered = sorted(metadata, key=lambda stored: (version(stored.path), stored.modified), reverse=True)
-    return Newer(io, table, [stored.path for stored in ordered], frozenset(stored.path for stored in objects))
+    return MetadataFiles(io, table, [stored.path for stored in ordered], frozenset(stored.path for stored in objects))
 
 
 def load(session: Session, name: TableName) -> Table | None:
-    """The table; None when there is none, or its metadata file is gone."""
+    """The table from the catalog; None if there is none or its metadata file is missing."""
     try:
         return load_table(session.catalog, *name)
     except FileNotFoundError:
         return None
 
 
-def any_table(session: Session, relation: Relation) -> Table | None:
-    """A table whose metadata file is gone, by the newest one that lies beside it; None when there is none."""
+def newest_by_storage(session: Session, relation: Relation) -> Table | None:
+    """A table whose metadata file is missing, read from the newest other one in its location; None without any."""
     from pyiceberg.serializers import FromInputFile
     from pyiceberg.table import Table
 
     listed = list_objects(session.io, f"{relation.location}metadata")
     files = [stored for stored in listed if stored.path.endswith(".metadata.json")]
-    for stored in sorted(files, key=lambda stored: stored.modified, reverse=True):  # a table made anew counts from 0
+    for stored in sorted(files, key=lambda stored: stored.modified, reverse=True):  # a re-created table counts from 0
         with suppress(FileNotFoundError, ValueError):
             metadata = FromInputFile.table_metadata(session.io.new_input(stored.path))
             return Table(relation.name, metadata, stored.path, session.io, session.catalog)
     return None
 
 
-def by_habit(session: Session, name: TableName) -> Relation:
-    """Where ingestion's catalog puts a table that says nothing else."""
+def default_relation(session: Session, name: TableName) -> Relation:
+    """The default location of a table in ingestion's catalog."""
     return Relation(name, "table", f"{session.settings.warehouse.rstrip('/')}/{name.namespace}/{name.name}/metadata/")
 
 
 def version(location: str) -> int:
-    """The number that a metadata file's name begins with, as every writer counts on; -1 for another name."""
+    """The version number at the start of a metadata file's name; -1 if there is none."""
     number = location.rpartition("/")[2].partition("-")[0]
     return int(number) if number.isdecimal() else -1
 
@@ -115,7 +114,7 @@ def _has_rows_of(table: Table, snapshot_id: int) -> bool:
 
 
 def cycle_of(snapshot: Snapshot) -> str:
-    """The cycle of ingestion that made a snapshot; empty for another writer's."""
+    """The ingestion cycle that wrote a snapshot; empty for other writers."""
     return snapshot.summary.additional_properties.get("lakehouse.cycle", "") if snapshot.summary else ""
 
 

@@ -1,4 +1,4 @@
-"""What maintenance did, as Dagster tells it: observations on the tables' own pages, and the verdict on a run."""
+"""Reports maintenance to Dagster: observations on the pages of the tables, and the failure of a run."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection
@@ -15,18 +15,18 @@ SHOWN_TABLES = 10
 
 
 def reporter(context: dg.OpExecutionContext, keys: Collection[dg.AssetKey]) -> "Callable[[Outcome], None]":
-    """A function that logs an outcome and observes it on its table's page, where the table has one."""
+    """A function that logs an outcome and, if its table has a page, adds an observation to it."""
 
     def report(outcome: "Outcome") -> None:
-        context.log.info(what(outcome))
+        context.log.info(describe(outcome))
         if (key := dg.AssetKey(tuple(outcome.table))) in keys:
-            context.log_event(dg.AssetObservation(key, metadata=observed(outcome), description=what(outcome)))
+            context.log_event(dg.AssetObservation(key, metadata=observed(outcome), description=describe(outcome)))
 
     return report
 
 
 def observed(outcome: "Outcome") -> dict[str, Any]:
-    """Numbers that the table's page plots; what an action does not look at is left out."""
+    """Figures that the table's page plots, without those that the action does not measure."""
     sides = {"before": asdict(outcome.before), "after": asdict(outcome.after)}
     probes = {"before": outcome.probes_before, "after": outcome.probes_after}
     numbers = {
@@ -48,19 +48,20 @@ def observed(outcome: "Outcome") -> dict[str, Any]:
     }
 
 
-def judge(result: "Result", max_failed_share: float) -> None:
-    """Fails the run when too large a share of the tables failed, the worst first in its metadata."""
+def check_failed_share(result: "Result", max_failed_share: float) -> None:
+    """Raises Failure if more than this share of the tables failed; the metadata lists the errors by table."""
     if result.failed_share > max_failed_share:
         errors = defaultdict(list)
         for outcome in result.failed:
             errors[str(outcome.table)].append(f"{outcome.action}: {outcome.error}")
         raise dg.Failure(
-            f"{len(result.failed_tables)} of {len(result.tried_tables)} tables failed, first {what(result.failed[0])}",
+            f"{len(result.failed_tables)} of {len(result.tried_tables)} tables failed, "
+            f"first {describe(result.failed[0])}",
             metadata={table: "; ".join(texts) for table, texts in list(errors.items())[:SHOWN_TABLES]},
             allow_retries=False,
         )
 
 
-def what(outcome: "Outcome") -> str:
-    """The outcome in a line."""
+def describe(outcome: "Outcome") -> str:
+    """The outcome in one line."""
     return f"{outcome.action} of {outcome.table}: {outcome.status}, {outcome.error or outcome.reason}"

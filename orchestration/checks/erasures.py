@@ -1,8 +1,8 @@
-"""Do the erasures hold? One check per raw table with personal data, in a job of its own with a daily schedule.
+"""The check `erasures_hold`: one per raw table with personal data, in a daily job.
 
-A restore, or a write that was under way, may bring back what was erased. The check looks at every object of the tables
-concerned and fails when one holds a subject; `lakehouse erase --repeat` then removes it. It only looks: to repeat takes
-the source's lease, which a follower holds. Like `reconciles_with_source` it steps aside in a run that materializes.
+A restore or a concurrent write may bring back erased data. The check scans every object of the affected tables and
+fails if one contains an erased subject; `lakehouse erase --repeat` then removes it. The check does not do so itself:
+erasing needs the source's lease, which a follower holds. It is skipped in runs that materialize.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse.declarations import Source
-from orchestration.checks.daily_checks import daily_checks, steps_aside
+from orchestration.checks.daily_checks import daily_checks, skip_while_materializing
 from orchestration.resources import Lake
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SHOWN = 5
 
 
 def erasing_definitions(source: Source) -> dg.Definitions:
-    """The source's checks, their job `verify_erasures_<source>` and its schedule; none without personal data."""
+    """The checks, their job `verify_erasures_<source>` and its schedule; empty for a source without personal data."""
     tables = [table for table in source.tables if table.personal]
     if not tables:
         return dg.Definitions()
@@ -33,24 +33,24 @@ def erasing_definitions(source: Source) -> dg.Definitions:
     @dg.multi_asset_check(
         name=f"verify_erasures_of_{source.name}",
         specs=[
-            dg.AssetCheckSpec(CHECK, asset=key.asset_key, description="Nobody who was erased is in the lake.")
+            dg.AssetCheckSpec(CHECK, asset=key.asset_key, description="The lake contains no erased subject.")
             for key in keys
         ],
         can_subset=True,
-        description=f"Looks for erased subjects of {source.name} in every object of the tables that held them.",
+        description=f"Scans every object of the tables of {source.name} that held erased subjects.",
     )
     def verify(context: dg.AssetCheckExecutionContext, lake: Lake) -> Iterator[dg.AssetCheckResult]:
-        if steps_aside(context, f"{job} reads whole tables"):
+        if skip_while_materializing(context, f"{job} scans whole tables"):
             return
         for key in sorted(context.selected_asset_check_keys, key=str):
-            yield held(key, lake.verify_erasures(source.name, key.asset_key.path[-1]))
+            yield check_result(key, lake.verify_erasures(source.name, key.asset_key.path[-1]))
 
-    about = f"Makes sure that erased subjects of {source.name} are nowhere in the lake."
+    about = f"Verifies that the lake contains no erased subject of {source.name}."
     return daily_checks(source, verify, keys, job, about, DAILY)
 
 
-def held(key: dg.AssetCheckKey, found: "Look") -> dg.AssetCheckResult:
-    """The result of one table: paths, never values."""
+def check_result(key: dg.AssetCheckKey, found: "Look") -> dg.AssetCheckResult:
+    """The check result of one table: it names paths, never values."""
     metadata: dict[str, Any] = {"objects": found.objects, "bytes": found.bytes, "left": len(found.findings)}
     if found.findings:
         first = [f"{finding.table}: {finding.path}: {finding.why}" for finding in found.findings[:SHOWN]]

@@ -12,7 +12,7 @@ from ingestion.run.reports import SourceReport, TableReport
 from ingestion.verify import Example, TableComparison
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
-from orchestration.checks.reconciling import CHECK
+from orchestration.checks.reconciliation import CHECK
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
 
