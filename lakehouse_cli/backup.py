@@ -13,20 +13,20 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 from lakehouse.text.shown import busy, console, say, say_json
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the backup, on a disk that the lake is not on.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The backup's folder, on another disk than the lake.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def backup(
     folder: Folder,
     catalog_only: Annotated[
-        bool, typer.Option("--catalog-only", help="Leave the warehouse out: it is backed up by other means.")
+        bool, typer.Option("--catalog-only", help="Omit the warehouse: it is backed up by other means.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Back up the catalog's database and the warehouse's objects; run again, only new objects are copied.
+    """Back up the catalog's database and the warehouse's objects; later runs copy only new objects.
 
-    Nothing has to stop for it.
+    Nothing has to stop.
     """
     from lakehouse_backup.run import make_backup
 
@@ -41,37 +41,37 @@ def backup(
 def restore_backup(
     folder: Folder,
     warehouse: Annotated[
-        bool, typer.Option("--warehouse", help="The warehouse was lost too: write back the objects that it lacks.")
+        bool, typer.Option("--warehouse", help="The warehouse was lost too: copy back the objects that it lacks.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Restore the catalog from a backup, and roll it forward to the newest cut that the warehouse holds.
+    """Restore the catalog from a backup, and roll it forward to the newest cut in the warehouse.
 
-    Exits 1 when a source has to be recovered before it goes on.
+    Exits 1 if a source must be recovered before ingestion continues.
     """
     from lakehouse_backup.run import restore_backup as restore
 
     if not yes:
         if not sys.stdin.isatty():
             raise LakehouseError("this replaces the catalog's database: add --yes")
-        typer.confirm(f"Replace the catalog's database by that of {folder}?", abort=True)
+        typer.confirm(f"Replace the catalog's database with that of {folder}?", abort=True)
     with busy(console(error=True), "restoring") as now:
         done = restore(load_settings(), folder, warehouse, now)
     forward = done.forward
     if as_json:
         say_json({"made_at": done.made_at.isoformat(), "objects": done.objects, **asdict(forward)})
     else:
-        say(f"backup of {done.made_at:%Y-%m-%d %H:%M:%S} UTC; {done.objects} objects written back")
-        say(f"{len(forward.tables)} tables rolled forward; going on by themselves: {_list(forward.going_on)}")
+        say(f"backup of {done.made_at:%Y-%m-%d %H:%M:%S} UTC; {done.objects} objects copied back")
+        say(f"{len(forward.tables)} tables rolled forward; sources that continue: {_list(forward.going_on)}")
         if forward.gone:
-            say(f"not whole in the warehouse, taken out of the catalog: {_list(forward.gone)}; build them again")
-        say("then: lakehouse erase --repeat, if anything was ever erased; lakehouse reconcile proves the rest")
+            say(f"incomplete in the warehouse, removed from the catalog: {_list(forward.gone)}; rebuild them")
+        say("then: lakehouse erase --repeat, if anything was ever erased; lakehouse reconcile verifies the result")
     if forward.to_recover:
         lines = [
             f"{source} ({reason}): lakehouse ingest --recover {source}" for source, reason in forward.to_recover.items()
         ]
-        raise LakehouseError("not every source can go on by itself: " + "; ".join(lines))
+        raise LakehouseError("these sources must be recovered first: " + "; ".join(lines))
 
 
 def _list(names: list[str]) -> str:

@@ -43,7 +43,7 @@ STAGES: tuple[tuple[str, tuple[tuple[str, ...], ...]], ...] = (
 
 
 def demo() -> None:
-    """Postgres to marts on this machine: start, load samples, ingest, build, maintain, check against the source."""
+    """Postgres to marts on this machine: start, load samples, ingest, build, maintain, compare with the source."""
     seconds = {}
     for stage, commands in STAGES:
         begun = time.monotonic()
@@ -65,4 +65,4 @@ def _run(command: tuple[str, ...]) -> None:
     say(f"$ lakehouse {shlex.join(command)}", flush=True)
     program = Path(sys.executable).with_name("lakehouse")
     if subprocess.run([str(program), *command]).returncode:
-        raise LakehouseError(f"`lakehouse {shlex.join(command)}` failed; the demo stops here and can be run again")
+        raise LakehouseError(f"`lakehouse {shlex.join(command)}` failed; the demo stops here; run it again")

@@ -21,9 +21,9 @@ from orchestration.web.login import login_url
 
 def dev(
     stack: Annotated[bool, typer.Option(help="Start the servers of this machine first.")] = True,
-    ingest: Annotated[bool, typer.Option(help="Follow the sources.")] = True,
+    ingest: Annotated[bool, typer.Option(help="Ingest the sources continuously.")] = True,
 ) -> None:
-    """Run ingestion, the Dagster UI and its daemon until Ctrl-C; the stack goes on running (`lakehouse down`)."""
+    """Run ingestion, the Dagster UI and its daemon until Ctrl-C; the stack keeps running."""
     if stack:
         from lakehouse_cli.stack import up
 
@@ -42,7 +42,7 @@ def dev(
         }
         with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
             keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
-        say("ended; the stack goes on running: `lakehouse down` stops it")
+        say("ended; the stack keeps running: `lakehouse down` stops it")
 
 
 def commands(settings: Settings, ingest: bool) -> list[Command]:
@@ -82,5 +82,5 @@ def alone(settings: Settings) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise LakehouseError(f"`lakehouse dev` runs for {settings.home}: end it, then run this again") from None
+            raise LakehouseError(f"`lakehouse dev` runs for {settings.home}: stop it, then run this again") from None
         yield

@@ -25,27 +25,29 @@ SHOWN = 10
 
 def erase(
     table: Annotated[
-        str | None, typer.Argument(metavar="SOURCE.TABLE", help="The table whose row is about the subject.")
+        str | None, typer.Argument(metavar="SOURCE.TABLE", help="The table with the subject's row.")
     ] = None,
     key: Annotated[list[str] | None, typer.Argument(metavar="COLUMN=VALUE...", help="The row's key.")] = None,
-    repeat: Annotated[bool, typer.Option("--repeat", help="Do all erasures again: after any restore.")] = False,
+    repeat: Annotated[bool, typer.Option("--repeat", help="Repeat all erasures, after any restore.")] = False,
     list_: Annotated[bool, typer.Option("--list", help="Show what was erased, when and by whom.")] = False,
     end: Annotated[
-        bool, typer.Option("--end", help="Forget an erasure, of one who is lawfully back: --repeat passes it over.")
+        bool, typer.Option("--end", help="Forget an erasure, for a person who is lawfully back: --repeat skips it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where the subject is; change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print where the subject's data is; change nothing.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Remove one data subject's personal data from every layer, old snapshots and files, and prove that it is gone.
+    """Remove one data subject's personal data from every layer, old snapshot and file, and prove that it is gone.
 
-    Keys, counts and everybody else's history stay. Exits 1 when anything is left.
+    Keys, counts and the history of all other persons are kept. Exits 1 if anything is left.
     """
     from erasure import run
 
     if (table is not None) + repeat + list_ != 1 or (dry_run + end and table is None) or (dry_run and end):
         raise typer.BadParameter(
-            "give SOURCE.TABLE and the row's key, with --dry-run or --end if you like, or one of --repeat and --list"
+            "give SOURCE.TABLE and the row's key, optionally with --dry-run or --end, or one of --repeat and --list"
         )
     settings = load_settings()
     if end:
@@ -54,7 +56,7 @@ def erase(
         if as_json:
             say_json(asdict(stone))
         else:
-            say(f"{stone}: the erasure is forgotten; what it removed stays gone")
+            say(f"{stone}: the erasure is forgotten; the removed data does not come back")
         return
     manifest = load_manifest(settings)
     declarations = declarations_from(manifest, settings.dbt_project_dir)
@@ -92,7 +94,7 @@ def erase(
 
 def _ask(subject: str) -> None:
     if not sys.stdin.isatty():
-        raise LakehouseError(f"erasing {subject} cannot be undone: add --yes, or look first with --dry-run")
+        raise LakehouseError(f"erasing {subject} cannot be undone: add --yes, or check first with --dry-run")
     typer.confirm(f"Erase {subject}? This cannot be undone.", abort=True)
 
 
@@ -104,11 +106,11 @@ def _print_preview(plan: Plan, look: Look, problem: str | None, as_json: bool) -
         return
     for name in dict.fromkeys(finding.table for finding in look.findings):
         mine = [finding for finding in look.findings if finding.table == name]
-        say(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots go")
+        say(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots are expired")
     for name in whole:
-        say(f"{name:<40} is built anew, its old snapshots go")
+        say(f"{name:<40} is rebuilt, its old snapshots are expired")
     if not look.findings:
-        say("nothing personal is in the lake")
+        say("the lake contains no personal data of the subject")
     if problem:
         say(f"in the way: {problem}")
 
@@ -116,17 +118,13 @@ def _print_preview(plan: Plan, look: Look, problem: str | None, as_json: bool) -
 def _print(erasures: Iterable[Erasure]) -> None:
     for erasure in erasures:
         for done in erasure.tables.values():
-            what = "built anew" if done.rebuilt else f"{done.rewritten:,} files rewritten"
+            what = "rebuilt" if done.rebuilt else f"{done.rewritten:,} files rewritten"
             say(f"{done.table:<40} {what}, {done.expired:,} snapshots expired, {done.deleted:,} files deleted")
         if erasure.unreadable_records:
-            say(
-                f"{erasure.unreadable_records:,} records that nobody can read stay: none holds a value of the subject's"
-            )
+            say(f"{erasure.unreadable_records:,} unreadable records are kept: none contains a value of the subject's")
         verdict = f"{len(erasure.left)} STILL HOLD IT" if erasure.left else "nothing left"
-        looked = (
-            f"{erasure.objects:,} objects, {erasure.bytes:,} bytes looked at for rows and {erasure.values:,} values"
-        )
-        common = f"{erasure.values_in_common:,} too short or not the subject's alone"
+        looked = f"{erasure.objects:,} objects, {erasure.bytes:,} bytes searched for rows and {erasure.values:,} values"
+        common = f"{erasure.values_in_common:,} too short or not only the subject's"
         say(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
         for finding in erasure.left[:SHOWN]:
             say(f"  {finding.table}: {finding.path}: {finding.why}")

@@ -65,7 +65,7 @@ def _tend(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
     elif (status := child.process.poll()) is not None:
         child.pause = 1.0 if now - child.started > STEADY else min(child.pause * 2, LONGEST_PAUSE)
         child.restart_at, child.process = now + child.pause, None
-        _say(child, f"ended with status {status}, starts again in {child.pause:.0f} s; see {child.command.log}")
+        _say(child, f"ended with status {status}, restarts in {child.pause:.0f} s; see {child.command.log}")
 
 
 def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import LineFormatter, console, say, say_json
 from lakehouse_cli.progress import shown
 
-Sources = Annotated[list[str] | None, typer.Argument(help="sources; all declared ones when left out")]
+Sources = Annotated[list[str] | None, typer.Argument(help="sources; default: all declared ones")]
 Tables = list[str] | None
 AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
 
@@ -30,19 +30,19 @@ def _table_option(name: str, help: str) -> Any:
 def prepare(
     sources: Sources = None,
     check: Annotated[
-        bool, typer.Option("--check", help="change nothing, say what is in the way; exit 1 when something is")
+        bool, typer.Option("--check", help="change nothing, list what is wrong; exit 1 if something is")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Set a source up: publication and rights, run as the owner where its URL is known, printed otherwise.
+    """Create a source's publication and grants: run as the owner if its URL is known, otherwise printed.
 
-    A table whose UPDATE and DELETE would fail in the application once it is published is refused.
+    Refuses a table if publishing it would make the application's UPDATE and DELETE fail.
     """
     from ingestion.sources.postgres.setup import advice, may_copy_cluster
     from ingestion.sources.postgres.setup import prepare as prepare_source
 
     if as_json and not check:
-        raise typer.BadParameter("--json goes with --check")
+        raise typer.BadParameter("--json needs --check")
     settings = load_settings()
     declarations = load_declarations(settings)
     if check:
@@ -74,30 +74,32 @@ def _check(settings: Settings, declarations: Declarations, names: list[str], as_
 
 def ingest(
     sources: Sources = None,
-    once: Annotated[bool, typer.Option("--once", help="bring the sources up to now, then end")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="keep following until stopped")] = False,
+    once: Annotated[bool, typer.Option("--once", help="bring the sources up to date, then exit")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="ingest continuously until stopped")] = False,
     recover: Annotated[
         bool,
-        typer.Option("--recover", help="go on after a lost slot or a restored source: compare with the lake, repair"),
+        typer.Option(
+            "--recover", help="continue after a lost slot or a restored source: compare with the lake, resync"
+        ),
     ] = False,
     pause: Annotated[Tables, _table_option("--pause", "keep a table's records in the spool from now on")] = None,
-    resume: Annotated[Tables, _table_option("--resume", "land a parked or paused table's spool and go on")] = None,
-    resnapshot: Annotated[Tables, _table_option("--resnapshot", "read a table anew, all of it")] = None,
-    replay: Annotated[Tables, _table_option("--replay", "try a table's quarantined records again")] = None,
-    remove: Annotated[Tables, _table_option("--remove", "forget a table that is declared no longer")] = None,
+    resume: Annotated[Tables, _table_option("--resume", "land a parked or paused table's spool and continue")] = None,
+    resnapshot: Annotated[Tables, _table_option("--resnapshot", "read a whole table again")] = None,
+    replay: Annotated[Tables, _table_option("--replay", "try a table's dead letters again")] = None,
+    remove: Annotated[Tables, _table_option("--remove", "forget a table that is no longer declared")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring committed changes into the raw layer; exits 1 when a table is parked."""
+    """Ingest committed changes into the raw layer; exits 1 if a table is parked."""
     on_tables = {"pause": pause, "resume": resume, "resnapshot": resnapshot, "replay": replay, "remove": remove}
     chosen = {name: tables for name, tables in on_tables.items() if tables}
     if once + follow + recover + len(chosen) != 1:
         raise typer.BadParameter("give one of --once, --follow, --recover, --" + ", --".join(on_tables))
     if recover and not sources:
-        raise typer.BadParameter("--recover wants the sources named: it compares all their tables")
+        raise typer.BadParameter("name the sources to --recover: it compares all their tables")
     if chosen and sources:
-        raise typer.BadParameter(f"--{next(iter(chosen))} names its tables as SOURCE.TABLE: leave out {sources[0]}")
+        raise typer.BadParameter(f"--{next(iter(chosen))} names its tables as SOURCE.TABLE: omit {sources[0]}")
     if follow and as_json:
-        raise typer.BadParameter("--follow logs until it is stopped: leave out --json, `lakehouse status` has one")
+        raise typer.BadParameter("--follow logs until it is stopped: omit --json, or use `lakehouse status --json`")
     settings = load_settings()
     declarations = load_declarations(settings)
     for command, tables in chosen.items():
@@ -129,7 +131,9 @@ def _erase_again(settings: Settings, declarations: Declarations, names: list[str
             say(f"{name}: erasing again {len(stones)} subjects", error=True)
             done, not_done = repeat(settings, declarations, load_manifest(settings), name)
             if left := [finding for erasure in done for finding in erasure.left]:
-                problems.append(f"{len(left)} objects still hold erased subjects, first {left[0].path}: {left[0].why}")
+                problems.append(
+                    f"{len(left)} objects still contain erased subjects, first {left[0].path}: {left[0].why}"
+                )
             problems += not_done
     if problems:
         raise LakehouseError("; ".join(problems))
@@ -219,5 +223,5 @@ def _chosen(settings: Settings, declarations: Declarations, sources: list[str] |
     for name in names:
         settings.source(name)
     if not names:
-        raise LakehouseError("no source is declared: add one below dbt_project/models/sources/")
+        raise LakehouseError("no source is declared: add one in dbt_project/models/sources/")
     return names

@@ -12,7 +12,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import LineFormatter, say
 
 app = typer.Typer(
-    help="An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut.",
+    help="An Apache Iceberg lakehouse from Postgres: every change exactly once, in consistent cuts.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -94,7 +94,7 @@ def _root(
         bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the release and exit.")
     ] = False,
 ) -> None:
-    """An Apache Iceberg lakehouse from Postgres: exactly once, always at a consistent cut."""
+    """An Apache Iceberg lakehouse from Postgres: every change exactly once, in consistent cuts."""
 
 
 if __name__ == "__main__":

@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 
 
 def reconcile(
-    tables: Annotated[
-        list[str] | None, typer.Argument(help="Sources or source.table names; all when left out.")
-    ] = None,
+    tables: Annotated[list[str] | None, typer.Argument(help="Sources or source.table names; default: all.")] = None,
     keys: Annotated[
         str | None,
-        typer.Option(metavar="FIRST..END", help="Only this range of the first key column, END left out; of one table."),
+        typer.Option(metavar="FIRST..END", help="Only this range of one table's first key column, without END."),
     ] = None,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Write what differs to the raw layer, as events; still exits 1.")
+        bool, typer.Option("--repair", help="Write the differences to the raw layer, as events; still exits 1.")
     ] = False,
     views: Annotated[
         bool, typer.Option("--views", help="Compare the current_ views, as last loaded, with the source of now.")
@@ -33,16 +31,16 @@ def reconcile(
 ) -> None:
     """Compare every column of every row of the source with the raw layer, at one cut; exits 1 on a difference.
 
-    The lake is brought up to a point first and compared at exactly that point, so both sides may be busy. Columns
-    that the declaration excludes are left out. With --views the source has to be quiet since the last load.
+    Brings the lake up to a consistent point and compares at exactly that point, so both sides may be busy. Excluded
+    columns are not compared. With --views, the source must not have changed since the last load.
     """
     from ingestion.verify import reconcile as reconcile_views
     from ingestion.verify import reconcile_raw, select
 
     if views and (repair or keys):
-        raise typer.BadParameter("--views compares whole tables and repairs nothing: leave out --keys and --repair")
+        raise typer.BadParameter("--views compares whole tables and repairs nothing: omit --keys and --repair")
     if keys and (len(tables or ()) != 1 or "." not in (tables or [""])[0]):
-        raise typer.BadParameter("--keys wants one table named, as SOURCE.TABLE")
+        raise typer.BadParameter("--keys needs exactly one table, as SOURCE.TABLE")
     settings = load_settings()
     declarations, chosen = load_declarations(settings), tables or ()
     out = console(error=True)
@@ -78,7 +76,7 @@ def _key_range(keys: str | None) -> KeyRange | None:
         return None
     first, dots, end = keys.partition("..")
     if not dots:
-        raise typer.BadParameter(f"{keys!r} is not FIRST..END; one of the two may be left out")
+        raise typer.BadParameter(f"{keys!r} is not FIRST..END; one of the two may be omitted")
     return KeyRange(first or None, end or None)
 
 

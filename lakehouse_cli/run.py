@@ -18,19 +18,19 @@ def run(
     jobs: Annotated[list[str], typer.Argument(help="Jobs in order, such as load_retail build_marts.")],
     partition: Annotated[
         datetime | None,
-        typer.Option(formats=["%Y-%m-%d"], help="Derive this day of commit time (UTC) again, past the watermarks."),
+        typer.Option(formats=["%Y-%m-%d"], help="Derive this day of commit time (UTC) again, ignoring the watermarks."),
     ] = None,
     first: Annotated[
         datetime | None, typer.Option("--from", formats=["%Y-%m-%d"], help="First day to derive again, in one run.")
     ] = None,
     last: Annotated[
-        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day to derive again (included).")
+        datetime | None, typer.Option("--to", formats=["%Y-%m-%d"], help="Last day to derive again (inclusive).")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON, and progress on stderr.")] = False,
 ) -> None:
     """Run Dagster jobs in this process, on the instance that the UI shows.
 
-    After a failure, jobs that read what the failed one makes are skipped, and the others go on. Ctrl-C cancels the run.
+    After a failure, jobs that read the failed job's tables are skipped, and the others run. Ctrl-C cancels the run.
     """
     days = _days(_date(partition), _date(first), _date(last))
     from orchestration.runs.interrupts import interruptible
@@ -66,5 +66,5 @@ def _days(partition: date | None, first: date | None, last: date | None) -> tupl
     if not first and not last:
         return None
     if not first or not last or first > last:
-        raise LakehouseError("--from and --to belong together, the earlier day first")
+        raise LakehouseError("give both --from and --to, the earlier day first")
     return first, last

@@ -14,11 +14,11 @@ from lakehouse_samples.loading import SAMPLES, LoadReport, load
 
 def load_samples(
     sources: Annotated[
-        list[str] | None, typer.Argument(help=f"Which samples: {', '.join(SAMPLES)}; all when left out.")
+        list[str] | None, typer.Argument(help=f"Which samples: {', '.join(SAMPLES)}; default: all.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Load the sample databases as the owner of their tables; what is there already is left alone."""
+    """Load the sample databases as the owner of their tables; existing ones are not changed."""
     settings = load_settings()
     wanted = sources or list(SAMPLES)
     if unknown := sorted(set(wanted) - set(SAMPLES)):

@@ -15,25 +15,23 @@ if TYPE_CHECKING:
 
 
 def scaffold(
-    sources: Annotated[list[str] | None, typer.Argument(help="Sources; all that are declared when left out.")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; exit 1 when a file is not as it should be.")
-    ] = False,
+    sources: Annotated[list[str] | None, typer.Argument(help="Sources; default: all declared ones.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file is out of date.")] = False,
     propose: Annotated[bool, typer.Option("--propose", help="Print a declaration proposed from the database.")] = False,
     schema: Annotated[
         list[str] | None,
-        typer.Option(help="Schema that a proposal looks at; may be given several times.  [default: public]"),
+        typer.Option(help="Schema to propose from; repeatable.  [default: public]"),
     ] = None,
 ) -> None:
     """Write parsed, stage and vault models, with tests and descriptions, from the declarations in models/sources/.
 
-    A source without a declaration gets one proposed from its database: keys are hubs, foreign keys links, the rest
-    satellites. Files that have been edited are never overwritten.
+    For a source without a declaration, proposes one from its database: keys become hubs, foreign keys links, other
+    columns satellites. Never overwrites edited files.
     """
     from scaffold import declared_alone
 
     if propose and (check or not sources):
-        raise typer.BadParameter("--propose prints a declaration for each source named: name one, without --check")
+        raise typer.BadParameter("--propose prints a declaration per source: name one or more, without --check")
     settings = load_settings()
     declared, schemas = declared_alone(settings), schema or ["public"]
     if propose:
@@ -48,7 +46,7 @@ def scaffold(
     drifted = sum(_scaffold(settings, declared, name, check) for name in sources or _names(declared))
     if check and drifted:
         again = " ".join(["lakehouse scaffold", *(sources or ())])
-        raise LakehouseError(f"{drifted} files are not what the declarations mean: run `{again}`")
+        raise LakehouseError(f"{drifted} files differ from the declarations: run `{again}`")
 
 
 def _scaffold(settings: Settings, declared: Declarations, source: str, check: bool) -> int:
@@ -71,7 +69,7 @@ def _propose_file(settings: Settings, declared: Declarations, source: str, schem
     if file.exists():
         raise LakehouseError(f"{file}: declares no table of source {source!r}: add one, or remove the file")
     file.write_text(_proposal(settings, declared, source, schemas))
-    say(f"proposed models/sources/{file.name}: read it and name things as people do")
+    say(f"proposed models/sources/{file.name}: check it and choose meaningful names")
 
 
 def _proposal(settings: Settings, declared: Declarations, source: str, schemas: list[str]) -> str:

@@ -38,8 +38,8 @@ class LakeCut:
     age_seconds: float
 
 
-def show(json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
-    """Show the lake: rows per table and layer, and how fresh each source's cut is."""
+def show(json: Annotated[bool, typer.Option("--json", help="print JSON")] = False) -> None:
+    """Show the lake: rows per table and layer, and the age of each source's cut."""
     settings = load_settings()
     tables, cuts = lake_tables(settings), newest_cuts(settings)
     if json:

@@ -21,29 +21,29 @@ from lakehouse_samples.unchanged import is_unchanged
 app = typer.Typer(help="Change the sample databases the way an application would.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-IfUntouched = Annotated[bool, typer.Option("--if-untouched", help="Only when no workload has changed the sample yet.")]
+IfUntouched = Annotated[bool, typer.Option("--if-untouched", help="Only if no workload has changed the sample yet.")]
 
 
 @app.command()
 def retail(
     transactions: Annotated[
         int | None,
-        typer.Option(help=f"Sales to make; {retail_options.TRANSACTIONS:,} when left out, no end with --rate."),
+        typer.Option(help=f"Sales to make; {retail_options.TRANSACTIONS:,} by default, no end with --rate."),
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Sales per commit.")] = retail_options.BATCH_SIZE,
     known_customers: Annotated[float, typer.Option(help="Share of sales with a known customer.")] = 0.9,
-    min_items: Annotated[int, typer.Option(help="Fewest items of a sale.")] = 1,
-    max_items: Annotated[int, typer.Option(help="Most items of a sale.")] = 5,
+    min_items: Annotated[int, typer.Option(help="Minimum items per sale.")] = 1,
+    max_items: Annotated[int, typer.Option(help="Maximum items per sale.")] = 5,
     price_changes: Annotated[int, typer.Option(help="Product prices changed per batch.")] = 1,
     tier_changes: Annotated[int, typer.Option(help="Loyalty tiers changed per batch.")] = 1,
     returns: Annotated[int, typer.Option(help="Sold items returned (deleted) per batch.")] = 5,
     sync: Annotated[bool, typer.Option(help="Set synced_at after each batch, as an export would.")] = True,
-    rate: Annotated[float | None, typer.Option(help="Sales a second, until stopped.")] = None,
-    seed: Annotated[int | None, typer.Option(help="The same seed on the same rows sells the same.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Sales per second, until stopped.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed on the same rows makes the same sales.")] = None,
     if_untouched: IfUntouched = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sell things: new sales, price and loyalty changes, returns; Ctrl-C stops after the batch in hand."""
+    """Sell things: new sales, price and loyalty changes, returns; Ctrl-C stops after the current batch."""
     if transactions is None and rate is None:
         transactions = retail_options.TRANSACTIONS
     options = retail_options.Options(
@@ -99,7 +99,7 @@ def payroll(
 
 def _skipped(source: str, url: str, if_untouched: bool) -> bool:
     if if_untouched and not is_unchanged(url, source):
-        say(f"{source}: changed before, left as it is")
+        say(f"{source}: changed before, not changed again")
         return True
     return False
 

@@ -20,11 +20,13 @@ NOT_MINE = " (asked as {role}: `--role privacy` sees personal data, `--role writ
 def sql(
     query: Annotated[str, typer.Argument(help="a Trino query, such as: SELECT * FROM marts.dim_store")],
     json: Annotated[bool, typer.Option("--json", help="print one JSON object per row")] = False,
-    role: Annotated[Role, typer.Option(help="who asks: `privacy` sees personal data, `writer` everything")] = "reader",
+    role: Annotated[
+        Role, typer.Option(help="role of the login: `privacy` sees personal data, `writer` everything")
+    ] = "reader",
 ) -> None:
     """Run one query on the lake and print its rows.
 
-    It is asked by the role that may do least: a query that was pasted in drops nothing and shows nobody's address.
+    Runs with the least rights by default: a pasted query drops no table and shows no personal data.
 
     FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them (docs/past.md).
     """

@@ -15,11 +15,11 @@ from lakehouse.text.shown import console, say, say_json, table
 if TYPE_CHECKING:
     from rich.console import Console
 
-Json = Annotated[bool, typer.Option("--json", help="For machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up() -> None:
-    """Start Postgres, S3 and Trino (what already runs is left alone); fetch them first where needed."""
+    """Start Postgres, S3 and Trino, unless they run already; download them first if needed."""
     from lakehouse_stack.control import up as stack_up
 
     settings, begun = load_settings(), time.monotonic()
@@ -34,7 +34,7 @@ def up() -> None:
 
 
 def down() -> None:
-    """Stop every server of this home; the data stays."""
+    """Stop every server of this home; the data is kept."""
     from lakehouse_stack.control import down as stack_down
 
     stopped = stack_down(load_settings())
@@ -42,7 +42,7 @@ def down() -> None:
 
 
 def status(as_json: Json = False) -> None:
-    """Show each server, and how far each source is in the lake; the exit status is 1 when a server is down."""
+    """Show each server, and the lag of each source; exits 1 if a server is down."""
     from lakehouse_cli.lag import lag_table, source_lags
     from lakehouse_stack.inspect import inspect
 
@@ -71,7 +71,7 @@ def status(as_json: Json = False) -> None:
 
 
 def env(as_json: Json = False) -> None:
-    """Print how to reach everything; `eval "$(lakehouse env)"` sets it in a shell."""
+    """Print how to connect to everything; `eval "$(lakehouse env)"` sets it in a shell."""
     values = environment(load_settings())
     if as_json:
         say_json(values, indent=2)

@@ -31,12 +31,12 @@ class Part(NamedTuple):
 
 def upgrade(
     check: Annotated[
-        bool, typer.Option("--check", help="Change nothing, say what would be done; exit 1 when something would.")
+        bool, typer.Option("--check", help="Change nothing, print what would be done; exit 1 if there is something.")
     ] = False,
 ) -> None:
-    """Bring what an earlier release has stored to this one: Postgres clusters, state, the lake's own tables, Dagster.
+    """Migrate what an earlier release has stored: Postgres clusters, state, the lake's own tables, Dagster.
 
-    May be run at any time, and again after it was interrupted. Nobody may be at work: `lakehouse dev` and ingestion.
+    Can be run at any time, and again after an interruption. Stop `lakehouse dev` and ingestion first.
     """
     settings = load_settings()
     planned = _clusters_planned(settings) + _rest_planned(settings)
@@ -78,13 +78,13 @@ def _clusters_planned(settings: Settings) -> list[str]:
     if not _is_embedded(settings):
         return []
     found = old_clusters(find_placement(settings.home, stack_settings().system_dir))
-    lines = [f"{old}: stop the servers, move it, keep the old data beside it" for old in found]
+    lines = [f"{old}: stop the servers, migrate it, keep the old data beside it" for old in found]
     return lines + [f"sources: {RECOVER}" for old in found if old.name == "sources"]
 
 
 def _rest_planned(settings: Settings) -> list[str]:
     if _is_embedded(settings) and not _answers(settings):
-        return ["catalog: it does not run: start it, then look at the state in it"]
+        return ["catalog: not running: start it, then inspect the state in it"]
     return [line for part in PARTS for line in part.planned(settings)]
 
 
@@ -156,7 +156,7 @@ def _logins_planned(settings: Settings) -> list[str]:
     written = tomllib.loads(file.read_text()) if file.exists() else {}
     if not _is_embedded(settings) or "ca" in written.get("trino", {}):
         return []
-    return ["trino: start it anew, so that it asks for a password over TLS; `lakehouse env` has the new addresses"]
+    return ["trino: restart it, so that it requires a password over TLS; `lakehouse env` has the new addresses"]
 
 
 def _start_again(settings: Settings) -> None:

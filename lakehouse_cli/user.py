@@ -10,21 +10,21 @@ from lakehouse.servers.logins import add_login, read_logins, remove_login
 from lakehouse.settings import load_settings
 from lakehouse.text.shown import console, say, table
 
-app = typer.Typer(no_args_is_help=True, help="Logins to Trino: readers, and those who may see personal data.")
+app = typer.Typer(no_args_is_help=True, help="Logins to Trino: readers, with or without personal data.")
 
 
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="the login's name")],
-    role: Annotated[Literal["reader", "privacy"], typer.Option(help="`privacy` sees personal data as well")] = "reader",
+    role: Annotated[Literal["reader", "privacy"], typer.Option(help="`privacy` also sees personal data")] = "reader",
 ) -> None:
-    """Add a login and print its password, which is kept nowhere; for one that is there, a new password and role."""
+    """Add a login and print its password, which is not stored; an existing login gets a new password and role."""
     say(add_login(_folder(), name, role))
 
 
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="the login's name")]) -> None:
-    """Take a login away. Its queries that run go on to their end."""
+    """Remove a login. Its running queries continue."""
     remove_login(_folder(), name)
     say(f"removed {name}")
 
@@ -40,7 +40,7 @@ def _folder() -> Path:
     folder = load_settings().trino.access
     if folder is None:
         raise LakehouseError(
-            "this Trino keeps its own logins: add users where it does, "
+            "this Trino manages its own logins: add users there, "
             "or run `lakehouse up` for the embedded one, or set LAKEHOUSE_TRINO__ACCESS"
         )
     return folder

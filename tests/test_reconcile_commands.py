@@ -61,7 +61,7 @@ def test_each_table_is_told_of_when_it_is_done() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--keys", "1..2"), "--keys wants one table named"),
+        (("--keys", "1..2"), "--keys needs exactly one table"),
         (("a.b", "--keys", "12"), "'12' is not FIRST..END"),
         (("--views", "--repair"), "--views compares whole tables and repairs nothing"),
     ],

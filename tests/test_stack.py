@@ -313,7 +313,7 @@ def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
             with moving._serving(data, former_programs(where), port := one_port()):
                 moving._connect(port, f"secret-{name}", "postgres").execute("CREATE TABLE kept AS SELECT 42 AS n")
         assert "sources: its data is of Postgres 16" in home.run("up", status=1)
-        assert "stop the servers, move it" in home.start("upgrade", "--check").communicate(timeout=60)[0]
+        assert "stop the servers, migrate it" in home.start("upgrade", "--check").communicate(timeout=60)[0]
         home.run("upgrade")
         for name, server in home.servers().items():
             assert server["healthy"], server

@@ -17,9 +17,9 @@ REFUSED = [
     (erase, ["--repeat", "--end"], "give SOURCE.TABLE and the row's key"),
     (erase, ["a.b", "id=1", "--end", "--dry-run"], "give SOURCE.TABLE and the row's key"),
     (ingest, ["retail", "--pause", "retail.stores"], "--pause names its tables as SOURCE.TABLE"),
-    (ingest, ["--follow", "--json"], "leave out --json"),
+    (ingest, ["--follow", "--json"], "omit --json"),
     (ingest, ["--once", "--follow"], "give one of --once"),
-    (ingest, ["--recover"], "wants the sources named"),
+    (ingest, ["--recover"], "name the sources"),
     (scaffold, ["--propose"], "name one"),
     (scaffold, ["retail", "--propose", "--check"], "without --check"),
 ]

@@ -52,7 +52,7 @@ def test_children_are_restarted_and_at_the_end_gone(tmp_path: Path, number: sign
         parent.kill()
     assert not [pid for pid in pids if alive(pid)]
     assert parent.returncode == 0 and output.endswith("ended\n")
-    assert "short     ended with status 0, starts again in 2 s" in output
+    assert "short     ended with status 0, restarts in 2 s" in output
     assert "\x1b" not in (tmp_path / "short.log").read_text()
     assert log.read_text().strip().endswith("set")
 

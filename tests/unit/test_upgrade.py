@@ -110,7 +110,7 @@ def test_it_refuses_in_one_line_while_somebody_is_at_work(mine: Settings) -> Non
         with pytest.raises(LakehouseError, match=r"^source 'shop': .* is at work: stop it, then run this again$"):
             typed()
         leases.release(states, lease)
-        with alone(mine), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: end it, then run"):
+        with alone(mine), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: stop it, then run"):
             typed()
         assert states.execute("SELECT * FROM lakehouse.schema_version").fetchall() == []
     assert typed()[0] == 0
