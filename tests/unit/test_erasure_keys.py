@@ -163,7 +163,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
               [("gone", "1"), ("orders", "5"), *(("people", n) for n in ("5", "6", "7", "x", "8"))]]  # fmt: skip
     monkeypatch.setattr(run, "connect_source", lambda *given: nullcontext())
     monkeypatch.setattr(run, "up_to_date_alone", lambda *given: nullcontext(SimpleNamespace(catalog=None)))
-    monkeypatch.setattr(run.state, "connect_catalog", lambda *given: nullcontext())
+    monkeypatch.setattr(run.store, "connect_catalog", lambda *given: nullcontext())
     monkeypatch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=column(23, "int4")))
     monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
     for name, stub in {"Erasing": steps, "make_plan": plan_of, "held_by_source": held, "as_printed": printed}.items():
