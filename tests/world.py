@@ -17,7 +17,7 @@ from ingestion import bring_up
 from ingestion.sources.postgres.setup import Unfit, existing, prepare, setup_statements
 from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
-from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.declarations import METADATA_COLUMNS, Column, Declarations, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse.text.urls import parse_url
@@ -116,7 +116,7 @@ def replay(rows: list[Row], key: tuple[str, ...]) -> dict[tuple[Any, ...], Row]:
         else:
             previous = state.get(identity) or (last_deleted if row["_old_key"] else {})
             kept = {name: previous.get(name) for name in row["_unchanged"] or ()}
-            state[identity] = {k: v for k, v in row.items() if not k.startswith("_")} | kept
+            state[identity] = {k: v for k, v in row.items() if k not in METADATA_COLUMNS} | kept
     return state
 
 
