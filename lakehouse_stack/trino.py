@@ -81,20 +81,13 @@ def trino_server(
         for plugin in plugins:
             _link(etc / "plugin" / plugin.name, plugin)
 
-    node = [f"-D{line}" for line in files["node.properties"].splitlines() if not line.startswith("#")]
-    java = [str(server_java()), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}"]
+    config = "".join((*files.values(), authority.read_text() if authority.exists() else ""))
     launch = Launch(
-        argv=(*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer"),
+        argv=_command(etc, programs, files),
         cwd=data,
         log=home / "logs" / "trino.log",
-        env={
-            "LAKEHOUSE_TRINO_CATALOG_USER": "trino",
-            "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
-            "LAKEHOUSE_S3_ACCESS_KEY": credentials["s3_access_key"],
-            "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
-            INTERNAL: credentials["trino_internal"],
-        },
-        config="".join((*files.values(), authority.read_text() if authority.exists() else "")),
+        env=_environment(credentials),
+        config=config,
     )
     return Server(
         name="trino",
@@ -106,6 +99,22 @@ def trino_server(
         working_dir=data,
         program="java",
     )
+
+
+def _command(etc: Path, programs: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    node = (f"-D{line}" for line in files["node.properties"].splitlines() if not line.startswith("#"))
+    java = (str(server_java()), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}")
+    return (*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer")
+
+
+def _environment(credentials: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "LAKEHOUSE_TRINO_CATALOG_USER": "trino",
+        "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
+        "LAKEHOUSE_S3_ACCESS_KEY": credentials["s3_access_key"],
+        "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
+        INTERNAL: credentials["trino_internal"],
+    }
 
 
 def trino_files(

@@ -1,4 +1,4 @@
-"""From a declaration to the dbt models it means, and from a database to a proposal of the declaration."""
+"""Generates dbt models from declarations, and proposes a declaration from a database."""
 
 from scaffold.declared import declared_alone
 from scaffold.diagram import diagram

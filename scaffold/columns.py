@@ -1,4 +1,4 @@
-"""Columns that many models have, with what they mean."""
+"""Columns that many models share, with their descriptions."""
 
 from lakehouse.declarations import PARSED_METADATA
 from scaffold.text import MOMENT, Column

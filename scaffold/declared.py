@@ -1,4 +1,4 @@
-"""The declarations read on their own: models that refer to missing ones must not keep these from being made."""
+"""Reads the declarations without the models: a model that refers to a missing one must not block the scaffold."""
 
 import shutil
 import tempfile
@@ -14,10 +14,10 @@ _PARTS = (
 
 
 def declared_alone(settings: Settings) -> Declarations:
-    """What models/sources/ declares; raises LakehouseError with file and line of a mistake."""
+    """The declarations in models/sources/; raises LakehouseError with file and line of a mistake."""
     project = settings.dbt_project_dir
-    with tempfile.TemporaryDirectory(prefix="lakehouse-scaffold-") as place:
-        alone = settings.model_copy(update={"project_dir": Path(place), "home": Path(place) / "home"})
+    with tempfile.TemporaryDirectory(prefix="lakehouse-scaffold-") as folder:
+        alone = settings.model_copy(update={"project_dir": Path(folder), "home": Path(folder) / "home"})
         for part in _PARTS:
             source, target = project / part, alone.dbt_project_dir / part
             target.parent.mkdir(parents=True, exist_ok=True)

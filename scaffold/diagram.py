@@ -1,4 +1,4 @@
-"""The vault as an entity diagram in Mermaid, made from the declarations."""
+"""Generates Mermaid entity-relationship diagrams of the vault from the declarations."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,7 @@ from scaffold.entities import Entity, entities
 
 
 def diagram(declared: Declarations, source: str) -> str:
-    """`erDiagram` text: hubs, links and satellites of one source, with how many of one stand by one of the other."""
+    """The `erDiagram` of one source: hubs, links and satellites with cardinalities."""
     mine = [e for e in entities(declared.tables).values() if e.table.source == source]
     return "\n".join(["erDiagram", *(f"    {line}" for entity in mine for line in _lines(entity))]) + "\n"
 

@@ -1,4 +1,4 @@
-"""`python -m scaffold.docs` puts the current diagrams into docs/data-vault.md."""
+"""`python -m scaffold.docs` writes the current diagrams to docs/data-vault.md."""
 
 import re
 
@@ -11,7 +11,7 @@ _DIAGRAM = re.compile(r"(<!-- diagram of (\w+) -->\n```mermaid\n).*?(```\n)", re
 
 
 def with_diagrams(page: str, declared: Declarations) -> str:
-    """The page with each `<!-- diagram of <source> -->` block as it should be."""
+    """The page with the current diagram in each `<!-- diagram of <source> -->` block."""
     return _DIAGRAM.sub(lambda block: block[1] + diagram(declared, block[2]) + block[3], page)
 
 

@@ -1,4 +1,4 @@
-"""The declarations as entities: what each hub is called, which columns its key has, and which stages feed it."""
+"""The declared tables as entities of the vault: names of stages and hubs, keys and columns."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,34 +11,34 @@ from scaffold.types import lake_type
 
 @dataclass(frozen=True)
 class Entity:
-    """A table with a place in the vault. Column names are the lake's."""
+    """A table that is modelled in the vault. Column names are those in the lake."""
 
     table: RawTable
     vault: VaultPolicy
 
     @property
     def stage(self) -> str:
-        """Name of its stage."""
+        """The name of the stage."""
         return f"stg_{self.table.source}__{self.table.name}"
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Key columns."""
+        """The key columns."""
         return self.in_lake(self.table.key)
 
     @property
     def hub(self) -> HubPolicy:
-        """The hub; only for a table that declares one."""
+        """The hub, for a table that declares one."""
         assert self.vault.hub is not None
         return self.vault.hub
 
     @property
     def business_key(self) -> tuple[str, ...]:
-        """The key's columns as the hub names them."""
+        """The key columns under their names in the hub."""
         return business_key(self.table.raw, self.vault)
 
     def in_lake(self, columns: Iterable[str]) -> tuple[str, ...]:
-        """These columns under their names in the lake."""
+        """The columns under their names in the lake."""
         return in_lake(self.table.raw, columns)
 
     def columns(self) -> Iterator[tuple[str, str, str]]:
@@ -56,7 +56,7 @@ def entities(tables: Iterable[RawTable]) -> dict[str, Entity]:
 
 
 def owner_of(hub: str, among: Iterable[Entity]) -> Entity:
-    """The entity that declares the hub; declarations have been checked, so there is one."""
+    """The entity that declares the hub; validated declarations have exactly one."""
     return next(entity for entity in among if entity.vault.hub is not None and entity.hub.name == hub)
 
 

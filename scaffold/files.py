@@ -1,7 +1,7 @@
-"""Writing models without ever taking a person's work: a generated file says so, with a checksum of what was written.
+"""Writes generated models without overwriting edits: the first line of a generated file has a checksum of the rest.
 
-A file whose first line carries the checksum of the rest is the scaffold's and may be written again or removed. One that
-has been edited since, or never had the line, is a person's and is left alone.
+A file with a matching checksum may be rewritten or removed. A file that was edited, or that has no such line, belongs
+to the user and is not changed.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _LAYERS = ("parsed", "current", "stage", "vault", "timelines")
 
 @dataclass(frozen=True)
 class Change:
-    """What is done with a file: written (`new`, `changed`), removed (`gone`) or left alone (`yours`, `same`)."""
+    """The action on a file: write (`new`, `changed`), remove (`gone`) or keep (`yours`, `same`)."""
 
     path: Path
     kind: Kind
@@ -28,24 +28,25 @@ class Change:
 
 
 def stamped(name: str, body: str) -> str:
-    """The text with its first line."""
+    """The text with the checksum line."""
     line = f"Written by `lakehouse scaffold`, its own while unchanged: {_checksum(body)}"
     return (f"{{#- {line} -#}}\n" if name.endswith(".sql") else f"# {line}\n") + body
 
 
 def is_own(text: str) -> bool:
-    """Whether the file is as the scaffold wrote it."""
+    """Whether the file is unchanged since the scaffold wrote it."""
     found = _LINE.match(text)
     return found is not None and found[1] == _checksum(text[found.end() :])
 
 
 def plan(project: Path, source: str, models: Iterable[Model]) -> list[Change]:
-    """What to do with each file of the source, by path; reads files, writes none."""
+    """The action on each file of the source, by path; read-only."""
     wanted = {project / name: stamped(name, body) for model in models for name, body in model.files().items()}
-    places = [project / "models" / layer / source for layer in _LAYERS]
-    there = {file for place in places if place.is_dir() for file in place.iterdir() if file.suffix in (".sql", ".yml")}
+    folders = [project / "models" / layer / source for layer in _LAYERS]
+    existing = {file for folder in folders if folder.is_dir() for file in folder.iterdir()}
+    existing = {file for file in existing if file.suffix in (".sql", ".yml")}
     changes = [Change(path, _kind(path, text), text) for path, text in wanted.items()]
-    changes += [Change(path, "gone" if is_own(path.read_text()) else "yours") for path in there - set(wanted)]
+    changes += [Change(path, "gone" if is_own(path.read_text()) else "yours") for path in existing - set(wanted)]
     return sorted(changes, key=lambda change: change.path)
 
 
@@ -59,7 +60,7 @@ def _kind(path: Path, text: str) -> Kind:
 
 
 def apply(changes: Iterable[Change]) -> None:
-    """Writes and removes what the plan says."""
+    """Writes and removes files according to the plan."""
     for change in changes:
         if change.kind in ("new", "changed"):
             change.path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Links of a table: in one combination at a time, with effectivity; and events that never change."""
+"""Link models: links with effectivity satellites, junction tables, and non-historized links for events."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from scaffold.text import Column, Model, call
 
 
 def together(entity: Entity, roles: Sequence[str]) -> str:
-    """What the hash key of a link is, in words."""
+    """The description of a link's hash key."""
     others = [f"its {spoken(role)}" for role in roles]
     names = [f"the {spoken(entity.hub.name)}", *others]
     return f"Hash key of {', '.join(names[:-1])} and {names[-1]} together."
 
 
 def link_models(entity: Entity, name: str, roles: Sequence[str], text: str, effectivity: bool) -> Iterator[Model]:
-    """The link and, with effectivity, when each combination began and ended."""
+    """The link and, with effectivity, its effectivity satellite."""
     vault, hub, pk = entity.vault, entity.hub.name, f"hk_{name}"
     own: Column = (f"hk_{hub}", HASH, f"Hash key of the {spoken(hub)}.")
     keys = [own] + [
@@ -39,7 +39,7 @@ def link_models(entity: Entity, name: str, roles: Sequence[str], text: str, effe
 
 
 def _effectivity_models(entity: Entity, name: str, says: str, keys: Sequence[Column]) -> Iterator[Model]:
-    """When a link was active: its key, and the driving key where that is another one."""
+    """The effectivity satellite of a link and its view; `keys` are the link's key and the driving key, if any."""
     active: Column = ("is_active", "boolean", "Whether the link begins here, or ends.")
     pk, driving = keys[0][0], [key[0] for key in keys[1:]]
     yield Model(
@@ -55,7 +55,7 @@ def _effectivity_models(entity: Entity, name: str, says: str, keys: Sequence[Col
 
 
 def junction_key(entity: Entity, link: JunctionPolicy, hashes: Mapping[str, Any]) -> Any:
-    """What the link's key hashes: its references, by the rules of their hubs, and what else is in the table's key."""
+    """The input of the link's hash key: the references, by the rules of their hubs, and the rest of the table's key."""
     keys, rest = [hashes[f"hk_{role}"] for role in link.to], dependent_key(entity, link)
     if any(isinstance(key, dict) for key in keys):
         return {"keys": [f"hk_{role}" for role in link.to], "columns": rest}
@@ -63,13 +63,13 @@ def junction_key(entity: Entity, link: JunctionPolicy, hashes: Mapping[str, Any]
 
 
 def dependent_key(entity: Entity, link: JunctionPolicy) -> list[str]:
-    """Columns of the table's key that are in none of the link's references: they tell rows of one combination apart."""
+    """The dependent child key: columns of the table's key that are in no reference of the link."""
     linked = {c for role in link.to for c in entity.in_lake(entity.vault.references[role].columns)}
     return [column for column in entity.key if column not in linked]
 
 
 def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
-    """The link that a table without a hub is, when it was active, and the link's satellites."""
+    """The link of a junction table, its effectivity satellite, and its satellites."""
     vault, pk, described = entity.vault, f"hk_{link.name}", {column[0]: column for column in entity.columns()}
     own: Column = (pk, HASH, f"Hash key of the {spoken(link.name)}.")
     keys = [
@@ -93,7 +93,7 @@ def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
 
 
 def hubs_of(entity: Entity, roles: Sequence[str]) -> dict[str, Any]:
-    """Where the key of each reference has to be: column → hub."""
+    """The hub that contains the key of each reference: column → hub."""
     found: dict[str, Any] = {}
     for role in roles:
         target = entity.vault.hub_of(role)
@@ -104,7 +104,7 @@ def hubs_of(entity: Entity, roles: Sequence[str]) -> dict[str, Any]:
 
 
 def event_model(entity: Entity, event: EventPolicy) -> Model:
-    """The non-historized link: the event's own key, what it refers to and what it says."""
+    """The non-historized link of an event: its own key, its references and its payload."""
     pk, described = f"hk_{event.name}", {column[0]: column for column in entity.columns()}
     keys = [
         (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {entity.vault.references[role].note}".strip())

@@ -1,4 +1,4 @@
-"""The dbt models that a source's declarations mean: parsed, current, stage, vault and timelines."""
+"""Generates all dbt models of a source: parsed, current, stage, vault and timelines."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +14,7 @@ from scaffold.types import reader_type
 
 
 def models_of(declared: Declarations, source: str) -> list[Model]:
-    """Every model of the source; raises LakehouseError where the source is not declared."""
+    """All models of the source; raises LakehouseError if the source is not declared."""
     everything = list(entities(declared.tables).values())
     found: list[Model] = []
     for table in declared.source(source).tables:
@@ -56,10 +56,10 @@ def _vault(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
     elif entity.vault.children_of:
         yield from child_models(entity, entity.vault.children_of)
     else:
-        yield from _thing(entity, everything)
+        yield from _hub_entity(entity, everything)
 
 
-def _thing(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
+def _hub_entity(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
     yield _hub(entity, everything)
     for name, link in entity.vault.links.items():
         yield from link_models(entity, name, link.to, link.description, link.effectivity)
@@ -74,7 +74,7 @@ def _thing(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
 
 
 def hashed(key: Sequence[Any], entity: Entity) -> Any:
-    """The hash of a hub's key, by the hub's own rules; a list within the key refers to nothing where a part is NULL."""
+    """The hash of a hub's key, by the hub's rules; a list within the key is a reference, void if a part is NULL."""
     code = [f"!{entity.hub.collision_code}"] if entity.hub.collision_code else []
     rules = {name: rule for name, rule in (("normalize", entity.hub.normalize), ("blank", entity.hub.blank)) if rule}
     rules = {name: rule for name, rule in rules.items() if rule != "keep"}
@@ -98,8 +98,8 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
         columns.append((f"hk_{role}", HASH, f"Hash key of the {spoken(role)}."))
     for name, link in vault.links.items():
         keys = [f"hk_{entity.hub.name}", *(f"hk_{role}" for role in link.to)]
-        ruled = any(isinstance(hashes[key], dict) for key in keys)  # then two spellings may be one key of a hub
-        hashes[f"hk_{name}"] = {"keys": keys} if ruled else [column for key in keys for column in hashes[key]]
+        has_rules = any(isinstance(hashes[key], dict) for key in keys)  # then a hub may map two spellings to one key
+        hashes[f"hk_{name}"] = {"keys": keys} if has_rules else [column for key in keys for column in hashes[key]]
         columns.append((f"hk_{name}", HASH, together(entity, link.to)))
     if vault.event:
         hashes[f"hk_{vault.event.name}"] = list(entity.key)
@@ -149,7 +149,7 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
 
 
 def _mentioned_by(hub: str, everything: Sequence[Entity]) -> Iterator[tuple[Entity, str, list[str]]]:
-    """Who refers to a hub, in which role, by which columns."""
+    """The entities that refer to a hub, with role and columns."""
     for other in everything:
         for role, reference in other.vault.references.items():
             if other.vault.hub_of(role) == hub:

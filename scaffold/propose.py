@@ -1,6 +1,6 @@
-"""A declaration proposed from the database itself: keys are hubs, foreign keys are links, the rest satellites.
+"""Proposes a declaration from a database: keys become hubs, foreign keys links, and other columns satellites.
 
-A proposal to be read by a person: names, what is personal and what changes together are guesses.
+The proposal needs a review: names, personal columns and the split into satellites are guesses.
 """
 
 import itertools
@@ -28,7 +28,7 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = ANY (%s)
 ORDER BY array_position(%s::text[], n.nspname::text), c.relname
 """
-# A domain is proposed as its base type, which is what its values become in the lake.
+# A domain is proposed as its base type, because the lake stores its values with that type.
 COLUMNS = """
 WITH RECURSIVE base AS (
   SELECT a.attnum, a.attname, a.attrelid, a.atttypid AS typid, a.atttypmod AS typmod FROM pg_attribute a
@@ -55,15 +55,15 @@ _PERSONAL = re.compile(
     r"(^|_)(first_?name|last_?name|full_?name|surname|e?mail|phone|mobile|address|street|birth\w*|ssn|iban)"
 )
 _HASH = re.compile(r"h[kd]_")
-_KEPT = {"is_deleted", *EVENT, *VALIDITY}
+_RESERVED = {"is_deleted", *EVENT, *VALIDITY}
 
 
 @dataclass(frozen=True)
-class Found:
-    """A table as the database has it. `foreign`: its columns, in the order of the other table's key, and that table.
+class DbTable:
+    """A table of the database. `foreign`: columns in the order of the referenced table's key, and that table's oid.
 
-    `unfit` is why it must not be published as it is: the application's UPDATE and DELETE would fail, or its rows would
-    not all come.
+    `unfit` is the reason why it must not be published: UPDATE and DELETE of the application would fail, or rows would
+    be missing from the stream.
     """
 
     oid: int
@@ -77,17 +77,19 @@ class Found:
 
 
 def propose(settings: Settings, source: str, schemas: Sequence[str] = ("public",), taken: Iterable[str] = ()) -> str:
-    """YAML of models/sources/<source>.yml. `taken`: hubs of other sources. Raises LakehouseError for a schema without
-    tables."""
+    """The YAML of models/sources/<source>.yml. `taken` are hubs of other sources.
+
+    Raises LakehouseError for a schema without tables.
+    """
     if source not in settings.sources:
         known = ", ".join(settings.sources) or "none"
         raise LakehouseError(f"no connection to source {source!r} is set (known: {known}): set LAKEHOUSE_SOURCES")
-    place = settings.source(source)
-    url = (place.owner_url or place.url).get_secret_value()
+    configured = settings.source(source)
+    url = (configured.owner_url or configured.url).get_secret_value()
     try:
         connection = psycopg.connect(url, connect_timeout=10)
     except psycopg.OperationalError as error:
-        raise unreachable_source(settings, source, error, "owner_url" if place.owner_url else "url") from None
+        raise unreachable_source(settings, source, error, "owner_url" if configured.owner_url else "url") from None
     with connection:
         tables = _read(connection, schemas)
     if empty := [schema for schema in schemas if schema not in {table.schema for table in tables}]:
@@ -95,7 +97,7 @@ def propose(settings: Settings, source: str, schemas: Sequence[str] = ("public",
     return proposal(source, tables, set(taken))
 
 
-def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
+def proposal(source: str, tables: Sequence[DbTable], taken: set[str]) -> str:
     """The YAML for these tables; pure."""
     names = _names(tables)
     hubs = {t.oid: _hub_name(names[t.oid], source, taken) for t in tables if t.key}
@@ -131,15 +133,15 @@ def proposal(source: str, tables: Sequence[Found], taken: set[str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _commented(table: Found, lines: Iterable[str]) -> Iterator[str]:
-    """A declaration to be uncommented, two characters a line, once its reason is gone."""
+def _commented(table: DbTable, lines: Iterable[str]) -> Iterator[str]:
+    """The declaration of an unfit table as comments, to be uncommented once the reason is removed."""
     yield visible(f"      # {table.schema}.{table.name} is left out: {table.unfit}")
     for line in lines:
         yield f"      # {line[6:]}"
 
 
-def _names(tables: Sequence[Found]) -> dict[int, str]:
-    """Each table's name in the lake: its own as far as that is free, else with its schema, else with a number."""
+def _names(tables: Sequence[DbTable]) -> dict[int, str]:
+    """Each table's name in the lake: its own name, else with its schema, else with a number."""
     names: dict[int, str] = {}
     taken: set[str] = set()
     for table in tables:
@@ -149,14 +151,14 @@ def _names(tables: Sequence[Found]) -> dict[int, str]:
 
 
 def _table(
-    table: Found,
+    table: DbTable,
     name: str,
     hubs: dict[int, str],
     keys: dict[int, tuple[str, ...]],
     junctions: set[int],
     linked: set[str],
 ) -> Iterator[str]:
-    relation = f"{_part(table.schema)}.{_part(table.name)}"
+    relation = f"{_quoted_if_needed(table.schema)}.{_quoted_if_needed(table.name)}"
     yield f"      - name: {scalar(name)}"
     yield f"        description: {scalar(table.comment or f'Table {table.name}.')}"
     yield "        config:"
@@ -177,27 +179,27 @@ def _table(
 
 
 def _aliases(columns: Sequence[str]) -> dict[str, str]:
-    """Column → its name in the lake, where its own cannot be kept: not plain, or one that a layer gives itself."""
-    taken = {name for name in columns if NAME.fullmatch(name)} | _KEPT
+    """Column → its name in the lake, for names that are not plain or that a layer reserves."""
+    taken = {name for name in columns if NAME.fullmatch(name)} | _RESERVED
     found: dict[str, str] = {}
     for column in columns:
-        if not NAME.fullmatch(column) or column in _KEPT or _HASH.match(column):
+        if not NAME.fullmatch(column) or column in _RESERVED or _HASH.match(column):
             plain = lake_name(column)
             found[column] = _free(f"t_{plain}" if _HASH.match(plain) else plain, taken)
     return found
 
 
 def _free(name: str, taken: set[str]) -> str:
-    """The name, with a number where it is taken; it is taken from now on."""
+    """The name, with a number if it is taken; adds it to `taken`."""
     found = next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2))) if n not in taken)
     taken.add(found)
     return found
 
 
 def _vault(
-    table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int], linked: set[str]
+    table: DbTable, hubs: dict[int, str], keys: dict[int, tuple[str, ...]], junctions: set[int], linked: set[str]
 ) -> Iterator[str]:
-    """`linked`: names of links so far, which no other one may have."""
+    """The vault part of a table's declaration; `linked` are the names of links so far."""
     name, references = hubs[table.oid], _references(table, hubs, keys)
     referring = {column for columns, _ in references.values() for column in columns}
     rest = [c for c, _, _ in table.columns if c not in referring and c not in table.key]
@@ -231,8 +233,8 @@ def _personal(columns: Iterable[str]) -> list[str]:
     return [column for column in columns if _PERSONAL.search(column.lower())]
 
 
-def _junctions(tables: Sequence[Found], hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> set[int]:
-    """Tables that only link others: their key is made of foreign keys, they have no others, and nobody names them."""
+def _junctions(tables: Sequence[DbTable], hubs: dict[int, str], keys: dict[int, tuple[str, ...]]) -> set[int]:
+    """Tables that only link others: the key consists of all their foreign keys, and no table refers to them."""
     named = {other for table in tables for _, other in table.foreign}
     found = set()
     for table in tables:
@@ -245,19 +247,21 @@ def _junctions(tables: Sequence[Found], hubs: dict[int, str], keys: dict[int, tu
     return found
 
 
-def _hub(table: Found, hub: str) -> str:
-    """A key that is called `id` is `<hub>_id` in the hub, unless a column of the table is called so."""
+def _hub(table: DbTable, hub: str) -> str:
+    """The hub; a key named `id` becomes `<hub>_id` there, unless the table has a column with that name."""
     alias = _aliases([column for column, _, _ in table.columns])
     in_lake = [alias.get(column, column) for column, _, _ in table.columns]
-    is_met = [alias.get(column, column) for column in table.key] == ["id"] and f"{hub}_id" in in_lake
-    return flow({"name": hub, "column": "id"}) if is_met else scalar(hub)
+    collides = [alias.get(column, column) for column in table.key] == ["id"] and f"{hub}_id" in in_lake
+    return flow({"name": hub, "column": "id"}) if collides else scalar(hub)
 
 
 def _references(
-    table: Found, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]
+    table: DbTable, hubs: dict[int, str], keys: dict[int, tuple[str, ...]]
 ) -> dict[str, tuple[tuple[str, ...], str]]:
-    """Role → its columns and its hub; only what names a primary key is one. It is called as the hub or, where that is
-    taken, as the column that is its own among the foreign keys."""
+    """Role → columns and hub of each foreign key that refers to a primary key.
+
+    The role is the hub's name or, if that is taken, the name of the column that no other foreign key has.
+    """
     found: dict[str, tuple[tuple[str, ...], str]] = {}
     foreign = dict.fromkeys(table.foreign)
     fit = [(columns, other) for columns, other in foreign if other in hubs and len(columns) == len(keys[other])]
@@ -272,7 +276,7 @@ def _references(
     return found
 
 
-def _read(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[Found]:
+def _read(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[DbTable]:
     rows = connection.execute(_TABLES, (list(schemas), list(schemas))).fetchall()
     keys = {oid: tuple(row[0] for row in connection.execute(_KEY, (oid,))) for oid, *_ in rows}
     unfit = {
@@ -281,7 +285,7 @@ def _read(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[F
         if (reason := unpublishable(SourceConnection(connection), schema, name))
     }
     return [
-        Found(
+        DbTable(
             oid, schema, name, comment, tuple(connection.execute(COLUMNS, (oid,)).fetchall()), keys[oid],
             tuple(_foreign(connection.execute(_FOREIGN, (oid,)).fetchall(), keys)), unfit.get(oid),
         )
@@ -311,10 +315,10 @@ def singular(name: str) -> str:
 
 
 def lake_name(name: str) -> str:
-    """A name that the lake allows."""
+    """The name in a form that the lake allows."""
     plain = re.sub(r"\W+|_+", "_", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower(), flags=re.ASCII).strip("_")
     return plain if NAME.fullmatch(plain) else f"t_{plain}"
 
 
-def _part(name: str) -> str:
+def _quoted_if_needed(name: str) -> str:
     return name if NAME.fullmatch(name) else ident(name)

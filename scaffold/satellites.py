@@ -1,4 +1,4 @@
-"""Satellites of a table, and the views that give their rows intervals of validity."""
+"""Satellite models, and the views that add intervals of validity."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def status_models(entity: Entity) -> Iterator[Model]:
 
 
 def reference_table_models(entity: Entity) -> Iterator[Model]:
-    """Codes under their natural key, and their view."""
+    """The reference tables with their natural keys, and their views."""
     described = {column[0]: column for column in entity.columns()}
     keys = [described[column] for column in entity.key]
     for name, satellite in entity.vault.satellites.items():
@@ -73,7 +73,7 @@ def timeline_model(
 
 
 def child_models(entity: Entity, role: str) -> Iterator[Model]:
-    """Multi-active satellites: what the table says about several rows of one thing at a time."""
+    """Multi-active satellites: several rows per hub key at a time."""
     target, pk = entity.vault.hub_of(role), f"hk_{role}"
     parent = set(entity.in_lake(entity.vault.references[role].columns))
     described = {column[0]: column for column in entity.columns()}

@@ -1,4 +1,4 @@
-"""The text of models: a macro call in SQL, and the YAML beside it."""
+"""The text of models: a macro call in SQL, and the YAML file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ PACKAGE = "cdc_vault"  # the dbt package that all macros and tests are of
 
 @dataclass(frozen=True)
 class Model:
-    """One dbt model: folder below `models/`, name, SQL, description, columns (name, type, description), tests."""
+    """A dbt model: folder below `models/`, name, SQL, description, columns (name, type, description), tests."""
 
     folder: str
     name: str
@@ -26,8 +26,8 @@ class Model:
 
     def files(self) -> dict[str, str]:
         """Path below the dbt project → text."""
-        place = f"models/{self.folder}/{self.name}"
-        return {f"{place}.sql": self.sql, f"{place}.yml": self._yaml()}
+        path = f"models/{self.folder}/{self.name}"
+        return {f"{path}.sql": self.sql, f"{path}.yml": self._yaml()}
 
     def _yaml(self) -> str:
         lines = ["models:", f"  - name: {scalar(self.name)}", f"    description: {scalar(self.description)}"]
@@ -42,7 +42,7 @@ class Model:
 
 
 def scalar(text: str) -> str:
-    """A YAML scalar of a dbt file, quoted where it would be read as something else (`no` is a boolean)."""
+    """A YAML scalar of a dbt file, quoted if it would parse as another type (`no` is a boolean)."""
     return _quoted(_unrendered(text))
 
 
@@ -56,7 +56,7 @@ def flow(value: Any) -> str:
 
 
 def _unrendered(text: str) -> str:
-    """What dbt renders to the text: it takes values for Jinja, which alters line breaks; not the keys of a mapping."""
+    """Escapes text that dbt would render as Jinja: dbt renders the values of its files, but not the keys."""
     return f"{{{{ {jinja(text)} }}}}" if re.search(r"\{[{%#]|[#}%]\}|\r|\n\Z", text) else text
 
 
@@ -94,7 +94,7 @@ def _block(value: Any) -> str:
 
 
 def jinja(value: Any) -> str:
-    """A Jinja literal. What is not printable is escaped: Jinja and dbt take every line break of a file for a `\\n`."""
+    """A Jinja literal; escapes non-printable characters, as Jinja and dbt turn every kind of line break into `\\n`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):

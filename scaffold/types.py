@@ -1,4 +1,4 @@
-"""The Trino type of a column that is declared with a Postgres type."""
+"""Trino types of columns that are declared with Postgres types."""
 
 from ingestion.schema.types.declared import declared_type, type_name
 
@@ -10,11 +10,11 @@ _TRINO = {
 
 
 def lake_type(declared: str) -> str:
-    """`numeric(10,2)` → `decimal(10,2)`; what has no rule is varchar."""
+    """`numeric(10,2)` → `decimal(10,2)`; types without a rule become varchar."""
     iceberg = str(declared_type(declared))
     return _TRINO.get(iceberg, iceberg.replace(" ", ""))
 
 
 def reader_type(declared: str) -> str:
-    """The type in the `current_` view, which shows a time of day as one."""
+    """The type in the `current_` view, which shows a time of day as `time`."""
     return "time(6)" if type_name(declared) == "time" else lake_type(declared)

@@ -11,7 +11,7 @@ from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.policies import NAME
 from lakehouse.errors import LakehouseError
 from scaffold import apply, diagram, models_of, plan
-from scaffold.propose import Found, proposal
+from scaffold.propose import DbTable, proposal
 from scaffold.text import flow
 from scaffold.types import lake_type
 
@@ -190,8 +190,8 @@ def test_an_edited_file_is_never_overwritten_and_drift_is_seen(tmp_path: Path) -
 def test_a_table_that_would_break_the_application_is_proposed_in_comments_with_the_reason(tmp_path: Path) -> None:
     """It can be uncommented, and nothing of the rest refers to it."""
     columns = (("id", "integer", ""), ("late_id", "integer", ""))
-    late = Found(1, "public", "late", "", columns[:1], ("id",), unfit="its primary key is DEFERRABLE; run ALTER …")
-    orders = Found(2, "public", "orders", "", columns, ("id",), foreign=((("late_id",), 1),))
+    late = DbTable(1, "public", "late", "", columns[:1], ("id",), unfit="its primary key is DEFERRABLE; run ALTER …")
+    orders = DbTable(2, "public", "orders", "", columns, ("id",), foreign=((("late_id",), 1),))
     text = proposal("shop", [late, orders], taken=set())
     assert "# public.late is left out: its primary key is DEFERRABLE; run ALTER …" in text
     assert [table.name for table in declared(tmp_path, text).source("shop").tables] == ["orders"]
@@ -206,7 +206,7 @@ def test_a_table_that_would_break_the_application_is_proposed_in_comments_with_t
 def test_tables_whose_names_meet_in_the_lake_are_proposed_under_names_of_their_own(tmp_path: Path) -> None:
     """Of several schemas, and of one where capitals alone tell them apart."""
     places = [("app", "order"), ("app", "Order"), ("app", "ORDER"), ("Front Desk", "order")]
-    tables = [Found(n, schema, name, "", (("id", "int", ""),), ("id",)) for n, (schema, name) in enumerate(places)]
+    tables = [DbTable(n, schema, name, "", (("id", "int", ""),), ("id",)) for n, (schema, name) in enumerate(places)]
     found = {table.name: table for table in declared(tmp_path, proposal("shop", tables, taken=set())).tables}
     assert {name: table.relation for name, table in found.items()} == {
         "order": places[0], "app_order": places[1], "app_order_2": places[2], "front_desk_order": places[3],
@@ -215,17 +215,17 @@ def test_tables_whose_names_meet_in_the_lake_are_proposed_under_names_of_their_o
 
 def test_a_database_becomes_a_proposal_that_holds(tmp_path: Path) -> None:
     """A reference to the own table, two to one table, a composite key, a column in two foreign keys, odd names."""
-    people = Found(1, "public", "people", "People.", (("id", "bigint", ""), ("first_name", "text", "")), ("id",))
-    order = Found(
+    people = DbTable(1, "public", "people", "People.", (("id", "bigint", ""), ("first_name", "text", "")), ("id",))
+    order = DbTable(
         2, "public", "orders", "", (("id", "bigint", ""), ("buyer_id", "bigint", ""), ("payer_id", "bigint", ""),
         ("previous_id", "bigint", ""), ("total", "numeric(8,2)", "Sum: all")), ("id",),
         ((("buyer_id",), 1), (("payer_id",), 1), (("previous_id",), 2)),
     )  # fmt: skip
-    lines = Found(
+    lines = DbTable(
         3, "public", "OrderLines", "", (("order_id", "bigint", ""), ("no", "integer", "")), ("order_id", "no"),
         ((("order_id",), 2), (("order_id",), 1)),
     )  # fmt: skip
-    notes = Found(4, "public", "notes", "", (("text", "text", ""),), ())
+    notes = DbTable(4, "public", "notes", "", (("text", "text", ""),), ())
     found = declared(tmp_path, proposal("shop", [people, order, lines, notes], taken={"person"}))
     tables = {table.name: table for table in found.tables}
     vault = tables["orders"].vault
@@ -284,7 +284,7 @@ def test_any_text_is_written_so_that_dbt_reads_it_as_it_is() -> None:
 def test_names_that_the_lake_cannot_keep_get_aliases_that_differ() -> None:
     """Two spellings of one plain name, a name that another column bears, one that a layer gives itself."""
     names = ("id", "a b", "a-b", "a_b", "Load Date", "load_date", "日本", "🐎", "is_deleted")
-    table = Found(1, "public", "t", "", tuple((name, "text", "") for name in names), ("id",))
+    table = DbTable(1, "public", "t", "", tuple((name, "text", "") for name in names), ("id",))
     raw = yaml.safe_load(proposal("shop", [table], set()))["sources"][0]["tables"][0]["config"]["meta"]["raw"]
     landed = [raw["alias"].get(name, name) for name in names]
     assert len(set(landed)) == len(names) and all(NAME.fullmatch(name) for name in landed)

@@ -16,7 +16,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import typed_relation
 from scaffold import apply, models_of, plan
-from scaffold.propose import Found, proposal
+from scaffold.propose import DbTable, proposal
 from scaffold.text import jinja
 from tests.hostile import effects, names
 from tests.orchestrated import copy_project
@@ -25,7 +25,7 @@ ODD = names(7, 300)
 WORDS = ["no", "on", "null", "true", "off"]  # of YAML, and plain names of the lake
 
 
-def found(odd: list[str], unfit: str | None = None) -> list[Found]:
+def found(odd: list[str], unfit: str | None = None) -> list[DbTable]:
     """Tables of ten columns whose schema, name, comments, columns and types are taken from these."""
     tables = []
     for number, start in enumerate(range(0, len(odd) - 2, 12)):
@@ -33,7 +33,7 @@ def found(odd: list[str], unfit: str | None = None) -> list[Found]:
         typed = tuple((column, "numeric(8,2)" if n % 3 else f'"{n}{column}"', name) for n, column in enumerate(columns))
         key = tuple(columns[:2])
         tables.append(
-            Found(number, schema, name, columns[-1], typed, key, ((key, number - 1),) if number else (), unfit)
+            DbTable(number, schema, name, columns[-1], typed, key, ((key, number - 1),) if number else (), unfit)
         )
     return tables
 
@@ -47,7 +47,7 @@ def rendered(value: Any) -> Any:
     return jinja2.Environment().from_string(value).render() if isinstance(value, str) else value
 
 
-def check(tables: list[Found], read: list[dict[str, Any]]) -> None:
+def check(tables: list[DbTable], read: list[dict[str, Any]]) -> None:
     """What YAML and dbt read is what the database said."""
     assert len(read) == len(tables)
     for table, entry in zip(tables, read, strict=True):
@@ -74,7 +74,7 @@ def test_a_proposal_says_what_the_database_says(seed: int) -> None:
 def test_a_table_that_is_left_out_stays_in_its_comment() -> None:
     """A line break in a name ended the comment: what followed was YAML, a `mask` for one."""
     tables = [
-        Found(n, schema, name, "", (("id", "text", ""),), ("id",), unfit=f"{typed_relation(schema, name)}: {name}")
+        DbTable(n, schema, name, "", (("id", "text", ""),), ("id",), unfit=f"{typed_relation(schema, name)}: {name}")
         for n, (schema, name) in enumerate(zip(ODD, reversed(ODD), strict=True))
     ]
     text = proposal("shop", tables, set())
@@ -86,8 +86,8 @@ def test_a_table_that_is_left_out_stays_in_its_comment() -> None:
 def test_a_table_called_like_a_word_of_yaml_is_proposed_under_its_name(word: str) -> None:
     """`No` became `False`."""
     columns = (("id", "int", ""), (f"{word}_id", "int", ""), (word.upper(), "int", ""))
-    one = Found(1, "public", word, "", columns[:1], ("id",))
-    two = Found(2, "public", "orders", "", columns, ("id",), ((columns[1][:1], 1),))
+    one = DbTable(1, "public", word, "", columns[:1], ("id",))
+    two = DbTable(2, "public", "orders", "", columns, ("id",), ((columns[1][:1], 1),))
     [source] = yaml.safe_load(proposal("shop", [one, two], set()))["sources"]
     vault = source["tables"][1]["config"]["meta"]["vault"]
     assert source["tables"][0]["name"] == source["tables"][0]["config"]["meta"]["vault"]["hub"] == word
@@ -128,7 +128,7 @@ def test_columns_that_land_under_their_own_odd_names_are_read_by_dbt_as_they_are
         if not name.startswith("!") and name.strip():
             landing.setdefault(name.lower(), name)
     columns = list(landing.values())
-    table = Found(1, "public", "t", "", tuple((name, "text", name) for name in columns), tuple(columns[:3]))
+    table = DbTable(1, "public", "t", "", tuple((name, "text", name) for name in columns), tuple(columns[:3]))
     text = proposal("shop", [table], set())
     bare = re.sub(r", alias: \{.*\}(?=\}\n)", "", text)
     assert bare != text
@@ -147,7 +147,7 @@ def test_columns_that_land_under_their_own_odd_names_are_read_by_dbt_as_they_are
     assert [rendered(given["src_nk"]) for given in kwargs] == [columns[:3]]
 
 
-def order(tables: list[Found], relation: tuple[str, str]) -> int:
+def order(tables: list[DbTable], relation: tuple[str, str]) -> int:
     """The place of a relation among the tables."""
     return [(table.schema, table.name) for table in tables].index(relation)
 

@@ -10,7 +10,7 @@ import yaml
 
 from lakehouse.errors import LakehouseError
 from scaffold import models_of
-from scaffold.propose import Found, proposal
+from scaffold.propose import DbTable, proposal
 from tests.unit.test_scaffold import declared
 
 COLUMNS = (
@@ -166,8 +166,8 @@ def test_in_what_is_accepted_no_model_and_no_column_comes_twice(tmp_path: Path) 
 def test_what_is_proposed_has_no_name_twice(tmp_path: Path) -> None:
     """Columns that the vault would make itself, a key `id` beside `<hub>_id`, links that are called as a reference."""
     columns = tuple((name, "int", "") for name in (*COLUMNS, "valid_to", "buyer_id", "order_buyer_id", "parent_id"))
-    accounts = Found(1, "public", "accounts", "", columns, ("id",), ((("account_id",), 1), (("parent_id",), 1)))
-    orders = Found(2, "public", "orders", "", columns, ("id",), ((("buyer_id",), 1), (("order_buyer_id",), 1)))
+    accounts = DbTable(1, "public", "accounts", "", columns, ("id",), ((("account_id",), 1), (("parent_id",), 1)))
+    orders = DbTable(2, "public", "orders", "", columns, ("id",), ((("buyer_id",), 1), (("order_buyer_id",), 1)))
     found = declared(tmp_path, proposal("shop", [accounts, orders], taken=set()))
     vault = found.source("shop").table("accounts").vault
     assert vault is not None and vault.hub is not None and vault.hub.column == "id"

@@ -8,7 +8,7 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from scaffold import models_of
-from scaffold.propose import Found, proposal
+from scaffold.propose import DbTable, proposal
 from tests.unit.embedded_vault import START, Vault
 from tests.unit.test_scaffold import declared
 from tests.unit.test_vault_names import of, table
@@ -103,10 +103,10 @@ def test_the_hash_of_a_whole_reference_is_that_of_its_columns() -> None:
 
 def test_a_foreign_key_that_shares_a_column_is_proposed(tmp_path: Path) -> None:
     """Under the name of the column that is its own."""
-    agents = Found(1, "public", "agents", "", (("tenant_id", "int", ""), ("id", "int", "")), ("tenant_id", "id"))
+    agents = DbTable(1, "public", "agents", "", (("tenant_id", "int", ""), ("id", "int", "")), ("tenant_id", "id"))
     columns = tuple((name, "int", "") for name in TICKET)
     foreign = ((("tenant_id", "requester_id"), 1), (("tenant_id", "assignee_id"), 1))
-    tickets = Found(2, "public", "tickets", "", columns, ("id",), foreign)
+    tickets = DbTable(2, "public", "tickets", "", columns, ("id",), foreign)
     vault = declared(tmp_path, proposal("desk", [agents, tickets], set())).source("desk").table("tickets").vault
     assert vault is not None
     found = {role: (reference.columns, vault.hub_of(role)) for role, reference in vault.references.items()}
@@ -181,13 +181,13 @@ def test_a_link_that_is_its_tables_key_begins_and_ends_with_its_row() -> None:
 def test_a_table_of_foreign_keys_alone_is_proposed_as_a_link(tmp_path: Path) -> None:
     """Unless something refers to it, or it holds personal data, which a link cannot forget."""
     columns = (("id", "int", ""),)
-    film, actor = (Found(n, "public", name, "", columns, ("id",)) for n, name in ((1, "films"), (2, "actors")))
+    film, actor = (DbTable(n, "public", name, "", columns, ("id",)) for n, name in ((1, "films"), (2, "actors")))
     pair = (("film_id", "int", ""), ("actor_id", "int", ""))
     foreign = ((("film_id",), 1), (("actor_id",), 2))
-    casting = Found(3, "public", "film_actor", "", (*pair, ("role", "text", "")), ("film_id", "actor_id"), foreign)
-    contact = Found(4, "public", "contact", "", (*pair, ("email", "text", "")), ("film_id", "actor_id"), foreign)
-    scene = Found(5, "public", "scene", "", pair, ("film_id", "actor_id"), foreign)
-    cut = Found(6, "public", "cut", "", (*columns, *pair), ("id",), ((("film_id", "actor_id"), 5),))
+    casting = DbTable(3, "public", "film_actor", "", (*pair, ("role", "text", "")), ("film_id", "actor_id"), foreign)
+    contact = DbTable(4, "public", "contact", "", (*pair, ("email", "text", "")), ("film_id", "actor_id"), foreign)
+    scene = DbTable(5, "public", "scene", "", pair, ("film_id", "actor_id"), foreign)
+    cut = DbTable(6, "public", "cut", "", (*columns, *pair), ("id",), ((("film_id", "actor_id"), 5),))
     found = declared(tmp_path, proposal("films", [film, actor, casting, contact, scene, cut], set())).source("films")
     forms = {table.name: table.vault.forms for table in found.tables if table.vault}
     assert forms == {**dict.fromkeys(("films", "actors", "contact", "scene", "cut"), ("hub",)), "film_actor": ("link",)}
@@ -197,12 +197,12 @@ def test_a_table_of_foreign_keys_alone_is_proposed_as_a_link(tmp_path: Path) -> 
 def test_no_two_links_and_no_two_hubs_of_a_proposal_have_one_name(tmp_path: Path) -> None:
     """A user has a group, and `user_groups` further ones; of `order` and `orders` both names are taken."""
     one = (("id", "int", ""),)
-    group = Found(1, "public", "groups", "", one, ("id",))
-    user = Found(2, "public", "users", "", (*one, ("group_id", "int", "")), ("id",), ((("group_id",), 1),))
+    group = DbTable(1, "public", "groups", "", one, ("id",))
+    user = DbTable(2, "public", "users", "", (*one, ("group_id", "int", "")), ("id",), ((("group_id",), 1),))
     pair = (("user_id", "int", ""), ("group_id", "int", ""))
     foreign = ((("user_id",), 2), (("group_id",), 1))
-    more = Found(3, "public", "user_groups", "", pair, ("user_id", "group_id"), foreign)
-    orders = [Found(n, "public", name, "", one, ("id",)) for n, name in ((4, "order"), (5, "orders"))]
+    more = DbTable(3, "public", "user_groups", "", pair, ("user_id", "group_id"), foreign)
+    orders = [DbTable(n, "public", name, "", one, ("id",)) for n, name in ((4, "order"), (5, "orders"))]
     found = declared(tmp_path, proposal("shop", [group, user, more, *orders], {"order"})).source("shop")
     assert list(found.table("users").vault.links) == ["user_group_2"]  # type: ignore[union-attr]
     names = {
