@@ -5,7 +5,7 @@ session, which makes `lakehouse run` and the demo faster.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -155,36 +155,21 @@ def _tags(
 
 
 def _run(
-    whole: dg.JobDefinition,
-    subset: JobSubset,
-    instance: dg.DagsterInstance,
-    tags: Mapping[str, str],
-    say: Say,
-    stop: Stop,
+    whole: dg.JobDefinition, part: JobSubset, instance: dg.DagsterInstance, tags: dict[str, str], say: Say, stop: Stop
 ) -> Outcome:
-    assets = frozenset(subset.assets or ()) or None
-    checks = None if subset.checks is None else frozenset(subset.checks)
+    assets, checks = frozenset(part.assets or ()) or None, None if part.checks is None else frozenset(part.checks)
     job = whole.get_subset(asset_selection=assets, asset_check_selection=checks)
     started, run_id = monotonic(), make_new_run_id()
     stop.before_exit = partial(cancel, instance, run_id)
     signed = {**job.tags, **tags, **signature(run_id)}
     run = instance.create_run_for_job(
-        job,
-        run_id=run_id,
-        tags=signed,
-        remote_job_origin=_origin(job.name),
-        asset_selection=assets,
+        job, run_id=run_id, tags=signed, remote_job_origin=_origin(job.name), asset_selection=assets
     )
     stop.on_signal = partial(_ask_to_cancel, instance, run_id)
     instance.add_event_listener(run_id, partial(_say_waiting, say))
     say(f"{job.name}  run {run_id[:8]}")
     error = None
-    said: set[str] = set()  # a table has one event per partition
-    for event in execute_run_iterator(InMemoryJob(job), run, instance):
-        for line in describe(event):
-            if line not in said:
-                say(line)
-            said.add(line)
+    for event in _reported(execute_run_iterator(InMemoryJob(job), run, instance), say):
         error = error or failure_message(event)
         if event.is_failure and stop.is_set():
             _ask_to_cancel(instance, run_id)
@@ -195,6 +180,17 @@ def _run(
     if not stop.is_set():
         stop.on_signal, stop.before_exit = do_nothing, str
     return Outcome(job.name, run_id, success, round(seconds, 1), error)
+
+
+def _reported(events: Iterator[dg.DagsterEvent], say: Say) -> Iterator[dg.DagsterEvent]:
+    """The events of a run; prints each line once, as a table has one event per partition."""
+    said: set[str] = set()
+    for event in events:
+        for line in describe(event):
+            if line not in said:
+                say(line)
+            said.add(line)
+        yield event
 
 
 def cancel(instance: dg.DagsterInstance, run_id: str) -> str:

@@ -1,6 +1,6 @@
-"""One tick of a sensor and the run it asks for, in this process: `python -m tests.sensor_driver SENSOR PAUSE_SECONDS`.
+"""Runs one tick of a sensor and the requested run here: `python -m tests.sensor_driver SENSOR PAUSE_SECONDS`.
 
-What the daemon does between two of its intervals, so that a test decides when. Prints what became of it as JSON.
+It does what the daemon does in one interval, at the time a test chooses. Prints the outcome as JSON.
 """
 
 import json
@@ -18,7 +18,7 @@ from orchestration.runs.failures import failure_message
 
 
 def main(name: str, pause_seconds: float) -> dict[str, Any]:
-    """The reason of a skip, or the run."""
+    """The skip reason, or the outcome of the run."""
     from orchestration.definitions import defs
 
     load_state.FIRST_WAIT = timedelta(seconds=pause_seconds)

@@ -36,7 +36,7 @@ def test_a_failed_load_ends_with_what_failed_and_other_jobs_go_on(settings: Sett
         r" Column 'no_such' cannot be resolved \(COLUMN_NOT_FOUND, query \w+\)\n",
         error,
     ), error
-    found = re.search(rf"  test no_small_keys of vault\.{hub} found 3 rows that should not be; look: (.*)\n", error)
+    found = re.search(rf"  test no_small_keys of vault\.{hub} found 3 failing rows; to see them: (.*)\n", error)
     assert found, error
     look = subprocess.run(
         f"{BIN}/{found[1]} --json", shell=True, capture_output=True, text=True, env=o.environment, cwd=tmp_path

@@ -48,7 +48,19 @@ def maintain_definitions(manifest: dict[str, Any], project_dir: Path, keys: Coll
 
 def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -> dg.JobDefinition:
     """The job: plan, maintain each table, conclude. Steps pass their outputs in memory."""
+    plan, maintain_table, conclude = _plan_op(config_type), _maintain_table_op(keys), _conclude_op(keys)
 
+    @dg.job(
+        name=JOB,
+        description="Measures the tables and runs the worthwhile actions within the declared time.",
+    )
+    def job() -> None:
+        conclude(plan().map(maintain_table).collect())
+
+    return job
+
+
+def _plan_op(config_type: type[PlanConfig]) -> dg.OpDefinition:
     @dg.op(
         name=PLAN,
         config_schema=config_type.to_fields_dict(),
@@ -69,6 +81,10 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
         for rank, table in enumerate(maintainer.tables, start=1):
             yield dg.DynamicOutput(table, mapping_key=f"{rank}_{re.sub(r'[^A-Za-z0-9_]', '_', table)}")
 
+    return plan
+
+
+def _maintain_table_op(keys: Collection[dg.AssetKey]) -> dg.OpDefinition:
     @dg.op(
         name="maintain_table",
         pool=POOL,
@@ -79,6 +95,10 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
     def maintain_table(context: dg.OpExecutionContext, table: str, maintainer: Maintainer) -> list[Any]:
         return maintainer.act(table, reporter(context, keys))
 
+    return maintain_table
+
+
+def _conclude_op(keys: Collection[dg.AssetKey]) -> dg.OpDefinition:
     @dg.op(
         name="conclude",
         config_schema={},
@@ -88,17 +108,10 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
     def conclude(context: dg.OpExecutionContext, outcomes: list[list[Any]], maintainer: Maintainer) -> None:
         run = maintainer.finish([outcome for of_table in outcomes for outcome in of_table], reporter(context, keys))
         counts = ", ".join(f"{count} {status}" for status, count in run.result.as_dict()["counts"].items())
-        context.log.info(f"{counts}; {len(run.plan.put_off)} steps put off, {len(run.plan.skipped)} tables left alone")
+        context.log.info(f"{counts}; {len(run.plan.put_off)} steps put off, {len(run.plan.skipped)} tables skipped")
         check_failed_share(run.result, run.max_failed_share)
 
-    @dg.job(
-        name=JOB,
-        description="Measures the tables and runs the worthwhile actions within the declared time.",
-    )
-    def job() -> None:
-        conclude(plan().map(maintain_table).collect())
-
-    return job
+    return conclude
 
 
 def _schedule(job: dg.JobDefinition, group: str, declared: ScheduleGroup) -> dg.ScheduleDefinition:

@@ -50,7 +50,7 @@ def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str
     results = json.loads(file.read_text())["results"] if file.exists() else []
     failed = [result for result in results if result["status"] in FAILED]
     if not failed:  # the project does not compile, or dbt was killed
-        return f"dbt failed: {one_line(fallback)}; the whole of it is in {target / 'dbt.log'}"
+        return f"dbt failed: {one_line(fallback)}; full log: {target / 'dbt.log'}"
     skipped = sum(result["status"] == "skipped" for result in results)
     return "\n".join(_lines(failed, skipped, manifest, target))
 
@@ -104,8 +104,8 @@ def _tables_of(unique_id: str, manifest: Mapping[str, Any]) -> frozenset[str]:
 def _lines(
     failed: Sequence[Mapping[str, Any]], skipped: int, manifest: Mapping[str, Any], target: Path
 ) -> Iterator[str]:
-    first = ", ".join(filter(None, [f"{len(failed)} failed", f"{skipped} skipped because of it" if skipped else ""]))
-    yield f"dbt: {first}; the whole of it is in {target / 'dbt.log'}"
+    first = ", ".join(filter(None, [f"{len(failed)} failed", f"{skipped} skipped as a result" if skipped else ""]))
+    yield f"dbt: {first}; full log: {target / 'dbt.log'}"
     for result in failed[:SHOWN]:
         node = manifest["nodes"].get(result["unique_id"], {})
         yield f"  {_test(result, node, target, manifest) if _is_test(result) else _model(result, node)}"
@@ -131,8 +131,8 @@ def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, mani
     sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
     files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
     found = next((file for file in files if file.is_file()), None)
-    look = f'; look: lakehouse sql --role writer "$(cat {found})"' if found else ""
-    return f"{text} found {rows} row{'s' * (rows != 1)} that should not be{look}"
+    command = f'; to see them: lakehouse sql --role writer "$(cat {found})"' if found else ""
+    return f"{text} found {rows} failing row{'s' * (rows != 1)}{command}"
 
 
 def _test_name(node: Mapping[str, Any]) -> str | None:

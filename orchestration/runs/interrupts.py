@@ -86,9 +86,8 @@ class Stop:
 def interruptible() -> Iterator[Stop]:
     """A signal within the block ends the process with status 130 (SIGINT), 143 (SIGTERM) or 129 (SIGHUP)."""
     stop = Stop()
-    heeded = [
-        number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
-    ]  # nohup, or a background job
+    # nohup and background jobs ignore some signals
+    heeded = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, _raise_once(stop)) for number in heeded}
     reader, writer = socket.socketpair()
     writer.setblocking(False)

@@ -30,9 +30,7 @@ from orchestration.runs.workers import TAG, fail_orphaned_runs, free_pools, is_a
 WAITING = "waiting for pool"
 POLL_SECONDS = 0.5  # longest delay before a signal is noticed
 HOLDER_CHECK_SECONDS = 5.0
-RELEASE_DELAY = timedelta(
-    seconds=30
-)  # the process of a finished run may still be busy; same as run_monitoring in dagster.yaml
+RELEASE_DELAY = timedelta(seconds=30)  # a finished run's process may still be busy; as run_monitoring in dagster.yaml
 
 
 class PoolQueue(InstanceConcurrencyContext):

@@ -1,6 +1,6 @@
 """The subset of a job that a run executes: all tables except those held back or waiting for other jobs."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -30,10 +30,10 @@ def subset_without(job: dg.JobDefinition, without: Collection[str]) -> JobSubset
     return JobSubset(left, tuple(sorted((key for key in graph.asset_check_keys if key.asset_key in left), key=str)))
 
 
-def derived_tables(graph: AssetGraph, job: dg.JobDefinition, names: Iterable[dg.AssetKey]) -> dict[str, frozenset[str]]:
+def derived_tables(graph: AssetGraph, job: dg.JobDefinition, keys: Iterable[dg.AssetKey]) -> dict[str, frozenset[str]]:
     """For each table, the job's tables downstream of it, including itself if the job builds it."""
     own = set(job.asset_layer.executable_asset_keys)
-    return {name_of(key): frozenset(map(name_of, downstream(graph, [key]) & own)) for key in names}
+    return {name_of(key): frozenset(map(name_of, downstream(graph, [key]) & own)) for key in keys}
 
 
 def waiting_for_others(
@@ -68,9 +68,7 @@ def load_state_tag(
     state: LoadState, waiting: Collection[str], now: datetime, reset_tries: bool = False
 ) -> dict[str, str]:
     """The HELD tag for a new run. `reset_tries` drops earlier failures, for launches by hand."""
-    new: Mapping[str, HeldTable] = {
-        name: HeldTable(0, now, state.loaded_at) for name in waiting if name not in state.tables
-    }
+    new = {name: HeldTable(0, now, state.loaded_at) for name in waiting if name not in state.tables}
     tables = {name: replace(table, tries=0) if reset_tries else table for name, table in state.tables.items()}
     return {tags.HELD: pack_state(replace(state, tables={**tables, **new}))}
 

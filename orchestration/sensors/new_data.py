@@ -53,9 +53,7 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
         try:
             seen = observe(lake, watch)
             absent = [] if watch.source else lake.absent(t for t in watch.tables if ".".join(t) not in seen.newest)
-        except (
-            Exception
-        ) as error:  # a server that is down is reported in one line, not as a stack trace every 30 seconds
+        except Exception as error:  # reports a server that is down in one line, not as a stack trace every 30 seconds
             return dg.SkipReason(f"cannot inspect {_describe(watch)}: {_one_line(error)}")
         repository = context.repository_def
         assert repository is not None

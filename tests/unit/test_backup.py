@@ -1,4 +1,4 @@
-"""How a restored catalog is rolled forward: which cut counts, and when a source may go on by itself."""
+"""Rolling a restored catalog forward: the choice of the cut, and when a source may continue without recovery."""
 
 import os
 from datetime import UTC, datetime
@@ -211,7 +211,7 @@ def test_an_object_whose_name_leads_elsewhere_is_refused_before_anything_is_copi
 
 
 def test_only_the_owner_may_read_a_backup(table: Table, tmp_path: Path) -> None:
-    """Also one that an earlier version left open to all."""
+    """This includes a folder that an earlier version left readable by all."""
     append(table, 1)
     io, warehouse, folder = cast(Any, table.io), f"file://{tmp_path}/warehouse", tmp_path / "backup"
     (folder / "warehouse").mkdir(parents=True, mode=0o755)

@@ -1,4 +1,4 @@
-"""What the Kafka peer's event count is read from."""
+"""The Kafka peer's event count, read from record batches."""
 
 import struct
 

@@ -1,4 +1,4 @@
-"""What a results file becomes in docs/benchmarks.md."""
+"""The report of a results file in docs/benchmarks.md."""
 
 from benchmarks.report import markdown
 

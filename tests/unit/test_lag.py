@@ -1,4 +1,4 @@
-"""Lag against declared limits: what is refused in a declaration, what amounts to what, and when it is told."""
+"""Lag against declared limits: invalid declarations, the level of a table, and when the sensor reports it."""
 
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -121,7 +121,7 @@ STATUS: list[SourceStatus | Exception] = []
 
 
 class InventedLake(Lake):
-    """Only what the source says is invented."""
+    """Only the source's status is fake."""
 
     def source_status(self, source: str) -> SourceStatus:
         if isinstance(STATUS[-1], Exception):

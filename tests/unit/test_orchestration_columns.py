@@ -1,4 +1,4 @@
-"""The check `columns_as_declared`: names and types of what arrives, against the declaration."""
+"""The check `columns_as_declared`: landed names and types against the declared ones."""
 
 import pytest
 

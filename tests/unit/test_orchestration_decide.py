@@ -1,4 +1,4 @@
-"""When a sensor launches a job, and why it does not: every case from facts alone."""
+"""When a sensor launches a job, and the reasons when it does not; pure unit tests."""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -165,7 +165,7 @@ def two(stores: int, sales: int) -> Observed:
 
 
 def test_a_table_that_failed_does_not_hold_up_the_others() -> None:
-    """A load of which one table had failed counted as failed as a whole, and the others waited with it."""
+    """Formerly one failed table made the whole load count as failed, so that the other tables waited too."""
     decision = decide("load_retail", two(1, 2), resting(stores=1, sales=1), NOW)
     assert isinstance(decision, Launch) and "raw_retail.sales" in decision.why
     assert decision.without == {PARSED, "vault.hub_store"}
@@ -208,7 +208,7 @@ def test_silence_of_tables_that_all_rest_is_not_confirmed() -> None:
 
 
 def test_a_run_leaves_what_failed_and_what_it_left_out() -> None:
-    """The tries of a table go on, and the run that loaded it last is remembered for the days that it completes."""
+    """Failures in a row are counted, and the start of the table's last load determines the days of the next one."""
     loaded = NOW - timedelta(days=1)
     before = LoadState(
         "run1",

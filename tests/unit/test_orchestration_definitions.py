@@ -1,4 +1,4 @@
-"""What the code location holds, from the declarations alone: no server is asked."""
+"""The definitions of the code location, built from the declarations without any server."""
 
 import os
 import subprocess
@@ -48,7 +48,7 @@ def shop(*tables: RawTable) -> Source:
 
 
 def test_the_graph_is_the_one_that_was_reviewed(defs: dg.Definitions) -> None:
-    """A change that is meant: `python -m orchestration.graph > tests/unit/graph.txt`."""
+    """After an intended change: `python -m orchestration.graph > tests/unit/graph.txt`."""
     from orchestration.graph import describe
 
     assert describe(defs) == GRAPH.read_text().splitlines()
@@ -113,7 +113,7 @@ def test_a_column_is_traced_from_the_satellite_to_the_raw_table(defs: dg.Definit
 
 
 def test_all_sensors_and_schedules_are_on_but_those_of_single_maintenance_actions(defs: dg.Definitions) -> None:
-    """`maintain` takes the same actions where they are worth it: both would do the work twice."""
+    """`maintain` runs the same actions; with both schedules, work would be done twice."""
     repository = defs.get_repository_def()
     assert {sensor.default_status for sensor in repository.sensor_defs} == {dg.DefaultSensorStatus.RUNNING}
     running = {s.job_name: s.default_status is dg.DefaultScheduleStatus.RUNNING for s in repository.schedule_defs}
@@ -128,7 +128,7 @@ def test_each_schedule_group_in_use_is_maintained_by_its_declared_cron(defs: dg.
 
 
 def test_every_job_runs_in_one_process(defs: dg.Definitions) -> None:
-    """One JVM and one load of the definitions per run, instead of one per step."""
+    """A run has one JVM and loads the definitions once, not per step."""
     jobs = [job for job in defs.resolve_all_job_defs() if not job.name.startswith("__")]
     assert {job.executor_def.name for job in jobs} == {"in_process"}
 

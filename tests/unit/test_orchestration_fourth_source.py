@@ -1,4 +1,4 @@
-"""A fourth source takes YAML and dbt models only: everything in Dagster follows from them."""
+"""A fourth source needs only YAML and dbt models: its Dagster definitions follow from them."""
 
 import shutil
 from pathlib import Path

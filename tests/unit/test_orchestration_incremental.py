@@ -1,4 +1,4 @@
-"""Runs that nobody gave a day: what `dagster job launch`, the API and the launchpad make."""
+"""Runs without a partition, as launched by `dagster job launch`, the API and the launchpad."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -49,7 +49,7 @@ def instance(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dg.DagsterIns
 def days(
     instance: dg.DagsterInstance, run_tags: dict[str, str] | None = None, tables: Sequence[dg.AssetKey] | None = None
 ) -> list[date]:
-    """Launches the load as Dagster's commands do; the days it has marked."""
+    """Launches the load as Dagster's CLI does; returns the days it materialized."""
     job = ReconstructableRepository.for_module(__name__, "defs").get_reconstructable_job("load_shop")
     with dg.execute_job(job, instance, tags=run_tags, asset_selection=tables) as result:
         assert result.success

@@ -1,4 +1,4 @@
-"""The job `maintain`, its schedules and the asset of the tables' health: real runs, only the lake is invented."""
+"""The job `maintain`, its schedules and the table health asset: real runs on a fake lake."""
 
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -38,7 +38,7 @@ def outcome(table: TableName, action: str = "compact", error: str | None = None)
 
 
 class InventedMaintainer(Maintainer):
-    """Plans what it is told, and finds of it what it is told."""
+    """A fake that plans the given steps and returns the given outcomes."""
 
     planned: list[str]
     broken: list[str] = []  # noqa: RUF012  (a pydantic field)
@@ -144,7 +144,7 @@ def test_a_healthy_lake_is_a_success_without_steps(instance: dg.DagsterInstance)
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
-    """A schedule's context takes only an instance on disk."""
+    """The context of a schedule needs an instance on disk."""
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         yield instance
 

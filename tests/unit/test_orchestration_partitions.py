@@ -1,4 +1,4 @@
-"""Days of commit time: which a load completes, and which a backfill derives again."""
+"""Daily partitions: the days that an incremental load completes and those that a backfill derives again."""
 
 from datetime import UTC, date, datetime
 

@@ -1,4 +1,4 @@
-"""Reconciling in Dagster: a real run on an ephemeral instance; only the comparison behind it is invented."""
+"""Reconciliation in Dagster: real runs on an ephemeral instance with a fake comparison."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -72,13 +72,13 @@ def test_the_check_fails_with_counts_and_examples_that_show_no_value() -> None:
 
 @pytest.mark.parametrize("selected", [None, [dg.AssetKey(["raw_shop", "sales"])]])
 def test_a_load_does_not_read_the_whole_source(selected: list[dg.AssetKey] | None) -> None:
-    """Selected by hand, a table brings all its checks into the run."""
+    """Dagster adds all checks of a table that is selected by hand."""
     checks = run("load_shop", asset_selection=selected).get_asset_check_evaluations()
     assert checks and CHECK not in {check.check_name for check in checks}
 
 
 def test_a_check_that_is_launched_alone_compares() -> None:
-    """What the button on a check's page does."""
+    """As the button on a check's page does."""
     key = dg.AssetCheckKey(dg.AssetKey(["raw_shop", "things"]), CHECK)
     repository = definitions().get_repository_def()
     job = repository.get_job("__ASSET_JOB").get_subset(asset_selection=set(), asset_check_selection={key})

@@ -1,4 +1,4 @@
-"""What `lakehouse run` says: one line per fact, and one for what went wrong."""
+"""The output of `lakehouse run`: one line per fact, and one for an error."""
 
 import subprocess
 from datetime import date

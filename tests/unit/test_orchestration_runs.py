@@ -1,4 +1,4 @@
-"""Real runs and real sensor ticks on an ephemeral instance; only the lake behind them is invented."""
+"""Real runs and sensor ticks on an ephemeral instance with a fake lake."""
 
 import socket
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ ID = Column(name="id", data_type="bigint", description="")
 
 @dataclass
 class World:
-    """What the invented lake holds and how it behaves."""
+    """The contents and the behaviour of the fake lake."""
 
     snapshots: dict[str, int] = field(default_factory=dict)
     follower_alive: bool = True
@@ -42,7 +42,7 @@ WORLD = World()
 
 
 class InventedLake(Lake):
-    """The resource that a test replaces: everything else is what runs in production."""
+    """The fake resource; everything else is production code."""
 
     def bring_up(self, source: str) -> SourceReport:
         WORLD.brought_up += 1
@@ -111,7 +111,7 @@ def defs() -> dg.Definitions:
 
 
 def tick(defs: dg.Definitions, instance: dg.DagsterInstance, name: str = "new_data_shop") -> dg.RunRequest | str:
-    """One evaluation of a sensor: what it requests, or why it does not."""
+    """One evaluation of a sensor: its run request or its skip reason."""
     context = dg.build_sensor_context(
         instance=instance, repository_def=defs.get_repository_def(), resources={"lake": InventedLake()}
     )
@@ -210,7 +210,7 @@ def test_a_compaction_launches_nothing(defs: dg.Definitions, instance: dg.Dagste
 def test_a_failed_parsed_step_is_tried_again_although_raw_was_materialized(
     defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
-    """The ancestor's sensors moved their cursor on request: a failed load was never repeated."""
+    """The ancestor's sensors advanced their cursor with the request, so a failed load was never repeated."""
     WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
     keys = []
     for _ in range(decide.MAX_ATTEMPTS):

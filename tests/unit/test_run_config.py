@@ -1,4 +1,4 @@
-"""What somebody who may launch runs can set in them: whoever reaches the UI must not choose what programs we run."""
+"""What run config can set: a user of the UI must not be able to choose the programs that run."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ MODELS = [dg.AssetKey(["parsed", "parsed_bank__users"])]
 
 
 def fields_of(config: ConfigType, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ConfigType]]:
-    """Every place of a config where a run may write something."""
+    """Every field of a config schema."""
     if ConfigTypeKind.has_fields(config.kind):
         for name, field in config.fields.items():  # type: ignore[attr-defined]
             yield from fields_of(field.config_type, (*path, name))
@@ -37,7 +37,7 @@ def fields_of(config: ConfigType, path: tuple[str, ...] = ()) -> Iterator[tuple[
 
 
 def is_closed(config: ConfigType) -> bool:
-    """Whether it is a choice, or a number."""
+    """Whether the type is an enum or a number."""
     if config.kind is ConfigTypeKind.SCALAR:
         return config.given_name in NUMBERS
     return config.kind is ConfigTypeKind.ENUM
@@ -54,7 +54,7 @@ def test_a_run_can_set_nothing_but_numbers_choices_and_what_was_reviewed(defs: d
 
 
 def attacks(proof: Path) -> dict[str, dict[str, Any]]:
-    """Ways to another program, other files and other people's secrets that were open."""
+    """Config that formerly gave access to other programs, files and secrets."""
     project = str(PROJECT_DIR / "dbt_project")
     shell = {"project_dir": project, "dbt_executable": "/bin/bash", "global_config_flags": ["-c", f"id > {proof}"]}
     return {

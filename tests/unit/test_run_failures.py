@@ -1,4 +1,4 @@
-"""What a person is told of a failed run, and which further jobs of the same command are skipped."""
+"""The messages of failed runs, and the jobs that the same command then skips."""
 
 import json
 from datetime import UTC, datetime
@@ -58,12 +58,12 @@ def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
     )
     assert dbt_failure(tmp_path, MANIFEST, "") == "\n".join(
         [
-            f"dbt: 3 failed, 1 skipped because of it; the whole of it is in {tmp_path}/dbt.log",
+            f"dbt: 3 failed, 1 skipped as a result; full log: {tmp_path}/dbt.log",
             "  vault.hub_sale (dbt_project/models/vault/hub_sale.sql): line 3:8: Column 'x' cannot be resolved"
             " (COLUMN_NOT_FOUND, query 20261122_1_2_abc)",
-            "  test raw_log_is_sound of raw_shop.sales found 1 row that should not be",
-            "  test unique of vault.hub_sale.hk_sale found 7 rows that should not be;"
-            f' look: lakehouse sql --role writer "$(cat {compiled})"',
+            "  test raw_log_is_sound of raw_shop.sales found 1 failing row",
+            "  test unique of vault.hub_sale.hk_sale found 7 failing rows;"
+            f' to see them: lakehouse sql --role writer "$(cat {compiled})"',
         ]
     )
 
@@ -78,7 +78,7 @@ def test_a_dbt_that_came_to_no_results_is_told_in_its_own_words(tmp_path: Path) 
     told = dbt_failure(
         tmp_path, MANIFEST, "The dbt CLI process\n\nCompilation Error in model a (a.sql)\n  no ref 'b'\n"
     )
-    assert told.startswith("dbt failed: Compilation Error in model a (a.sql): no ref 'b'; the whole of it is in ")
+    assert told.startswith("dbt failed: Compilation Error in model a (a.sql): no ref 'b'; full log: ")
     assert (
         database_message(None) == "no message"
         and database_message("Database Error in model a (a.sql)\n  gone\n") == "gone"
@@ -168,13 +168,13 @@ SHOP: dict[str, Any] = {
     ],
 )
 def test_what_failed_is_known_by_its_tables(tmp_path: Path, failed: list[str], tables: set[str] | None) -> None:
-    """A test stands for the table it is attached to, one of a source's for what is made from that."""
+    """A test counts against the table it is attached to, one of a source table against the models that read it."""
     results(tmp_path, *((node, "error", "no", None) for node in failed), ("model.l.other", "success", "OK", None))
     assert failed_tables(tmp_path, SHOP, ()) == tables
 
 
 def test_what_dbt_did_not_come_to_has_failed(tmp_path: Path) -> None:
-    """dbt was interrupted: it says nothing of the rest."""
+    """An interrupted dbt has no results for the remaining models."""
     results(tmp_path, ("model.l.parsed", "success", "OK", None))
     assert failed_tables(tmp_path, SHOP, {"parsed.sales", "vault.hub"}) == {"vault.hub"}
     (tmp_path / "run_results.json").unlink()
@@ -221,7 +221,7 @@ def test_where_dbt_fails_what_has_no_more_checks_to_come_is_materialized() -> No
 def ran(
     instance: dg.DagsterInstance, job: dg.JobDefinition, held: dict[str, int], only: list[list[str]] | None = None
 ) -> str:
-    """A run of the job that has ended, and which tables it left with how many failures."""
+    """Adds a finished run of the job whose load state has these tables and failures; returns its id."""
     run_id = make_new_run_id()
     state = LoadState(run_id, None, {name: HeldTable(tries, datetime.now(UTC), None) for name, tries in held.items()})
     status = dg.DagsterRunStatus.FAILURE if held else dg.DagsterRunStatus.SUCCESS
@@ -248,7 +248,7 @@ def test_marts_wait_for_what_another_job_holds_back_and_loads_for_nothing(defs: 
 
 
 def test_a_run_is_a_load_if_it_held_back_what_it_left_out(defs: dg.Definitions) -> None:
-    """Also of tables that are no part of the job any more: they are not waited for."""
+    """Tables that are no longer part of the job are ignored."""
     job = defs.get_repository_def().get_job("load_a")
     with dg.DagsterInstance.ephemeral() as instance:
         without_hub = [["raw_a", "t"], ["parsed", "a"]]

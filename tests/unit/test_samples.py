@@ -1,4 +1,4 @@
-"""The samples promise exact facts and exact counts; these need no database to be checked."""
+"""The exact facts and counts of the samples that can be checked without a database."""
 
 from collections import Counter
 from decimal import Decimal

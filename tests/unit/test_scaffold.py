@@ -1,4 +1,4 @@
-"""What a declaration means in the vault: its mistakes by code and line, its models, and files that are a person's."""
+"""Generated vault models: mistakes of a declaration by code and line, the models, and files that users have edited."""
 
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,7 @@ sources:
 
 
 def declared(place: Path, text: str = TABLES) -> Declarations:
-    """The declarations in that YAML, as dbt's manifest would hand them over."""
+    """The declarations in this YAML, as read from dbt's manifest."""
     (place / "models").mkdir(exist_ok=True)
     (place / "models" / "shop.yml").write_text(text)
     nodes: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a database calls things is text in the YAML and the models that `lakehouse scaffold` writes, whatever it is."""
+"""Hostile names and comments of a database stay plain text in the YAML and models of `lakehouse scaffold`."""
 
 import random
 import re
@@ -48,7 +48,7 @@ def rendered(value: Any) -> Any:
 
 
 def check(tables: list[DbTable], read: list[dict[str, Any]]) -> None:
-    """What YAML and dbt read is what the database said."""
+    """The text that YAML and dbt read equals the text in the database."""
     assert len(read) == len(tables)
     for table, entry in zip(tables, read, strict=True):
         raw = entry["config"]["meta"]["raw"]

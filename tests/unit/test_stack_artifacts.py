@@ -1,4 +1,4 @@
-"""Only what is missing is fetched, nothing is taken over unverified, and errors say what to do."""
+"""Only missing artifacts are downloaded, unverified files are never used, and errors name a remedy."""
 
 import hashlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Where the clusters' data is, and whose a lock is: neither a crash nor a second process costs any data."""
+"""The clusters' data folders and stale locks: neither a crash nor a second process loses data."""
 
 import os
 from pathlib import Path

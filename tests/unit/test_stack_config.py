@@ -1,4 +1,4 @@
-"""What the templates render to, and what of it may be seen by others."""
+"""The rendered templates, and what other users can see of them."""
 
 import json
 import re

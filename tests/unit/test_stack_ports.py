@@ -1,4 +1,4 @@
-"""Ports are chosen once, kept, and given up when somebody else has taken them."""
+"""Ports are chosen once, stored, and replaced if another process holds them."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Processes are known by pid and start time, and stopped with everything they started."""
+"""Processes are identified by pid and start time, and stopped with all their children."""
 
 import dataclasses
 import signal

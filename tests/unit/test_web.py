@@ -52,7 +52,7 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Server:
-    """A running web server, and who has seen what of it."""
+    """A running web server."""
 
     port: int
     proof: Path
@@ -151,7 +151,7 @@ def test_a_logged_in_page_and_a_program_with_the_secret_can_do_everything(server
 
 
 def test_a_proxy_that_has_logged_somebody_in_shows_the_secret(server: Server) -> None:
-    """As oauth2-proxy does: the user it knows, and our secret as the password, under the name the browser asked for."""
+    """As oauth2-proxy does: the authenticated user with our secret as the password, and the browser's Host header."""
     before = server.runs()
     shown = base64.b64encode(f"auth0|1:2:{SECRET}".encode()).decode()
     proxied = {"Host": NAME, "Authorization": f"Basic {shown}", "X-Forwarded-Proto": "https"}

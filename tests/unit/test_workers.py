@@ -1,4 +1,4 @@
-"""Whose runs are dead: never one whose process lives, or whose process nobody here can know."""
+"""Orphaned runs: never a run whose process is alive or cannot be checked from this host."""
 
 import os
 import socket
@@ -13,7 +13,7 @@ from orchestration.runs import workers
 
 STARTED, STARTING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING
 OLD = {workers.TAG: f"{socket.gethostname()}:1:12345"}
-"""What a version signed that knew no more of the process, which is gone."""
+"""The signature of an earlier version, for a process that has ended."""
 
 
 def run_with(tags: dict[str, str], status: dg.DagsterRunStatus = STARTED, run_id: str = "r1") -> dg.DagsterRun:

@@ -1,4 +1,4 @@
-"""A home whose clusters another major version of Postgres has written: told before anything is started, and moved."""
+"""Clusters of another major version of Postgres: refused before any server starts, and upgraded."""
 
 import json
 import tempfile
@@ -42,7 +42,7 @@ SHOP = (
 
 @pytest.fixture
 def where(monkeypatch: pytest.MonkeyPatch) -> Iterator[Placement]:
-    """A home that whoever runs Postgres may enter, as pytest's own folders are not."""
+    """A home that the user of Postgres can enter, unlike pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-test-") as folder:
         home = Path(folder)
         home.chmod(0o711)
@@ -54,7 +54,7 @@ def where(monkeypatch: pytest.MonkeyPatch) -> Iterator[Placement]:
 
 @pytest.fixture
 def old(where: Placement) -> OldCluster:
-    """What a release with Postgres 16 would have left."""
+    """A cluster as a release with Postgres 16 would have left it."""
     data = former_cluster(where, "catalog", PASSWORD)
     write_private(credentials_file(load_settings()), json.dumps({"catalog_superuser": PASSWORD}))
     with postgres_upgrade._serving(data, former_programs(where), port := one_port()):
