@@ -100,7 +100,7 @@ def catch_up(
             live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
         reached = stream.lsn
         cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
-        if source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes) != now.lsn:
+        if not now.lsn <= source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes):
             progress.begin(states, writer.name, "changes", source.distance(reached, now.lsn))
         try:
             while not now.lsn <= reached or cut_is_due:
