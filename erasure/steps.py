@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
-    from ingestion.pipeline.session import Writer
+    from ingestion.pipeline.session import Session as Ingestion
 
 Say = Callable[[str], None]
 
@@ -78,7 +78,7 @@ class Erasing:
     """What the steps share: a plan, the lease's holder, a connection to the state, and somebody to tell."""
 
     settings: Settings
-    writer: Writer
+    writer: Ingestion
     states: CatalogConnection
     plan: Plan
     say: Say
@@ -182,7 +182,7 @@ class Erasing:
         erasure.values, erasure.values_in_common = found.looked_for, found.in_common
 
 
-def publish_living(writer: Writer, states: CatalogConnection, tables: Sequence[tuple[str, str]]) -> None:
+def publish_living(writer: Ingestion, states: CatalogConnection, tables: Sequence[tuple[str, str]]) -> None:
     """A snapshot of each table that names living files only, and the newest cut again, to name those: one publish."""
     stream = store.read_stream(states, writer.name)
     assert stream is not None

@@ -80,7 +80,7 @@ class Lake(dg.ConfigurableResource):
         from ingestion.verify import reconcile_raw
 
         wanted = [f"{source}.{table}" for table in tables]
-        return list(reconcile_raw(self.settings(), self.declarations(), wanted, session=spark.spark_session))
+        return list(reconcile_raw(self.settings(), self.declarations(), wanted, spark=spark.spark_session))
 
     def verify_erasures(self, source: str, table: str) -> "Look":
         """Scans every object of all tables that held erased subjects of this table."""

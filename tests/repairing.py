@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from ingestion.pipeline.repair import KeyRange, stage_repair
-from ingestion.pipeline.session import Writer, append_of, begin_cycle, register
+from ingestion.pipeline.session import Session, append_of, begin_cycle, register
 from ingestion.sink.publish import Publication, publish
 from ingestion.sources.postgres.points import consistent_point
 from ingestion.state import lease as leases
@@ -27,7 +27,7 @@ def repair(world: World, spark: Any, table: str, key_range: KeyRange | None = No
         lease = leases.acquire(states, world.source.name, 60, "once")
         assert lease is not None
         try:
-            writer = Writer(world.settings, catalog, spark, lease, world.source)
+            session = Session(world.settings, catalog, spark, lease, world.source)
             declared = world.source.table(table)
             stream, position = (
                 store.read_stream(states, world.source.name),
@@ -36,10 +36,10 @@ def repair(world: World, spark: Any, table: str, key_range: KeyRange | None = No
             assert stream is not None
             iceberg = catalog.load_table(declared.identifier)
             points = consistent_point(world.settings, world.source.name, [declared])
-            with points as point, begin_cycle(writer, states, stream.epoch) as cycle:
-                register(states, writer, cycle, [iceberg])
-                written = stage_repair(writer, cycle, declared, iceberg, position.facts, point, key_range)
-                appends = (append_of(writer, cycle, written),)
+            with points as point, begin_cycle(session, states, stream.epoch) as cycle:
+                register(states, session, cycle, [iceberg])
+                written = stage_repair(session, cycle, declared, iceberg, position.facts, point, key_range)
+                appends = (append_of(session, cycle, written),)
                 publish(world.settings, catalog, lease, Publication(cycle.id, world.source.name, stream.epoch, appends))
             return written.operations
         finally:
@@ -60,5 +60,5 @@ def spoil(world: World, table: str, change: Callable[[list[dict[str, Any]]], lis
 
 def compared(world: World, spark: Any, table: str, **options: Any) -> TableComparison:
     wanted = [f"{world.source.name}.{table}"]
-    (result,) = reconcile_raw(world.settings, world.declarations, wanted, session=spark, **options)
+    (result,) = reconcile_raw(world.settings, world.declarations, wanted, spark=spark, **options)
     return result

@@ -71,7 +71,7 @@ def assert_refused(world: World, spark: Any, message: str) -> None:
 
 def assert_repaired(world: World, spark: Any) -> None:
     """`--recover` brings back the truth, missed deletes included, and the stream goes on."""
-    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, session=spark)
+    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, spark=spark)
     world.sql("INSERT INTO orders VALUES (9999, 'after', 1, NULL)")
     world.ingest(spark)
     assert_equal(world, "orders")

@@ -55,7 +55,7 @@ def landed(world: World, table: Hostile) -> list[tuple[Any, ...]]:
 
 def compared(world: World, spark: Any, table: Hostile, **how: Any) -> TableComparison:
     wanted = f"{world.source.name}.{table.lake}"
-    [found] = reconcile_raw(world.settings, world.declarations, [wanted], session=spark, **how)
+    [found] = reconcile_raw(world.settings, world.declarations, [wanted], spark=spark, **how)
     return found
 
 

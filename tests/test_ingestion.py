@@ -340,7 +340,7 @@ def test_recover_goes_on_after_a_lost_slot_with_what_was_missed_and_deleted(sett
     world.sql("DELETE FROM orders WHERE id <= 10", "UPDATE orders SET note = 'missed' WHERE id = 20")
     with pytest.raises(LakehouseError, match="--recover"):
         world.ingest(spark)
-    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, session=spark)
+    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, spark=spark)
     world.sql("INSERT INTO orders VALUES (99, 'after', 1, NULL)")
     world.ingest(spark)
     assert_equal(world, "orders")

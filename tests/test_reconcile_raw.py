@@ -116,7 +116,7 @@ def test_a_point_is_let_go_after_its_time_and_every_table_is_compared_once(
     monkeypatch.setattr(raw, "consistent_point", counted)
 
     def found() -> dict[str, tuple[int, int, bool]]:
-        results = list(raw.reconcile_raw(world.settings, world.declarations, session=spark))
+        results = list(raw.reconcile_raw(world.settings, world.declarations, spark=spark))
         assert len(results) == 4
         return {result.table: (result.source_rows, result.lake_rows, result.equal) for result in results}
 

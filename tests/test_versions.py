@@ -127,7 +127,7 @@ def test_recovery_from_a_dropped_slot_on_this_version(version: Cluster, settings
     world.ingest(spark)
     version.admin(f"SELECT pg_drop_replication_slot('lakehouse_{world.source.name}')")
     world.sql("DELETE FROM orders WHERE id < 20")
-    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, session=spark)
+    recover_source(settings=world.settings, declarations=world.declarations, source=world.source.name, spark=spark)
     fill(world, 1001, 20)
     world.ingest(spark)
     assert_right(world)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.load_tables import load_tables, to_load
 from ingestion.pipeline.replay import resume
-from ingestion.pipeline.session import RowCounts, Writer, add_counts, total_rows
+from ingestion.pipeline.session import RowCounts, Session, add_counts, total_rows
 from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.table_plans import covered
 from ingestion.schema.positions import Lsn, Position
@@ -36,46 +36,46 @@ class CycleOutcome:
 
 
 @contextmanager
-def connections(writer: Writer) -> Iterator[tuple[OpenSource, CatalogConnection]]:
+def connections(session: Session) -> Iterator[tuple[OpenSource, CatalogConnection]]:
     """The source, and a connection to the catalog database."""
-    with writer.upstream.open() as source, store.connect_catalog(writer.settings) as states:
+    with session.upstream.open() as source, store.connect_catalog(session.settings) as states:
         yield source, states
 
 
-def run_cycle(writer: Writer, until: Lsn | None = None) -> CycleOutcome:
+def run_cycle(session: Session, until: Lsn | None = None) -> CycleOutcome:
     """Brings a source up to now, or at least to the LSN `until`; raises LakehouseError, with nothing half-done.
 
     Tables that are new or in doubt are loaded first. A table with a problem of its own does not hold up the others.
     """
-    with connections(writer) as (source, states):
-        outcome = catch_up(writer, source, states, until)
-        rows, fewest, passes = outcome.rows, len(writer.source.tables) + 1, 0
+    with connections(session) as (source, states):
+        outcome = catch_up(session, source, states, until)
+        rows, fewest, passes = outcome.rows, len(session.source.tables) + 1, 0
         while passes < MAX_REPLANS:
-            wanted = waiting_tables(writer, source, states)
+            wanted = waiting_tables(session, source, states)
             if not wanted:
                 return CycleOutcome(rows, outcome.lsn)
             passes = 0 if len(wanted) < fewest else passes + 1
             fewest = min(fewest, len(wanted))
 
             def reach(lsn: Lsn) -> RowCounts:
-                return catch_up(writer, source, states, lsn).rows
+                return catch_up(session, source, states, lsn).rows
 
-            rows = add_counts(rows, load_tables(writer, source, states, wanted, reach))
-            outcome = catch_up(writer, source, states)
+            rows = add_counts(rows, load_tables(session, source, states, wanted, reach))
+            outcome = catch_up(session, source, states)
             rows = add_counts(rows, outcome.rows)
     raise LakehouseError(
-        f"source {writer.name!r}: its tables are altered faster than they can be read; nothing was lost"
+        f"source {session.name!r}: its tables are altered faster than they can be read; nothing was lost"
     )
 
 
-def waiting_tables(writer: Writer, source: OpenSource, states: CatalogConnection) -> list[RawTable]:
+def waiting_tables(session: Session, source: OpenSource, states: CatalogConnection) -> list[RawTable]:
     """The tables that have to be loaded at a point, new ones without a problem among them."""
-    positions = store.read_positions(states, writer.name)
-    return to_load(writer, positions, survey(writer, source, positions))
+    positions = store.read_positions(states, session.name)
+    return to_load(session, positions, survey(session, source, positions))
 
 
 def catch_up(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     until: Lsn | None = None,
@@ -88,59 +88,59 @@ def catch_up(
     rows: RowCounts = {}
     for _ in range(MAX_REPLANS):
         stream = source.check(states, live)
-        outlooks = _outlooks(writer, source, states)
+        outlooks = _outlooks(session, source, states)
         try:
-            rows = add_counts(rows, _resume_tables(writer, source, states, outlooks))
+            rows = add_counts(rows, _resume_tables(session, source, states, outlooks))
         except Outdated:
             continue
-        positions = store.read_positions(states, writer.name)
+        positions = store.read_positions(states, session.name)
         points = [position.point for position in positions.values() if position.state == "streaming"]
         now = _now_at_least(source, points if until is None else [*points, until])
         if live:
             live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
         reached = stream.lsn
         cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
-        if not now.lsn <= source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes):
-            progress.begin(states, writer.name, "changes", source.distance(reached, now.lsn))
+        if not now.lsn <= source.stop_between(reached, now.lsn, session.limits.cycle_max_bytes):
+            progress.begin(states, session.name, "changes", source.distance(reached, now.lsn))
         try:
             while not now.lsn <= reached or cut_is_due:
-                before, reached = reached, source.stop_between(reached, now.lsn, writer.limits.cycle_max_bytes)
-                landed = load_changes(writer, source, states, outlooks, replace(now, lsn=reached), live)
-                progress.advance(states, writer.name, source.distance(before, reached), total_rows(landed))
+                before, reached = reached, source.stop_between(reached, now.lsn, session.limits.cycle_max_bytes)
+                landed = load_changes(session, source, states, outlooks, replace(now, lsn=reached), live)
+                progress.advance(states, session.name, source.distance(before, reached), total_rows(landed))
                 rows = add_counts(rows, landed)
                 cut_is_due = False
             return CycleOutcome(rows, reached)
         except Outdated:
             continue
     raise LakehouseError(
-        f"source {writer.name!r}: its tables are altered faster than they can be read; nothing was lost"
+        f"source {session.name!r}: its tables are altered faster than they can be read; nothing was lost"
     )
 
 
-def _outlooks(writer: Writer, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
+def _outlooks(session: Session, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
     """How the declared tables look; those that are declared no longer are forgotten, new ones' problems noted."""
-    positions = store.read_positions(states, writer.name)
-    outlooks = survey(writer, source, positions)
+    positions = store.read_positions(states, session.name)
+    outlooks = survey(session, source, positions)
     if gone := set(positions) - set(outlooks):
         with states.transaction():
-            store.forget_positions(states, writer.name, gone)
-            store.revise(states, writer.name)
-    stream = store.read_stream(states, writer.name)
+            store.forget_positions(states, session.name, gone)
+            store.revise(states, session.name)
+    stream = store.read_stream(states, session.name)
     assert stream is not None
     for name, outlook in outlooks.items():
         known = positions.get(name)
         if known is None or (known.state == "new" and known.reason != outlook.problem):
-            store.note_new(states, writer.name, name, stream.epoch, outlook.problem)
+            store.note_new(states, session.name, name, stream.epoch, outlook.problem)
     return outlooks
 
 
 def _resume_tables(
-    writer: Writer, source: OpenSource, states: CatalogConnection, outlooks: dict[str, Outlook]
+    session: Session, source: OpenSource, states: CatalogConnection, outlooks: dict[str, Outlook]
 ) -> RowCounts:
     rows: RowCounts = {}
-    for name, position in store.read_positions(states, writer.name).items():
+    for name, position in store.read_positions(states, session.name).items():
         if position.state == "resuming":
-            rows = add_counts(rows, resume(writer, source, states, outlooks[name]))
+            rows = add_counts(rows, resume(session, source, states, outlooks[name]))
     return rows
 
 

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
-    Writer,
+    Session,
     append_of,
     begin_cycle,
     meta_appends,
@@ -30,7 +30,7 @@ from ingestion.sources.base import ChangeReader, LiveStream, OpenSource, SourceN
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
-from ingestion.tasks.lanes import Kept
+from ingestion.tasks.lanes import Findings
 from ingestion.tasks.runner import run_tasks
 from lakehouse.catalog.private_pyiceberg import data_files
 from lakehouse.errors import LakehouseError
@@ -40,7 +40,7 @@ Courses = dict[str, Course]
 
 
 def load_changes(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     outlooks: Mapping[str, Outlook],
@@ -52,12 +52,12 @@ def load_changes(
     When nothing changed, positions and slot move on without an Iceberg snapshot. Raises Outdated when a table was
     altered, or its state changed, while this was under way, LiveStreamLost when `live` has ended.
     """
-    stream = store.read_stream(states, writer.name)
+    stream = store.read_stream(states, session.name)
     assert stream is not None
-    positions = store.read_positions(states, writer.name)
+    positions = store.read_positions(states, session.name)
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
-    with begin_cycle(writer, states, stream.epoch) as cycle:
+    with begin_cycle(session, states, stream.epoch) as cycle:
         if not unaltered(source, withholding(outlooks)):  # else the looks do not bound what is read
             raise Outdated
         reader = source.change_reader(now, live)
@@ -65,18 +65,18 @@ def load_changes(
         if not courses or (reader.is_silent and not follows):
             result = ChangeResult()
         else:
-            result = _read(writer, source, states, cycle, courses, outlooks, reader)
+            result = _read(session, source, states, cycle, courses, outlooks, reader)
         if not unaltered(source, outlooks):
             raise Outdated
         source.check_again(stream, live)
-        courses = {n: conclude(c, result.noticed.get(n, Kept()), now.lsn) for n, c in courses.items()}
-        _publish(writer, source, states, cycle, stream, courses, result, now)
+        courses = {n: conclude(c, result.noticed.get(n, Findings()), now.lsn) for n, c in courses.items()}
+        _publish(session, source, states, cycle, stream, courses, result, now)
     source.confirm(now.lsn, live)
     return {written.name: written.operations for written in result.written}
 
 
 def _read(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     cycle: Cycle,
@@ -86,11 +86,11 @@ def _read(
 ) -> ChangeResult:
     """The tables follow their source first; `courses` then park one that cannot."""
     tables = {name: outlooks[name].table for name, course in courses.items() if course.position.versions}
-    loaded = writer.catalog.load_tables([table.identifier for table in tables.values()])
+    loaded = session.catalog.load_tables([table.identifier for table in tables.values()])
     if gone := [".".join(table.identifier) for table in tables.values() if table.identifier not in loaded]:
         raise LakehouseError(
-            f"source {writer.name!r}: {', '.join(gone)} is not in the catalog any more: restore it, or make it anew "
-            f"with `lakehouse ingest --resnapshot {writer.name}.<table>`"
+            f"source {session.name!r}: {', '.join(gone)} is not in the catalog any more: restore it, or make it anew "
+            f"with `lakehouse ingest --resnapshot {session.name}.<table>`"
         )
     icebergs = {name: loaded[table.identifier] for name, table in tables.items()}
     for name, iceberg in icebergs.items():
@@ -104,17 +104,17 @@ def _read(
                     )
             except TableProblem as problem:
                 courses[name] = plan_course(course.before, replace(outlook, problem=str(problem)))
-    meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable")
-    register(states, writer, cycle, icebergs.values())
+    meta = meta_metadata(session, states, cycle, "spool", "quarantine", "unrepresentable")
+    register(states, session, cycle, icebergs.values())
     plan = ChangePlan(
-        **writer.task_settings,
+        **session.task_settings,
         reader=reader,
         records=source.records,
         targets=tuple(_target(cycle, courses[name], outlooks[name], icebergs[name]) for name in tables),
         aside={name: course.aside for name, course in courses.items() if course.aside is not None and name in tables},
         meta=meta,
     )
-    return run_tasks(writer.session, read_changes, [plan])[0]
+    return run_tasks(session.spark, read_changes, [plan])[0]
 
 
 def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:
@@ -125,7 +125,7 @@ def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> T
 
 
 def _publish(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     cycle: Cycle,
@@ -137,49 +137,49 @@ def _publish(
     moved = {name: course.position for name, course in courses.items() if course.position != course.before}
     after = {name: replace(c.position, lsn=c.position.lsn.join(now.lsn)) for name, c in courses.items()}
     in_cut = covered(after, now.lsn)
-    files = result.meta_files | schema_change_files(writer, states, cycle, courses, now)
+    files = result.meta_files | schema_change_files(session, states, cycle, courses, now)
 
     def record(connection: CatalogConnection) -> None:
         for position in moved.values():
-            store.put_position(connection, writer.name, position, "read")
+            store.put_position(connection, session.name, position, "read")
         source.remember(connection, stream.epoch, result.by_source.witness)
 
     if result.written or files or in_cut != tuple(stream.cut_tables):
         publication = Publication(
             cycle_id=cycle.id,
-            source=writer.name,
+            source=session.name,
             epoch=stream.epoch,
-            appends=(*(append_of(writer, cycle, w) for w in result.written), *meta_appends(writer, cycle, files)),
+            appends=(*(append_of(session, cycle, w) for w in result.written), *meta_appends(session, cycle, files)),
             revision=stream.revision,
             cut=Cut(stream.epoch, now.lsn - 1, now.at, in_cut),
             advance_to=now.lsn,
             record=record,
         )
-        publish(writer.settings, writer.catalog, writer.lease, publication)
+        publish(session.settings, session.catalog, session.lease, publication)
         return
     with states.transaction():
-        leases.check(states, writer.lease, writer.limits.lease_seconds)
-        current = store.read_stream(states, writer.name)
+        leases.check(states, session.lease, session.limits.lease_seconds)
+        current = store.read_stream(states, session.name)
         if current is None or current.revision != stream.revision:
             raise Outdated
         record(states)
-        store.advance_positions(states, writer.name, now.lsn)
+        store.advance_positions(states, session.name, now.lsn)
 
 
 def schema_change_files(
-    writer: Writer, states: CatalogConnection, cycle: Cycle, courses: Courses, now: SourceNow
+    session: Session, states: CatalogConnection, cycle: Cycle, courses: Courses, now: SourceNow
 ) -> dict[str, tuple[DataFile, ...]]:
     """One row of `meta.schema_changes` for each alteration, and for each table that is parked or read anew by doubt."""
     rows = [
         row
         for name, course in courses.items()
         if course.position != course.before
-        for row in _change_rows(writer.name, name, course, cycle, now.lsn, now.at)
+        for row in _change_rows(session.name, name, course, cycle, now.lsn, now.at)
     ]
     if not rows:
         return {}
-    table = ensure_meta(writer.catalog, "schema_changes")
-    meta_metadata(writer, states, cycle, "schema_changes")
+    table = ensure_meta(session.catalog, "schema_changes")
+    meta_metadata(session, states, cycle, "schema_changes")
     data = pa.Table.from_pylist(rows, schema=table.schema().as_arrow())
     return {"schema_changes": tuple(data_files(table.metadata, data, table.io))}
 

@@ -15,7 +15,7 @@ from ingestion.pipeline.repair import stage_repair
 from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
-    Writer,
+    Session,
     add_counts,
     appends_of,
     begin_cycle,
@@ -68,7 +68,7 @@ Wave = list[tuple[_Loading, Chunk]]
 Joining = list[tuple[_Loading, store.TableState]]
 
 
-def to_load(writer: Writer, positions: dict[str, store.Position], outlooks: dict[str, Outlook]) -> list[RawTable]:
+def to_load(session: Session, positions: dict[str, store.Position], outlooks: dict[str, Outlook]) -> list[RawTable]:
     """The tables that a point has to be made for."""
     waiting = ("new", "loading", "stale")
     return [
@@ -79,7 +79,7 @@ def to_load(writer: Writer, positions: dict[str, store.Position], outlooks: dict
 
 
 def load_tables(
-    writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable], reach: Reach
+    session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable], reach: Reach
 ) -> RowCounts:
     """Loads the next of the wanted tables at one point; returns the rows added by table and operation.
 
@@ -89,45 +89,45 @@ def load_tables(
     is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
     its own is set aside with the reason; the others go on.
     """
-    together = _next(writer, source, states, wanted)
+    together = _next(session, source, states, wanted)
     before: dict[str, Outlook] = {}
 
     def look() -> None:
-        before.update(survey(writer, source, store.read_positions(states, writer.name)))
+        before.update(survey(session, source, store.read_positions(states, session.name)))
 
     try:
         with source.snapshot(together, look) as point:
-            return _load_at(point, writer, source, states, together, before, reach)
+            return _load_at(point, session, source, states, together, before, reach)
     except NotThere:  # the next look at the catalog says so of that table, and the others go on
         return {}
 
 
-def _next(writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
+def _next(session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
     """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
-    before = {name: position.point for name, position in store.read_positions(states, writer.name).items()}
-    heaps, chunk_bytes = source.sizes(wanted), writer.limits.snapshot_chunk_bytes
+    before = {name: position.point for name, position in store.read_positions(states, session.name).items()}
+    heaps, chunk_bytes = source.sizes(wanted), session.limits.snapshot_chunk_bytes
     ranges = {name: max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes)) for name, sizes in heaps.items()}
     in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
     return first_together(in_turn, ranges, WAVE_CHUNKS)
 
 
 def _load_at(
-    point: Point, writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
+    point: Point, session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
     before: dict[str, Outlook], reach: Reach,
 ) -> RowCounts:  # fmt: skip
     rows: RowCounts = {}
     held_until = time.monotonic() + HELD_SECONDS
     try:
-        loading = _register(writer, source, states, wanted, before, point)
+        loading = _register(session, source, states, wanted, before, point)
     except _PointPassed:
         return rows
     if loading:
         rows = reach(point.lsn)
     for group in _groups([item for item in loading if item.ranges is not None]):
-        found = _contained(writer, states, group, lambda g: _snapshot(writer, source, states, g, point))
+        found = _contained(session, states, group, lambda g: _snapshot(session, source, states, g, point))
         rows = add_counts(rows, found)
     for item in (item for item in loading if item.ranges is None):
-        found = _contained(writer, states, [item], lambda g: _repair(writer, states, g[0], point))
+        found = _contained(session, states, [item], lambda g: _repair(session, states, g[0], point))
         rows = add_counts(rows, found)
         if time.monotonic() > held_until:  # the others are in doubt as before: the next point is for them
             break
@@ -135,7 +135,7 @@ def _load_at(
 
 
 def _register(
-    writer: Writer, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
+    session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable],
     before: dict[str, Outlook], point: Point,
 ) -> list[_Loading]:  # fmt: skip
     """Makes the stream land the tables' records from the point on, before anything is read at it.
@@ -143,9 +143,9 @@ def _register(
     What was altered since `before`, around the point, waits for another one: it may have left the publication for a
     while, and its changes are then in no stream.
     """
-    positions = store.read_positions(states, writer.name)
-    outlooks = survey(writer, source, positions)
-    stream = store.read_stream(states, writer.name)
+    positions = store.read_positions(states, session.name)
+    outlooks = survey(session, source, positions)
+    stream = store.read_stream(states, session.name)
     assert stream is not None
     loading = []
     for table in wanted:
@@ -156,24 +156,24 @@ def _register(
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
                 try:
-                    loading.append(_begin(writer, source, states, outlook, position, point))
+                    loading.append(_begin(session, source, states, outlook, position, point))
                 except TableProblem as problem:  # after which the point is made anew, for the others
-                    _park(writer, states, position, problem)
+                    _park(session, states, position, problem)
     with states.transaction():
-        leases.check(states, writer.lease, writer.limits.lease_seconds)
-        current = store.read_stream(states, writer.name)
+        leases.check(states, session.lease, session.limits.lease_seconds)
+        current = store.read_stream(states, session.name)
         if current is None or not current.lsn <= point.lsn or current.revision != stream.revision:
             raise _PointPassed
         for item in loading:
-            store.put_position(states, writer.name, item.position, "load")
+            store.put_position(states, session.name, item.position, "load")
             if item.afresh and item.ranges is not None:
-                chunks.plan(states, writer.name, item.table.name, item.ranges)
-        store.revise(states, writer.name)
+                chunks.plan(states, session.name, item.table.name, item.ranges)
+        store.revise(states, session.name)
     return loading
 
 
 def _begin(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     outlook: Outlook,
@@ -184,20 +184,20 @@ def _begin(
     assert facts is not None
     source.check_key(table, facts)
     before = position.facts if position.versions else replace(facts, columns=())
-    iceberg = ensure_raw_table(writer.catalog, table, facts)
+    iceberg = ensure_raw_table(session.catalog, table, facts)
     to_take = steps(table, before, facts, consent=True)
-    iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, writer.name))
+    iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, session.name))
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, doubt=None)
     if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
         kept = replace(described, versions=(*position.versions, facts))
         return _Loading(table, iceberg, kept, facts, None, afresh=True)
     begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
-    left = chunks.open_ranges(states, writer.name, table.name)
-    begun_before = position.state == "loading" and chunks.first_point(states, writer.name, table.name) is not None
+    left = chunks.open_ranges(states, session.name, table.name)
+    begun_before = position.state == "loading" and chunks.first_point(states, session.name, table.name) is not None
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
         resumed = replace(begun, lsn=position.lsn, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
-    ranges = source.ranges(facts, writer.limits.snapshot_chunk_bytes)
+    ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes)
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 
 
@@ -209,7 +209,7 @@ def _groups(loading: list[_Loading]) -> list[list[_Loading]]:
 
 
 def _contained(
-    writer: Writer, states: CatalogConnection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
+    session: Session, states: CatalogConnection, group: list[_Loading], load: Callable[[list[_Loading]], RowCounts]
 ) -> RowCounts:
     """A problem of one table parks it until it is resumed, and lets the others of its group go on."""
     while group:
@@ -219,70 +219,70 @@ def _contained(
             culprit = next((item for item in group if item.table.name == problem.table), None)
             if culprit is None:
                 raise
-            _park(writer, states, culprit.position, problem)
-            group = [_rest(writer, states, item) for item in group if item is not culprit]
+            _park(session, states, culprit.position, problem)
+            group = [_rest(session, states, item) for item in group if item is not culprit]
     return {}
 
 
-def _park(writer: Writer, states: CatalogConnection, position: store.Position, problem: TableProblem) -> None:
+def _park(session: Session, states: CatalogConnection, position: store.Position, problem: TableProblem) -> None:
     """Until it is resumed, which reads it anew."""
-    settle(writer, states, replace(position.forgotten, state="parked", reason=str(problem)), "load")
+    settle(session, states, replace(position.forgotten, state="parked", reason=str(problem)), "load")
 
 
-def _rest(writer: Writer, states: CatalogConnection, item: _Loading) -> _Loading:
+def _rest(session: Session, states: CatalogConnection, item: _Loading) -> _Loading:
     """A table of a group that begins again: what the group's waves have published is not read twice."""
     if item.ranges is None:
         return item
-    return replace(item, ranges=chunks.open_ranges(states, writer.name, item.table.name))
+    return replace(item, ranges=chunks.open_ranges(states, session.name, item.table.name))
 
 
 def _snapshot(
-    writer: Writer, source: OpenSource, states: CatalogConnection, group: list[_Loading], point: Point
+    session: Session, source: OpenSource, states: CatalogConnection, group: list[_Loading], point: Point
 ) -> RowCounts:
     """Reads what is left of the tables in waves, each published by itself, and lets them into the cuts."""
-    stream = store.read_stream(states, writer.name)
+    stream = store.read_stream(states, session.name)
     assert stream is not None
     rows: RowCounts = {}
     pending = [(item, chunk) for item in group for chunk in item.ranges or ()]
     if len(pending) > WAVE_CHUNKS:
-        progress.begin(states, writer.name, "snapshot", len(pending))
+        progress.begin(states, session.name, "snapshot", len(pending))
     while True:
         wave, pending = pending[:WAVE_CHUNKS], pending[WAVE_CHUNKS:]
-        with begin_cycle(writer, states, stream.epoch) as cycle:
-            meta = meta_metadata(writer, states, cycle, "unrepresentable")
-            register(states, writer, cycle, [item.iceberg for item in group])
-            plans = [_chunk_plan(writer, source, item, chunk, point, cycle, meta) for item, chunk in wave]
-            written = merge(run_tasks(writer.session, read_chunk, plans)) if plans else {}
+        with begin_cycle(session, states, stream.epoch) as cycle:
+            meta = meta_metadata(session, states, cycle, "unrepresentable")
+            register(states, session, cycle, [item.iceberg for item in group])
+            plans = [_chunk_plan(session, source, item, chunk, point, cycle, meta) for item, chunk in wave]
+            written = merge(run_tasks(session.spark, read_chunk, plans)) if plans else {}
             parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
             last = not pending
-            joining = [(item, _joins_as(writer, states, item)) for item in group] if last else []
+            joining = [(item, _joins_as(session, states, item)) for item in group] if last else []
 
             def record(connection: CatalogConnection, wave: Wave = wave, joining: Joining = joining) -> None:
                 for item, chunk in wave:
-                    chunks.done(connection, writer.name, item.table.name, [chunk], point.lsn)
+                    chunks.done(connection, session.name, item.table.name, [chunk], point.lsn)
                 for item, joins_as in joining:
-                    _finish(connection, writer, item, joins_as, point)
+                    _finish(connection, session, item, joins_as, point)
 
             publication = Publication(
                 cycle_id=cycle.id,
-                source=writer.name,
+                source=session.name,
                 epoch=stream.epoch,
-                appends=tuple(appends_of(writer, cycle, [part for part in parts if part.operations or last])),
+                appends=tuple(appends_of(session, cycle, [part for part in parts if part.operations or last])),
                 record=record,
             )
-            publish(writer.settings, writer.catalog, writer.lease, publication)
+            publish(session.settings, session.catalog, session.lease, publication)
         landed = {part.name: part.operations for part in parts}
-        progress.advance(states, writer.name, len(wave), total_rows(landed))
+        progress.advance(states, session.name, len(wave), total_rows(landed))
         rows = add_counts(rows, landed)
-        if last or writer.stop.is_set():
+        if last or session.stop.is_set():
             return rows
 
 
 def _chunk_plan(
-    writer: Writer, source: OpenSource, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
+    session: Session, source: OpenSource, item: _Loading, chunk: Chunk, point: Point, cycle: Cycle, meta: dict[str, str]
 ) -> ChunkPlan:
     return ChunkPlan(
-        **writer.task_settings,
+        **session.task_settings,
         reader=source.row_reader(item.table, item.facts, chunk, point),
         number=chunk.number,
         point=point,
@@ -292,50 +292,50 @@ def _chunk_plan(
     )
 
 
-def _joins_as(writer: Writer, connection: CatalogConnection, item: _Loading) -> store.TableState:
+def _joins_as(session: Session, connection: CatalogConnection, item: _Loading) -> store.TableState:
     """`streaming`, unless the snapshot went on after an interruption and the stream meanwhile left values out.
 
     An update that does not carry a TOASTed value needs the version before it; where that row's range was read later,
     and the row moved in between, there is none. A repair then finds and restates such rows.
     """
-    first = chunks.first_point(connection, writer.name, item.table.name)
+    first = chunks.first_point(connection, session.name, item.table.name)
     if item.afresh or first is None:
         return "streaming"
-    fresh = writer.catalog.load_table(item.table.identifier)
+    fresh = session.catalog.load_table(item.table.identifier)
     since = And(EqualTo(term="_epoch", value=item.position.epoch), GreaterThanOrEqual(term="_commit_lsn", value=first))
     rows = fresh.scan(row_filter=since, selected_fields=("_commit_lsn", "_unchanged")).to_arrow()
     column = rows.column("_unchanged")
     return "stale" if column.null_count < len(column) else "streaming"
 
 
-def _repair(writer: Writer, states: CatalogConnection, item: _Loading, point: Point) -> RowCounts:
+def _repair(session: Session, states: CatalogConnection, item: _Loading, point: Point) -> RowCounts:
     """Restates the rows that differ at the point, and lets the table into the cuts again."""
-    stream = store.read_stream(states, writer.name)
+    stream = store.read_stream(states, session.name)
     assert stream is not None
     if not point.lsn <= stream.lsn:
         raise LakehouseError(
-            f"source {writer.name!r}: the stream has not reached the point of a repair; it is made again"
+            f"source {session.name!r}: the stream has not reached the point of a repair; it is made again"
         )
-    with begin_cycle(writer, states, stream.epoch) as cycle:
-        register(states, writer, cycle, [item.iceberg])
-        written = stage_repair(writer, cycle, item.table, item.iceberg.refresh(), item.facts, point)
+    with begin_cycle(session, states, stream.epoch) as cycle:
+        register(states, session, cycle, [item.iceberg])
+        written = stage_repair(session, cycle, item.table, item.iceberg.refresh(), item.facts, point)
         publication = Publication(
             cycle_id=cycle.id,
-            source=writer.name,
+            source=session.name,
             epoch=stream.epoch,
-            appends=tuple(appends_of(writer, cycle, [written])),
-            record=lambda connection: _finish(connection, writer, item, "streaming", point),
+            appends=tuple(appends_of(session, cycle, [written])),
+            record=lambda connection: _finish(connection, session, item, "streaming", point),
         )
-        publish(writer.settings, writer.catalog, writer.lease, publication)
+        publish(session.settings, session.catalog, session.lease, publication)
     return {item.table.name: written.operations}
 
 
 def _finish(
-    connection: CatalogConnection, writer: Writer, item: _Loading, joins_as: store.TableState, point: Point
+    connection: CatalogConnection, session: Session, item: _Loading, joins_as: store.TableState, point: Point
 ) -> None:
     """The table joins the cuts, unless it was altered or its state changed while it was read."""
-    now = store.read_positions(connection, writer.name).get(item.table.name)
+    now = store.read_positions(connection, session.name).get(item.table.name)
     if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
         joined = replace(now, state=joins_as, point=point.lsn, reason=None)
-        store.put_position(connection, writer.name, joined, "load")
-        store.revise(connection, writer.name)
+        store.put_position(connection, session.name, joined, "load")
+        store.revise(connection, session.name)

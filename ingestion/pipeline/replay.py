@@ -9,7 +9,7 @@ from ingestion.pipeline.load_changes import schema_change_files
 from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
-    Writer,
+    Session,
     append_of,
     begin_cycle,
     meta_appends,
@@ -27,7 +27,7 @@ from ingestion.sink.raw_tables import follow_source
 from ingestion.sources.base import OpenSource
 from ingestion.state import store
 from ingestion.state.transitions import Mover
-from ingestion.tasks.lanes import Kept
+from ingestion.tasks.lanes import Findings
 from ingestion.tasks.replay import ReplayPlan, merged, replay
 from ingestion.tasks.runner import run_tasks
 from ingestion.tasks.shared_keys.hold import SPLIT
@@ -38,85 +38,85 @@ from lakehouse.servers.database import CatalogConnection
 PLACES = ("spool", "quarantine")
 
 
-def resume(writer: Writer, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
+def resume(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
     """Lands the spool of a table that is `resuming`, and lets its records land again; parks it anew where that fails.
 
     To have resumed it is the user's consent to a type change that the lake follows only by setting old values aside.
     """
-    position = store.read_positions(states, writer.name)[outlook.table.name]
+    position = store.read_positions(states, session.name)[outlook.table.name]
     if not position.versions:
-        settle(writer, states, replace(position, state="new", reason=None), "resume")
+        settle(session, states, replace(position, state="new", reason=None), "resume")
         return {}
     course = plan_course(replace(position, state="streaming", reason=None), outlook, consent=True)
     if course.aside is not None:
-        settle(writer, states, course.position, "resume")
+        settle(session, states, course.position, "resume")
         return {}
     try:
-        return _land(writer, source, states, outlook, replace(course, before=position), "spool")
+        return _land(session, source, states, outlook, replace(course, before=position), "spool")
     except TableProblem as problem:
-        settle(writer, states, replace(position, state="parked", reason=str(problem)), "resume")
+        settle(session, states, replace(position, state="parked", reason=str(problem)), "resume")
         return {}
 
 
-def replay_kept(writer: Writer, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
+def replay_kept(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
     """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
-    position = store.read_positions(states, writer.name).get(outlook.table.name)
+    position = store.read_positions(states, session.name).get(outlook.table.name)
     if position is None or not position.lands or not position.versions:
         raise LakehouseError(
-            f"source {writer.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
+            f"source {session.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
         )
     for place in PLACES:
-        _land(writer, source, states, outlook, Course(position, position, None), place)
+        _land(session, source, states, outlook, Course(position, position, None), place)
 
 
 def _land(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     outlook: Outlook,
     course: Course,
     place: str,
 ) -> RowCounts:
-    table, stream = outlook.table, store.read_stream(states, writer.name)
+    table, stream = outlook.table, store.read_stream(states, session.name)
     assert stream is not None
     by: Mover = "resume" if course.before.state == "resuming" else "read"
-    with begin_cycle(writer, states, stream.epoch) as cycle:
-        iceberg = writer.catalog.load_table(table.identifier)
+    with begin_cycle(session, states, stream.epoch) as cycle:
+        iceberg = session.catalog.load_table(table.identifier)
         followed, facts = course.before.followed, course.position.facts
         iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
-        kept = ensure_meta(writer.catalog, place)
-        mine = _records_of(writer.name, table.name)
-        register(states, writer, cycle, [iceberg])
-        plans = _plans(writer, source, states, cycle, course, table, iceberg, kept, mine)
-        result = merged(run_tasks(writer.session, replay, plans) if plans else [])
-        noticed = result.noticed.get(table.name, Kept())
+        kept = ensure_meta(session.catalog, place)
+        mine = _records_of(session.name, table.name)
+        register(states, session, cycle, [iceberg])
+        plans = _plans(session, source, states, cycle, course, table, iceberg, kept, mine)
+        result = merged(run_tasks(session.spark, replay, plans) if plans else [])
+        noticed = result.noticed.get(table.name, Findings())
         if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
             noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
         if result.written and place == "quarantine" and plans[0].target.shares_keys:
             noticed = replace(noticed, stale=noticed.stale or SPLIT)
         course = conclude(course, noticed, stream.lsn)
         if noticed.parked is not None:  # the spool stays as it is
-            settle(writer, states, course.position, by)
+            settle(session, states, course.position, by)
             return {}
         now = source.now()
-        files = result.meta_files | schema_change_files(writer, states, cycle, {table.name: course}, now)
+        files = result.meta_files | schema_change_files(session, states, cycle, {table.name: course}, now)
 
         def record(connection: CatalogConnection) -> None:
-            store.put_position(connection, writer.name, course.position, by)
-            store.revise(connection, writer.name)
+            store.put_position(connection, session.name, course.position, by)
+            store.revise(connection, session.name)
 
         publication = Publication(
             cycle_id=cycle.id,
-            source=writer.name,
+            source=session.name,
             epoch=stream.epoch,
             appends=(
-                *(append_of(writer, cycle, written) for written in result.written),
-                *meta_appends(writer, cycle, files, leaving={place: mine} if plans else {}),
+                *(append_of(session, cycle, written) for written in result.written),
+                *meta_appends(session, cycle, files, leaving={place: mine} if plans else {}),
             ),
             record=record,
             revision=stream.revision,
         )
-        publish(writer.settings, writer.catalog, writer.lease, publication)
+        publish(session.settings, session.catalog, session.lease, publication)
     return {written.name: written.operations for written in result.written}
 
 
@@ -132,7 +132,7 @@ def _any_before(kept: Table, mine: BooleanExpression, epoch: int, point: int) ->
 
 
 def _plans(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     cycle: Cycle,
@@ -144,7 +144,7 @@ def _plans(
 ) -> list[ReplayPlan]:
     """One for each epoch that has records."""
     epochs = kept.scan(row_filter=mine, selected_fields=("epoch",)).to_arrow().column("epoch").unique().to_pylist()
-    meta = meta_metadata(writer, states, cycle, "spool", "quarantine", "unrepresentable") if epochs else {}
+    meta = meta_metadata(session, states, cycle, "spool", "quarantine", "unrepresentable") if epochs else {}
     landing = target(table, iceberg, course.position.facts, cycle, 0, course.position.versions)
     return [
         ReplayPlan(
@@ -152,8 +152,8 @@ def _plans(
             tasks=tuple(kept.scan(row_filter=And(mine, EqualTo(term="epoch", value=epoch))).plan_files()),
             target=replace(landing, epoch=epoch),
             meta=meta,
-            io_properties=writer.task_settings["io_properties"],
-            file_bytes=writer.limits.file_bytes,
+            io_properties=session.task_settings["io_properties"],
+            file_bytes=session.limits.file_bytes,
             records=source.records,
         )
         for epoch in epochs

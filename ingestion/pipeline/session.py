@@ -1,4 +1,4 @@
-"""What the steps of a cycle share: the writer of one source, and its plans for Spark tasks."""
+"""What the steps of a cycle share: the session of one source, and its plans for Spark tasks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ RowCounts = dict[str, dict[str, int]]
 
 
 @dataclass(frozen=True)
-class Writer:
+class Session:
     """Everything a cycle works with; holds the lease of its source.
 
     `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `origin` is the
@@ -49,7 +49,7 @@ class Writer:
 
     settings: Settings
     catalog: LakeCatalog
-    session: SparkSession
+    spark: SparkSession
     lease: Lease
     source: Declared
     live: set[str] = field(default_factory=set)
@@ -123,62 +123,62 @@ def target(
 
 
 @contextmanager
-def begin_cycle(writer: Writer, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
+def begin_cycle(session: Session, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
     """A new cycle, whose staged prefixes are spared until the `with` block ends."""
-    cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, writer.name))
-    writer.live.add(cycle.id)
+    cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, session.name))
+    session.live.add(cycle.id)
     try:
         yield cycle
     finally:
-        writer.live.discard(cycle.id)
+        session.live.discard(cycle.id)
 
 
-def settle(writer: Writer, states: CatalogConnection, position: store.Position, by: Mover) -> None:
+def settle(session: Session, states: CatalogConnection, position: store.Position, by: Mover) -> None:
     """Changes where a table stands without a publish; raises LeaseLost."""
     with states.transaction():
-        leases.check(states, writer.lease, writer.limits.lease_seconds)
-        store.put_position(states, writer.name, position, by)
-        store.revise(states, writer.name)
+        leases.check(states, session.lease, session.limits.lease_seconds)
+        store.put_position(states, session.name, position, by)
+        store.revise(states, session.name)
 
 
-def register(states: CatalogConnection, writer: Writer, cycle: Cycle, tables: Iterable[Table]) -> None:
+def register(states: CatalogConnection, session: Session, cycle: Cycle, tables: Iterable[Table]) -> None:
     """Names the prefixes the cycle is about to write."""
     prefixes = [staged_prefix(table.location(), cycle.id) for table in tables]
-    store.register_staged(states, cycle.id, writer.name, prefixes, writer.live)
+    store.register_staged(states, cycle.id, session.name, prefixes, session.live)
 
 
-def meta_metadata(writer: Writer, states: CatalogConnection, cycle: Cycle, *names: str) -> dict[str, str]:
+def meta_metadata(session: Session, states: CatalogConnection, cycle: Cycle, *names: str) -> dict[str, str]:
     """What tasks need to write `meta` tables, whose prefixes are registered too."""
-    tables = {name: ensure_meta(writer.catalog, name) for name in names}
-    register(states, writer, cycle, tables.values())
+    tables = {name: ensure_meta(session.catalog, name) for name in names}
+    register(states, session, cycle, tables.values())
     return {name: writable_metadata(table, cycle.id) for name, table in tables.items()}
 
 
-def append_of(writer: Writer, cycle: Cycle, written: Written) -> TableAppend:
+def append_of(session: Session, cycle: Cycle, written: Written) -> TableAppend:
     """The files of one table, with the counts that its snapshot's summary carries."""
     counted = {f"lakehouse.rows.{op}": str(count) for op, count in sorted(written.operations.items())}
     odd = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
     summary = {"lakehouse.cycle": cycle.id, **counted, **odd}
-    return TableAppend((f"raw_{writer.name}", written.name), written.files, summary)
+    return TableAppend((f"raw_{session.name}", written.name), written.files, summary)
 
 
-def appends_of(writer: Writer, cycle: Cycle, parts: Sequence[Written]) -> list[TableAppend]:
+def appends_of(session: Session, cycle: Cycle, parts: Sequence[Written]) -> list[TableAppend]:
     """The files of several tables, and those of `meta.unrepresentable` that go with them."""
-    odd = tuple(file for part in parts for file in part.odd)
-    return [append_of(writer, cycle, part) for part in parts] + meta_appends(
-        writer, cycle, {"unrepresentable": odd} if odd else {}
+    odd = tuple(file for part in parts for file in part.unrepresentable_files)
+    return [append_of(session, cycle, part) for part in parts] + meta_appends(
+        session, cycle, {"unrepresentable": odd} if odd else {}
     )
 
 
 def meta_appends(
-    writer: Writer,
+    session: Session,
     cycle: Cycle,
     files: Mapping[str, tuple[DataFile, ...]],
     leaving: Mapping[str, BooleanExpression] | None = None,
 ) -> list[TableAppend]:
     """The files of `meta` tables, and the rows that are `leaving` them."""
     leaving = leaving or {}
-    summary = {"lakehouse.cycle": cycle.id, "lakehouse.source": writer.name}
+    summary = {"lakehouse.cycle": cycle.id, "lakehouse.source": session.name}
     return [
         TableAppend(("meta", name), files.get(name, ()), summary, leaving.get(name))
         for name in sorted(files.keys() | leaving.keys())

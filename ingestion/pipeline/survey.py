@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ingestion.pipeline.session import Writer
+from ingestion.pipeline.session import Session
 from ingestion.schema.declared_columns import check_columns
 from ingestion.schema.evolve import name_columns
 from ingestion.schema.facts import TableFacts
@@ -34,14 +34,14 @@ class Outlook:
         return (self.facts or self.seen) is not None
 
 
-def survey(writer: Writer, source: OpenSource, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
+def survey(session: Session, source: OpenSource, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
     """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position.
 
     One that is resumed is described anew in any case: its fingerprint may be that of the problem it was parked with.
     """
-    found = source.fingerprints(writer.source.tables)
+    found = source.fingerprints(session.source.tables)
     outlooks = {}
-    for table in writer.source.tables:
+    for table in session.source.tables:
         position = positions.get(table.name)
         fingerprint = declared_fingerprint(table, found[table.name])
         if position and position.versions and position.fingerprint == fingerprint and position.state != "resuming":

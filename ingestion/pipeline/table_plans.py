@@ -7,7 +7,7 @@ from ingestion.pipeline.survey import Outlook
 from ingestion.schema.evolve import Change, Step, Versions, changes, doubt, prune, rename_in, steps
 from ingestion.schema.problem import TableProblem
 from ingestion.state.store import Position
-from ingestion.tasks.lanes import Kept
+from ingestion.tasks.lanes import Findings
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def _unfinished(position: Position) -> str | None:
     return position.reason or "it was in doubt" if position.state == "stale" else None
 
 
-def conclude(course: Course, noticed: Kept, reached: int) -> Course:
+def conclude(course: Course, noticed: Findings, reached: int) -> Course:
     """Where the table stands after the read up to `reached`."""
     position = course.position
     position = replace(position, doubt=position.doubt or _passing_partition(course, noticed))
@@ -108,7 +108,7 @@ def conclude(course: Course, noticed: Kept, reached: int) -> Course:
     return replace(course, position=position, effect=f"read anew: {reason}")
 
 
-def _passing_partition(course: Course, noticed: Kept) -> str | None:
+def _passing_partition(course: Course, noticed: Findings) -> str | None:
     """Why rows of the stream may be gone: they came into a partition that no look at the catalog has seen."""
     versions = (*course.before.versions, *course.position.versions)
     known = {leaf.oid for facts in versions for leaf in facts.leaves}

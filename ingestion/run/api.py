@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import connections, run_cycle
 from ingestion.pipeline.replay import replay_kept
-from ingestion.pipeline.session import RowCounts, Writer
+from ingestion.pipeline.session import RowCounts, Session
 from ingestion.pipeline.survey import survey
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WAIT_STEP_SECONDS = 0.5
-Before = Callable[[Writer], None]
+Before = Callable[[Session], None]
 
 
 def bring_up(
-    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+    settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None = None
 ) -> SourceReport:
     """Everything the source has committed at this moment is in the lake when this returns.
 
@@ -52,7 +52,7 @@ def bring_up(
         while time.monotonic() < deadline:
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
             if lease is not None:
-                return _cycle(settings, declared, lease, session, until, lambda writer: None)
+                return _cycle(settings, declared, lease, spark, until, lambda session: None)
             if _has_reached(states, declared, until):
                 with closing(open_catalog(settings)) as catalog:
                     return _report(settings, declared, states, {}, catalog)
@@ -65,7 +65,7 @@ def bring_up(
 
 
 def recover_source(
-    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
+    settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None = None
 ) -> SourceReport:
     """Goes on where the stream cannot: the slot is lost, or the source is another cluster or an older state of itself.
 
@@ -73,21 +73,21 @@ def recover_source(
     differs is restated, missed deletes included; a table without a key is read anew behind a truncate marker.
     Raises LakehouseError while another writer holds the lease.
     """
-    return _alone(settings, declarations, source, session, begin_next_epoch)
+    return _alone(settings, declarations, source, spark, begin_next_epoch)
 
 
 def resnapshot(
-    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], spark: SparkSession | None = None
 ) -> SourceReport:
     """Snapshots the named tables again, behind a truncate marker; the others go on as before."""
-    return _change(operate.read_anew, settings, declarations, source, tables, session)
+    return _change(operate.read_anew, settings, declarations, source, tables, spark)
 
 
 def resume(
-    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], spark: SparkSession | None = None
 ) -> SourceReport:
     """Lands what was spooled of parked or paused tables; they stream again where that succeeds."""
-    return _change(operate.resume, settings, declarations, source, tables, session)
+    return _change(operate.resume, settings, declarations, source, tables, spark)
 
 
 def _change(
@@ -96,27 +96,27 @@ def _change(
     declarations: Declarations,
     source: str,
     names: list[str],
-    session: SparkSession | None,
+    spark: SparkSession | None,
 ) -> SourceReport:
     """Does to each table what the next cycle goes by, then runs that cycle."""
     for table in [declarations.source(source).table(name) for name in names]:
         change(settings, table)
-    return bring_up(settings, declarations, source, session)
+    return bring_up(settings, declarations, source, spark)
 
 
 def replay(
-    settings: Settings, declarations: Declarations, source: str, tables: list[str], session: SparkSession | None = None
+    settings: Settings, declarations: Declarations, source: str, tables: list[str], spark: SparkSession | None = None
 ) -> SourceReport:
     """Tries quarantined records of the named tables again; raises LakehouseError while another writer is at work."""
     names = [declarations.source(source).table(name).name for name in tables]
 
-    def land(writer: Writer) -> None:
-        with connections(writer) as (opened, states):
-            outlooks = survey(writer, opened, store.read_positions(states, writer.name))
+    def land(session: Session) -> None:
+        with connections(session) as (opened, states):
+            outlooks = survey(session, opened, store.read_positions(states, session.name))
             for name in names:
-                replay_kept(writer, opened, states, outlooks[name])
+                replay_kept(session, opened, states, outlooks[name])
 
-    return _alone(settings, declarations, source, session, land)
+    return _alone(settings, declarations, source, spark, land)
 
 
 def _has_reached(states: CatalogConnection, declared: Source, until: Lsn) -> bool:
@@ -139,18 +139,18 @@ def _aside(states: CatalogConnection, declared: Source) -> tuple[Aside, ...]:
 
 
 def _alone(
-    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None, before: Before
+    settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None, before: Before
 ) -> SourceReport:
     declared, lease = declarations.source(source), _take_over(settings, source)
     with src.connect_source(settings, source) as connection:
         until = src.committed_lsn(connection)
-    return _cycle(settings, declared, lease, session, until, before)
+    return _cycle(settings, declared, lease, spark, until, before)
 
 
 @contextmanager
 def up_to_date_alone(
-    settings: Settings, declarations: Declarations, source: str, session: SparkSession | None = None
-) -> Iterator[Writer]:
+    settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None = None
+) -> Iterator[Session]:
     """The source's only writer while the block runs, after a cycle: what was committed before is in the lake.
 
     Raises LakehouseError while another writer holds the lease.
@@ -158,12 +158,12 @@ def up_to_date_alone(
     declared, lease = declarations.source(source), _take_over(settings, source)
     with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
         try:
-            running = session or spark_session(settings, "lakehouse-ingest")
-            writer = Writer(settings, catalog, running, lease, declared)
+            running = spark or spark_session(settings, "lakehouse-ingest")
+            session = Session(settings, catalog, running, lease, declared)
             with src.connect_source(settings, source) as connection:
                 until = src.committed_lsn(connection)
-            run_cycle(writer, until)
-            yield writer
+            run_cycle(session, until)
+            yield session
         except OUTAGES as error:
             raise outage(source, error) from error
 
@@ -175,7 +175,7 @@ def _take_over(settings: Settings, source: str) -> leases.Lease:
         held = leases.holder_of(states, source)
     if lease is None:
         raise LakehouseError(
-            f"source {source!r}: {held[0] if held else 'another writer'} is at work: stop it (a killed one is out "
+            f"source {source!r}: {held[0] if held else 'another session'} is at work: stop it (a killed one is out "
             f"after {settings.ingestion.lease_seconds:.0f} s), then run this again"
         )
     return lease
@@ -214,7 +214,7 @@ def _cycle(
     settings: Settings,
     declared: Source,
     lease: leases.Lease,
-    session: SparkSession | None,
+    spark: SparkSession | None,
     until: Lsn,
     before: Before,
 ) -> SourceReport:
@@ -224,11 +224,11 @@ def _cycle(
         closing(open_catalog(settings)) as catalog,
     ):
         try:
-            running = session or spark_session(settings, "lakehouse-ingest")
-            writer = Writer(settings, catalog, running, lease, declared)
-            before(writer)
+            running = spark or spark_session(settings, "lakehouse-ingest")
+            session = Session(settings, catalog, running, lease, declared)
+            before(session)
             begun = time.monotonic()
-            outcome = run_cycle(writer, until)
+            outcome = run_cycle(session, until)
             report = _report(settings, declared, states, outcome.rows, catalog)
             return dataclasses.replace(report, seconds=time.monotonic() - begun)
         except OUTAGES as error:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.load_tables import load_tables
-from ingestion.pipeline.session import RowCounts, Writer
+from ingestion.pipeline.session import RowCounts, Session
 from ingestion.schema.positions import Lsn
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, source_of
 from ingestion.state import lease as leases
@@ -50,9 +50,9 @@ def follow_sources(settings: Settings, declarations: Declarations, sources: list
     """
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
-    session = spark_session(settings, "lakehouse-follow")
+    spark = spark_session(settings, "lakehouse-follow")
     threads = [
-        threading.Thread(target=_follow_source, name=name, args=(settings, declarations.source(name), session, stop))
+        threading.Thread(target=_follow_source, name=name, args=(settings, declarations.source(name), spark, stop))
         for name in sources
     ]
     for thread in threads:
@@ -61,7 +61,7 @@ def follow_sources(settings: Settings, declarations: Declarations, sources: list
     for thread in threads:
         while thread.is_alive():
             thread.join(LOOK_SECONDS)
-            if not stop.is_set() and has_ended(session):
+            if not stop.is_set() and has_ended(spark):
                 ended = True
                 stop.set()
     if ended:
@@ -76,11 +76,11 @@ def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, t
     return max(0.0, max(limits.flush_interval_seconds, PUBLISH_SHARE * took) - since_begun)
 
 
-def _follow_source(settings: Settings, source: Source, session: SparkSession, stop: threading.Event) -> None:
+def _follow_source(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
     pause = settings.ingestion.poll_seconds
     while not stop.is_set():
         try:
-            _hold_and_follow(settings, source, session, stop)
+            _hold_and_follow(settings, source, spark, stop)
             pause = settings.ingestion.poll_seconds
         except (LakehouseError, *OUTAGES) as error:
             told = error if isinstance(error, LakehouseError) else outage(source.name, error)
@@ -92,7 +92,7 @@ def _follow_source(settings: Settings, source: Source, session: SparkSession, st
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
-def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, stop: threading.Event) -> None:
+def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
     lease = _wait_for_lease(settings, source.name, stop)
     if lease is None:
         return
@@ -101,25 +101,25 @@ def _hold_and_follow(settings: Settings, source: Source, session: SparkSession, 
         catalog = open_catalog(settings)
         stack.callback(catalog.close)
         origin = source_of(settings, source.name, None, stop)
-        writer = Writer(settings, catalog, session, lease, source, origin=origin)
-        session.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
-        loader = Loader(writer)
+        session = Session(settings, catalog, spark, lease, source, origin=origin)
+        spark.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
+        loader = Loader(session)
         stack.callback(loader.join)
-        stack.callback(writer.stop.set)
-        opened, states = stack.enter_context(connections(writer))
-        live = Live(writer)
+        stack.callback(session.stop.set)
+        opened, states = stack.enter_context(connections(session))
+        live = Live(session)
         stack.callback(live.close)
         log.info("source %r: following", source.name)
         last = Last()
         while not stop.is_set():
             begun = time.monotonic()
             try:
-                rows = catch_up(writer, opened, states, live=live.stream).rows
+                rows = catch_up(session, opened, states, live=live.stream).rows
                 _log_rows(source.name, rows)
                 last.passed(begun, time.monotonic() - begun, bool(rows))
-                loader.start_if_needed(waiting_tables(writer, opened, states))
+                loader.start_if_needed(waiting_tables(session, opened, states))
                 live.open_if_near(opened, states)
-                _wait_for_flush(writer, opened, states, live.stream, stop, loader.wake, last)
+                _wait_for_flush(session, opened, states, live.stream, stop, loader.wake, last)
             except LiveStreamLost as reason:
                 log.info("source %r: reading the slot by peeks: %s", source.name, reason)
                 live.close()
@@ -148,15 +148,15 @@ class Last:
 class Loader:
     """Loads the tables that need a consistent point, one load at a time, beside the cycles."""
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._thread: threading.Thread | None = None
         self.wake = threading.Event()
 
     def start_if_needed(self, wanted: list[RawTable]) -> None:
         """Begins a load of the wanted tables unless one is under way."""
         if wanted and not (self._thread and self._thread.is_alive()):
-            name = f"load-{self._writer.name}"
+            name = f"load-{self._session.name}"
             self._thread = threading.Thread(target=self._load, name=name, args=(wanted,), daemon=True)
             self._thread.start()
 
@@ -167,27 +167,27 @@ class Loader:
 
     def _load(self, wanted: list[RawTable]) -> None:
         try:
-            self._writer.session.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
-            with connections(self._writer) as (opened, states):
-                rows = load_tables(self._writer, opened, states, wanted, lambda lsn: self._reach(states, lsn))
-            _log_rows(self._writer.name, rows)
+            self._session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
+            with connections(self._session) as (opened, states):
+                rows = load_tables(self._session, opened, states, wanted, lambda lsn: self._reach(states, lsn))
+            _log_rows(self._session.name, rows)
         except (LakehouseError, *OUTAGES) as error:
-            log.error("source %r: loading %s: %s", self._writer.name, ", ".join(t.name for t in wanted), error)
-            self._writer.stop.wait(self._writer.limits.lease_seconds / 3)
+            log.error("source %r: loading %s: %s", self._session.name, ", ".join(t.name for t in wanted), error)
+            self._session.stop.wait(self._session.limits.lease_seconds / 3)
         except Exception:
-            log.exception("source %r: unexpected error while loading", self._writer.name)
-            self._writer.stop.wait(self._writer.limits.lease_seconds)
+            log.exception("source %r: unexpected error while loading", self._session.name)
+            self._session.stop.wait(self._session.limits.lease_seconds)
         finally:
             self.wake.set()
 
     def _reach(self, states: CatalogConnection, lsn: Lsn) -> RowCounts:
         """Waits until the cycles have read up to there."""
         self.wake.set()
-        while not self._writer.stop.wait(0.1):
-            stream = store.read_stream(states, self._writer.name)
+        while not self._session.stop.wait(0.1):
+            stream = store.read_stream(states, self._session.name)
             if stream is not None and lsn <= stream.lsn:
                 return {}
-        raise LakehouseError(f"source {self._writer.name!r}: stopped before the load was done; it is made again")
+        raise LakehouseError(f"source {self._session.name!r}: stopped before the load was done; it is made again")
 
 
 def _wait_for_lease(settings: Settings, source: str, stop: threading.Event) -> leases.Lease | None:
@@ -208,8 +208,8 @@ def _wait_for_lease(settings: Settings, source: str, stop: threading.Event) -> l
 class Live:
     """The source's live stream, open while the lake is near the end of the WAL."""
 
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._not_before = 0.0
         self.stream: LiveStream | None = None
 
@@ -217,13 +217,13 @@ class Live:
         """Opens it unless it is open, was lost a moment ago, or there is a backlog, which peeks read faster."""
         if self.stream is not None or time.monotonic() < self._not_before:
             return
-        at, writer = store.read_stream(states, self._writer.name), self._writer
-        if at is None or source.distance(at.lsn, source.now().lsn) > writer.limits.flush_bytes:
+        at, session = store.read_stream(states, self._session.name), self._session
+        if at is None or source.distance(at.lsn, source.now().lsn) > session.limits.flush_bytes:
             return
         try:
-            self.stream = source.stream(at.lsn, writer.limits.flush_bytes)
+            self.stream = source.stream(at.lsn, session.limits.flush_bytes)
         except LakehouseError as error:
-            log.warning("source %r: no live stream, reading the slot by peeks: %s", writer.name, error)
+            log.warning("source %r: no live stream, reading the slot by peeks: %s", session.name, error)
             self._not_before = time.monotonic() + LONGEST_PAUSE_SECONDS
 
     def close(self) -> None:
@@ -235,7 +235,7 @@ class Live:
 
 
 def _wait_for_flush(
-    writer: Writer,
+    session: Session,
     source: OpenSource,
     states: CatalogConnection,
     live: LiveStream | None,
@@ -244,13 +244,13 @@ def _wait_for_flush(
     last: Last,
 ) -> None:
     """Waits for changes and then for the flush to be due, until woken or stopped."""
-    limits = writer.limits
-    stream = store.read_stream(states, writer.name)
+    limits = session.limits
+    stream = store.read_stream(states, session.name)
     assert stream is not None
     revision, checked = stream.revision, time.monotonic()
     while not stop.is_set() and not wake.is_set():
         if time.monotonic() - checked > limits.poll_seconds:
-            stream, checked = store.read_stream(states, writer.name), time.monotonic()
+            stream, checked = store.read_stream(states, session.name), time.monotonic()
             if stream is None or stream.revision != revision:
                 break
         if live is None:

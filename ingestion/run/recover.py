@@ -1,18 +1,18 @@
 """The next epoch: a new slot, and every table in doubt, so that it is compared with the source and repaired."""
 
 from ingestion.pipeline.cycle import connections
-from ingestion.pipeline.session import Writer
+from ingestion.pipeline.session import Session
 from ingestion.state import lease as leases
 
 
-def begin_next_epoch(writer: Writer) -> None:
+def begin_next_epoch(session: Session) -> None:
     """Drops the slot, then forgets slot, cluster and positions: the next cycle makes them again, one epoch later.
 
     LSNs are not monotone across a restore, a failover or a new cluster; the epoch is what keeps the order total. A
     crash in between leaves a slot that is gone, which the next cycle reports and this repairs.
     """
-    with connections(writer) as (source, states):
+    with connections(session) as (source, states):
         forget = source.begin_anew()
         with states.transaction():
-            leases.check(states, writer.lease, writer.limits.lease_seconds)
+            leases.check(states, session.lease, session.limits.lease_seconds)
             forget(states)

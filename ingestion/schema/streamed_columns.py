@@ -8,8 +8,8 @@ from ingestion.schema.types.table import NUMERIC_OID
 Versions = tuple[TableFacts, ...]
 
 
-class CannotTell(Exception):
-    """Rows of a form that no look at the catalog explains."""
+class UnknownRowSchema(Exception):
+    """The schema of a row in the stream matches no recorded version of the table."""
 
 
 def columns_of(versions: Versions, relation: Relation, excluded: frozenset[str]) -> tuple[ColumnFacts, ...]:
@@ -27,11 +27,11 @@ def columns_of(versions: Versions, relation: Relation, excluded: frozenset[str])
             if len(fitting) == len(streamed):
                 return tuple(fitting)
     if not _in_order(versions, relation):
-        raise CannotTell("the stream has rows from a time when columns bore each other's names")
+        raise UnknownRowSchema("the stream has rows from a time when columns bore each other's names")
     streamed = _landing(relation, versions[-1], excluded)
     found = tuple(_only_candidate(versions, relation, name, oid, typmod) for name, oid, typmod in streamed)
     if not _were_all({column.number for column in found}, versions):
-        raise CannotTell("the stream has rows from a time when a column bore another one's name")
+        raise UnknownRowSchema("the stream has rows from a time when a column bore another one's name")
     return found
 
 
@@ -73,7 +73,7 @@ def _only_candidate(versions: Versions, relation: Relation, name: str, type_oid:
         if column.name == name and _same_type(column, type_oid, typmod)
     ]
     if len({column.number for column in found}) != 1:
-        raise CannotTell(f"the stream has rows with a column {name!r} that the table did not keep")
+        raise UnknownRowSchema(f"the stream has rows with a column {name!r} that the table did not keep")
     return found[-1]
 
 

@@ -36,13 +36,13 @@ _CYCLE = "00000000-cycle-00000000"  # where a cycle's id goes in a template
 
 @dataclass(frozen=True)
 class Written:
-    """What a task wrote for one table; `odd` are files of `meta.unrepresentable`."""
+    """What a task wrote for one table; `unrepresentable_files` are those of `meta.unrepresentable`."""
 
     name: str
     files: tuple[DataFile, ...]
     operations: dict[str, int]
     unrepresentable: dict[str, int]
-    odd: tuple[DataFile, ...] = ()
+    unrepresentable_files: tuple[DataFile, ...] = ()
 
 
 def staged_prefix(location: str, cycle_id: str) -> str:
@@ -200,7 +200,9 @@ def _partitions(metadata: TableMetadata, rows: pa.Table) -> list[tuple[Partition
     return [(key, rows)]
 
 
-def write_odd(texts: Iterable[pa.Table], metadata_json: str, io: FileIO, file_bytes: int) -> tuple[DataFile, ...]:
+def write_unrepresentable(
+    texts: Iterable[pa.Table], metadata_json: str, io: FileIO, file_bytes: int
+) -> tuple[DataFile, ...]:
     """Texts of values that the lake's types cannot hold, as files of `meta.unrepresentable`."""
     writer = TableWriter(metadata_json, io, file_bytes)
     for part in texts:
@@ -228,6 +230,6 @@ def merge(parts: Iterable[Written]) -> dict[str, Written]:
             seen.files + part.files,
             dict(Counter(seen.operations) + Counter(part.operations)),
             dict(Counter(seen.unrepresentable) + Counter(part.unrepresentable)),
-            seen.odd + part.odd,
+            seen.unrepresentable_files + part.unrepresentable_files,
         )
     return merged

@@ -9,7 +9,7 @@ from pyiceberg.manifest import DataFile
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written
 from ingestion.sources.base import ChangeReader, Noticed, Piece, Records
-from ingestion.tasks.lanes import Kept, Lanes
+from ingestion.tasks.lanes import Findings, Lanes
 from lakehouse.catalog.file_io import file_io
 
 
@@ -36,7 +36,7 @@ class ChangeResult:
 
     written: tuple[Written, ...] = ()
     meta_files: dict[str, tuple[DataFile, ...]] = field(default_factory=dict)
-    noticed: dict[str, Kept] = field(default_factory=dict)
+    noticed: dict[str, Findings] = field(default_factory=dict)
     by_source: Noticed = field(default_factory=Noticed)
 
 

@@ -18,7 +18,7 @@ from pyiceberg.manifest import DataFile
 from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
 from ingestion.schema.evolve import NO_TRUNCATES, Truncates
 from ingestion.schema.problem import TableProblem
-from ingestion.schema.streamed_columns import CannotTell
+from ingestion.schema.streamed_columns import UnknownRowSchema
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, fitted
 from ingestion.sources.base import Records
@@ -28,11 +28,11 @@ from ingestion.tasks.shared_keys.hold import SPLIT, Held
 from ingestion.tasks.withheld import Form, form_of, withheld_in
 
 BUFFERED_BYTES = 96 * 1024 * 1024  # of Arrow data that waits to be encoded, in all tables of a task
-NO_WAY_TO_TELL = "rows of a form that no look at the catalog explains"
+UNKNOWN_SCHEMA = "the schema of these rows matches no recorded version of the table"
 
 
 @dataclass(frozen=True)
-class Kept:
+class Findings:
     """Why records of one table were kept aside, the stream's truncates of it, and the oids of partitions with rows."""
 
     parked: str | None = None
@@ -72,9 +72,9 @@ class Lane:
                 self._note_truncates(kept)
                 try:
                     form = self._form_of(kept.relation)
-                except CannotTell as reason:
+                except UnknownRowSchema as reason:
                     self.stale = str(reason)
-                    bad |= dict.fromkeys(_places(kept), f"{NO_WAY_TO_TELL}: {reason}")
+                    bad |= dict.fromkeys(_places(kept), f"{UNKNOWN_SCHEMA}: {reason}")
                     continue
                 if lacks_key(kept, self.target.key):
                     self.stale = self.stale or "rows were changed under a replica identity without the declared key"
@@ -223,7 +223,7 @@ class Lanes:
 
     def close(
         self, carried: Collection[tuple[int, Relation]] = ()
-    ) -> tuple[tuple[Written, ...], dict[str, tuple[DataFile, ...]], dict[str, Kept]]:
+    ) -> tuple[tuple[Written, ...], dict[str, tuple[DataFile, ...]], dict[str, Findings]]:
         """Writes the rest: what landed by table, the files of `meta` tables, and what was noticed by table.
 
         `carried` are partitions with rows as the decoder has noticed them.
@@ -240,7 +240,7 @@ class Lanes:
             if lane.counts.operations
         )
         noticed = {
-            name: Kept(
+            name: Findings(
                 self.parked.get(name),
                 lane.stale or carried_doubt(lane.target, carried),
                 _truncates(lane),
@@ -248,7 +248,7 @@ class Lanes:
             )
             for name, lane in self._lanes.items()
         }
-        noticed = {name: kept for name, kept in noticed.items() if kept != Kept()}
+        noticed = {name: kept for name, kept in noticed.items() if kept != Findings()}
         files = {name: writer.close() for name, writer in self._meta.items()}
         return landed, {name: made for name, made in files.items() if made}, noticed
 

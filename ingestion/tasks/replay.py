@@ -13,7 +13,7 @@ from ingestion.schema.changes import PICKED_SCHEMA, Batch
 from ingestion.sink.rows import TableTarget
 from ingestion.sink.writer import Written, merge
 from ingestion.sources.base import Records, UnreadableRecord
-from ingestion.tasks.lanes import Kept, Lanes
+from ingestion.tasks.lanes import Findings, Lanes
 from lakehouse.catalog.file_io import file_io
 
 
@@ -36,7 +36,7 @@ class ReplayResult:
 
     written: tuple[Written, ...]
     meta_files: dict[str, tuple[DataFile, ...]]
-    noticed: dict[str, Kept]
+    noticed: dict[str, Findings]
 
 
 def replay(plan: ReplayPlan) -> ReplayResult:

@@ -9,7 +9,7 @@ from ingestion.schema.changes import META_SCHEMA
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types import NeedsText
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
-from ingestion.sink.writer import TableWriter, Written, write_odd
+from ingestion.sink.writer import TableWriter, Written, write_unrepresentable
 from ingestion.sources.base import Point, RowReader
 from lakehouse.catalog.file_io import file_io
 
@@ -58,7 +58,7 @@ def _read_chunk(plan: ChunkPlan, *, as_text: bool) -> Written:
                 row += values.num_rows
     except BadRow as error:
         raise TableProblem(plan.source, plan.target.name, str(error)) from None
-    odd = write_odd(counts.texts, plan.unrepresentable, io, plan.file_bytes)
+    odd = write_unrepresentable(counts.texts, plan.unrepresentable, io, plan.file_bytes)
     return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from ingestion.schema.changes import Relation
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.match import Numbers, names_by_number, possible_numbers
-from ingestion.schema.streamed_columns import CannotTell, columns_of
+from ingestion.schema.streamed_columns import UnknownRowSchema, columns_of
 from ingestion.sink.rows import TableTarget
 
 Form = tuple[TableTarget, tuple[ColumnFacts, ...]]
@@ -33,7 +33,7 @@ def form_of(target: TableTarget, relation: Relation) -> Form:
     for column in columns:
         may_be = numbers[column.name]
         if may_be is None or may_be & (left_out | masked - {column.number}):
-            raise CannotTell(f"column {column.name!r} may have been one that is left out or masked")
+            raise UnknownRowSchema(f"column {column.name!r} may have been one that is left out or masked")
     return _masked_by_number(target, looks, columns), columns
 
 

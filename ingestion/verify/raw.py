@@ -17,7 +17,7 @@ from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.stage import write_repair
-from ingestion.pipeline.session import Writer, appends_of, begin_cycle, register
+from ingestion.pipeline.session import Session, appends_of, begin_cycle, register
 from ingestion.pipeline.survey import survey
 from ingestion.pipeline.together import HELD_SECONDS
 from ingestion.run.api import bring_up
@@ -50,7 +50,7 @@ def reconcile_raw(
     *,
     key_range: KeyRange | None = None,
     repair: bool = False,
-    session: SparkSession | None = None,
+    spark: SparkSession | None = None,
 ) -> Iterator[TableComparison]:
     """Compares the wanted tables (`source`, `source.table`; all when empty) with their raw logs, at one consistent
     point of each source up to which the lake is brought first; yields each as it is done. A point is let go after
@@ -62,17 +62,17 @@ def reconcile_raw(
     chosen = select(declarations, wanted)
     for _, tables in chosen:
         _check_keys(tables)
-    running = session or spark_session(settings, "lakehouse-reconcile")
+    running = spark or spark_session(settings, "lakehouse-reconcile")
     for source, tables in chosen:
-        with _writer(settings, source, running, alone=repair) as writer:
+        with _session(settings, source, running, alone=repair) as session:
             waiting = list(tables)
             while waiting:
-                looked_at = at_one_point(waiting, _sizes(writer, waiting), writer.limits.snapshot_chunk_bytes)
-                with _at_point(writer, looked_at, repair) as (point, made_at):
+                looked_at = at_one_point(waiting, _sizes(session, waiting), session.limits.snapshot_chunk_bytes)
+                with _at_point(session, looked_at, repair) as (point, made_at):
                     while looked_at:
                         group, looked_at = looked_at[:TABLES_TOGETHER], looked_at[TABLES_TOGETHER:]
                         waiting = [table for table in waiting if table not in group]
-                        yield from _reconcile_tables(writer, group, point, key_range, repair)
+                        yield from _reconcile_tables(session, group, point, key_range, repair)
                         if time.monotonic() - made_at > HELD_SECONDS:
                             break
 
@@ -84,8 +84,8 @@ def at_one_point(tables: Sequence[RawTable], sizes: Mapping[str, int], large: in
     return [table for table in tables if sizes[table.name] <= large][:TABLES_AT_A_POINT]
 
 
-def _sizes(writer: Writer, tables: Sequence[RawTable]) -> dict[str, int]:
-    with connections(writer) as (source, _):
+def _sizes(session: Session, tables: Sequence[RawTable]) -> dict[str, int]:
+    with connections(session) as (source, _):
         return {name: sum(sizes) for name, sizes in source.sizes(tables).items()}
 
 
@@ -99,10 +99,10 @@ def _check_keys(tables: list[RawTable]) -> None:
 
 
 @contextmanager
-def _writer(settings: Settings, source: Source, session: SparkSession, alone: bool) -> Iterator[Writer]:
+def _session(settings: Settings, source: Source, spark: SparkSession, alone: bool) -> Iterator[Session]:
     """The source's writer; with `alone` it holds the lease, else its lease is one that could not publish."""
     with closing(open_catalog(settings)) as catalog:
-        reader = Writer(settings, catalog, session, leases.Lease(source.name, 0, ""), source)
+        reader = Session(settings, catalog, spark, leases.Lease(source.name, 0, ""), source)
         if not alone:
             yield reader
             return
@@ -112,52 +112,52 @@ def _writer(settings: Settings, source: Source, session: SparkSession, alone: bo
             held = leases.holder_of(states, source.name)
         if lease is None:
             raise LakehouseError(
-                f"source {source.name!r}: {held[0] if held else 'another writer'} is at work: stop it, then repair"
+                f"source {source.name!r}: {held[0] if held else 'another session'} is at work: stop it, then repair"
             )
         with leases.kept_alive(settings, lease):
             yield replace(reader, lease=lease)
 
 
 @contextmanager
-def _at_point(writer: Writer, tables: list[RawTable], alone: bool) -> Iterator[tuple[Point, float]]:
+def _at_point(session: Session, tables: list[RawTable], alone: bool) -> Iterator[tuple[Point, float]]:
     """A point below which the lake has everything, with `alone` and nothing from there on; when it was made."""
-    declared = Declarations(sources=(writer.source,))
+    declared = Declarations(sources=(session.source,))
     try:
         if alone:
-            run_cycle(writer)
+            run_cycle(session)
         else:
-            bring_up(writer.settings, declared, writer.name, writer.session)
-        with writer.upstream.snapshot(tables) as point:
+            bring_up(session.settings, declared, session.name, session.spark)
+        with session.upstream.snapshot(tables) as point:
             made_at = time.monotonic()
             if alone:
-                _read_exactly_to(writer, point)
+                _read_exactly_to(session, point)
             else:
-                bring_up(writer.settings, declared, writer.name, writer.session)
+                bring_up(session.settings, declared, session.name, session.spark)
             yield point, made_at
     except psycopg.Error as error:
         reason = " ".join(str(error).split())[:300]
-        raise LakehouseError(f"source {writer.name!r}: Postgres: {reason}") from error
+        raise LakehouseError(f"source {session.name!r}: Postgres: {reason}") from error
 
 
-def _read_exactly_to(writer: Writer, point: Point) -> None:
+def _read_exactly_to(session: Session, point: Point) -> None:
     """Changes after the point must not land before its repair: they may leave out values that the repair restates."""
     for _ in range(MAX_REPLANS):
-        with connections(writer) as (source, states), suppress(Outdated):
+        with connections(session) as (source, states), suppress(Outdated):
             source.check(states)
-            outlooks = survey(writer, source, store.read_positions(states, writer.name))
+            outlooks = survey(session, source, store.read_positions(states, session.name))
             now = source.now()
-            load_changes(writer, source, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
+            load_changes(session, source, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
             return
-    raise LakehouseError(f"source {writer.name!r}: its tables are altered faster than they can be read; try again")
+    raise LakehouseError(f"source {session.name!r}: its tables are altered faster than they can be read; try again")
 
 
 def _reconcile_tables(
-    writer: Writer, tables: Sequence[RawTable], point: Point, key_range: KeyRange | None, repair: bool
+    session: Session, tables: Sequence[RawTable], point: Point, key_range: KeyRange | None, repair: bool
 ) -> Iterator[TableComparison]:
     """The tables' digests together, then each by itself what differs."""
     started = time.monotonic()
-    with store.connect_catalog(writer.settings) as states:
-        stream, positions = store.read_stream(states, writer.name), store.read_positions(states, writer.name)
+    with store.connect_catalog(session.settings) as states:
+        stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
     assert stream is not None
     for table in tables:
         if (position := positions[table.name]).state != "streaming":
@@ -167,16 +167,16 @@ def _reconcile_tables(
     if not streaming:
         return
     wanted = [
-        Wanted(table, writer.catalog.load_table(table.identifier), positions[table.name].facts) for table in streaming
+        Wanted(table, session.catalog.load_table(table.identifier), positions[table.name].facts) for table in streaming
     ]
-    compared = compare(writer, wanted, point, stream.epoch, key_range)
+    compared = compare(session, wanted, point, stream.epoch, key_range)
     share = (time.monotonic() - started) / len(streaming)
     for table, found in zip(streaming, compared, strict=True):
-        yield _reconcile_table(writer, table, positions[table.name], point, found, repair, share)
+        yield _reconcile_table(session, table, positions[table.name], point, found, repair, share)
 
 
 def _reconcile_table(
-    writer: Writer,
+    session: Session,
     table: RawTable,
     position: store.Position,
     point: Point,
@@ -189,37 +189,37 @@ def _reconcile_table(
     result.source_rows, result.lake_rows = found.rows
     result.absent_columns = tuple(c.name for c in position.facts.columns if c.name not in result.columns)
     if found.buckets:
-        _look_closer(writer, table, found, result)
+        _look_closer(session, table, found, result)
     if repair and not result.equal:
-        written = _publish_repair(writer, table, position, point, found)
+        written = _publish_repair(session, table, position, point, found)
         result.repaired = dict(written.operations)
     result.seconds = seconds + time.monotonic() - started
     return result
 
 
 def _publish_repair(
-    writer: Writer, table: RawTable, position: store.Position, point: Point, found: Comparison
+    session: Session, table: RawTable, position: store.Position, point: Point, found: Comparison
 ) -> Written:
     """Publishes the events with a cut that holds them: readers go no further than the newest cut."""
-    with store.connect_catalog(writer.settings) as states:
-        stream = store.read_stream(states, writer.name)
+    with store.connect_catalog(session.settings) as states:
+        stream = store.read_stream(states, session.name)
         assert stream is not None
-        with begin_cycle(writer, states, stream.epoch) as cycle:
-            iceberg = writer.catalog.load_table(table.identifier)
-            register(states, writer, cycle, [iceberg])
-            written = write_repair(writer, cycle, table, iceberg, position.facts, point, found)
+        with begin_cycle(session, states, stream.epoch) as cycle:
+            iceberg = session.catalog.load_table(table.identifier)
+            register(states, session, cycle, [iceberg])
+            written = write_repair(session, cycle, table, iceberg, position.facts, point, found)
             publication = Publication(
                 cycle_id=cycle.id,
-                source=writer.name,
+                source=session.name,
                 epoch=stream.epoch,
-                appends=tuple(appends_of(writer, cycle, [written])),
+                appends=tuple(appends_of(session, cycle, [written])),
                 cut=Cut(stream.epoch, stream.lsn - 1, point.at, tuple(stream.cut_tables)),
             )
-            publish(writer.settings, writer.catalog, writer.lease, publication)
+            publish(session.settings, session.catalog, session.lease, publication)
     return written
 
 
-def _look_closer(writer: Writer, table: RawTable, found: Comparison, result: TableComparison) -> None:
+def _look_closer(session: Session, table: RawTable, found: Comparison, result: TableComparison) -> None:
     """Rows of the differing ranges, compared in Spark tasks."""
     columns = compared_columns(table, found)
     empty = pack(TableComparison(table.source, table.name, result.columns))

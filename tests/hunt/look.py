@@ -9,7 +9,7 @@ import psycopg
 
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.load_tables import load_tables
-from ingestion.pipeline.session import Writer
+from ingestion.pipeline.session import Session
 from ingestion.run import operate
 from ingestion.run.follow import Live
 from ingestion.sink.writer import pack, unpack
@@ -95,9 +95,9 @@ class Reader:
         self._ends.enter_context(leases.kept_alive(world.settings, lease))
         catalog = open_catalog(world.settings)
         self._ends.callback(catalog.close)
-        self.writer = Writer(world.settings, catalog, spark, lease, world.source)
-        self._connection, self._states = self._ends.enter_context(connections(self.writer))
-        self._live = Live(self.writer) if live else None
+        self.session = Session(world.settings, catalog, spark, lease, world.source)
+        self._connection, self._states = self._ends.enter_context(connections(self.session))
+        self._live = Live(self.session) if live else None
 
     def look(self, kind: Look, inside: Callable[[str], bool]) -> None:
         """Raises whatever ingestion raises; `inside` may do something at a place, and says whether it did."""
@@ -122,40 +122,40 @@ class Reader:
     def _catch(self, until: int | None = None) -> None:
         stream = self._live.stream if self._live else None
         try:
-            catch_up(self.writer, self._connection, self._states, until, stream)
+            catch_up(self.session, self._connection, self._states, until, stream)
         except LiveStreamLost:
             assert self._live is not None
             self._live.close()
-            catch_up(self.writer, self._connection, self._states, until)
+            catch_up(self.session, self._connection, self._states, until)
         if self._live:
             self._live.open_if_near(self._connection, self._states)
 
     def _full(self) -> None:
         self._catch()
         vain, before = 0, 0
-        while wanted := waiting_tables(self.writer, self._connection, self._states):
+        while wanted := waiting_tables(self.session, self._connection, self._states):
             vain, before = vain + 1 if len(wanted) == before else 0, len(wanted)
             if vain == VAIN_LOADS:
                 names = ", ".join(f"{table.name} ({self.positions()[table.name].reason})" for table in wanted)
                 raise LakehouseError(f"still to be loaded, and {VAIN_LOADS} loads brought on none of them: {names}")
             for table in wanted if self._anew else ():
                 if self.positions()[table.name].state == "stale":
-                    operate.read_anew(self.writer.settings, table)
+                    operate.read_anew(self.session.settings, table)
 
             def reach(lsn: int) -> dict[str, dict[str, int]]:
                 self._catch(lsn)
                 return {}
 
-            load_tables(self.writer, self._connection, self._states, wanted, reach)
+            load_tables(self.session, self._connection, self._states, wanted, reach)
             self._catch()
 
     def positions(self) -> dict[str, store.Position]:
         """Where each table stands."""
-        return store.read_positions(self._states, self.writer.name)
+        return store.read_positions(self._states, self.session.name)
 
     def stream(self) -> store.Stream:
         """How far the source was read."""
-        stream = store.read_stream(self._states, self.writer.name)
+        stream = store.read_stream(self._states, self.session.name)
         assert stream is not None
         return stream
 

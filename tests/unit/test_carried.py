@@ -15,7 +15,7 @@ from ingestion.schema.facts import Leaf
 from ingestion.sink.rows import TableTarget
 from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.carried import carried_partitions
-from ingestion.tasks.lanes import Kept
+from ingestion.tasks.lanes import Findings
 from ingestion.tasks.partitions import carried_doubt, partitions_of
 
 ID, V = RelationColumn("id", 23, -1, True), RelationColumn("v", 23, -1, False)
@@ -74,6 +74,8 @@ def test_a_partition_whose_changes_do_not_tell_the_key_is_a_doubt() -> None:
 
 
 def test_a_doubt_of_a_parked_table_leads_to_a_repair_once_it_resumes() -> None:
-    parked = conclude(plan_course(position("streaming"), looks(problem="no SELECT right")), Kept(stale="carried"), 200)
+    parked = conclude(
+        plan_course(position("streaming"), looks(problem="no SELECT right")), Findings(stale="carried"), 200
+    )
     assert (parked.position.state, parked.position.doubt) == ("parked", "carried")
     assert resumed(parked).position.state == "stale"

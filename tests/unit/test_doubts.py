@@ -11,8 +11,8 @@ from ingestion.pipeline.table_plans import conclude, plan_course
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.evolve import Truncates, doubt
 from ingestion.schema.facts import Leaf, facts_from_json
-from ingestion.schema.streamed_columns import CannotTell, columns_of
-from ingestion.tasks.lanes import Kept
+from ingestion.schema.streamed_columns import UnknownRowSchema, columns_of
+from ingestion.tasks.lanes import Findings
 
 OLDER = "edges", "attribute_rows"
 
@@ -81,16 +81,16 @@ def test_columns_that_bore_each_others_names_are_known_by_their_order() -> None:
     assert columns_of((facts,), streamed("id", "a", "secret", "b"), excluded) == facts.columns
     assert columns_of((facts,), streamed("id", "a", "b"), excluded) == facts.columns
     for names in (("id", "b", "secret", "a"), ("id", "secret", "a", "b"), ("a", "id", "secret", "b")):
-        with pytest.raises(CannotTell, match="each other's names"):
+        with pytest.raises(UnknownRowSchema, match="each other's names"):
             columns_of((facts,), streamed(*names), excluded)
 
 
 def test_rows_of_a_partition_that_nobody_has_seen_are_a_doubt_also_while_records_wait() -> None:
     root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),))
-    passed = Kept(partitions=frozenset({2, 3}))
+    passed = Findings(partitions=frozenset({2, 3}))
     course = conclude(plan_course(position("streaming", root), looks(root)), passed, 200)
     assert "a partition came" in str(course.position.reason)
-    known = conclude(plan_course(position("streaming", root), looks(root)), Kept(partitions=frozenset({2})), 200)
+    known = conclude(plan_course(position("streaming", root), looks(root)), Findings(partitions=frozenset({2})), 200)
     assert known.position.state == "streaming"
     paused = conclude(plan_course(position("paused", root), looks(root)), passed, 200)
     assert "a partition came" in str(resumed(paused).position.reason)
@@ -129,5 +129,5 @@ def test_rows_of_columns_that_the_table_never_had_together_are_not_landed(names:
     before = replace(FACTS, columns=tuple(columns.values()))
     now = replace(before, columns=(columns["id"], columns["a"], column("x", 4), column("y", 5)))
     relation = Relation(FACTS.oid, "public", "t", "d", tuple(RelationColumn(n, 23, -1, n == "id") for n in names))
-    with pytest.raises(CannotTell, match="bore another one's name"):
+    with pytest.raises(UnknownRowSchema, match="bore another one's name"):
         columns_of((before, now), relation, frozenset())

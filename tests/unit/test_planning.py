@@ -14,7 +14,7 @@ from ingestion.schema.names import check_names
 from ingestion.schema.problem import TableProblem
 from ingestion.state.store import Position, TableState
 from ingestion.state.transitions import STATES, Mover, may_move
-from ingestion.tasks.lanes import Kept
+from ingestion.tasks.lanes import Findings
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 
@@ -50,42 +50,44 @@ def looks(facts: TableFacts | None = FACTS, fingerprint: str = "as it was", prob
 def resumed(course: Course) -> Course:
     """As `kept.resume` lands a parked table's spool."""
     again = plan_course(replace(course.position, state="streaming", reason=None), looks(course.position.facts))
-    return conclude(again, Kept(), 300)
+    return conclude(again, Findings(), 300)
 
 
 @pytest.mark.parametrize("state", ["loading", "stale"])
 @pytest.mark.parametrize("stopped_by", ["a refused value", "a lost right"])
 def test_a_table_parked_before_it_was_whole_is_repaired_when_it_resumes(state: TableState, stopped_by: str) -> None:
     if stopped_by == "a refused value":
-        parked = conclude(plan_course(position(state), looks()), Kept(parked=REFUSED), 200)
+        parked = conclude(plan_course(position(state), looks()), Findings(parked=REFUSED), 200)
     else:
-        parked = conclude(plan_course(position(state), looks(problem="no SELECT right")), Kept(), 200)
+        parked = conclude(plan_course(position(state), looks(problem="no SELECT right")), Findings(), 200)
     assert parked.position.state == "parked"
     assert resumed(parked).position.state == "stale"
 
 
 def test_a_table_parked_while_it_streamed_streams_on() -> None:
-    parked = conclude(plan_course(position("streaming"), looks()), Kept(parked=REFUSED), 200)
+    parked = conclude(plan_course(position("streaming"), looks()), Findings(parked=REFUSED), 200)
     assert resumed(parked).position.state == "streaming"
 
 
 def test_a_doubt_of_the_read_that_parks_a_table_outlasts_the_parking() -> None:
     wider = replace(FACTS, columns=(*FACTS.columns, column("d", 2, default=True)))
     course = plan_course(position("streaming"), looks(wider, "wider"))
-    parked = conclude(course, Kept(parked=REFUSED), 200)
+    parked = conclude(course, Findings(parked=REFUSED), 200)
     assert "added with a default" in str(parked.position.doubt)
     assert resumed(parked).position.state == "stale"
 
 
 def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repair() -> None:
-    parked = conclude(plan_course(position("streaming"), looks()), Kept(parked=REFUSED, stale="a row of no form"), 200)
+    parked = conclude(
+        plan_course(position("streaming"), looks()), Findings(parked=REFUSED, stale="a row of no form"), 200
+    )
     assert resumed(parked).position.state == "stale"
 
 
 @pytest.mark.parametrize(("state", "then"), [("streaming", "streaming"), ("stale", "stale"), ("loading", "new")])
 def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableState, then: TableState) -> None:
     course = conclude(
-        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")), Kept(), 200
+        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")), Findings(), 200
     )
     assert course.position.state == then
     assert [change.kind for change in course.changes] == ["table renamed"]
@@ -94,23 +96,26 @@ def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableStat
 def test_partitions_that_swap_their_names_begin_a_snapshot_anew() -> None:
     root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0), Leaf(3, "public.b", 3, 0)))
     swapped = replace(root, leaves=(Leaf(2, "public.b", 2, 0), Leaf(3, "public.a", 3, 0)))
-    course = conclude(plan_course(position("loading", root), looks(swapped, "swapped")), Kept(), 200)
+    course = conclude(plan_course(position("loading", root), looks(swapped, "swapped")), Findings(), 200)
     assert course.position.state == "new"
 
 
 def test_an_altered_publication_is_a_doubt_where_it_was_known_before() -> None:
     before, now = replace(FACTS, publishes="t,t,t,t,t,f,800"), replace(FACTS, publishes="t,t,t,t,t,f,900")
     assert (
-        conclude(plan_course(position("streaming", before), looks(now, "other")), Kept(), 200).position.state == "stale"
+        conclude(plan_course(position("streaming", before), looks(now, "other")), Findings(), 200).position.state
+        == "stale"
     )
-    assert conclude(plan_course(position("streaming"), looks(now, "other")), Kept(), 200).position.state == "streaming"
+    assert (
+        conclude(plan_course(position("streaming"), looks(now, "other")), Findings(), 200).position.state == "streaming"
+    )
 
 
 def test_a_column_that_begins_anew_is_a_doubt() -> None:
     text = replace(column("a", 2), type_oid=25, type_name="text", stream_oid=25, declared_type="text")
     before, now = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), text))
     course = plan_course(position("streaming", before), looks(now, "other"), consent=True)
-    assert "column a begins anew" in str(conclude(course, Kept(), 200).position.reason)
+    assert "column a begins anew" in str(conclude(course, Findings(), 200).position.reason)
 
 
 def test_a_column_that_the_user_calls_as_one_set_aside_is_none() -> None:
@@ -121,7 +126,7 @@ def test_a_column_that_the_user_calls_as_one_set_aside_is_none() -> None:
     now = replace(FACTS, columns=(column("id", 1), renamed, column("a", 3)))
     course = plan_course(paused, looks(now, "added"))
     assert [(s.action, s.column) for s in course.steps] == [("rename", "a"), ("add", "a")]
-    assert conclude(course, Kept(), 200).position.state == "streaming"
+    assert conclude(course, Findings(), 200).position.state == "streaming"
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state != "new"])
@@ -136,11 +141,11 @@ def test_whatever_a_read_finds_the_move_is_declared(state: TableState) -> None:
     seen = [looks(), looks(problem="no right"), looks(None, problem="gone"),
             *(looks(facts, "other") for facts in (rewritten, refused, again, added))]  # fmt: skip
     noticed = [
-        Kept(),
-        Kept(parked=REFUSED),
-        Kept(stale="doubt"),
-        Kept(REFUSED, "doubt"),
-        Kept(partitions=frozenset((9,))),
+        Findings(),
+        Findings(parked=REFUSED),
+        Findings(stale="doubt"),
+        Findings(REFUSED, "doubt"),
+        Findings(partitions=frozenset((9,))),
     ]
     for before in (position(state), replace(position(state), versions=(FACTS, added), unfollowed=1, doubt="it moved")):
         for outlook, kept, consent in product(seen, noticed, (True, False)):

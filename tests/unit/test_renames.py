@@ -32,7 +32,7 @@ from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_
 from ingestion.sink.rows import Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, writable_metadata
 from ingestion.state.store import Position
-from ingestion.tasks.lanes import Kept
+from ingestion.tasks.lanes import Findings
 from ingestion.tasks.snapshot import Point, rows_at
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -170,7 +170,7 @@ def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog,
             described = columns_of(iceberg)
         assert columns_of(catalog.load_table(TABLE.identifier)) == described
         old_forms = course.position.versions
-        position = conclude(course, Kept(), 200 + i).position
+        position = conclude(course, Findings(), 200 + i).position
     assert [len({c.lake for c in form.columns}) for form in old_forms] == [len(form.columns) for form in old_forms]
     iceberg.append(rows_of(iceberg, position.facts, after, 20))
     assert read(iceberg) == expected
@@ -226,7 +226,7 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     monkeypatch.setattr(load_changes, "ChangePlan", lambda **given: SimpleNamespace(**given))
     monkeypatch.setattr(load_changes, "run_tasks", lambda _session, _task, plans: plans)
     writer: Any = SimpleNamespace(
-        name="shop", session=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
+        name="shop", spark=None, task_settings={"io_properties": {}}, limits=SimpleNamespace(file_bytes=1),
         catalog=SimpleNamespace(load_tables=lambda _: icebergs),
     )  # fmt: skip
     source = cast(Any, SimpleNamespace(records=None))

@@ -35,7 +35,7 @@ from ingestion.sources.postgres.pgoutput import Decoder, whole_transactions
 from ingestion.sources.postgres.reading import SlotReader
 from ingestion.sources.postgres.records import PgoutputRecords
 from ingestion.tasks.changes import land_piece
-from ingestion.tasks.lanes import Kept, Lanes
+from ingestion.tasks.lanes import Findings, Lanes
 from ingestion.tasks.replay import ReplayPlan, replay
 from ingestion.tasks.shared_keys import hold
 from ingestion.tasks.shared_keys.positions import sent_at_seq
@@ -323,7 +323,7 @@ def test_after_each_commit_raw_says_what_the_source_said(source: Source, lake: L
     }
     for way, arrays in ways.items():
         written, _, noticed = take(lake, lake.lanes(), iter(arrays))
-        assert noticed.get(source.table.name, Kept()).stale is None, way
+        assert noticed.get(source.table.name, Findings()).stale is None, way
         assert_right_after_each_commit(source, lake.rows(written))
         assert_key_changes_are_whole(source, lake.rows(written))
 
@@ -344,7 +344,7 @@ def test_what_was_kept_aside_lands_the_same(source: Source, lake: Lake) -> None:
     later = replay(
         ReplayPlan(spool.metadata.model_dump_json(), tasks, lake.target, lake.templates, {}, 1 << 20, PgoutputRecords())
     )
-    assert later.noticed.get(source.table.name, Kept()).stale is None
+    assert later.noticed.get(source.table.name, Findings()).stale is None
     assert comparable(lake.rows(later.written)) == comparable(lake.rows(written))
 
 

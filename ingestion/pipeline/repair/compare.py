@@ -24,7 +24,7 @@ from ingestion.pipeline.repair.source_side import (
     spread,
 )
 from ingestion.pipeline.repair.spelling import SpelledColumn, spelled_columns
-from ingestion.pipeline.session import Writer
+from ingestion.pipeline.session import Session
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import Point
@@ -51,7 +51,7 @@ class Comparison:
     key: tuple[SpelledColumn, ...]
     source: Digests
     lake: Digests
-    _writer: Writer
+    _session: Session
     _read: SourceRead
     _chunks: tuple[Chunk, ...]
     _bounds: Bounds
@@ -60,7 +60,7 @@ class Comparison:
 
     @cached_property
     def _lake(self) -> LakeSide:
-        (side,) = lake_sides(self._writer.session, [self._log], self._below)
+        (side,) = lake_sides(self._session.spark, [self._log], self._below)
         return side
 
     @property
@@ -80,7 +80,7 @@ class Comparison:
         statements = [
             rows_sql(self.columns, self.key, shown, chunk, self._bounds.source, buckets) for chunk in self._chunks
         ]
-        ours = source_frame(self._writer.session, spread(self._read, statements), len(shown))
+        ours = source_frame(self._session.spark, spread(self._read, statements), len(shown))
         theirs = self._lake.lines
         theirs = theirs if buckets is None else theirs.where(theirs["bucket"].isin(buckets))
         theirs = theirs.withColumnsRenamed({"key": "lake_key", "line": "lake_line"}).drop("bucket", "whole")
@@ -121,25 +121,25 @@ class _Plan:
 
 
 def compare(
-    writer: Writer, wanted: Sequence[Wanted], point: Point, epoch: int, key_range: KeyRange | None
+    session: Session, wanted: Sequence[Wanted], point: Point, epoch: int, key_range: KeyRange | None
 ) -> list[Comparison]:
     """Digests both sides of all the tables at the point, with a few jobs for all of them.
 
     Raises LakehouseError, and ValueError for a table without a key.
     """
     below = (epoch, point.lsn)
-    with connect_source(writer.settings, writer.name) as connection:
-        plans = [_plan(writer, connection, item, point, key_range) for item in wanted]
-    ours = source_digests(writer.session, [plan.reads for plan in plans])
-    theirs = _lake_digests(writer, wanted, plans, below)
+    with connect_source(session.settings, session.name) as connection:
+        plans = [_plan(session, connection, item, point, key_range) for item in wanted]
+    ours = source_digests(session.spark, [plan.reads for plan in plans])
+    theirs = _lake_digests(session, wanted, plans, below)
     return [
-        Comparison(plan.columns, plan.key, here, there, writer, plan.read, plan.chunks, plan.bounds, plan.log, below)
+        Comparison(plan.columns, plan.key, here, there, session, plan.read, plan.chunks, plan.bounds, plan.log, below)
         for plan, here, there in zip(plans, ours, theirs, strict=True)
     ]
 
 
 def _lake_digests(
-    writer: Writer, wanted: Sequence[Wanted], plans: Sequence[_Plan], below: tuple[int, int]
+    session: Session, wanted: Sequence[Wanted], plans: Sequence[_Plan], below: tuple[int, int]
 ) -> list[Digests]:
     """Small logs are read here, the others by Spark."""
     small = [n for n, item in enumerate(wanted) if not plans[n].bounds.lake and is_small(item.iceberg)]
@@ -147,13 +147,13 @@ def _lake_digests(
     found = {n: digests for n, digests in zip(small, read, strict=True) if digests is not None}
     rest = [n for n in range(len(plans)) if n not in found]
     if rest:
-        sides = lake_sides(writer.session, [plans[n].log for n in rest], below)
+        sides = lake_sides(session.spark, [plans[n].log for n in rest], below)
         found |= zip(rest, lake_digests(sides), strict=True)
     return [found[n] for n in range(len(plans))]
 
 
 def _plan(
-    writer: Writer, connection: SourceConnection, wanted: Wanted, point: Point, key_range: KeyRange | None
+    session: Session, connection: SourceConnection, wanted: Wanted, point: Point, key_range: KeyRange | None
 ) -> _Plan:
     table, facts = wanted.table, wanted.facts
     where = f"source {table.source!r}, table {table.name!r}"
@@ -161,14 +161,14 @@ def _plan(
         raise ValueError(f"{where}: no key, so rows cannot be told apart")
     columns = spelled_columns(table, wanted.iceberg, facts)
     key = tuple(column for name in table.key for column in columns if column.source.name == name)
-    url, size = source_url(writer.settings.source(writer.name)), writer.limits.batch_bytes
+    url, size = source_url(session.settings.source(session.name)), session.limits.batch_bytes
     return _Plan(
         columns=columns,
         key=key,
-        read=SourceRead(writer.name, table.name, url, point.snapshot, size),
-        chunks=tuple(plan_chunks(connection, facts, writer.limits.snapshot_chunk_bytes)),
+        read=SourceRead(session.name, table.name, url, point.snapshot, size),
+        chunks=tuple(plan_chunks(connection, facts, session.limits.snapshot_chunk_bytes)),
         bounds=bounds(connection, facts.oid, key[0], key_range, where),
-        name=spark_relation(writer.settings.catalog_name, *wanted.iceberg.name()[-2:]),
+        name=spark_relation(session.settings.catalog_name, *wanted.iceberg.name()[-2:]),
     )
 
 

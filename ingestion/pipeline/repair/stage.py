@@ -15,11 +15,11 @@ from pyiceberg.table import Table
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
 from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.spelling import SpelledColumn
-from ingestion.pipeline.session import Cycle, Writer, meta_metadata, target
+from ingestion.pipeline.session import Cycle, Session, meta_metadata, target
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
-from ingestion.sink.writer import TableWriter, Written, merge, pack, unpack, write_odd
+from ingestion.sink.writer import TableWriter, Written, merge, pack, unpack, write_unrepresentable
 from ingestion.sources.base import Point
 from ingestion.state import store
 from ingestion.tasks.snapshot import CHUNK_SEQ, rows_at
@@ -46,7 +46,7 @@ class RepairTask:
 
 
 def stage_repair(
-    writer: Writer,
+    session: Session,
     cycle: Cycle,
     table: RawTable,
     iceberg: Table,
@@ -59,26 +59,26 @@ def stage_repair(
     The caller holds the point, has registered the prefix, and publishes; once per table and point, as the events are
     numbered from the same base. Raises ValueError for a table without a key, LakehouseError for what cannot be read.
     """
-    (found,) = compare(writer, [Wanted(table, iceberg, facts)], point, cycle.epoch, key_range)
-    return write_repair(writer, cycle, table, iceberg, facts, point, found)
+    (found,) = compare(session, [Wanted(table, iceberg, facts)], point, cycle.epoch, key_range)
+    return write_repair(session, cycle, table, iceberg, facts, point, found)
 
 
 def write_repair(
-    writer: Writer, cycle: Cycle, table: RawTable, iceberg: Table, facts: TableFacts, point: Point, found: Comparison
+    session: Session, cycle: Cycle, table: RawTable, iceberg: Table, facts: TableFacts, point: Point, found: Comparison
 ) -> Written:
     """The same for a comparison that has been made."""
     if not found.buckets:
         return Written(table.name, (), {}, {})
-    with store.connect_catalog(writer.settings) as states:
-        unrepresentable = meta_metadata(writer, states, cycle, "unrepresentable")["unrepresentable"]
+    with store.connect_catalog(session.settings) as states:
+        unrepresentable = meta_metadata(session, states, cycle, "unrepresentable")["unrepresentable"]
     task = RepairTask(
         target=target(table, iceberg, facts, cycle, from_lsn=0),
         columns=found.columns,
         key=found.key,
         point=point,
         unrepresentable=unrepresentable,
-        io_properties=writer.task_settings["io_properties"],
-        file_bytes=writer.limits.file_bytes,
+        io_properties=session.task_settings["io_properties"],
+        file_bytes=session.limits.file_bytes,
     )
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -110,7 +110,7 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
     context = TaskContext.get()
     assert context is not None
     io = file_io(task.io_properties)
-    writer = TableWriter(task.target.metadata_json, io, task.file_bytes)
+    session = TableWriter(task.target.metadata_json, io, task.file_bytes)
     counts = Counts()
     first = context.partitionId() * CHUNK_SEQ
     deleted, landed = DELETE_SEQ + first, ROW_SEQ + first
@@ -118,14 +118,14 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
         rows = pa.Table.from_batches([batch])
         gone = rows.filter(pc.is_null(rows.column("line")))
         if gone.num_rows:
-            writer.add(_deletes(task, gone, deleted, writer.schema, counts))
+            session.add(_deletes(task, gone, deleted, session.schema, counts))
         deleted += gone.num_rows
-        there = _really_different(task, rows.filter(pc.is_valid(rows.column("line"))), writer.schema)
+        there = _really_different(task, rows.filter(pc.is_valid(rows.column("line"))), session.schema)
         meta = rows_at(task.point, "r", landed, there.num_rows)
-        writer.add(raw_rows(task.target, _texts(task.columns, there), meta, writer.schema, counts))
+        session.add(raw_rows(task.target, _texts(task.columns, there), meta, session.schema, counts))
         landed += there.num_rows
-    odd = write_odd(counts.texts, task.unrepresentable, io, task.file_bytes)
-    return Written(task.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
+    odd = write_unrepresentable(counts.texts, task.unrepresentable, io, task.file_bytes)
+    return Written(task.target.name, session.close(), counts.operations, counts.unrepresentable, odd)
 
 
 def _texts(columns: Sequence[SpelledColumn], rows: pa.Table) -> dict[str, pa.ChunkedArray]:

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.schema.types.model import Converted, Policy, SourceType, Target, UnreadableValue, UnrepresentableValue
-from ingestion.schema.types.odd import find_odd, stand_in
 from ingestion.schema.types.read import read
 from ingestion.schema.types.table import target_type
+from ingestion.schema.types.unrepresentable import find_unrepresentable, stand_in
 
 
 def convert(values: pa.Array | pa.ChunkedArray, source: SourceType, policy: Policy = "error") -> Converted:
@@ -22,11 +22,11 @@ def convert(values: pa.Array | pa.ChunkedArray, source: SourceType, policy: Poli
     try:
         return Converted(read(values, target), pa.array([], pa.int64()), pa.array([], pa.string()))
     except pa.ArrowInvalid:
-        return _convert_odd(values, source, target, policy)
+        return _convert_unrepresentable(values, source, target, policy)
 
 
-def _convert_odd(values: pa.Array, source: SourceType, target: Target, policy: Policy) -> Converted:
-    found = list(find_odd(values, target))
+def _convert_unrepresentable(values: pa.Array, source: SourceType, target: Target, policy: Policy) -> Converted:
+    found = list(find_unrepresentable(values, target))
     odd = reduce(pc.or_, (mask for _, mask in found), pa.repeat(False, len(values)))
     regular = pc.if_else(odd, pa.scalar(None, values.type), values)
     try:

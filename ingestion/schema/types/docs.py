@@ -1,8 +1,8 @@
 """docs/types.md, printed from the type table: `python -m ingestion.schema.types.docs > docs/types.md`."""
 
 from ingestion.schema.types.model import Form
-from ingestion.schema.types.odd import FIRST_DAY, KINDS, LAST_DAY
 from ingestion.schema.types.table import MAX_PRECISION, NUMERIC_NOTE, RULES, TEXT_KINDS, UNTYPED_NUMERIC, WIDE_NUMERIC
+from ingestion.schema.types.unrepresentable import FIRST_DAY, KINDS, LAST_DAY
 
 _HEAD = """# Types
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ingestion.schema.types.model import Form, SourceType
-from ingestion.schema.types.odd import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
 from ingestion.schema.types.table import target_type
+from ingestion.schema.types.unrepresentable import FIRST_DAY, FIRST_INSTANT, LAST_DAY, LAST_INSTANT
 
 _OIDS = frozenset((16, 17, 20, 21, 23, 25, 700, 701, 1043, 1082, 1114, 1184))
 _BOUNDS = {

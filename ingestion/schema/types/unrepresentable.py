@@ -19,7 +19,7 @@ _REST = r"( \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)*)?)?"
 
 
 @dataclass(frozen=True)
-class OddKind:
+class UnrepresentableKind:
     """One kind of value that has no place in the target; `clamp` says which bound replaces it, if one can."""
 
     name: str
@@ -36,17 +36,17 @@ def _matches(pattern: str) -> Callable[[pa.Array], pa.Array]:
 
 
 _TEMPORAL = (
-    OddKind("infinity", _equals("infinity"), "highest"),
-    OddKind("-infinity", _equals("-infinity"), "lowest"),
-    OddKind("a year before 0001", _matches(_DAY_PATTERN + _REST + " BC$"), "lowest"),
-    OddKind("a year after 9999", _matches(_LONG_YEAR + _REST + "$"), "highest"),
+    UnrepresentableKind("infinity", _equals("infinity"), "highest"),
+    UnrepresentableKind("-infinity", _equals("-infinity"), "lowest"),
+    UnrepresentableKind("a year before 0001", _matches(_DAY_PATTERN + _REST + " BC$"), "lowest"),
+    UnrepresentableKind("a year after 9999", _matches(_LONG_YEAR + _REST + "$"), "highest"),
 )
 _NUMERIC = (
-    OddKind("NaN", _equals("NaN"), "null"),
-    OddKind("Infinity", _equals("Infinity"), "highest"),
-    OddKind("-Infinity", _equals("-Infinity"), "lowest"),
+    UnrepresentableKind("NaN", _equals("NaN"), "null"),
+    UnrepresentableKind("Infinity", _equals("Infinity"), "highest"),
+    UnrepresentableKind("-Infinity", _equals("-Infinity"), "lowest"),
 )
-KINDS: dict[Form, tuple[OddKind, ...]] = {
+KINDS: dict[Form, tuple[UnrepresentableKind, ...]] = {
     Form.DATE: _TEMPORAL,
     Form.TIMESTAMP: _TEMPORAL,
     Form.TIMESTAMPTZ: _TEMPORAL,
@@ -54,7 +54,7 @@ KINDS: dict[Form, tuple[OddKind, ...]] = {
 }
 
 
-def find_odd(values: pa.Array, target: Target) -> Iterator[tuple[OddKind, pa.Array]]:
+def find_unrepresentable(values: pa.Array, target: Target) -> Iterator[tuple[UnrepresentableKind, pa.Array]]:
     """The kinds of odd values that occur, each with a mask of where (false where null)."""
     for kind in KINDS.get(target.form, ()):
         mask = pc.fill_null(kind.found(values), False)
@@ -62,7 +62,7 @@ def find_odd(values: pa.Array, target: Target) -> Iterator[tuple[OddKind, pa.Arr
             yield kind, mask
 
 
-def stand_in(kind: OddKind, target: Target) -> pa.Scalar:
+def stand_in(kind: UnrepresentableKind, target: Target) -> pa.Scalar:
     """The value that replaces an odd one under `clamp`."""
     if kind.clamp == "null":
         return pa.scalar(None, target.arrow)
