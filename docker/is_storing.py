@@ -2,6 +2,6 @@
 
 import sys
 
-from lakehouse_stack.s3 import CONTAINER_PORT, trouble
+from lakehouse_stack.s3 import CONTAINER_PORT, check_health
 
-sys.exit(trouble(CONTAINER_PORT))
+sys.exit(check_health(CONTAINER_PORT))

@@ -16,8 +16,9 @@ from lakehouse.text.shown import say
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from lakehouse_stack.majors import OldCluster
     from pyiceberg.schema import Schema
+
+    from lakehouse_stack.postgres_versions import OldCluster
 
 RECOVER = "their replication slots do not go along; afterwards `lakehouse ingest --recover SOURCE` for each of them"
 
@@ -51,14 +52,13 @@ def upgrade(
 
 
 def _upgrade(settings: Settings) -> None:
-    from lakehouse_stack.moving import move_clusters
-
     from lakehouse_cli.dev import alone
     from lakehouse_cli.stack import up
+    from lakehouse_stack.postgres_upgrade import upgrade_clusters
 
     with alone(settings):
         _refuse_writers(settings)
-        moved = move_clusters(settings, say) if _is_embedded(settings) else ()
+        moved = upgrade_clusters(settings, say) if _is_embedded(settings) else ()
         if not _answers(settings):
             up()
         settings = load_settings(home=settings.home)
@@ -70,10 +70,9 @@ def _upgrade(settings: Settings) -> None:
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
-    from lakehouse_stack.majors import old_clusters
-
     from lakehouse_stack.accounts import find_placement
     from lakehouse_stack.config import stack_settings
+    from lakehouse_stack.postgres_versions import old_clusters
 
     if not _is_embedded(settings):
         return []

@@ -27,7 +27,7 @@ from lakehouse.servers.spark import OVERRIDES
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.certificate import make_certificate
 from lakehouse_stack.containers import container_files, write_access_files, write_container_files
-from lakehouse_stack.s3 import trouble
+from lakehouse_stack.s3 import check_health
 from orchestration.web.login import ui_secret
 from tests.test_stack import Home
 
@@ -230,7 +230,7 @@ def test_the_s3_server_takes_its_keys_and_no_others(tmp_path: Path) -> None:
     env = os.environ | keys | {"LAKEHOUSE_CONFIG": os.devnull, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, env=env)
     try:
-        until(lambda: trouble(port) is None, 60)
+        until(lambda: check_health(port) is None, 60)
         assert "s" * 32 not in " ".join(psutil.Process(process.pid).cmdline())
         at = {"access_key": "known", "endpoint_override": f"http://127.0.0.1:{port}", "region": "us-east-1"}
         with fs.S3FileSystem(**at, secret_key="s" * 32).open_output_stream("warehouse/a/b") as file:

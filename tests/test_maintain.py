@@ -69,9 +69,9 @@ sources:
 HOLDER = """
 import sys, time
 from lakehouse.settings import load_settings
-from maintenance.exclusion import exclusive
-from maintenance.outcome import TableName
-from maintenance.session import Session
+from maintenance.actions.exclusion import exclusive
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
 with exclusive(Session(load_settings()), TableName(*sys.argv[1:])):
     print("held", flush=True)
     time.sleep(600)

@@ -298,7 +298,7 @@ def test_status_and_env_of_a_home_without_a_stack_say_what_to_do() -> None:
 @pytest.mark.slow
 def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
     """`lakehouse up` told of it in a server's log."""
-    from lakehouse_stack import moving
+    from lakehouse_stack import postgres_upgrade
     from lakehouse_stack.accounts import find_placement
     from tests.clusters import former_cluster, former_programs, one_port
 
@@ -310,15 +310,17 @@ def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
         (home.path / "run" / "credentials.json").write_text(json.dumps(passwords))
         for name in ("sources", "catalog"):
             data = former_cluster(where, name, passwords[f"{name}_superuser"])
-            with moving._serving(data, former_programs(where), port := one_port()):
-                moving._connect(port, f"secret-{name}", "postgres").execute("CREATE TABLE kept AS SELECT 42 AS n")
+            with postgres_upgrade._serving(data, former_programs(where), port := one_port()):
+                postgres_upgrade._connect(port, f"secret-{name}", "postgres").execute(
+                    "CREATE TABLE kept AS SELECT 42 AS n"
+                )
         assert "sources: its data is of Postgres 16" in home.run("up", status=1)
         assert "stop the servers, migrate it" in home.start("upgrade", "--check").communicate(timeout=60)[0]
         home.run("upgrade")
         for name, server in home.servers().items():
             assert server["healthy"], server
             if name in ("sources", "catalog"):
-                with moving._connect(server["port"], f"secret-{name}", "postgres") as connection:
+                with postgres_upgrade._connect(server["port"], f"secret-{name}", "postgres") as connection:
                     assert connection.execute("SELECT n FROM kept").fetchall() == [(42,)]
         assert home.run("upgrade", "--check") == "nothing to do\n"
     finally:

@@ -60,12 +60,12 @@ def resume(session: Session, source: OpenSource, states: CatalogConnection, outl
 
 def replay_kept(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
     """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
-    position = store.read_positions(states, session.name).get(outlook.table.name)
-    if position is None or not position.lands or not position.versions:
-        raise LakehouseError(
-            f"source {session.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
-        )
-    for place in PLACES:
+    for place in PLACES:  # what lands from the first one may leave the table in need of a resync
+        position = store.read_positions(states, session.name).get(outlook.table.name)
+        if position is None or not position.lands or not position.versions:
+            raise LakehouseError(
+                f"source {session.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
+            )
         _land(session, source, states, outlook, Course(position, position, None), place)
 
 
