@@ -13,7 +13,7 @@ from ingestion.schema.positions import Lsn
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_cli.lag import source_lags
+from lakehouse_cli.machine.lag import source_lags
 from orchestration.checks.lag import judge
 from tests.clusters import OWNER, ROLE, Cluster, cluster
 from tests.slots import (
