@@ -1,6 +1,6 @@
-"""Erases a data subject from the lake, proves that nothing of it is left, and keeps it so.
+"""Erases a data subject from the lake, and proves that no stored object contains its personal data.
 
-`lives` says which rows are the subject's, `places` which tables hold such rows, `rows` what becomes of them, `rewrite`
-and `forget` make it so on disk, `proof` looks at every object that is there, `strays` for what nobody knows,
-`tombstones` remember it, `steps` and `run` are the order of it all.
+`key_periods` finds the subject's rows, `targets` the tables that hold them. `rows` and `records` change rows, `rewrite`
+and `expire` replace and delete files. `proof` searches every object, `strays` finds tables that dbt does not know,
+`tombstones` remembers the erasure. `steps` and `run` put these in order.
 """

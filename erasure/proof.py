@@ -1,9 +1,9 @@
-"""Looks at every object below the tables' locations, whether the catalog knows it or not.
+"""Searches every object below the tables' locations, referenced or not.
 
-Rows are the proof: every Parquet file is read and its rows of the subject's keys must say nothing personal. The values
-themselves are looked for besides, in everything: decoded Avro (manifests hold the bounds of values, cut off after 16
-characters), Puffin, JSON. A value that others have too, or that is short, would be found everywhere and proves
-nothing: it is left out and counted. An Avro file that names a file of the subject's is left over as well.
+Every Parquet file is read: rows with the subject's keys must contain no personal value. All other objects are searched
+for the values: decoded Avro (manifests contain bounds, truncated to 16 characters), Puffin, JSON. Short values, and
+values that other rows contain too, prove nothing: they are only counted. An Avro file that names a file with the
+subject's rows is a trace too.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import PyArrowFileIO
     from pyiceberg.table import Table
 
-    from erasure.rewrite import InTable
+    from erasure.rewrite import SubjectData
 
-SHORTEST = 6  # of the texts that are looked for
-BOUND = 15  # characters of a text that stand in a bound for certain: its 16th may be raised
+SHORTEST = 6  # characters of a value that is searched for
+BOUND = 15  # characters of a value that its bound certainly contains: the 16th may be incremented
 FIELD_ID = b"PARQUET:field_id"
 VALUE = "a value of the subject's"
 
 
 @dataclass(frozen=True)
-class Finding:
-    """An object that holds something of a subject. `rows` are the Parquet rows that do."""
+class Trace:
+    """An object that contains personal data of a subject; `rows` counts its Parquet rows."""
 
     table: str
     path: str
@@ -46,67 +46,67 @@ class Finding:
 
 
 @dataclass
-class Look:
-    """What was looked at, and what was found. `values` are the subject's texts: they never leave the process."""
+class Search:
+    """What was searched and found. `values` are the subject's texts: they never leave the process."""
 
     objects: int = 0
     bytes: int = 0
-    findings: list[Finding] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
     values: set[str] = field(default_factory=set, repr=False)
-    looked_for: int = 0
+    values_searched: int = 0
     in_common: int = 0
 
 
-def look(io: PyArrowFileIO, parts: Iterable[tuple[InTable, Table]], values: Iterable[str] = ()) -> Look:
-    """Looks for rows of the subjects and for `values`; of what it finds it adds the values itself."""
-    parts, found = list(parts), Look()
+def search(io: PyArrowFileIO, parts: Iterable[tuple[SubjectData, Table]], values: Iterable[str] = ()) -> Search:
+    """Searches for rows of the subjects, then for their values and `values`."""
+    parts, found = list(parts), Search()
     objects = {table.location(): list_objects(io, table.location()) for _, table in parts}
     found.objects = sum(map(len, objects.values()))
     found.bytes = sum(stored.size for listed in objects.values() for stored in listed)
     held: set[str] = set()
     files = [
-        _File(io, stored.path, mine, table)
-        for mine, table in parts
+        _File(io, stored.path, subject, table)
+        for subject, table in parts
         for stored in objects[table.location()]
         if stored.path.endswith(".parquet")
     ]
     for file in files:
         rows = file.rows_that_may_matter()
-        if rows is not None and (holding := file.mine.holding(rows)):
+        if rows is not None and (holding := file.subject.holding(rows)):
             held.add(file.path)
-            found.values.update(file.mine.texts(rows, holding))
-            found.findings.append(Finding(str(file.mine.place), file.path, len(holding), "rows of the subject"))
+            found.values.update(file.subject.texts(rows, holding))
+            found.traces.append(Trace(str(file.subject.target), file.path, len(holding), "rows of the subject"))
     needles = _needles({*values, *found.values}, files, found)
     for file in files:
-        if file.mine.place.treatment == "rebuild" and file.path not in held and (rows := file.with_text(needles)):
-            found.findings.append(Finding(str(file.mine.place), file.path, rows, VALUE))
+        if file.subject.target.treatment == "rebuild" and file.path not in held and (rows := file.with_text(needles)):
+            found.traces.append(Trace(str(file.subject.target), file.path, rows, VALUE))
     spelled = [text for n in needles for text in {n.encode(), json.dumps(n)[1:-1].encode()}]
     for location, listed in objects.items():
-        name = next(str(mine.place) for mine, table in parts if table.location() == location)
+        name = next(str(subject.target) for subject, table in parts if table.location() == location)
         for stored in listed:
             if not stored.path.endswith(".parquet") and (why := _says(io, stored, spelled, held)):
-                found.findings.append(Finding(name, stored.path, 0, why))
+                found.traces.append(Trace(name, stored.path, 0, why))
     return found
 
 
 @dataclass(frozen=True)
 class _File:
-    """A Parquet file as it lies there, its columns under the names that the table gives them now."""
+    """A Parquet file, its columns under the table's current names."""
 
     io: PyArrowFileIO
     path: str
-    mine: InTable
+    subject: SubjectData
     table: Table
 
     def rows_that_may_matter(self) -> pa.Table | None:
-        """All of it, where a look at the key alone shows rows of the subject or there is no key to look at."""
-        key = self.mine.place.key
-        if key and not self.mine.rows(self.read({*key, *POSITION, SEQUENCE})):
+        """All columns, if the key columns show rows of the subject or there is no key; else None."""
+        key = self.subject.target.key
+        if key and not self.subject.rows(self.read({*key, *POSITION, SEQUENCE})):
             return None
         return self.read()
 
     def read(self, only: set[str] | None = None) -> pa.Table:
-        """Its rows, of all columns or of those of these names."""
+        """The rows, with all columns or only these."""
         with self.io.new_input(self.path).open() as stream:
             file = pq.ParquetFile(pa.PythonFile(stream, mode="r"))
             names = dict(zip(file.schema_arrow.names, self._names(file.schema_arrow), strict=True))
@@ -115,7 +115,7 @@ class _File:
         return rows.rename_columns([names[there] for there in rows.column_names])
 
     def _names(self, schema: pa.Schema) -> list[str]:
-        if self.mine.place.treatment == "rebuild":  # a replaced table may give its ids to other columns
+        if self.subject.target.treatment == "rebuild":  # a replaced table may give its ids to other columns
             return list(schema.names)
         names = {f.field_id: f.name for f in self.table.schema().fields}
         return [names.get(int((column.metadata or {}).get(FIELD_ID, b"-1")), column.name) for column in schema]
@@ -123,7 +123,7 @@ class _File:
     def strangers_texts(self) -> Iterator[pa.ChunkedArray]:
         """The texts of the rows that are not the subject's."""
         rows = self.read()
-        chosen = set(self.mine.rows(rows))
+        chosen = set(self.subject.rows(rows))
         rows = rows.filter(pa.array([n not in chosen for n in range(rows.num_rows)], pa.bool_()))
         yield from (column for column in rows.columns if _is_text(column.type))
 
@@ -174,14 +174,14 @@ def _says(io: PyArrowFileIO, stored: StoredObject, needles: Sequence[bytes], hel
     return VALUE if any(needle in content for needle in needles) else None
 
 
-def _needles(values: set[str], files: Sequence[_File], found: Look) -> set[str]:
-    """What to look for: texts as a whole, and as far as a bound shows them, unless others have them too."""
+def _needles(values: set[str], files: Sequence[_File], found: Search) -> set[str]:
+    """The values to search for, whole and truncated as in bounds, without those that other rows contain too."""
     wanted = {value for value in values if len(value) >= SHORTEST}
     wanted |= {value[:BOUND] for value in wanted}
     own = set(wanted)
     for file in files:
-        if own and file.mine.place.treatment != "rebuild":
+        if own and file.subject.target.treatment != "rebuild":
             for texts in file.strangers_texts():
                 own -= {n for n in own if pc.any(pc.match_substring(texts, n)).as_py()}
-    found.looked_for, found.in_common = len(own), len(wanted - own) + sum(len(v) < SHORTEST for v in values)
+    found.values_searched, found.in_common = len(own), len(wanted - own) + sum(len(v) < SHORTEST for v in values)
     return own

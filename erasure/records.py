@@ -1,8 +1,7 @@
-"""A subject in what ingestion keeps as the slot sent it: pgoutput messages of parked tables, and texts of odd values.
+"""A subject in the spool, the dead letters (both pgoutput messages) and the texts of unrepresentable values.
 
-A record keeps its place, its operation and its key; only the cells of personal columns become null ones, so it lands
-later like any other. A record whose frame cannot be read is taken away where one of the subject's values stands in its
-bytes; otherwise it stays, and is reported.
+A record keeps its position, operation and key; only personal columns become null, so that it can still land. A record
+that cannot be decoded is removed if its bytes contain one of the subject's values; otherwise it is kept and reported.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import And, BooleanExpression, EqualTo
 
-from erasure.lives import Event, Key, Life, Position
-from erasure.places import Place
+from erasure.key_periods import Event, Key, Period, Position
+from erasure.targets import Target
 from ingestion.sources.postgres.pgoutput import DecodeError
 from ingestion.sources.postgres.pgoutput.relations import parse_relation
 from ingestion.sources.postgres.pgoutput.tuples import Tuples, Unreadable, emptied, joined, split
@@ -24,24 +23,19 @@ from ingestion.sources.postgres.pgoutput.tuples import Tuples, Unreadable, empti
 RECORDS = ("source", "table", "epoch", "commit_lsn", "seq", "relation", "message")
 
 
-def key_texts(tuples: Tuples, which: str, columns: Sequence[str], key: Sequence[str]) -> tuple[str | None, ...]:
-    """The key that a tuple carries, as Postgres prints it."""
-    return tuple(_text(tuples[which][columns.index(name)]) for name in key)
-
-
 def _text(cell: bytes) -> str | None:
     return cell[5:].decode("utf-8", "replace") if cell[:1] == b"t" else None
 
 
 @dataclass(frozen=True)
-class MineInRecords:
-    """The subject in `meta.spool` or `meta.quarantine`. `personal` and `key` are columns as the source spells them,
-    `typed` makes a key of texts one of values; `values` are known of the subject."""
+class SubjectRecords:
+    """The subject in `meta.spool` or `meta.quarantine`. `key` and `kept` are the source's column names, `typed`
+    converts a key's texts to values, `values` are known texts of the subject."""
 
-    place: Place
+    target: Target
     source: str
     table: str
-    lives: tuple[Life, ...]
+    periods: tuple[Period, ...]
     key: tuple[str, ...]
     kept: frozenset[str]
     typed: Callable[[Mapping[str, str]], Key]
@@ -49,23 +43,23 @@ class MineInRecords:
 
     def filter(self) -> BooleanExpression:
         """The records of the table."""
-        return And(EqualTo(term="source", value=self.source), EqualTo(term="table", value=self.table))
+        return _of_table(self.source, self.table)
 
     def rows(self, table: pa.Table) -> list[int]:
-        """Numbers of the records that are about the subject, unreadable ones that name it among them."""
+        """Numbers of the subject's records, including undecodable ones that contain its values."""
         return [n for n, _, _ in self._found(table)]
 
     def holding(self, table: pa.Table) -> list[int]:
-        """Those of the records that carry something personal."""
+        """Those of the records that contain personal data."""
         return [n for n, before, after in self._found(table) if before != after]
 
     def after(self, table: pa.Table, repeats: Collection[tuple[Any, str]] = ()) -> pa.Table:
         """The records with their personal cells null."""
         changed = {n: after for n, _, after in self._found(table)}
         messages = [changed.get(n, message) for n, message in enumerate(table.column("message").to_pylist())]
-        place = table.schema.get_field_index("message")
-        field = table.schema.field(place)
-        table = table.set_column(place, field, pa.array(messages, field.type))
+        index = table.schema.get_field_index("message")
+        field = table.schema.field(index)
+        table = table.set_column(index, field, pa.array(messages, field.type))
         return table.filter(pa.array([n not in changed or changed[n] is not None for n in range(len(messages))]))
 
     def texts(self, table: pa.Table, rows: Sequence[int]) -> Iterator[str]:
@@ -95,16 +89,16 @@ class MineInRecords:
                 yield Event(new, at, "c" if moved else head[:1].decode().lower(), old if moved else None)
 
     def unreadable(self, table: pa.Table) -> int:
-        """Records that cannot be read at all."""
+        """The number of records that cannot be decoded."""
         return sum(_read(record) is None for _, record in self._records(table))
 
     def _records(self, table: pa.Table) -> Iterator[tuple[int, dict[str, Any]]]:
-        mine = pc.and_(pc.equal(table.column("source"), self.source), pc.equal(table.column("table"), self.table))
-        for n in pc.indices_nonzero(mine).to_pylist():
+        subject = pc.and_(pc.equal(table.column("source"), self.source), pc.equal(table.column("table"), self.table))
+        for n in pc.indices_nonzero(subject).to_pylist():
             yield n, {name: table.column(name)[n].as_py() for name in RECORDS}
 
     def _found(self, table: pa.Table) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Number, message and what becomes of it, of each record about the subject."""
+        """Number, message and new message (None: to delete) of each record of the subject."""
         for n, record in self._records(table):
             message, read = record["message"], _read(record)
             if read is None:
@@ -114,13 +108,15 @@ class MineInRecords:
             columns, head, tuples = read
             position: Position = (record["epoch"], record["commit_lsn"], record["seq"])
             if any(
-                life.key == key and life.holds(position) for key in self._keys(columns, tuples) for life in self.lives
+                period.key == key and period.holds(position)
+                for key in self._keys(columns, tuples)
+                for period in self.periods
             ):
-                gone = set(columns) - self.kept  # what was not carried stays so: it is filled from an emptied version
+                gone = set(columns) - self.kept  # a TOASTed value that is missing is filled from an emptied version
                 yield n, message, joined(head, {which: emptied(columns, t, gone) for which, t in tuples.items()})
 
     def _keys(self, columns: Sequence[str], tuples: Tuples) -> tuple[Key | None, Key | None]:
-        """Keys before and after; where the old one is not sent, it is the new one."""
+        """Old and new key; if the record has no old key, both are the new one."""
         before = next((tuples[which] for which in "KO" if which in tuples), None)
         return self._key(columns, before), self._key(columns, tuples.get("N"))
 
@@ -132,10 +128,10 @@ class MineInRecords:
 
 
 @dataclass(frozen=True)
-class MineInTexts:
-    """The subject in `meta.unrepresentable`: texts of its rows' personal columns, found by the rows' positions."""
+class SubjectTexts:
+    """The subject in `meta.unrepresentable`, found by the positions of its rows."""
 
-    place: Place
+    target: Target
     source: str
     table: str
     positions: frozenset[Position]
@@ -143,7 +139,7 @@ class MineInTexts:
 
     def filter(self) -> BooleanExpression:
         """The texts of the table."""
-        return And(EqualTo(term="source", value=self.source), EqualTo(term="table", value=self.table))
+        return _of_table(self.source, self.table)
 
     def rows(self, table: pa.Table) -> list[int]:
         """Numbers of the subject's texts."""
@@ -160,17 +156,21 @@ class MineInTexts:
     holding = rows
 
     def after(self, table: pa.Table, repeats: Collection[tuple[Any, str]] = ()) -> pa.Table:
-        """Without them."""
+        """The table without the subject's texts."""
         gone = set(self.rows(table))
         return table.filter(pa.array([n not in gone for n in range(table.num_rows)], pa.bool_()))
 
     def texts(self, table: pa.Table, rows: Sequence[int]) -> Iterator[str]:
-        """What they say."""
+        """The texts of these rows."""
         yield from (table.column("text")[n].as_py() for n in rows)
 
 
+def _of_table(source: str, table: str) -> BooleanExpression:
+    return And(EqualTo(term="source", value=source), EqualTo(term="table", value=table))
+
+
 def _read(record: Mapping[str, Any]) -> tuple[list[str], bytes, Tuples] | None:
-    """Columns, head and tuples of a record; None where it cannot be read."""
+    """Columns, head and tuples of a record; None if it cannot be decoded."""
     try:
         columns = [column.name for column in parse_relation(record["relation"], 0).columns]
         return columns, *split(record["message"])

@@ -1,4 +1,4 @@
-"""What becomes of a subject's rows: pure functions over Arrow tables."""
+"""A subject's rows with their personal columns emptied, or deleted: pure functions over Arrow tables."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.expressions import AlwaysFalse, AlwaysTrue, And, BooleanExpression, EqualTo, Or
 
-from erasure.lives import Life, position_text
-from erasure.places import Place
+from erasure.key_periods import Period, position_text
+from erasure.targets import Target
 
 POSITION = ("_epoch", "_commit_lsn", "_seq")
 SEQUENCE = "source_seq"
@@ -21,27 +21,27 @@ NOTHING, DELETED = "", "\\D"  # what dbt's hash_diff hashes for a row without va
 
 
 @dataclass(frozen=True)
-class Mine:
-    """The subject in one table: its lives under that table's key, a hash key where the table has one."""
+class SubjectRows:
+    """The subject in one table: the periods of its keys, or of its hash keys where the table has them."""
 
-    place: Place
-    lives: tuple[Life, ...]
+    target: Target
+    periods: tuple[Period, ...]
 
     def rows(self, table: pa.Table) -> list[int]:
-        """Numbers of the subject's rows. Where a table has no positions, all rows of a key that was named are."""
+        """Numbers of the subject's rows. In a table without positions these are all rows of the key that was named."""
         found: set[int] = set()
-        if not set(self.place.key) <= set(table.column_names):  # a file of another shape: the table was replaced
+        if not set(self.target.key) <= set(table.column_names):  # a file of another shape: the table was replaced
             return []
-        for life in self.lives:
+        for period in self.periods:
             mask = pa.repeat(True, table.num_rows)
-            for name, value in zip(self.place.key, life.key, strict=True):
+            for name, value in zip(self.target.key, period.key, strict=True):
                 mask = pc.and_(mask, _equals(table.column(name), value))
             numbers = pc.indices_nonzero(mask).to_pylist()
-            found.update(n for n, at in zip(numbers, _positions(table, numbers, life), strict=True) if at)
+            found.update(n for n, at in zip(numbers, _positions(table, numbers, period), strict=True) if at)
         return sorted(found)
 
     def holding(self, table: pa.Table) -> list[int]:
-        """Those of the rows that say something personal."""
+        """Those of the rows that contain personal data."""
         rows = self.rows(table)
         if not rows:
             return []
@@ -50,13 +50,13 @@ class Mine:
 
     def texts(self, table: pa.Table, rows: Sequence[int]) -> Iterator[str]:
         """The personal values in these rows that are text."""
-        yield from texts(table, self.place.personal_among(table.column_names), rows)
+        yield from texts(table, self.target.personal_among(table.column_names), rows)
 
     def filter(self) -> BooleanExpression:
-        """What the files that may hold the subject have in common, for pruning."""
+        """The subject's keys as an expression that prunes files."""
         found: BooleanExpression = AlwaysFalse()
-        for life in self.lives:
-            columns = zip(self.place.key, life.key, strict=True)
+        for period in self.periods:
+            columns = zip(self.target.key, period.key, strict=True)
             equal: BooleanExpression = AlwaysTrue()
             for name, value in columns:
                 equal = And(equal, EqualTo(term=name, value=value))
@@ -64,45 +64,45 @@ class Mine:
         return found
 
     def after(self, table: pa.Table, repeats: Collection[tuple[Any, str]] = ()) -> pa.Table:
-        """What the table is to be: rows emptied, or gone; of a satellite without the `repeats` (hash key, position)."""
+        """The table with the subject's rows emptied or deleted, without the `repeats` (hash key, position)."""
         rows = self.rows(table)
-        if self.place.treatment == "delete":
+        if self.target.treatment == "delete":
             return table.filter(pc.invert(_mask(rows, table.num_rows)))
         table = self.emptied(table)
         if not repeats:
             return table
-        named = zip(table.column(self.place.key[0]).to_pylist(), table.column(SEQUENCE).to_pylist(), strict=True)
+        named = zip(table.column(self.target.key[0]).to_pylist(), table.column(SEQUENCE).to_pylist(), strict=True)
         return table.filter(pa.array([name not in repeats for name in named], pa.bool_()))
 
     def _says(self, part: pa.Table) -> list[bool]:
-        if self.place.treatment == "delete":
+        if self.target.treatment == "delete":
             return [True] * part.num_rows
-        columns = [part.column(name).is_valid().to_pylist() for name in self.place.personal_among(part.column_names)]
+        columns = [part.column(name).is_valid().to_pylist() for name in self.target.personal_among(part.column_names)]
         says = [any(row) for row in zip(*columns, strict=True)] if columns else [False] * part.num_rows
-        if self.place.treatment == "collapse" and self.place.hashdiff in part.column_names:
+        if self.target.treatment == "collapse" and self.target.hashdiff in part.column_names:
             empty = neutral_hashes(part)
             says = [
-                s or d not in empty for s, d in zip(says, part.column(self.place.hashdiff).to_pylist(), strict=True)
+                s or d not in empty for s, d in zip(says, part.column(self.target.hashdiff).to_pylist(), strict=True)
             ]
         return says
 
     def emptied(self, table: pa.Table) -> pa.Table:
-        """The table with the subject's personal columns null, and hashdiffs that tell of nothing."""
+        """The table with the subject's personal columns null, and the hashdiffs of rows without values."""
         rows = self.rows(table)
         mask = _mask(rows, table.num_rows)
-        for name in self.place.personal_among(table.column_names):
+        for name in self.target.personal_among(table.column_names):
             kind = table.schema.field(name).type
             table = _replaced(table, name, pc.if_else(pc.invert(mask), _one(table.column(name)), pa.scalar(None, kind)))
-        if self.place.treatment == "collapse" and self.place.hashdiff is not None:
+        if self.target.treatment == "collapse" and self.target.hashdiff is not None:
             nothing, gone = neutral_hashes(table)
             neutral = pc.if_else(_one(table.column("is_deleted")), gone, nothing)
-            column = table.column(self.place.hashdiff)
-            table = _replaced(table, self.place.hashdiff, pc.if_else(mask, neutral, _one(column)).cast(column.type))
+            column = table.column(self.target.hashdiff)
+            table = _replaced(table, self.target.hashdiff, pc.if_else(mask, neutral, _one(column)).cast(column.type))
         return table
 
 
 def repeated(rows: Sequence[tuple[Any, str, str]]) -> set[tuple[Any, str]]:
-    """Rows (key, position, hashdiff) of a satellite that say what the row before them said: (key, position)."""
+    """The (key, position) of satellite rows (key, position, hashdiff) whose hashdiff equals that of the row before."""
     before: dict[Any, str] = {}
     gone = set()
     for key, position, hashdiff in sorted(rows):
@@ -113,7 +113,7 @@ def repeated(rows: Sequence[tuple[Any, str, str]]) -> set[tuple[Any, str]]:
 
 
 def neutral_hashes(table: pa.Table) -> tuple[str, str]:
-    """The hashdiffs of no values and of a delete, by the hash function that the table's hashes are long for."""
+    """The hashdiffs of a row without values and of a delete; the length of stored hashes tells the hash function."""
     name = next(name for name in table.column_names if name.startswith("hd_"))
     lengths = {len(value) for value in table.column(name).slice(0, 1).to_pylist() if value}
     function = sha256 if lengths == {64} else md5
@@ -128,15 +128,15 @@ def texts(table: pa.Table, columns: Sequence[str], rows: Sequence[int]) -> Itera
             yield from (value for value in part.column(name).to_pylist() if value)
 
 
-def _positions(table: pa.Table, numbers: list[int], life: Life) -> list[bool]:
+def _positions(table: pa.Table, numbers: list[int], period: Period) -> list[bool]:
     names = table.column_names
     if not numbers or not ({*POSITION} <= set(names) or SEQUENCE in names):
-        return [life == Life(life.key)] * len(numbers)
+        return [period == Period(period.key)] * len(numbers)
     part = table.take(pa.array(numbers, pa.int64()))
     if SEQUENCE in names:
-        start, end = position_text(life.start), position_text(life.end)
+        start, end = position_text(period.start), position_text(period.end)
         return [start <= at < end for at in part.column(SEQUENCE).to_pylist()]
-    return [life.holds(at) for at in zip(*(part.column(name).to_pylist() for name in POSITION), strict=True)]
+    return [period.holds(at) for at in zip(*(part.column(name).to_pylist() for name in POSITION), strict=True)]
 
 
 def _equals(column: pa.ChunkedArray, value: Any) -> pa.Array:
@@ -156,8 +156,8 @@ def _mask(rows: Sequence[int], length: int) -> pa.Array:
 
 
 def _replaced(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
-    place = table.schema.get_field_index(name)
-    return table.set_column(place, table.schema.field(place), values)
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, table.schema.field(index), values)
 
 
 def _one(column: pa.ChunkedArray | pa.Array) -> pa.Array:

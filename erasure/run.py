@@ -1,12 +1,12 @@
 """An erasure from beginning to end.
 
-1. The source must not hold the subject: an event or a new snapshot would bring it back.
-2. A cycle brings the lake up to date, and the lease is kept from there on: nothing that is older can land any more.
-3. Tombstones are written. Killed from here on, the same command, or `--repeat`, finishes.
-4. Table by table, raw first: rows are rewritten, the past is cut off, files are deleted. Before the next layer the
-   queries that run are waited for: they may still be copying. Tables that dbt builds whole are built anew.
-5. Everything that lies there is looked at. What nothing refers to and holds the subject (a failed write, a restored
-   copy) is deleted; anything else that is left is an error, tables and folders that nobody knows among it.
+1. The source must not hold the subject's personal data: an event or a new snapshot would bring it back.
+2. A cycle brings the lake up to date. The lease is held from then on, so that no older change can land.
+3. Tombstones are written. After a kill from here on, the same command, or `--repeat`, finishes.
+4. Table by table, raw first: rows are rewritten, old snapshots expired, files deleted. Before the next layer it waits
+   for running queries, which may still copy old rows. Tables that dbt builds whole are rebuilt.
+5. Every stored object is searched. Unreferenced objects with the subject's data (a failed write, a restored copy) are
+   deleted; anything else that is found is an error, including unknown tables and folders.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from erasure import tombstones
-from erasure.places import raw_place
 from erasure.plan import Plan, make_plan
-from erasure.proof import Look, look
+from erasure.proof import Search, search
 from erasure.steps import Erasing, Erasure, Say, open_io, parts_of, strays_of
 from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
+from erasure.targets import raw_target
 from erasure.tombstones import Tombstone
 from ingestion import up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
@@ -55,9 +55,9 @@ def repeat(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], source: str | None = None,
     session: SparkSession | None = None, say: Say = lambda step: None,
 ) -> tuple[list[Erasure], list[str]]:  # fmt: skip
-    """Does every erasure again that a tombstone remembers, of one source or of all.
+    """Repeats every erasure that has a tombstone, of one source or of all.
 
-    Returns what was done, and what was not and why: a subject or table that is refused is in nobody else's way.
+    Returns the erasures and the problems: a subject or table that is refused does not stop the others.
     """
     tables = {table.identifier: table for table in declarations.tables}
     wanted: dict[tuple[str, str], list[dict[str, str]]] = {}
@@ -67,7 +67,7 @@ def repeat(
     problems: list[str] = []
     for name, keys in wanted.items():
         if name not in tables:
-            problems.append(f"{'.'.join(name)} is declared no longer: declare it, or drop it")
+            problems.append(f"{'.'.join(name)} is no longer declared: declare it, or drop it")
             continue
         try:
             done.append(_erase(settings, declarations, manifest, tables[name], keys, session, say))
@@ -78,7 +78,7 @@ def repeat(
 
 
 def end(settings: Settings, name: str, key: Sequence[str]) -> Tombstone:
-    """Forgets the erasure of a subject, who is lawfully back; raises LakehouseError where none is remembered.
+    """Forgets the erasure of a subject who is lawfully back; raises LakehouseError if there is none.
 
     The table need not be declared any more.
     """
@@ -90,15 +90,13 @@ def end(settings: Settings, name: str, key: Sequence[str]) -> Tombstone:
             if (f"{stone.source}.{stone.table}", stone.key) == (name, given):
                 tombstones.remove(settings, io, states, stone)
                 return stone
-    raise LakehouseError(
-        f"{name} {' '.join(key)}: no such erasure; `lakehouse erase --list` shows them as to write them"
-    )
+    raise LakehouseError(f"{name} {' '.join(key)}: no such erasure; `lakehouse erase --list` lists them in this form")
 
 
 def preview(
     settings: Settings, declarations: Declarations, manifest: Mapping[str, Any], name: str, key: Sequence[str]
-) -> tuple[Plan, Look, str | None]:
-    """Where the subject is now, and what stands in the way of erasing it; changes nothing, needs no lease."""
+) -> tuple[Plan, Search, str | None]:
+    """The plan, where the subject's data is, and the reason why it cannot be erased now; changes nothing."""
     table = declarations.named(name)
     given = parse_key(table, key)
     with closing(open_catalog(settings)) as catalog, connect_source(settings, table.source) as source:
@@ -108,19 +106,19 @@ def preview(
         io, held = open_io(settings), held_by_source(source, table, facts, keys, _kept(table))
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
         problems += [held] if held else []
-        return plan, look(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
+        return plan, search(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
 
 
-def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Look:
-    """Whether the erasures of a table's subjects hold: looks at everything, changes nothing, needs no lease."""
+def verify(settings: Settings, manifest: Mapping[str, Any], table: RawTable) -> Search:
+    """Searches for erased subjects of a table; changes nothing and needs no lease."""
     keys = [stone.key for stone in remembered(settings, table.source) if stone.table == table.name]
     if not keys:
-        return Look()
+        return Search()
     with closing(open_catalog(settings)) as catalog:
         plan = make_plan(settings, catalog, manifest, table, _position(settings, table).facts, keys)
         io = open_io(settings)
-        found = look(io, parts_of(catalog, plan.parts))
-        found.findings += strays_of(settings, catalog, io, plan)
+        found = search(io, parts_of(catalog, plan.parts))
+        found.traces += strays_of(settings, catalog, io, plan)
         return found
 
 
@@ -158,7 +156,7 @@ def _erase(
 def _printed(
     source: SourceConnection, table: RawTable, facts: TableFacts, keys: Iterable[SourceKey], refused: list[str]
 ) -> list[SourceKey]:
-    """The keys as the stream prints them, each once; of those that are none, the reasons go to `refused`."""
+    """The distinct keys as the stream prints them; adds to `refused` why a key is invalid."""
     found: list[SourceKey] = []
     for key in keys:
         try:
@@ -176,8 +174,8 @@ def _free(
     subjects: Iterable[tuple[SourceKey, Iterable[SourceKey]]],
     refused: list[str],
 ) -> list[SourceKey]:
-    """Those of the subjects, each with the keys that it bears, whom the source does not hold; of the others, the
-    reasons go to `refused`. Raises LakehouseError where nobody is left."""
+    """Those of the subjects (key, all keys) whose personal data the source does not hold; adds to `refused` why others
+    are left out. Raises LakehouseError if none remains."""
     found: list[SourceKey] = []
     for key, borne in subjects:
         if (reason := held_by_source(source, table, facts, borne, _kept(table))) is None:
@@ -190,7 +188,7 @@ def _free(
 
 
 def _position(settings: Settings, table: RawTable) -> store.Position:
-    """Where the table stands; raises LakehouseError where it has not settled."""
+    """The table's position; raises LakehouseError if the table is not in a settled state."""
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         position = store.read_positions(states, table.source).get(table.name)
@@ -205,4 +203,4 @@ def _position(settings: Settings, table: RawTable) -> store.Position:
 
 
 def _kept(table: RawTable) -> frozenset[str]:
-    return raw_place(table, METADATA_COLUMNS).kept or frozenset()
+    return raw_target(table, METADATA_COLUMNS).kept or frozenset()

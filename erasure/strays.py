@@ -1,5 +1,5 @@
-"""What dbt's project does not know of, and an erasure therefore does not reach: tables whose model was renamed or
-removed, folders of tables that the catalog has lost. Nobody can say whose rows are there: they are named, not touched.
+"""Tables and folders that dbt's project does not know: the model was renamed or removed, or the catalog lost the table.
+An erasure cannot tell whose rows they hold. It reports them and does not change them.
 """
 
 from __future__ import annotations
@@ -8,40 +8,40 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from erasure.places import lake_names
-from erasure.proof import Finding
+from erasure.proof import Trace
+from erasure.targets import lake_names
 from lakehouse.declarations import RawTable
 from maintenance.inventory.lake import Lake, directory
 
 DROP = "dbt's project does not know this table, which may hold the subject: drop it, or declare it as a source of dbt"
-DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is just writing it"
+DELETE = "no table owns these files, which may hold the subject: delete the folder, unless a load is writing it now"
 
 
 def strays(
-    lake: Lake, warehouse: str, manifest: Mapping[str, Any], table: RawTable, mine: Collection[tuple[str, str]]
-) -> list[Finding]:
-    """Unknown tables with personal columns, and folders of data without a table, in the schemas of the raw table and of
-    dbt's models. `mine` are known besides; pure."""
+    lake: Lake, warehouse: str, manifest: Mapping[str, Any], table: RawTable, targets: Collection[tuple[str, str]]
+) -> list[Trace]:
+    """Unknown tables with personal columns, and folders of data files without a table, in the schemas of the raw table
+    and of dbt's models. `targets` are known too. Pure."""
     models = [node for node in manifest.get("nodes", {}).values() if node["resource_type"] == "model"]
     schemas = {table.identifier[0], *(node["schema"] for node in models)}
-    known = {*mine, *((node["schema"], node["alias"]) for node in models)}
+    known = {*targets, *((node["schema"], node["alias"]) for node in models)}
     known |= {(source["schema"], source["identifier"]) for source in manifest.get("sources", {}).values()}
     return [*_tables(lake, table, schemas, known), *_folders(lake, warehouse, schemas)]
 
 
 def _tables(
     lake: Lake, table: RawTable, schemas: Collection[str], known: Collection[tuple[str, str]]
-) -> Iterator[Finding]:
+) -> Iterator[Trace]:
     personal = {name.lower() for name in lake_names(table, table.personal)}
     for relation in lake.relations:
         if relation.kind != "table" or relation.name.namespace not in schemas or relation.name in known:
             continue
-        loaded = lake.tables.get(relation.name)  # of one that cannot be read nobody knows the columns
+        loaded = lake.tables.get(relation.name)  # None: it cannot be read, so its columns are unknown
         if loaded is None or personal & {field.name.lower() for field in loaded.schema().fields}:
-            yield Finding(str(relation.name), relation.location, 0, DROP)
+            yield Trace(str(relation.name), relation.location, 0, DROP)
 
 
-def _folders(lake: Lake, warehouse: str, schemas: Collection[str]) -> Iterator[Finding]:
+def _folders(lake: Lake, warehouse: str, schemas: Collection[str]) -> Iterator[Trace]:
     root = directory(warehouse)
     folders: Counter[str] = Counter()
     for stored in lake.unowned:
@@ -50,4 +50,4 @@ def _folders(lake: Lake, warehouse: str, schemas: Collection[str]) -> Iterator[F
         if is_data and len(parts) > 2 and parts[0].removesuffix(".db") in schemas:
             folders["/".join(parts[:2])] += 1
     for folder in sorted(folders):
-        yield Finding(folder, f"{root}{folder}/", 0, f"{folders[folder]} data files: {DELETE}")
+        yield Trace(folder, f"{root}{folder}/", 0, f"{folders[folder]} data files: {DELETE}")

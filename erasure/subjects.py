@@ -1,4 +1,4 @@
-"""Who is meant: keys as a user writes them, as the source prints them, and as the lake holds them, with their lives."""
+"""The subjects: their keys as the user writes them, as the source prints them and as the lake stores them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyiceberg.expressions import EqualTo, NotNull, Or
 from pyiceberg.table import Table
 
-from erasure.lives import Event, Key, Life, linked_keys, lives_of
-from erasure.places import Place, lake_names
-from erasure.rows import POSITION, Mine
+from erasure.key_periods import Event, Key, Period, key_periods, linked_keys
+from erasure.rows import POSITION, SubjectRows
+from erasure.targets import Target, lake_names
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import names_of
@@ -44,7 +44,7 @@ def parse_key(table: RawTable, words: Iterable[str]) -> dict[str, str]:
 
 
 def _named(key: tuple[str, ...], word: str) -> tuple[str, str]:
-    """The column and its value; a column's name may have an `=` in it too."""
+    """Column and value; a column's name may itself contain `=`."""
     name = max((name for name in key if word.startswith(f"{name}=")), key=len, default="")
     return name, word[len(name) + 1 :]
 
@@ -52,8 +52,8 @@ def _named(key: tuple[str, ...], word: str) -> tuple[str, str]:
 def as_printed(connection: SourceConnection, table: RawTable, facts: TableFacts, key: dict[str, str]) -> dict[str, str]:
     """The key as the stream prints it.
 
-    Raises LakehouseError for a text that is no value of the column's type, or one that the column's length or
-    precision would make another's key of.
+    Raises LakehouseError for a text that is no value of the column's type, or that the column's length or precision
+    would change into another key.
     """
     columns = _columns(facts)
     try:
@@ -82,7 +82,7 @@ def _printed(connection: SourceConnection, column: ColumnFacts, text: str) -> st
 
 
 def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str]:
-    """A key as the lake holds it in texts that the source reads, by source column."""
+    """The lake's key values as texts that the source reads, by source column."""
     columns = _columns(facts)
     return {name: _text(columns[name], value) for name, value in zip(table.key, key, strict=True)}
 
@@ -90,7 +90,7 @@ def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str]
 def _text(column: ColumnFacts, value: Any) -> str:
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
-    if column.type_name == "time":  # microseconds since midnight, which 24:00:00 is too
+    if column.type_name == "time":  # microseconds since midnight, including 24:00:00
         seconds, micros = divmod(value, 1_000_000)
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}.{micros:06}"
     return str(value)
@@ -103,7 +103,7 @@ def held_by_source(
     keys: Iterable[dict[str, str]],
     kept: frozenset[str],
 ) -> str | None:
-    """What is in the way of an erasure: that the source itself holds personal data under one of the keys."""
+    """An error text if the source still holds personal data under one of the keys, else None."""
     columns = _columns(facts)
     personal = [c.name for c in facts.columns if c.lake not in kept and table.raw.mask.get(c.name) != "null"]
     says = " OR ".join(f"{ident(name)} IS NOT NULL" for name in personal)
@@ -121,9 +121,9 @@ def held_by_source(
 
 
 def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str]) -> Callable[[Mapping[str, str]], Key]:
-    """A function from a key's texts, by source column, to the values that the lake holds.
+    """A function from a key's texts, by source column, to the lake's values.
 
-    Rows name a key's columns as they were called then; the raw table's `properties` tell how.
+    Old rows name key columns by their former names, which are in the raw table's `properties`.
     """
     columns = _columns(facts)
     called = {name: (name, *(c.name for c in names_of(columns[name].lake, properties))) for name in table.key}
@@ -139,10 +139,10 @@ def typing_of(table: RawTable, facts: TableFacts, properties: Mapping[str, str])
     return typed
 
 
-def find_lives(
+def find_periods(
     raw: Table, table: RawTable, keys: Iterable[Key], typed: Callable[[Mapping[str, str]], Key], kept: Iterable[Event]
-) -> dict[Key, tuple[Life, ...]]:
-    """The lives of each key's subject, by the raw log and by `kept` events that have not landed."""
+) -> dict[Key, tuple[Period, ...]]:
+    """The periods of each key's subject, by the raw log and by `kept` events that have not landed."""
     names, kept = lake_names(table, table.key), list(kept)
     wanted = (*names, *EVENT_COLUMNS)
     moved = (
@@ -154,15 +154,15 @@ def find_lives(
         linked = linked_keys(key, moves)
         events = list(kept)
         if len(linked) > 1:
-            mine = Mine(Place(table.identifier, "empty", names, frozenset()), tuple(map(Life, linked)))
-            query = Or(mine.filter(), EqualTo(term="_op", value="t"))
+            subject = SubjectRows(Target(table.identifier, "empty", names, frozenset()), tuple(map(Period, linked)))
+            query = Or(subject.filter(), EqualTo(term="_op", value="t"))
             events += _events(raw.scan(row_filter=query, selected_fields=wanted).to_arrow(), names, typed)
-        found[key] = lives_of(key, events)
+        found[key] = key_periods(key, events)
     return found
 
 
 def spelled(key: Mapping[str, str]) -> str:
-    """A key for people."""
+    """A key as text for messages."""
     return " ".join(f"{name}={value}" for name, value in key.items())
 
 

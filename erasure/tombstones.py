@@ -1,11 +1,11 @@
-"""What was erased, remembered where a restore of one thing does not take it away.
+"""Records of erasures that survive a restore.
 
-A tombstone holds table, key, time and person, and nothing personal. It stands in three places: a table of the catalog
-database, an object of the warehouse, a file of the home. A restore brings one of them back to an older state, or all
-that one backup holds; what any of them still knows counts, and each reading writes it to the others again.
+A tombstone contains table, key, time and who asked, and no personal data. It has three copies: in the catalog database,
+in the warehouse and in the home. A restore may return one of these stores to an older state, so each read merges the
+copies and writes them back.
 
-The catalog also keeps `condemned`: files that an erasure is about to cut off. They are written down before the last
-snapshot that names them goes, so that an erasure that was killed in between can be finished.
+The table `condemned` of the catalog lists the files that an erasure will delete. It is written before the last snapshot
+that names them expires, so that the next run can finish after a kill.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FOLDER = "erasures"
 
 @dataclass(frozen=True)
 class Tombstone:
-    """One erasure: `key` by column, as the source spells columns and values. `done_at` is when it was first proved."""
+    """One erasure: `key` has the source's column names and texts. `done_at` is the time of the first proof."""
 
     source: str
     table: str
@@ -45,7 +45,7 @@ class Tombstone:
 
     @property
     def id(self) -> str:
-        """The same for the same subject."""
+        """A digest of table and key."""
         return hashlib.sha256(json.dumps([self.source, self.table, sorted(self.key.items())]).encode()).hexdigest()[:32]
 
     def __str__(self) -> str:
@@ -53,12 +53,12 @@ class Tombstone:
 
 
 def tombstone(source: str, table: str, key: dict[str, str]) -> Tombstone:
-    """A new one, of this moment and this user."""
+    """A new tombstone of the current time and user."""
     return Tombstone(source, table, key, datetime.now(UTC).isoformat(timespec="seconds"), getpass.getuser())
 
 
 def keep(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stones: Iterable[Tombstone]) -> None:
-    """Writes tombstones to all three places; raises LakehouseError where one cannot be written."""
+    """Writes tombstones to all three stores; raises LakehouseError if one cannot be written."""
     for stone in stones:
         text = json.dumps(asdict(stone), sort_keys=True)
         states.execute(
@@ -73,23 +73,23 @@ def keep(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stone
             private_dir(folder)
             write_private(folder / f"{stone.id}.json", text)
         except OSError as error:
-            raise LakehouseError(f"tombstone of {stone}: {error}; nothing was erased without one") from None
+            raise LakehouseError(f"tombstone of {stone}: {error}; nothing is erased without a tombstone") from None
 
 
 def read(settings: Settings, io: PyArrowFileIO, states: CatalogConnection) -> tuple[Tombstone, ...]:
-    """All tombstones that any of the places knows, oldest first; places that lack some have them afterwards."""
-    places = [
+    """All tombstones of the three stores, oldest first; writes those that a store lacks."""
+    stored_texts = [
         [json.dumps(row[0]) for row in states.execute("SELECT tombstone FROM lakehouse.erasures").fetchall()],
         [_content(io, stored.path) for stored in list_objects(io, f"{settings.warehouse.rstrip('/')}/{FOLDER}")],
         [path.read_text() for path in sorted((settings.home / FOLDER).glob("*.json"))],
     ]
     known = [
         {stone.id: stone for stone in (Tombstone(**known_fields(Tombstone, json.loads(text))) for text in texts)}
-        for texts in places
+        for texts in stored_texts
     ]
     found: dict[str, Tombstone] = {}
-    for place in known:
-        for stone in place.values():
+    for copies in known:
+        for stone in copies.values():
             if stone.id not in found or found[stone.id].done_at is None:
                 found[stone.id] = stone
     keep(settings, io, states, [stone for stone in found.values() if any(p.get(stone.id) != stone for p in known)])
@@ -97,17 +97,17 @@ def read(settings: Settings, io: PyArrowFileIO, states: CatalogConnection) -> tu
 
 
 def remove(settings: Settings, io: PyArrowFileIO, states: CatalogConnection, stone: Tombstone) -> None:
-    """Forgets an erasure in all three places; raises LakehouseError where one cannot be written."""
+    """Deletes a tombstone from all three stores; raises LakehouseError if one cannot be written."""
     states.execute("DELETE FROM lakehouse.erasures WHERE id = %s", (stone.id,))
     try:
         io.delete(_object(settings, stone))
         (settings.home / FOLDER / f"{stone.id}.json").unlink(missing_ok=True)
     except OSError as error:
-        raise LakehouseError(f"tombstone of {stone}: {error}; it is there still: run this again") from None
+        raise LakehouseError(f"tombstone of {stone}: {error}; it still exists: run this again") from None
 
 
-def condemn(states: CatalogConnection, table: tuple[str, str], paths: Iterable[str]) -> None:
-    """Writes down files that are about to be cut off."""
+def record_files_to_delete(states: CatalogConnection, table: tuple[str, str], paths: Iterable[str]) -> None:
+    """Records files that are about to lose their last reference."""
     with states.cursor() as cursor:
         cursor.executemany(
             "INSERT INTO lakehouse.condemned VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
@@ -115,14 +115,14 @@ def condemn(states: CatalogConnection, table: tuple[str, str], paths: Iterable[s
         )
 
 
-def condemned(states: CatalogConnection, table: tuple[str, str]) -> set[str]:
-    """The files of a table that an erasure has cut off, or was about to, and has not deleted."""
+def files_to_delete(states: CatalogConnection, table: tuple[str, str]) -> set[str]:
+    """The recorded files of a table that are not deleted yet."""
     rows = states.execute('SELECT path FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
     return {row[0] for row in rows.fetchall()}
 
 
-def executed(states: CatalogConnection, table: tuple[str, str]) -> None:
-    """Forgets the condemned files of a table: those that nothing refers to are gone, the others never were cut off."""
+def forget_files_to_delete(states: CatalogConnection, table: tuple[str, str]) -> None:
+    """Removes the records of a table: its unreferenced files are deleted, the others are still in use."""
     states.execute('DELETE FROM lakehouse.condemned WHERE namespace = %s AND "table" = %s', table)
 
 

@@ -20,7 +20,7 @@ from orchestration.runs.workers import sign
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from erasure.proof import Look
+    from erasure.proof import Search
     from ingestion import SourceReport, SourceStatus
     from ingestion.verify import TableComparison
     from lakehouse.catalog.open import SnapshotFact
@@ -82,7 +82,7 @@ class Lake(dg.ConfigurableResource):
         wanted = [f"{source}.{table}" for table in tables]
         return list(reconcile_raw(self.settings(), self.declarations(), wanted, spark=spark.spark_session))
 
-    def verify_erasures(self, source: str, table: str) -> "Look":
+    def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""
         from erasure.run import verify
 

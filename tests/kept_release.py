@@ -158,12 +158,12 @@ def _live(world: World) -> None:
 
 
 def _leave_tombstone(world: World, session: Session) -> None:
-    from erasure.tombstones import condemn, keep
+    from erasure.tombstones import keep, record_files_to_delete
 
     with store.connect_catalog(world.settings) as states:
         stone = tombstone(SOURCE, "orders", {"id": "999999"})
         keep(world.settings, session.io, states, [stone])
-        condemn(states, (f"raw_{SOURCE}", "orders"), ["s3://warehouse/none.parquet"])
+        record_files_to_delete(states, (f"raw_{SOURCE}", "orders"), ["s3://warehouse/none.parquet"])
     (world.settings.home / "erasures" / f"{stone.id}.json").unlink()
 
 

@@ -43,7 +43,7 @@ class KeyHistory:
     events: tuple[RawEvent, ...]
     values: tuple[Any, ...]
     current: dict[int, Any]
-    lives: dict[int, list[list[Any]]]
+    periods: dict[int, list[list[Any]]]
 
 
 def key_histories() -> list[KeyHistory]:
@@ -52,7 +52,7 @@ def key_histories() -> list[KeyHistory]:
     return [
         KeyHistory(
             h["name"], tuple(map(_event, h["events"])), tuple(h["values"]), h["current"],
-            {key: [_life(life) for life in lives] for key, lives in h.get("lives", {}).items()},
+            {key: [_period(period) for period in periods] for key, periods in h.get("periods", {}).items()},
         )
         for h in found
     ]  # fmt: skip
@@ -63,7 +63,7 @@ def _event(given: list[Any]) -> RawEvent:
     return RawEvent(lsn, _seq(seq), op, key, values[0] if values else {})
 
 
-def _life(given: list[Any]) -> list[Any]:
+def _period(given: list[Any]) -> list[Any]:
     key, *ends = given
     return [key, *(None if end is None else (1, end[0], _seq(end[1])) for end in ends)]
 

@@ -89,7 +89,7 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
     assert_order_is_unique(people.world, "people")
     newest = dict(cuts(people.world)[-1]["snapshots"])
     assert snapshots_of(people, f"raw_{people.name}.people") == [{int(newest["people"])}], "the cut names what is there"
-    assert verify(people.settings, people.manifest, people.world.source.table("people")).findings == []
+    assert verify(people.settings, people.manifest, people.world.source.table("people")).traces == []
 
 
 def test_an_erasure_that_would_not_hold_is_refused(settings: Settings, spark: Any) -> None:
@@ -197,11 +197,11 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
     "fault",
     [
         "erasure.steps:rewrite:after",
-        "erasure.steps:publish_living:after",
-        "erasure.forget:_drop_statistics:after",
-        "erasure.forget:delete_condemned:before",
+        "erasure.steps:publish_live_files:after",
+        "erasure.expire:_drop_statistics:after",
+        "erasure.expire:delete_expired_files:before",
         "lakehouse.catalog.bulk_delete:_send:after",
-        "erasure.tombstones:executed:before",
+        "erasure.tombstones:forget_files_to_delete:before",
     ],
 )
 def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: Any, fault: str) -> None:
@@ -218,7 +218,7 @@ def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: A
     assert erasure.left == []
     assert traces(settings, *texts) == []
     with closing(open_catalog(people.settings)) as catalog, store.connect_catalog(people.settings) as states:
-        assert tombstones.condemned(states, (f"raw_{people.name}", "people")) == set()
+        assert tombstones.files_to_delete(states, (f"raw_{people.name}", "people")) == set()
         assert catalog.load_table((f"raw_{people.name}", "people")).scan().to_arrow().num_rows == 302
 
 
@@ -258,12 +258,12 @@ def test_neither_a_restored_backup_nor_deriving_anew_brings_a_person_back(
     found = verify(people.settings, people.manifest, table)
     n = people.name
     layers = {f"raw_{n}.people", f"parsed.parsed_{n}__people", f"vault.sat_{n}_pii", f"marts.dim_{n}_person"}
-    assert {finding.table for finding in found.findings} == layers, "a mart too, though it calls its column otherwise"
+    assert {trace.table for trace in found.traces} == layers, "a mart too, though it calls its column otherwise"
     (erasure,) = people.repeat(spark)
     assert erasure.left == []
     assert traces(settings, *texts) == []
     assert people.checksums(42) == before
-    assert verify(people.settings, people.manifest, table).findings == []
+    assert verify(people.settings, people.manifest, table).traces == []
 
     people.world.sql("INSERT INTO people (id, tier) VALUES (301, 'NEW')")
     satellite = f"SELECT * FROM vault.sat_{people.name}_pii ORDER BY source_seq"

@@ -17,7 +17,7 @@ from lakehouse.text.shown import busy, console, say, say_json
 
 if TYPE_CHECKING:
     from erasure.plan import Plan
-    from erasure.proof import Look
+    from erasure.proof import Search
     from erasure.steps import Erasure
 
 SHOWN = 10
@@ -86,7 +86,7 @@ def erase(
             assert table is not None
             done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
     say_json([erasure.as_dict() for erasure in done]) if as_json else _print(done)
-    if left := [finding for erasure in done for finding in erasure.left]:
+    if left := [trace for erasure in done for trace in erasure.left]:
         problems.insert(0, f"{len(left)} objects are left, first {left[0].path}: {left[0].why}")
     if problems:
         raise LakehouseError("; ".join(problems))
@@ -98,18 +98,18 @@ def _ask(subject: str) -> None:
     typer.confirm(f"Erase {subject}? This cannot be undone.", abort=True)
 
 
-def _print_preview(plan: Plan, look: Look, problem: str | None, as_json: bool) -> None:
-    whole = [str(part.place) for part in plan.derived if part.place.treatment == "rebuild"]
+def _print_preview(plan: Plan, look: Search, problem: str | None, as_json: bool) -> None:
+    whole = [str(part.target) for part in plan.derived if part.target.treatment == "rebuild"]
     if as_json:
-        found = [asdict(finding) for finding in look.findings]
+        found = [asdict(trace) for trace in look.traces]
         say_json({"findings": found, "rebuilt": whole, "in_the_way": problem})
         return
-    for name in dict.fromkeys(finding.table for finding in look.findings):
-        mine = [finding for finding in look.findings if finding.table == name]
+    for name in dict.fromkeys(trace.table for trace in look.traces):
+        mine = [trace for trace in look.traces if trace.table == name]
         say(f"{name:<40} {sum(f.rows for f in mine):>8,} rows in {len(mine):,} files, its old snapshots are expired")
     for name in whole:
         say(f"{name:<40} is rebuilt, its old snapshots are expired")
-    if not look.findings:
+    if not look.traces:
         say("the lake contains no personal data of the subject")
     if problem:
         say(f"in the way: {problem}")
@@ -126,5 +126,5 @@ def _print(erasures: Iterable[Erasure]) -> None:
         looked = f"{erasure.objects:,} objects, {erasure.bytes:,} bytes searched for rows and {erasure.values:,} values"
         common = f"{erasure.values_in_common:,} too short or not only the subject's"
         say(f"{'; '.join(erasure.subjects)}: {looked} ({common}): {verdict}")
-        for finding in erasure.left[:SHOWN]:
-            say(f"  {finding.table}: {finding.path}: {finding.why}")
+        for trace in erasure.left[:SHOWN]:
+            say(f"  {trace.table}: {trace.path}: {trace.why}")

@@ -78,7 +78,7 @@ class Lake:
         return path.startswith(self.staged)
 
 
-def look(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
+def read_lake(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
     """Lists the warehouse, then reads the staged prefixes, then all tables; see the module for why in this order."""
     objects = list_objects(io, warehouse)
     staged = staged_prefixes(catalog)

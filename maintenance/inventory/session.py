@@ -20,7 +20,7 @@ from lakehouse.servers.trino import answering, query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import spark_ident
 from maintenance.inventory.cuts import snapshots_of_cuts
-from maintenance.inventory.lake import Lake, look
+from maintenance.inventory.lake import Lake, read_lake
 from maintenance.inventory.outcome import TableName, one_line
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Session:
 
     def lake(self) -> Lake:
         """All objects and tables, listed once; `forget_lake` makes the next call list them again."""
-        return self.once("lake", lambda: look(self.catalog, self.io, self.settings.warehouse))
+        return self.once("lake", lambda: read_lake(self.catalog, self.io, self.settings.warehouse))
 
     def forget_lake(self) -> None:
         """Drops the listing and what was derived from it: another action may have changed what it shows."""

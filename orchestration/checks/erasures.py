@@ -15,7 +15,7 @@ from orchestration.checks.daily_checks import daily_checks, skip_while_materiali
 from orchestration.resources import Lake
 
 if TYPE_CHECKING:
-    from erasure.proof import Look
+    from erasure.proof import Search
 
 CHECK = "erasures_hold"
 DAILY = "7 5 * * *"
@@ -49,16 +49,16 @@ def erasing_definitions(source: Source) -> dg.Definitions:
     return daily_checks(source, verify, keys, job, about, DAILY)
 
 
-def check_result(key: dg.AssetCheckKey, found: "Look") -> dg.AssetCheckResult:
+def check_result(key: dg.AssetCheckKey, found: "Search") -> dg.AssetCheckResult:
     """The check result of one table: it names paths, never values."""
-    metadata: dict[str, Any] = {"objects": found.objects, "bytes": found.bytes, "left": len(found.findings)}
-    if found.findings:
-        first = [f"{finding.table}: {finding.path}: {finding.why}" for finding in found.findings[:SHOWN]]
+    metadata: dict[str, Any] = {"objects": found.objects, "bytes": found.bytes, "left": len(found.traces)}
+    if found.traces:
+        first = [f"{trace.table}: {trace.path}: {trace.why}" for trace in found.traces[:SHOWN]]
         metadata |= {"first": "\n".join(first), "remedy": "lakehouse erase --repeat"}
     return dg.AssetCheckResult(
         asset_key=key.asset_key,
         check_name=CHECK,
-        passed=not found.findings,
+        passed=not found.traces,
         severity=dg.AssetCheckSeverity.ERROR,
         metadata=metadata,
     )

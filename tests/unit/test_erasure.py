@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from erasure import steps
-from erasure.lives import Event, Life, lives_of
-from erasure.places import Place
+from erasure.key_periods import Event, Period, key_periods
 from erasure.plan import Plan
-from erasure.proof import Finding, Look
-from erasure.records import MineInRecords
-from erasure.rows import Mine, repeated
+from erasure.proof import Search, Trace
+from erasure.records import SubjectRecords
+from erasure.rows import SubjectRows, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
+from erasure.targets import Target
 from erasure.tombstones import tombstone
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
 from ingestion.tasks.snapshot import Point, rows_at
@@ -41,18 +41,18 @@ def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:
     marker, restated, truncate = _events(rows.select(("id", *EVENT_COLUMNS)), ("id",), lambda texts: ())
     assert [event.is_marker for event in (marker, restated, truncate)] == [True, False, False]
     events = [marker, restated, *moved(7, 8, 20)]
-    assert Life((7,), (-1,), (0, 20, 1)) in lives_of((8,), events)
-    assert Life((7,), (0, 9, 10), (0, 20, 1)) in lives_of((8,), [*events, truncate])
+    assert Period((7,), (-1,), (0, 20, 1)) in key_periods((8,), events)
+    assert Period((7,), (0, 9, 10), (0, 20, 1)) in key_periods((8,), [*events, truncate])
 
 
 def test_rows_of_one_that_bore_the_key_at_another_time_stay() -> None:
     rows = pa.table(
         {"id": [7, 7, 8], "_epoch": [0] * 3, "_commit_lsn": [5, 50, 60], "_seq": [0] * 3, "name": ["a", "b", "c"]}
     )
-    place = Place(("raw_x", "t"), "empty", ("id",), frozenset({"name"}))
-    mine = Mine(place, (Life((7,), (0, 1, 0), (0, 20, 1)),))
-    assert mine.holding(rows) == [0]
-    assert mine.after(rows).column("name").to_pylist() == [None, "b", "c"]
+    target = Target(("raw_x", "t"), "empty", ("id",), frozenset({"name"}))
+    subject = SubjectRows(target, (Period((7,), (0, 1, 0), (0, 20, 1)),))
+    assert subject.holding(rows) == [0]
+    assert subject.after(rows).column("name").to_pylist() == [None, "b", "c"]
 
 
 def test_a_satellite_row_that_says_what_the_one_before_it_said_goes() -> None:
@@ -74,10 +74,10 @@ def records(*messages: bytes) -> pa.Table:
     return pa.table(columns | {"relation": [relation] * n, "message": pa.array(messages, pa.binary())})
 
 
-def in_records(key: int, *values: str) -> MineInRecords:
-    place = Place(("meta", "spool"), "empty", (), frozenset())
+def in_records(key: int, *values: str) -> SubjectRecords:
+    target = Target(("meta", "spool"), "empty", (), frozenset())
     typed = lambda texts: (int(texts["id"]),)  # noqa: E731
-    return MineInRecords(place, "s", "t", (Life((key,)),), ("id",), KEPT, typed, frozenset(values))
+    return SubjectRecords(target, "s", "t", (Period((key,)),), ("id",), KEPT, typed, frozenset(values))
 
 
 def test_a_record_keeps_its_key_and_operation_and_loses_what_is_personal() -> None:
@@ -85,15 +85,15 @@ def test_a_record_keeps_its_key_and_operation_and_loses_what_is_personal() -> No
         wire.insert(1, ["4", "Ann", "GOLD"]), wire.update(1, ["4", ..., "TIN"]), wire.update(1, ["5", "Bo", "TIN"]),
         wire.update(1, ["6", "Cy", None], ["4", "Ann", "x"], b"O"), wire.delete(1, ["4", None, None]),
     )  # fmt: skip
-    mine = in_records(4)
-    assert mine.rows(kept) == [0, 1, 3, 4] and mine.holding(kept) == [0, 3]
-    assert list(mine.texts(kept, [0, 3])) == ["Ann", "Ann", "Cy"]
-    assert mine.after(kept).column("message").to_pylist() == [
+    subject = in_records(4)
+    assert subject.rows(kept) == [0, 1, 3, 4] and subject.holding(kept) == [0, 3]
+    assert list(subject.texts(kept, [0, 3])) == ["Ann", "Ann", "Cy"]
+    assert subject.after(kept).column("message").to_pylist() == [
         wire.insert(1, ["4", None, "GOLD"]), wire.update(1, ["4", ..., "TIN"]), wire.update(1, ["5", "Bo", "TIN"]),
         wire.update(1, ["6", None, None], ["4", None, "x"], b"O"), wire.delete(1, ["4", None, None]),
     ]  # fmt: skip
     assert joined(*split(kept.column("message")[3].as_py())) == kept.column("message")[3].as_py()
-    assert [(e.key, e.op, e.old_key) for e in mine.events(kept)][-3:] == [
+    assert [(e.key, e.op, e.old_key) for e in subject.events(kept)][-3:] == [
         ((4,), "d", None),
         ((6,), "c", (4,)),
         ((4,), "d", None),
@@ -102,9 +102,9 @@ def test_a_record_keeps_its_key_and_operation_and_loses_what_is_personal() -> No
 
 def test_a_record_that_nobody_can_read_goes_only_if_it_names_the_subject() -> None:
     kept = records(b"I\0\0\0\1Nbroken Ann Smith", b"I\0\0\0\1Nbroken Bo")
-    mine = in_records(4, "Ann Smith")
-    assert mine.unreadable(kept) == 2 and mine.holding(kept) == [0]
-    assert mine.after(kept).column("message").to_pylist() == [b"I\0\0\0\1Nbroken Bo"]
+    subject = in_records(4, "Ann Smith")
+    assert subject.unreadable(kept) == 2 and subject.holding(kept) == [0]
+    assert subject.after(kept).column("message").to_pylist() == [b"I\0\0\0\1Nbroken Bo"]
 
 
 def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_holds_the_subject(
@@ -112,21 +112,23 @@ def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_ho
 ) -> None:
     """The run before this one may have emptied the tables below and been killed then; its tombstone was proved once."""
     stone = tombstone("shop", "people", {"id": "4"})
-    mart = Mine(Place(("marts", "dim"), "rebuild", ("id",), frozenset()), (Life((4,)),))
+    mart = SubjectRows(Target(("marts", "dim"), "rebuild", ("id",), frozenset()), (Period((4,)),))
     built: list[str] = []
     monkeypatch.setattr(steps, "open_io", lambda settings: None)
-    monkeypatch.setattr(steps, "look", lambda *given: Look())
+    monkeypatch.setattr(steps, "search", lambda *given: Search())
     monkeypatch.setattr(steps, "parts_of", lambda *given: [])
     monkeypatch.setattr(steps.tombstones, "read", lambda *given: (replace(stone, done_at="2026-01-01"),))
     monkeypatch.setattr(steps.tombstones, "keep", lambda *given: None)
-    monkeypatch.setattr(steps.tombstones, "condemned", lambda *given: set())
-    monkeypatch.setattr(steps.forget, "check_copies", lambda *given: None)
-    monkeypatch.setattr(steps.forget, "check_references", lambda table: None)
+    monkeypatch.setattr(steps.tombstones, "files_to_delete", lambda *given: set())
+    monkeypatch.setattr(steps.expire, "check_copies", lambda *given: None)
+    monkeypatch.setattr(steps.expire, "check_references", lambda table: None)
     monkeypatch.setattr(steps.Erasing, "_load", lambda *given: None)
     monkeypatch.setattr(steps.Erasing, "_prove", lambda *given: None)
-    monkeypatch.setattr(steps.Erasing, "_whole", lambda self, parts, erasure: built.extend(str(p.place) for p in parts))
+    monkeypatch.setattr(
+        steps.Erasing, "_whole", lambda self, parts, erasure: built.extend(str(p.target) for p in parts)
+    )
     people: Any = SimpleNamespace(source="shop", name="people")
-    plan = Plan(people, {(4,): (Life((4,)),)}, (), (mart,), 0, {})
+    plan = Plan(people, {(4,): (Period((4,)),)}, (), (mart,), 0, {})
     writer: Any = SimpleNamespace(catalog=None)
     erasing = steps.Erasing(cast(Any, None), writer, cast(Any, None), plan, lambda step: None)
     assert erasing.run([{"id": "4"}]).left == []
@@ -135,9 +137,7 @@ def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_ho
 
 def test_the_check_fails_with_paths_and_never_with_values() -> None:
     key = dg.AssetCheckKey(dg.AssetKey(["raw_shop", "people"]), "erasures_hold")
-    found = Look(
-        objects=3, bytes=9, findings=[Finding("raw_shop.people", "s3://w/a.parquet", 1, "rows")], values={"Ann"}
-    )
+    found = Search(objects=3, bytes=9, traces=[Trace("raw_shop.people", "s3://w/a.parquet", 1, "rows")], values={"Ann"})
     result = check_result(key, found)
     assert not result.passed and "Ann" not in json.dumps(str(result.metadata)) and "a.parquet" in str(result.metadata)
-    assert check_result(key, Look(objects=3, bytes=9)).passed
+    assert check_result(key, Search(objects=3, bytes=9)).passed

@@ -12,7 +12,7 @@ from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
 from erasure import run
-from erasure.lives import NEVER, Life
+from erasure.key_periods import NEVER, Period
 from erasure.run import HOW_TO_END
 from erasure.steps import Erasure
 from erasure.subjects import as_printed, held_by_source, source_texts, typing_of
@@ -139,17 +139,17 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
 
     def steps(settings: Any, writer: Any, states: Any, plan: Any, say: Any) -> Any:
         def act(keys: list[dict[str, str]]) -> Erasure:
-            assert [str(key) for (key,) in plan.lives] == [key["id"] for key in keys]
+            assert [str(key) for (key,) in plan.periods] == [key["id"] for key in keys]
             ran.append(keys)
             return Erasure([key["id"] for key in keys])
 
         return SimpleNamespace(run=act)
 
     def plan_of(settings: Any, catalog: Any, manifest: Any, table: RawTable, facts: Any, keys: Any) -> run.Plan:
-        lives = {(int(key["id"]),): (Life((int(key["id"]),)),) for key in keys}
-        if (7,) in lives:
-            lives[(7,)] += (Life((70,), (0, 1, 1), NEVER), Life((71,), (0, 1, 1), (0, 2, 1)))
-        return run.Plan(table, lives, (), (), 0, {})
+        periods = {(int(key["id"]),): (Period((int(key["id"]),)),) for key in keys}
+        if (7,) in periods:
+            periods[(7,)] += (Period((70,), (0, 1, 1), NEVER), Period((71,), (0, 1, 1), (0, 2, 1)))
+        return run.Plan(table, periods, (), (), 0, {})
 
     def held(source: Any, table: RawTable, facts: Any, keys: Any, kept: Any) -> str | None:
         return next((f"held {key['id']}" for key in keys if key["id"] in ("5", "70", "71")), None)
@@ -177,7 +177,7 @@ def test_one_who_is_in_the_source_again_is_in_nobody_elses_way(erased: list[list
     assert erased == [[{"id": "6"}, {"id": "8"}]]
     assert [erasure.subjects for erasure in done] == [["6", "8"]]
     assert problems == [
-        "raw_shop.gone is declared no longer: declare it, or drop it",
+        "raw_shop.gone is no longer declared: declare it, or drop it",
         "shop.orders id=5: held 5",
         "x is no number",
         "shop.people id=5: held 5",

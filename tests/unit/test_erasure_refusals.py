@@ -9,15 +9,15 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from erasure import steps, tombstones
-from erasure.places import Place
 from erasure.plan import Plan
-from erasure.proof import Look
-from erasure.rows import Mine
+from erasure.proof import Search
+from erasure.rows import SubjectRows
 from erasure.steps import Erasing
+from erasure.targets import Target
 from erasure.tombstones import Tombstone
 from lakehouse.errors import LakehouseError
 
-PIT = Place(("vault", "pit_person"), "rebuild", ("hk_person",), frozenset(), model="pit_person")
+PIT = Target(("vault", "pit_person"), "rebuild", ("hk_person",), frozenset(), model="pit_person")
 STONE = Tombstone("shop", "people", {"id": "5"}, "2026-01-01T00:00:00+00:00", "me")
 
 
@@ -32,12 +32,12 @@ def test_a_pin_on_a_table_that_dbt_builds_whole_is_refused_before_anything_is_wr
     table.append(rows)
     table.manage_snapshots().create_tag(table.snapshots()[0].snapshot_id, "pin_report").commit()
     monkeypatch.setattr(steps, "open_io", lambda settings: None)
-    monkeypatch.setattr(steps, "look", lambda *_: Look())
+    monkeypatch.setattr(steps, "search", lambda *_: Search())
     monkeypatch.setattr(Erasing, "_stones", lambda *_: [STONE])
     monkeypatch.setattr(tombstones, "read", lambda *_: ())
-    monkeypatch.setattr(tombstones, "condemned", lambda *_: set())
+    monkeypatch.setattr(tombstones, "files_to_delete", lambda *_: set())
     monkeypatch.setattr(tombstones, "keep", lambda *_: pytest.fail("a tombstone was written"))
-    plan = Plan(cast(Any, None), {}, (), (Mine(PIT, ()),), 0, {})
+    plan = Plan(cast(Any, None), {}, (), (SubjectRows(PIT, ()),), 0, {})
     erasing = Erasing(cast(Any, None), cast(Any, SimpleNamespace(catalog=catalog)), cast(Any, None), plan, print)
     with pytest.raises(LakehouseError, match=r"vault\.pit_person: tag or branch pin_report keeps old snapshots"):
         erasing.run([STONE.key])

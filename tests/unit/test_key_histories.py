@@ -1,6 +1,6 @@
 """The histories of key_histories.yml, through the macros of parsed and through the erasure of a subject."""
 
-from erasure.lives import FIRST, NEVER, Event, Life, lives_of
+from erasure.key_periods import FIRST, NEVER, Event, Period, key_periods
 from tests.key_histories import UNKNOWN, KeyHistory, RawEvent, each_history
 from tests.unit.embedded_parsed import Parsed
 
@@ -24,9 +24,9 @@ def test_parsed_fills_what_updates_left_out_however_the_loads_are_cut(history: K
 @each_history
 def test_an_erasure_follows_a_subject_through_its_keys(history: KeyHistory) -> None:
     events = [lake_event(event) for event in history.events]
-    for key, others in history.lives.items():
-        expected = {Life((other,), start or FIRST, end or NEVER) for other, start, end in others}
-        assert set(lives_of((key,), events)) == {Life((key,)), *expected}
+    for key, others in history.periods.items():
+        expected = {Period((other,), start or FIRST, end or NEVER) for other, start, end in others}
+        assert set(key_periods((key,), events)) == {Period((key,)), *expected}
 
 
 def lake_event(event: RawEvent) -> Event:

@@ -1,9 +1,9 @@
-"""Which rows are one data subject's: those of its key, and those under other keys that it bore before or bears since.
+"""The rows of one data subject: those of its key, and those of its former and later keys while it had them.
 
-A key change is a `d` of the old key and, at the next place, a `c` of the new one that names it; where rows that shared
-a key were put in order, `sent_at` still tells the places. The row that stood under the old key was the subject's from
-its birth to its `d`; what bore the key before or after is somebody else's. The key that was named is the subject's for
-all times.
+A key change is a `d` of the old key and, at the next position, a `c` of the new key that names the old one. Where rows
+that shared a key were reordered, `sent_at` gives the original positions. Under the old key, the subject's rows reach
+from the insert to that `d`; rows of the key before or after belong to others. All rows of the key that the user named
+are the subject's.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Life:
+class Period:
     """A key, and the positions `start <= position < end` at which it was the subject's."""
 
     key: Key
@@ -43,24 +43,28 @@ class Life:
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing has ended it: the source may hold the row."""
+        """Whether it has no end: the source may hold the row."""
         return self.end == NEVER
 
     def holds(self, position: Position) -> bool:
-        """Whether a row at this position is part of it."""
+        """Whether the position is within the period."""
         return self.start <= position < self.end
 
 
-def lives_of(key: Key, events: Sequence[Event]) -> tuple[Life, ...]:
-    """All lives of the subject that bears `key`, from the events of its key and of all keys it may have borne."""
+def key_periods(key: Key, events: Sequence[Event]) -> tuple[Period, ...]:
+    """All key periods of the subject with `key`, from the events of all keys that key changes connect with it."""
     ordered = sorted(events, key=lambda event: event.position)
-    found = {Life(key)}
+    found = {Period(key)}
     for event in ordered:
         if event.key == key and event.old_key is not None:
             found.update(_before(event.old_key, event, ordered))
         elif event.old_key == key and event.key is not None:
             found.update(_after(event.key, event, ordered))
-    return tuple(sorted((life for life in found if life.key != key or life == Life(key)), key=lambda life: life.start))
+    return tuple(
+        sorted(
+            (period for period in found if period.key != key or period == Period(key)), key=lambda period: period.start
+        )
+    )
 
 
 def linked_keys(key: Key, moves: Sequence[tuple[Key, Key]]) -> set[Key]:
@@ -77,36 +81,36 @@ def linked_keys(key: Key, moves: Sequence[tuple[Key, Key]]) -> set[Key]:
 
 
 def position_text(position: Position) -> str:
-    """A position as the vault's `source_seq` spells it; `FIRST` and `NEVER` sort before and after all of them."""
+    """A position in the format of the vault's `source_seq`; `FIRST` and `NEVER` sort before and after all others."""
     if position in (FIRST, NEVER):
         return "" if position == FIRST else "~"
     epoch, lsn, seq = (int(part) for part in position)
     return f"{epoch:010d}.{lsn:019d}.{seq:019d}"
 
 
-def _before(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Life]:
-    """The life of `key` that ended as its bearer took another one, and those before it."""
+def _before(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Period]:
+    """The period of `key` that a key change ended, and those before it."""
     left = (e.position for e in events if e.op == "d" and e.key == key and _is_next(e.position, moved.position))
     own_end = next(left, _neighbour(moved.position, -1))
     ends = [e.position for e in events if e.position < own_end and _ends(e, key, events)]
-    life = Life(key, _neighbour(ends[-1], 1) if ends else FIRST, _neighbour(own_end, 1))
-    yield life
+    period = Period(key, _neighbour(ends[-1], 1) if ends else FIRST, _neighbour(own_end, 1))
+    yield period
     for event in events:
-        if event.key == key and event.old_key is not None and life.holds(event.position):
+        if event.key == key and event.old_key is not None and period.holds(event.position):
             yield from _before(event.old_key, event, events)
 
 
-def _after(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Life]:
-    """The life of `key` that began with a key change, and those after it."""
+def _after(key: Key, moved: Event, events: Sequence[Event]) -> Iterator[Period]:
+    """The period of `key` that began with a key change, and those after it."""
     end = next((e.position for e in events if e.position > moved.position and _ends(e, key, events)), None)
-    yield Life(key, moved.position, _neighbour(end, 1) if end else NEVER)
+    yield Period(key, moved.position, _neighbour(end, 1) if end else NEVER)
     for event in events:
         if end and event.old_key == key and event.key is not None and _is_next(end, event.position):
             yield from _after(event.key, event, events)
 
 
 def _ends(event: Event, key: Key, events: Sequence[Event]) -> bool:
-    """Whether no row has the key behind the event; who is in a new snapshot of the table lives on."""
+    """Whether no row has the key after the event. A row that a new snapshot contains continues."""
     if event.op != "t":
         return event.op == "d" and event.key == key
     return not (event.is_marker and any(_restates(other, event, key) for other in events))
@@ -117,7 +121,7 @@ def _restates(row: Event, marker: Event, key: Key) -> bool:
 
 
 def _is_next(one: Position, other: Position) -> bool:
-    """Whether the source sent the other one right after this one."""
+    """Whether the source sent `other` directly after `one`."""
     return _neighbour((*one[:-1], sent_at(one[-1])), 1) == (*other[:-1], sent_at(other[-1]))
 
 

@@ -1,11 +1,10 @@
-"""Which tables hold a subject's rows, found from the declaration and dbt's graph: no list is kept by hand.
+"""The tables that hold a subject's rows, found from the declaration and dbt's graph.
 
-Below a raw table personal data goes where a column of its name goes: in every layer but the marts a column keeps its
-name from table to table. A view holds nothing and passes everything on. A table that dbt builds whole is built anew,
-whatever it calls its columns.
+In every layer but the marts a column keeps its name from table to table, so personal data is in columns of the declared
+names. Views store nothing and pass columns on. A table that dbt builds whole is rebuilt, whatever its column names.
 
-A hub's hash key says whose a row is. A key column's name does not: beyond the layers that keep names, and in a table
-with hash keys, an `id` may be anybody's.
+A hub's hash key identifies the subject. The name of a key column does not: in marts, and in tables with hash keys, an
+`id` may be another entity's.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
 Treatment = Literal["empty", "collapse", "delete", "rebuild"]
-"""What becomes of the subject's rows. `empty`: personal columns become null. `collapse`: the same in a satellite, whose
-rows then follow their hashdiffs anew. `delete`: they go. `rebuild`: dbt builds the whole table again."""
+"""What happens to the subject's rows. `empty`: personal columns become null. `collapse`: the same in a satellite, and
+rows that equal the version before are deleted. `delete`: they are deleted. `rebuild`: dbt rebuilds the table."""
 
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
@@ -27,24 +26,24 @@ KEEP_NAMES = frozenset({"parsed", "current", "stage", "vault", "timelines"})  # 
 
 
 @dataclass(frozen=True)
-class Place:
+class Target:
     """A table with rows of a subject.
 
-    `key` are the columns that find them: those of the raw table's key, or one hash key; empty where nothing does.
-    `personal` are the columns to empty; `kept`, for a raw table, the only ones that are not.
+    `key`: the columns that identify them, the raw table's key or one hash key; empty if there are none.
+    `personal`: the columns to empty. `kept`: of a raw table, the columns not to empty.
     """
 
     identifier: tuple[str, str]
     treatment: Treatment
-    key: tuple[str, ...]
-    personal: frozenset[str]
+    key: tuple[str, ...] = ()
+    personal: frozenset[str] = frozenset()
     kept: frozenset[str] | None = None
     is_hashed: bool = False
     hashdiff: str | None = None
     model: str = ""
 
     def personal_among(self, columns: tuple[str, ...] | list[str]) -> list[str]:
-        """The columns of a file that are personal: of a raw table all that nobody has declared not to be."""
+        """The personal columns of a file; of a raw table all columns but those declared as not personal."""
         if self.kept is not None:
             return [name for name in columns if name not in self.kept]
         return [name for name in columns if name in self.personal]
@@ -54,29 +53,29 @@ class Place:
 
 
 def lake_names(table: RawTable, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Declared columns as the lake calls them."""
+    """The lake's names of declared columns."""
     return tuple(table.raw.alias.get(name, name) for name in columns)
 
 
-def raw_place(table: RawTable, metadata_columns: tuple[str, ...]) -> Place:
-    """The raw table. A column that no declaration names (new in the source, or set aside by a change of type) counts
-    as personal: nobody has said that it is not."""
+def raw_target(table: RawTable, metadata_columns: tuple[str, ...]) -> Target:
+    """The raw table. A column that is not declared (new in the source, or set aside by a type change) counts as
+    personal."""
     kept = {*lake_names(table, table.landed), *metadata_columns} - {*lake_names(table, table.personal)}
     key, personal = lake_names(table, table.key), frozenset(lake_names(table, table.personal))
-    return Place(table.identifier, "empty", key, personal, frozenset(kept))
+    return Target(table.identifier, "empty", key, personal, frozenset(kept))
 
 
-def derived_places(
+def derived_targets(
     table: RawTable, manifest: Mapping[str, Any], columns_of: Callable[[tuple[str, str]], tuple[str, ...] | None]
-) -> tuple[Place, ...]:
+) -> tuple[Target, ...]:
     """The tables below a raw table that hold its personal columns, in dbt's order.
 
-    `columns_of` gives a stored table's columns, or None when it is not in the lake. Raises LakehouseError for a table
+    `columns_of` returns a stored table's columns, or None if it is not in the lake. Raises LakehouseError for a table
     whose rows cannot be found by key.
     """
     nodes = manifest.get("nodes", {})
-    carrying = {_source_id(table, manifest): True}  # and whether columns have kept their names up to there
-    places: list[Place] = []
+    carrying = {_source_id(table, manifest): True}  # model → whether columns kept their names so far
+    targets: list[Target] = []
     for unique_id in _in_order(nodes):
         node = nodes[unique_id]
         above = carrying.keys() & set(node["depends_on"]["nodes"])
@@ -87,13 +86,13 @@ def derived_places(
         found = columns_of((node["schema"], node["alias"])) if is_stored else None
         if found is None:
             carrying[unique_id] = keeps_names
-        elif place := _place(table, node, found, keeps_names):
+        elif target := _target(table, node, found, keeps_names):
             carrying[unique_id] = keeps_names
-            places.append(place)
-    return tuple(places)
+            targets.append(target)
+    return tuple(targets)
 
 
-def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool) -> Place | None:
+def _target(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], keeps_names: bool) -> Target | None:
     there = {name.lower() for name in columns}
     personal = {name.lower() for name in lake_names(table, (*table.personal, *table.raw.personal))}
     if node["fqn"][1] == "parsed":
@@ -105,13 +104,13 @@ def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], k
     is_own = set(key) <= there and (is_whole or keeps_names) and not any(name.startswith("hk_") for name in there)
     found_by = (hash_key,) if is_hashed and hash_key else key if is_own else ()
     if is_whole:
-        return Place(identifier, "rebuild", found_by, carried, is_hashed=is_hashed, model=node["name"])
+        return Target(identifier, "rebuild", found_by, carried, is_hashed=is_hashed, model=node["name"])
     if not carried:
         return None
     if not found_by:
         raise LakehouseError(
             f"{node['original_file_path']}: {node['name']} holds {', '.join(sorted(carried))} of {table.source}."
-            f"{table.name}, and nothing that surely tells whose: {f'give it {hash_key}, or ' if hash_key else ''}"
+            f"{table.name}, and no column identifies the subject: {f'give it {hash_key}, or ' if hash_key else ''}"
             "let dbt build it whole (`rebuilt_table`)"
         )
     hashdiff = next((name for name in columns if name.startswith("hd_")), None)
@@ -119,11 +118,11 @@ def _place(table: RawTable, node: Mapping[str, Any], columns: tuple[str, ...], k
     for name, satellite in (table.vault.satellites if table.vault else {}).items():
         if satellite.personal and node["name"] == f"sat_{name}":
             treatment = "collapse"
-    return Place(identifier, treatment, found_by, carried, is_hashed=is_hashed, hashdiff=hashdiff, model=node["name"])
+    return Target(identifier, treatment, found_by, carried, is_hashed=is_hashed, hashdiff=hashdiff, model=node["name"])
 
 
 def _undeclared(table: RawTable, columns: set[str]) -> set[str]:
-    """Columns of a parsed table that are not declared any more, or left out by now: what was loaded stays in them."""
+    """Columns of a parsed table that are no longer declared or now excluded, and still contain loaded values."""
     declared = {name.lower() for name in lake_names(table, table.landed)}
     return {name for name in columns - declared if not name.startswith("_")}
 

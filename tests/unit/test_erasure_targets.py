@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from erasure.places import derived_places, raw_place
 from erasure.strays import strays
 from erasure.subjects import parse_key
+from erasure.targets import derived_targets, raw_target
 from lakehouse.declarations import Column, Declarations, RawTable, declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -33,7 +33,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Declarat
 def test_the_tables_that_hold_customers_are_found_from_the_graph(project: tuple[Declarations, dict[str, Any]]) -> None:
     declarations, manifest = project
     columns = {(n["schema"], n["alias"]): tuple(n["columns"]) for n in manifest["nodes"].values() if "alias" in n}
-    found = derived_places(declarations.source("retail").table("customers"), manifest, columns.get)
+    found = derived_targets(declarations.source("retail").table("customers"), manifest, columns.get)
     assert {(str(place), place.treatment) for place in found} == {
         ("parsed.parsed_retail__customers", "empty"),
         ("vault.sat_customer_pii", "collapse"),
@@ -49,9 +49,9 @@ def test_a_table_whose_rows_cannot_be_found_by_key_is_refused(project: tuple[Dec
     declarations, manifest = project
     with pytest.raises(
         LakehouseError,
-        match=r"sat_customer_pii holds email of retail.customers, and nothing that .* give it hk_customer, or let dbt",
+        match=r"email of retail.customers, and no column identifies the subject: give it hk_customer, or let dbt",
     ):
-        derived_places(
+        derived_targets(
             declarations.source("retail").table("customers"), manifest,
             lambda name: ("email",) if name[1] == "sat_customer_pii" else None,
         )  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_hash_key_finds_the_subject_before_a_column_that_is_called_as_its_key(
     """42 is a person's number, and an order's that names the person."""
     people = table({"hub": "person", "satellites": {"a": {"columns": ["name"], "personal": True}}})
     there = {("parsed", "parsed_people"): ("id", "name"), ("marts", "orders"): columns}
-    parsed, orders = derived_places(people, below(PARSED, ("marts", "orders", kind)), there.get)
+    parsed, orders = derived_targets(people, below(PARSED, ("marts", "orders", kind)), there.get)
     assert (parsed.key, orders.key) == (("id",), key)
 
 
@@ -97,10 +97,10 @@ def test_a_parsed_column_that_is_left_out_by_now_or_not_declared_any_more_is_emp
     """What was loaded before stays in it, and nobody says that it is not personal. A key and metadata stay."""
     people = table(personal=("name", "phone"), exclude=("phone",))
     there = {("parsed", "parsed_people"): ("id", "name", "phone", "fax", "_op"), ("vault", "calls"): ("hk_x", "phone")}
-    (parsed,) = derived_places(people, below(PARSED), there.get)
+    (parsed,) = derived_targets(people, below(PARSED), there.get)
     assert parsed.personal == {"name", "phone", "fax"}
     with pytest.raises(LakehouseError, match="calls holds phone"):
-        derived_places(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
+        derived_targets(people, below(PARSED, ("vault", "calls", "append_only")), there.get)
 
 
 @pytest.mark.parametrize("columns", [("id", "name"), ("hk_order", "id", "name")])
@@ -108,8 +108,11 @@ def test_an_appended_table_beyond_the_layers_that_keep_names_is_refused_without_
     columns: tuple[str, ...],
 ) -> None:
     view, orders = ("marts", "renamed", "view"), ("vault", "orders", "append_only")
-    with pytest.raises(LakehouseError, match=r"orders.sql: orders holds name .* tells whose: let dbt build it whole"):
-        derived_places(table(personal=("name",)), below(PARSED, view, orders), {("vault", "orders"): columns}.get)
+    with pytest.raises(
+        LakehouseError,
+        match=r"orders holds name of shop.people, and no column identifies the subject: let dbt build it whole",
+    ):
+        derived_targets(table(personal=("name",)), below(PARSED, view, orders), {("vault", "orders"): columns}.get)
 
 
 def lake_of(tables: dict[str, tuple[str, ...] | None], files: list[str], staged: tuple[str, ...] = ()) -> Lake:
@@ -141,7 +144,7 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     manifest = below(PARSED, ("marts", "orders", "rebuilt_table"), ("vault", "renamed", "append_only"))
     manifest["sources"]["known"] = {"schema": "marts", "identifier": "known"}
     manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
-    found = {finding.table: finding for finding in strays(lake, "s3://w", manifest, people, ())}
+    found = {trace.table: trace for trace in strays(lake, "s3://w", manifest, people, ())}
     assert set(found) == {"raw_shop.people_before", "vault.sat_pii", "marts.broken", "marts/orders-0"}
     assert "drop it" in found["vault.sat_pii"].why and found["marts/orders-0"].path == "s3://w/marts/orders-0/"
     assert found["marts/orders-0"].why.startswith("2 data files") and "delete the folder" in found["marts/orders-0"].why
@@ -159,7 +162,7 @@ def table(vault: dict[str, Any] | None = None, **raw: Any) -> RawTable:
 
 
 def test_a_raw_column_that_nobody_declared_counts_as_personal() -> None:
-    place = raw_place(table(personal=("name",)), ("_op",))
+    place = raw_target(table(personal=("name",)), ("_op",))
     assert place.personal_among(("id", "name", "tier", "_op", "added_yesterday")) == ["name", "added_yesterday"]
 
 

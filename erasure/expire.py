@@ -1,9 +1,9 @@
-"""Cuts a table's past off and deletes its files, whatever its retention says.
+"""Expires all old snapshots of a table and deletes their files, whatever its retention says.
 
-The commit that replaced a subject's files names them once more, as deleted, with the bounds of their values; so one
-more snapshot without changes is made, which lists living files only, and every other one is expired. Files that only
-those referred to are written down, then cut off, then deleted: killed anywhere, the next run finishes. So are those
-that maintenance has taken out of use and keeps for a restore: that is over for the whole table.
+The commit that replaces a subject's files lists them again, as deleted, with the bounds of their values. Therefore one
+more commit without changes makes a snapshot that lists only live files, and all others are expired. Files that only the
+others referred to are recorded, then unreferenced, then deleted, so that after a kill the next run finishes. Files that
+maintenance keeps for a restore are deleted too.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ AGAIN = "run the erasure again"
 
 
 def check_references(table: Table) -> None:
-    """Raises LakehouseError for a tag or another branch: it would keep what is to be erased."""
+    """Raises LakehouseError for a tag or another branch, which would keep old snapshots."""
     if kept := sorted(name for name in table.metadata.refs if name != "main"):
         raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
 
 
 def check_copies(catalog: SqlCatalog, tables: Iterable[tuple[str, str]]) -> None:
-    """Raises LakehouseError where a table was restored beside one of these: nobody knows what else is in it."""
+    """Raises LakehouseError if one of the tables has a restored copy, which would keep its files."""
     for table in tables:
         if found := copies(catalog, table):
             raise LakehouseError(f"{'.'.join(table)}: {', '.join(map(str, found))} is a restored copy: drop it first")
 
 
-def list_the_living(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
-    """A snapshot that changes nothing and names only files that are there."""
+def list_live_files(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
+    """Commits a snapshot without changes: its manifests list only live files."""
 
     def append(table: Table) -> None:
         with table.transaction() as transaction, transaction.update_snapshot(snapshot_properties=SUMMARY).fast_append():
@@ -50,8 +50,8 @@ def list_the_living(catalog: SqlCatalog, identifier: tuple[str, str]) -> None:
     retried(catalog, identifier, append, AGAIN)
 
 
-def cut_off(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
-    """Expires every snapshot but the current one and drops all statistics; returns how many snapshots went."""
+def expire_history(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
+    """Expires every snapshot but the current one and drops all statistics; returns the number of expired snapshots."""
     before = len(catalog.load_table(identifier).metadata.snapshots)
     retried(catalog, identifier, _drop_statistics, AGAIN)
 
@@ -60,7 +60,7 @@ def cut_off(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[st
         old = [s.snapshot_id for s in table.metadata.snapshots if s.snapshot_id != current]
         kept_aside = removed.recorded(states, identifier).keys()
         past = reachable_files(table) - reachable_files(_only_now(table))
-        tombstones.condemn(states, identifier, past | kept_aside)
+        tombstones.record_files_to_delete(states, identifier, past | kept_aside)
         if old:
             _expiry(table).by_ids(old).commit()
 
@@ -68,21 +68,21 @@ def cut_off(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[st
     return before - len(catalog.load_table(identifier).metadata.snapshots)
 
 
-def delete_condemned(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
-    """Deletes what was cut off, except what the table refers to after all; returns how many files."""
-    paths = tombstones.condemned(states, identifier)
+def delete_expired_files(catalog: SqlCatalog, states: CatalogConnection, identifier: tuple[str, str]) -> int:
+    """Deletes the recorded files, except those that the table still refers to; returns how many."""
+    paths = tombstones.files_to_delete(states, identifier)
     if not paths:
         return 0
     table = catalog.load_table(identifier)
-    doomed = paths - reachable_files(table)
-    delete_objects(table.io, doomed)
+    unreferenced = paths - reachable_files(table)
+    delete_objects(table.io, unreferenced)
     removed.forget(states, paths)
-    tombstones.executed(states, identifier)
-    return len(doomed)
+    tombstones.forget_files_to_delete(states, identifier)
+    return len(unreferenced)
 
 
 def _only_now(table: Table) -> Table:
-    """The table as it will be without its past."""
+    """The table with its current snapshot only."""
     current = [s for s in table.metadata.snapshots if s.snapshot_id == table.metadata.current_snapshot_id]
     slim = table.metadata.model_copy(update={"snapshots": current, "statistics": [], "partition_statistics": []})
     return Table(table.name(), slim, table.metadata_location, table.io, table.catalog)
