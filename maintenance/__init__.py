@@ -1,1 +1,2 @@
-"""Keeps the lake's tables fast and small: plain functions `(session, table, policy) -> Outcome`."""
+"""Maintains Iceberg tables: compaction, snapshot expiry, orphan removal, statistics. Actions are plain functions
+`(session, table, policy) -> Outcome`."""

@@ -1,6 +1,6 @@
-"""What is common to all actions: each has its table to itself, times itself, and fails for its table alone.
+"""What all actions have in common: an exclusive lock on the table, timing, and failures that concern one table only.
 
-A plan is told in these words what an action has to do, how fast it does that, and what it gains.
+`Work`, `Rate` and `Need` describe to a plan the work of an action, its speed and its gain.
 """
 
 import functools
@@ -13,31 +13,32 @@ from typing import NamedTuple
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
 from maintenance.actions.exclusion import Held, exclusive
+from maintenance.actions.registry import BY_NAME
 from maintenance.inventory.in_use import Unknown
 from maintenance.inventory.outcome import Outcome, TableName, one_line
 from maintenance.inventory.session import Session
 
-SCANNED_BYTES_A_SECOND = 100e6  # without statistics, or out of order, a reader reads what it could have passed over
+SCAN_THROUGHPUT = 100e6  # bytes per second of a reader that cannot skip files, without statistics or order
 
 
 class Work(NamedTuple):
-    """What an action has to do: bytes to read and write, and things (files, snapshots, objects) to look at."""
+    """The work of an action: bytes to read and write, items (files, snapshots, objects) to inspect."""
 
     bytes: int = 0
-    things: int = 0
+    items: int = 0
 
 
 class Rate(NamedTuple):
-    """Seconds at least, bytes a second, seconds a thing."""
+    """Fixed cost in seconds, throughput in bytes per second, cost per item in seconds."""
 
-    seconds: float
-    bytes_a_second: float
-    seconds_a_thing: float
+    fixed_cost: float
+    throughput: float
+    cost_per_item: float
 
 
 @dataclass(frozen=True)
 class Need:
-    """One action that a table's health asks for: why, how much work, and what it gains."""
+    """An action that a table needs: the reason, the work and the gain."""
 
     action: str
     reason: str
@@ -50,10 +51,10 @@ Body = Callable[[Session, TableName, MaintenancePolicy], Outcome]
 
 
 def action(name: str) -> Callable[[Body], Body]:
-    """Makes an action hold its table, time itself and turn its table's failure into an Outcome.
+    """Makes a function an action: it locks its table, measures its time and turns an error into an Outcome.
 
-    A table that opts out, or that another run holds, is skipped with that reason; a dry run holds nothing. A
-    LakehouseError passes through: it means that the environment is broken, for every table alike.
+    A table whose policy opts out or lacks the action's part, or that another run has locked, is skipped. A dry run
+    takes no lock. A LakehouseError is raised: it means that the environment is broken for all tables.
     """
 
     def wrap(body: Body) -> Body:
@@ -76,6 +77,8 @@ def action(name: str) -> Callable[[Body], Body]:
 def _alone(body: Body, name: str, session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
     if policy.opt_out is not None:
         return Outcome(name, table, "skipped", f"opted out: {policy.opt_out}")
+    if not BY_NAME[name].is_asked_for(policy):
+        return Outcome(name, table, "skipped", f"the policy has no {BY_NAME[name].part} part")
     try:
         if session.dry_run:
             return body(session, table, policy)

@@ -1,8 +1,7 @@
-"""Removes dbt's temporary relations and objects, of one model, once they are older than the model's limit.
+"""Removes a model's temporary relations and objects of dbt once they are older than the model's limit.
 
-Nothing younger is dropped and nothing that is referred to: a relation goes only when its metadata is old, no view
-names it and no other relation shares its location; objects go only when the newest below their prefix is old and no
-table in the lake refers to one of them.
+A relation is dropped only if its metadata is old, no view names it and no other relation shares its location. Objects
+are deleted only if the newest below their prefix is old and no table in the lake refers to any of them.
 """
 
 from __future__ import annotations
@@ -31,33 +30,32 @@ RATE = Rate(0.5, 1e9, 0.002)
 
 @action(NAME)
 def clean_dbt_temporary(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
-    """Drops the temporary relations of a model, then deletes what lies in the store without a relation."""
+    """Drops the temporary relations of a model, then deletes temporary objects without a relation."""
     rule, lake = policy.clean_dbt_temporary, session.lake()
-    if rule is None:
-        return Outcome(NAME, table, "skipped", "the policy has no clean_dbt_temporary part")
-    all_relations, all_prefixes = temporary_things(session)
+    assert rule is not None
+    all_relations, all_prefixes = temporary_leftovers(session)
     relations, prefixes = all_relations.get(table, []), all_prefixes.get(table, [])
     if not (relations or prefixes):
         return Outcome(NAME, table, "skipped", "nothing temporary")
     limit = session.ago(rule.older_than_hours)
     verdicts: dict[Relation | Leftover, str | None] = {r: _why_kept(session, lake, r, limit) for r in relations}
     verdicts |= {leftover: _why_spared(session, lake, leftover, limit) for leftover in prefixes}
-    condemned = [item for item, reason in verdicts.items() if reason is None]
+    removable = [item for item, reason in verdicts.items() if reason is None]
     kept = "; ".join(reason for reason in verdicts.values() if reason)
-    if not condemned:
+    if not removable:
         return Outcome(NAME, table, "skipped", kept)
     if session.dry_run:
-        return Outcome(NAME, table, "planned", f"removes {_count(condemned)}" + (f"; {kept}" * bool(kept)))
-    gone = [item for item in condemned if _remove(session, item, limit)]
+        return Outcome(NAME, table, "planned", f"removes {_count(removable)}" + (f"; {kept}" * bool(kept)))
+    gone = [item for item in removable if _remove(session, item, limit)]
     return _outcome(table, f"removed {_count(gone)}" + (f"; {kept}" * bool(kept)), gone, prefixes)
 
 
 def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
-    """What dbt left of the model and is older than the limit, whether or not the model is in the lake."""
+    """The model's temporary relations and objects older than the limit; the model itself may be missing."""
     if policy.clean_dbt_temporary is None:
         return {}
     lake, limit = session.lake(), session.ago(policy.clean_dbt_temporary.older_than_hours)
-    all_relations, all_prefixes = temporary_things(session)
+    all_relations, all_prefixes = temporary_leftovers(session)
     young = [r for r in all_relations.get(name, []) if _changed_since(lake, r.name, limit)]
     objects = [o for prefix in all_prefixes.get(name, []) if prefix.newest < limit for o in prefix.objects]
     count = len(all_relations.get(name, [])) - len(young) + len(objects)
@@ -65,7 +63,7 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
 
 
 def _changed_since(lake: Lake, name: TableName, limit: datetime) -> bool:
-    """Whether a table is younger than the limit; a view's age is only looked at by the action."""
+    """Whether a table is younger than the limit; only the action checks a view's age."""
     table = lake.tables.get(name)
     return table is not None and table.metadata.last_updated_ms >= limit.timestamp() * 1000
 
@@ -80,11 +78,11 @@ def need(health: Health, policy: MaintenancePolicy) -> Need | None:
 
 
 def strays(session: Session, declared: tuple[MaintainedTable, ...], group: str | None) -> tuple[MaintainedTable, ...]:
-    """Models with temporary things but no declaration (a view, or a model that was removed), of this group or of all.
+    """Undeclared models (views, removed models) with temporary relations or objects, of this group or of all.
 
-    They follow the policy of their schema's declared model that waits longest; where there is none they stay.
+    They get the policy with the longest limit in their schema; without one they are kept.
     """
-    (relations, prefixes), known = temporary_things(session), {table.name for table in declared}
+    (relations, prefixes), known = temporary_leftovers(session), {table.name for table in declared}
     longest: dict[str, MaintainedTable] = {}
     for table in declared:
         if table.policy.clean_dbt_temporary is not None:
@@ -95,8 +93,8 @@ def strays(session: Session, declared: tuple[MaintainedTable, ...], group: str |
     return tuple(table for table in stray if group in (None, table.policy.schedule_group))
 
 
-def temporary_things(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
-    """Temporary relations and left-over prefixes by model, found once for all models."""
+def temporary_leftovers(session: Session) -> tuple[dict[TableName, list[Relation]], dict[TableName, list[Leftover]]]:
+    """Temporary relations and object prefixes by model, found once for all models."""
     lake = session.lake()
     return session.once("lake.temporary", lambda: (temporary_relations(lake), leftovers(lake)))
 
@@ -146,7 +144,7 @@ def _remove(session: Session, item: Relation | Leftover, limit: datetime) -> boo
 
 
 def _drop(session: Session, relation: Relation) -> bool:
-    """Drops it unless a dbt run has made it anew since the look."""
+    """Drops it unless a dbt run has replaced it since."""
     if relation not in list_relations(session.catalog):
         return False
     session.trino(f"DROP {relation.kind.upper()} IF EXISTS {sql_relation(*relation.name)}")
@@ -154,7 +152,7 @@ def _drop(session: Session, relation: Relation) -> bool:
 
 
 def _delete(session: Session, leftover: Leftover, limit: datetime) -> bool:
-    """Deletes the prefix unless something has been written below it since the look."""
+    """Deletes the prefix unless something has been written below it since."""
     if any(stored.modified >= limit for stored in list_objects(session.io, leftover.prefix)):
         return False
     scheme, authority, path = session.io.parse_location(leftover.prefix, session.io.properties)

@@ -1,16 +1,15 @@
-"""Compaction: rewrites small data files, puts them in the declared order, applies or merges deletes, merges manifests.
+"""Compaction: rewrites small data files, sorts them as declared, applies or merges deletes, merges manifests.
 
-What is rewritten is decided in `layout`, so that a table with nothing to do costs milliseconds.
+`layout` decides what to rewrite from metadata, so a table that needs nothing costs milliseconds.
 
-The engine is Spark: its procedures sort and interleave more than fits into memory, rewrite beside other writers
-(an append in between is no conflict), and commit group by group, so that a run that is killed keeps what it has done.
-Spark refuses to read a table with a column that is named like one of Iceberg's own. The data of such a table is left as
-it is; declarations, and ingestion for a new column, ask for another name.
+The engine is Spark: its procedures sort more than fits into memory, run beside other writers (a concurrent append is no
+conflict), and commit in groups, so that a killed run keeps its progress. Spark cannot read a table with a column name
+that Iceberg reserves. Such a table is not compacted; declarations, and ingestion for a new column, require another
+name.
 
-A commit of another writer that takes away a file that is being rewritten, or that is faster too often, is a conflict:
-the groups that were committed stay, the rest is planned anew after a pause, a few times. Spark looks for such
-commits along all snapshots since a call began, so calls are kept short, and ingestion keeps those snapshots for as long
-as one takes (see `lakehouse.catalog.rewriting`).
+If another writer removes a file that is being rewritten, or commits first too often, that is a conflict: committed
+groups stay, the rest is planned again after a pause, a few times. Spark checks for conflicts in all snapshots since the
+call started. Therefore calls are short, and ingestion keeps these snapshots meanwhile (`lakehouse.catalog.rewriting`).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import DATA_OPERATIONS
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
-from maintenance.actions.action import SCANNED_BYTES_A_SECOND, Need, Rate, Work, action
+from maintenance.actions.action import SCAN_THROUGHPUT, Need, Rate, Work, action
 from maintenance.actions.holding import hold, let_go
 from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.inventory.figures import measure, total
@@ -36,26 +35,25 @@ if TYPE_CHECKING:
 
 NAME = "compact"
 MAX_TRIES, FIRST_PAUSE_SECONDS = 4, 0.5
-MAX_COMMITS = 10  # of one procedure: groups are committed together in so many portions
-EXACT_COMMITS = 2  # one that fails is only logged by default; of more, Spark miscounts those that were to be made
-COMMIT_BYTES = 1024 * MEGABYTE  # that are worth a portion: each writes the table's metadata and its manifests anew
-GROUP_FILES = 16  # target sizes that are merged in one group
-PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # of one call
+MAX_COMMITS = 10  # per call of the procedure
+EXACT_COMMITS = 2  # up to here failed commits are counted; beyond, Spark's count of planned commits is wrong
+COMMIT_BYTES = 1024 * MEGABYTE  # per commit: each writes the table's metadata and manifests again
+GROUP_FILES = 16  # files of the target size per file group
+PARTITIONS_AT_ONCE, BYTES_AT_ONCE = 100, 2048 * MEGABYTE  # per call
 CONFLICTS = (
     "CommitFailedException", "ValidationException", "CommitStateUnknownException", "of other writers in a row",
     "rewrite commits failed",
 )  # fmt: skip
-# What a reader pays: to open a file, to apply a delete file, to plan over a manifest.
-SECONDS_A_FILE, SECONDS_A_DELETE, SECONDS_A_MANIFEST = 0.005, 0.02, 0.005
+# A reader's cost in seconds to open a file, to apply a delete file, to plan over a manifest.
+COST_PER_FILE, COST_PER_DELETE, COST_PER_MANIFEST = 0.005, 0.02, 0.005
 RATE = Rate(2.0, 30e6, 0.005)
 
 
 @action(NAME)
 def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
-    """Rewrites what is worth it by the policy; a reader sees the same rows before and after."""
+    """Rewrites what the policy makes worthwhile; readers see the same rows before and after."""
     rule, loaded = policy.compact, session.load(table)
-    if rule is None:
-        return Outcome(NAME, table, "skipped", "the policy has no compact part")
+    assert rule is not None
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     before, plan = measure(loaded), plan_for(loaded, rule)
@@ -74,7 +72,7 @@ def compact(session: Session, table: TableName, policy: MaintenancePolicy) -> Ou
 
 
 def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
-    """What there is to rewrite, deletes and manifests included."""
+    """Data files, delete files and manifests to rewrite."""
     if table is None or (rule := policy.compact) is None:
         return {}
     plan = plan_for(table, rule)
@@ -91,7 +89,7 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
 
 
 def need(health: Health, policy: MaintenancePolicy) -> Need | None:
-    """Fewer files to open, fewer deletes to apply; where only the order is wrong, fewer bytes to read."""
+    """The gain is fewer files to open and deletes to apply; of sorting, fewer bytes to read."""
     rule = policy.compact
     if rule is None:
         return None
@@ -109,14 +107,14 @@ def need(health: Health, policy: MaintenancePolicy) -> Need | None:
         return None
     data = health.bytes if deletes else health.rewritable_bytes
     fewer = max(0, health.rewritable_files - -(-health.rewritable_bytes // (rule.target_file_size_mb * MEGABYTE)))
-    gain = fewer * SECONDS_A_FILE + deletes * SECONDS_A_DELETE + manifests * SECONDS_A_MANIFEST
+    gain = fewer * COST_PER_FILE + deletes * COST_PER_DELETE + manifests * COST_PER_MANIFEST
     if health.rewritable_partitions and not health.rewritable_files:
-        gain += health.rewritable_bytes / SCANNED_BYTES_A_SECOND
+        gain += health.rewritable_bytes / SCAN_THROUGHPUT
     return Need(NAME, ", ".join(parts), Work(2 * data, health.rewritable_files + deletes), gain)
 
 
 def _until_committed(session: Session, table: TableName, rule: CompactPolicy) -> int:
-    """Rewrites, again after a conflict; returns how many there were, raises RuntimeError after too many."""
+    """Rewrites, and again after a conflict; returns the number of conflicts, raises RuntimeError after too many."""
     last = "files could not be replaced (Spark's log says why)"
     for conflicts in range(MAX_TRIES):
         time.sleep(FIRST_PAUSE_SECONDS * (2**conflicts - 1))
@@ -128,11 +126,11 @@ def _until_committed(session: Session, table: TableName, rule: CompactPolicy) ->
             failed, last = 1, one_line(error)
         if not failed:
             return conflicts
-    raise RuntimeError(f"{MAX_TRIES} tries, the last one: {last}; what was committed stays, the next run goes on")
+    raise RuntimeError(f"{MAX_TRIES} tries, the last one: {last}; committed groups stay, the next run continues")
 
 
 def _rewrite(session: Session, table: TableName, rule: CompactPolicy) -> int:
-    """What is worth it by now; returns how many files could not be replaced because of other writers."""
+    """One try; returns how many files could not be replaced because of other writers."""
     failed, loaded = 0, session.catalog.load_table(table)
     try:
         failed = _rewrite_files(session, table, rule, loaded)
@@ -167,7 +165,7 @@ def _rewrite_files(session: Session, table: TableName, rule: CompactPolicy, load
 
 
 def _moved(before: Table, now: Table) -> tuple[int, int]:
-    """Bytes of the files that were replaced since, and of those that took their place."""
+    """Bytes of the replaced files, and of the files that replaced them."""
     known = {snapshot.snapshot_id for snapshot in before.metadata.snapshots}
     made = [snapshot for snapshot in now.metadata.snapshots if snapshot.snapshot_id not in known]
     mine = [s for s in made if s.summary is not None and s.summary.operation.value not in DATA_OPERATIONS]
@@ -175,7 +173,7 @@ def _moved(before: Table, now: Table) -> tuple[int, int]:
 
 
 def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
-    """Writes down which order is kept from now on; all files that are there count as loose."""
+    """Sets the property of the sort order; all current files count as unsorted."""
     from pyiceberg.table.update import SetPropertiesUpdate
 
     since = max((snapshot.sequence_number or 0 for snapshot in table.metadata.snapshots), default=0)
@@ -184,7 +182,7 @@ def _begin_order(session: Session, table: Table, rule: CompactPolicy) -> Table:
 
 
 def _portions(partitions: Sequence[Partition], size: Callable[[Partition], int]) -> Iterator[Sequence[Partition]]:
-    """The partitions, some at a time; all at once where one of them cannot be named."""
+    """The partitions in portions; in one portion if a partition has no condition."""
     portion: list[Partition] = []
     named = all(partition.where for partition in partitions)
     for partition in partitions:
@@ -206,9 +204,9 @@ def _small(partition: Partition) -> int:
 
 
 def _condition(partitions: Sequence[Partition]) -> str:
-    """Names the partitions; empty for the whole table.
+    """The condition of these partitions; empty for the whole table.
 
-    Where a partition cannot be named, Spark looks at the whole table: it passes over what has too few small files.
+    If a partition has no condition, Spark plans over the whole table and skips partitions with too few small files.
     """
     named = all(partition.where for partition in partitions)
     return " OR ".join(f"({partition.where})" for partition in partitions) if named else ""

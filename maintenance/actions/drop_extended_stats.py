@@ -1,12 +1,12 @@
-"""Optimizer statistics: Trino drops its extended ones (distinct counts) and analyzes the table anew.
+"""Optimizer statistics: drops Trino's extended statistics (distinct counts) and analyzes the table again.
 
-The engine is Trino: the statistics are its own, and no other engine writes them as it reads them. They are dropped
-first, because ANALYZE merges into what is there and a distinct count would never fall.
+The engine is Trino, because the statistics are in Trino's format. They are dropped first, because ANALYZE merges into
+existing statistics, so that a distinct count would never fall.
 
-ANALYZE reads the whole table, so it waits until the rows that were added and deleted since are a declared share
-(`stale_share`) of all. That is counted along the line of snapshots, back to the one that was analyzed, or to which its
-statistics were carried (see `lakehouse.catalog.statistics`); where that has expired, Trino does not find them either,
-and the table is analyzed.
+ANALYZE reads the whole table, so it waits until the rows added and deleted since reach a declared share (`stale_share`)
+of all. These are counted over the snapshots back to the one that was analyzed, or to which its statistics were copied
+(`lakehouse.catalog.statistics`). If that snapshot has expired, Trino does not find the statistics either, and the table
+is analyzed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.declarations.policies import MaintenancePolicy, StatisticsPolicy
 from lakehouse.text.sql import relation
-from maintenance.actions.action import SCANNED_BYTES_A_SECOND, Need, Rate, Work, action
+from maintenance.actions.action import SCAN_THROUGHPUT, Need, Rate, Work, action
 from maintenance.inventory.figures import measure, total, unanalyzed_share
 from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Outcome, TableName
@@ -30,10 +30,9 @@ RATE = Rate(1.0, 50e6, 0.0)
 
 @action(NAME)
 def drop_extended_stats(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
-    """Drops the extended statistics and, where the policy says so, runs ANALYZE."""
+    """Drops the extended statistics and, if the policy says so, runs ANALYZE."""
     rule, loaded = policy.statistics, session.load(table)
-    if rule is None:
-        return Outcome(NAME, table, "skipped", "the policy has no statistics part")
+    assert rule is not None
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     before = measure(loaded)
@@ -49,7 +48,7 @@ def drop_extended_stats(session: Session, table: TableName, policy: MaintenanceP
 
 
 def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
-    """How much has changed since the statistics, and how old they are."""
+    """The share of changed rows, and the age of the statistics."""
     if table is None or policy.statistics is None:
         return {}
     share, made_ms = unanalyzed_share(table)
@@ -58,19 +57,19 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
 
 
 def need(health: Health, policy: MaintenancePolicy) -> Need | None:
-    """A reader passes over what the statistics tell."""
+    """The gain is the scans that statistics avoid."""
     rule, share = policy.statistics, health.unanalyzed_share
     there = health.statistics_age_hours is not None
     if rule is None or not health.rows or (rule.analyze and share == 0):
         return None
     if not rule.analyze:
-        return Need(NAME, "statistics that are not wanted", Work()) if there else None
+        return Need(NAME, "statistics without `analyze`", Work()) if there else None
     if there and share < rule.stale_share:
         return None
     reason = "no statistics"
     if there:
         reason = f"{share:.0%} of the rows changed since the statistics, {health.statistics_age_hours:.0f} h ago"
-    return Need(NAME, reason, Work(health.bytes), share * health.bytes / SCANNED_BYTES_A_SECOND)
+    return Need(NAME, reason, Work(health.bytes), share * health.bytes / SCAN_THROUGHPUT)
 
 
 def _why_not(table: Table, rule: StatisticsPolicy) -> str | None:

@@ -1,7 +1,7 @@
-"""Two maintenance runs on one table exclude each other, on whichever machines they are.
+"""A lock per table, so that two maintenance runs, on any machines, do not work on one table at once.
 
-A session-level advisory lock in the catalog database: it is gone with its holder's process, so that nothing has to be
-cleared after a kill. Each lock has a connection of its own, whose start is the time since which the table is held.
+It is a session-level advisory lock in the catalog database, which ends with its process, so nothing is left after a
+kill. Each lock has its own connection; the connection's start is the lock's time.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ KEEPALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=15 -c tcp_keep
 
 
 class Held(Exception):
-    """Another run is at work on the table; says which one."""
+    """Another run has locked the table; the message says which one."""
 
 
 @contextmanager
 def exclusive(session: Session, table: TableName) -> Iterator[None]:
-    """Holds the table for as long as the block runs; raises Held at once when another run does.
+    """Locks the table during the block; raises Held at once if another run has locked it.
 
     Raises LakehouseError when the catalog database cannot be reached.
     """

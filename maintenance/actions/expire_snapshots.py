@@ -1,15 +1,14 @@
-"""Snapshot expiry: drops old snapshots, and takes the files that only they refer to out of use.
+"""Snapshot expiry: expires old snapshots and takes the files that only they refer to out of use.
 
-Which snapshots go is decided here, one by one, because Iceberg's own rule (age and count) knows nothing of cuts.
+This module chooses the snapshots one by one, because Iceberg's rule (age and count) does not know cuts.
 
-The engine is PyIceberg: to expire is to write one metadata file. What Spark's procedure is needed for, comparing and
-deleting files, is not done here: files are only written down, with the metadata file of before, and deleted by a later
-`purge`, so that a restore within that time needs nothing but them. The commit is made on exactly the state that was
-looked at; when ingestion or a load was first, it is decided anew.
+The engine is PyIceberg: expiry writes one metadata file. Unlike Spark's procedure it deletes no files. It records them,
+with the previous metadata file, and a later `purge` deletes them; until then a restore needs nothing else. The commit
+applies to exactly the state that was inspected; after a concurrent commit the snapshots are chosen again.
 
-In the same commit go references whose time is over, statistics of snapshots that went, and metadata files from the
-table's log beyond `keep_metadata_files`. Writers no longer delete those (`delete-after-commit`): a backup of the
-catalog may point to one. They become orphans, and orphan removal takes them in time.
+The same commit removes expired references, statistics of expired snapshots, and metadata files beyond
+`keep_metadata_files` from the table's log. Writers do not delete those (`delete-after-commit` is off), because a backup
+of the catalog may point to one. They become orphans, and orphan removal deletes them later.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ KEPT_BY_DEFAULT = 100  # Iceberg's own, where the property is not set
 
 @dataclass(frozen=True)
 class Expiry:
-    """What is to go, and properties that are to be set."""
+    """Snapshots and references to expire, and properties to set."""
 
     snapshots: tuple[int, ...]
     references: tuple[str, ...]
@@ -76,17 +75,16 @@ class Expiry:
             yield update.SetPropertiesUpdate(updates=self.properties)
 
 
-SECONDS_A_METADATA_MB = 0.02  # that a reader pays to load metadata.json
+COST_PER_METADATA_MB = 0.02  # seconds of a reader to load metadata.json
 MEGABYTE = 1024**2
 RATE = Rate(0.5, 1e9, 0.005)
 
 
 @action(NAME)
 def expire_snapshots(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
-    """Expires snapshots older than the policy says, except those that must stay; see `must_stay`."""
+    """Expires snapshots older than the policy's limit, except those that `must_stay` returns."""
     rule, loaded = policy.expire_snapshots, session.load(table)
-    if rule is None:
-        return Outcome(NAME, table, "skipped", "the policy has no expire_snapshots part")
+    assert rule is not None
     if loaded is None:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     before = measure_all(loaded)
@@ -100,7 +98,7 @@ def expire_snapshots(session: Session, table: TableName, policy: MaintenancePoli
 
 
 def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
-    """What there is to expire, and whether the log of metadata files is as declared."""
+    """Expirable snapshots, and properties of the metadata log to set."""
     if table is None or (rule := policy.expire_snapshots) is None:
         return {}
     named = session.snapshots_of_cuts(name, rule.older_than_hours)
@@ -112,7 +110,7 @@ def inspect(session: Session, name: TableName, table: Table | None, policy: Main
 
 
 def need(health: Health, policy: MaintenancePolicy) -> Need | None:
-    """Less metadata to load, and what only old snapshots refer to."""
+    """The gain is less metadata to load, and the files that only old snapshots refer to."""
     rule, count = policy.expire_snapshots, health.expirable_snapshots
     if rule is None:
         return None
@@ -125,12 +123,12 @@ def need(health: Health, policy: MaintenancePolicy) -> Need | None:
         reason += f", the log of metadata files is not kept as declared ({rule.keep_metadata_files})"
     share = count / health.snapshots if health.snapshots else 0.0
     freed = int(share * max(0, health.object_bytes - health.bytes - health.orphan_bytes - health.kept_aside_bytes))
-    saved = share * health.metadata_bytes / MEGABYTE * SECONDS_A_METADATA_MB
+    saved = share * health.metadata_bytes / MEGABYTE * COST_PER_METADATA_MB
     return Need(NAME, reason, Work(0, health.snapshots), saved, freed)
 
 
 def decide(table: Table, rule: ExpirePolicy, named_by_cuts: frozenset[int], limit_ms: int, now_ms: int) -> Expiry:
-    """What expires: snapshots from before the limit that need not stay, and references that are too old."""
+    """Chooses the snapshots before the limit that need not stay, and the references whose age is over."""
     refs = table.metadata.refs
     over = tuple(
         name
@@ -152,7 +150,7 @@ def expirable(
 
 
 def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set[int]:
-    """The newest snapshots, the way back to the newest data, and what tags and branches (but those `over`) refer to."""
+    """The newest snapshots, those back to the newest data, and those of tags and branches that are not `over`."""
     stays: set[int] = {snapshot.snapshot_id for snapshot in islice(history(table), retain_last)}
     stays.update(snapshot.snapshot_id for snapshot in newest_data_chain(table))
     for name, reference in table.metadata.refs.items():
@@ -166,7 +164,7 @@ def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set
 
 
 def properties_to_set(table: Table, rule: ExpirePolicy) -> dict[str, str]:
-    """Properties that bring the log of metadata files to its length, and keep writers from deleting what leaves it."""
+    """Properties that limit the metadata log, and keep writers from deleting the files that leave it."""
     keep, wanted = rule.keep_metadata_files, {}
     if len(table.metadata.metadata_log) > keep or int(table.properties.get(KEPT_METADATA, KEPT_BY_DEFAULT)) < keep:
         wanted[KEPT_METADATA] = str(keep)
@@ -212,7 +210,7 @@ def _expire(session: Session, table: TableName, rule: ExpirePolicy) -> tuple[Exp
 
 
 def _only_of(table: Table, expiry: Expiry) -> Sizes:
-    """The files that nothing refers to once the expiry is committed."""
+    """The files without a reference after the expiry."""
     if not expiry.snapshots:
         return {}
     gone = set(expiry.snapshots)

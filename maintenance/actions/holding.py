@@ -1,4 +1,4 @@
-"""Keeps the snapshots since a rewrite began, for as long as it may take; see `lakehouse.catalog.rewriting`."""
+"""Makes ingestion keep the snapshots since a rewrite started; see `lakehouse.catalog.rewriting`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOWEST_BYTES_A_SECOND, SLOWEST_SECONDS = 3_000_000, 600  # a call that is slowe
 
 
 def hold(session: Session, table: TableName, size: int) -> None:
-    """Has ingestion keep all snapshots from now on, for as long as it may take to rewrite so many bytes."""
+    """Makes ingestion keep all snapshots from now on, for the time that a rewrite of `size` bytes may take."""
     from pyiceberg.table.update import SetPropertiesUpdate
 
     until = time.time() + SLOWEST_SECONDS + size / SLOWEST_BYTES_A_SECOND
@@ -31,7 +31,7 @@ def hold(session: Session, table: TableName, size: int) -> None:
 
 
 def let_go(session: Session, table: TableName) -> None:
-    """Ends that, also what a killed run left."""
+    """Ends the hold, also one of a killed run."""
     from pyiceberg.table.update import RemovePropertiesUpdate
 
     def change(loaded: Table) -> TableUpdate | None:
@@ -42,5 +42,5 @@ def let_go(session: Session, table: TableName) -> None:
 
 
 def _is_published(table: TableName) -> bool:
-    """Whether ingestion may write the table; it bounds the snapshots of those that it does."""
+    """Whether ingestion may write the table; it limits the snapshots of its tables."""
     return table.namespace == "meta" or table.namespace.startswith("raw_")

@@ -1,17 +1,16 @@
-"""What of a table is worth rewriting, decided from its metadata alone.
+"""What is worth rewriting in a table, decided from its metadata alone.
 
-Without a declared order, files off the target size count, per partition, by Spark's own measures.
+Without a declared order, the files off the target size are counted per partition, by Spark's limits.
 
-With one, files are told apart that a compaction has ordered already. No bookkeeping is needed for that: a rewritten
-file keeps the sequence number of its data, which is below that of the commit that added it, while a file as it was
-loaded has the same number twice. A property of the table says which order it is and since which sequence number, so
-that another declaration makes all files count as loose. Loose small files are ordered among themselves and become a
-sorted run; only when a partition has many runs, or much of it came loose in large files, is all of it sorted anew. So
-each row is rewritten a number of times that grows with the logarithm of its partition, and a sorted partition that
-gets nothing new is never touched again. (A partition that no condition can name, a bucket, only gets runs.)
+With an order, files that a compaction has sorted are known by their sequence numbers: a rewritten file keeps the data
+sequence number, which is below that of the commit that added it; of a loaded file both are equal. A table property
+records the order and the sequence number since which it applies, so that after another declaration all files count as
+unsorted. Small unsorted files are sorted together into a sorted run. A partition is sorted as a whole only when it has
+many runs, or a large share in large unsorted files. Thus each row is rewritten about log(partition size) times, and a
+sorted partition without new data is never rewritten. (A partition without a condition, such as a bucket, only gets
+runs.)
 
-The partition of today is not left out: its readers are the most, and its small files cost a target size per run at
-most, as what has reached it is left alone.
+Today's partition is included: it has the most readers, and one run rewrites at most about one target size of it.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
 MEGABYTE = 1024 * 1024
-SMALL, LARGE = 0.75, 1.8  # of the target size: what Spark leaves alone
+SMALL, LARGE = 0.75, 1.8  # of the target size: Spark does not rewrite files in between
 MANIFEST_BYTES = 8 * MEGABYTE  # Iceberg's default target size of a manifest
-GROUP_BYTES = 100 * 1024 * MEGABYTE  # Iceberg's default: more than this is not sorted in one piece
-LOOSE_SHARE = 0.25  # of a partition in large files that are not in order, from which on it is sorted anew
-DELETED_SHARE = 0.05  # of the rows, from which on deletes are applied rather than their files merged
+GROUP_BYTES = 100 * 1024 * MEGABYTE  # Iceberg's default limit of a file group, which is sorted in one piece
+UNSORTED_SHARE = 0.25  # a partition with more than this in large unsorted files is sorted as a whole
+DELETED_SHARE = 0.05  # from this share of rows on, deletes are applied instead of merging their files
 CLUSTERED = "lakehouse.clustered"  # property: `<order>@<sequence number>`
 
 
 @dataclass
 class Partition:
-    """The data files of one partition: bytes of all, small ones, sizes of those to be merged, loose large ones, runs.
+    """The data files of one partition; `off` are the sizes of files to merge, `runs` the commits of its sorted runs.
 
-    `where` names it in SQL, see `partitions.condition`.
+    `where` is its SQL condition, see `partitions.condition`.
     """
 
     where: str | None
@@ -51,14 +50,14 @@ class Partition:
     small_files: int = 0
     small_bytes: int = 0
     off: list[int] = field(default_factory=list)
-    loose_bytes: int = 0
+    unsorted_bytes: int = 0  # in large files
     runs: set[int] = field(default_factory=set)
 
     def is_to_be_sorted(self, rule: CompactPolicy) -> bool:
-        """Whether the whole partition is sorted anew."""
+        """Whether the whole partition is sorted."""
         if not order_of(rule) or self.where is None:
             return False
-        much = self.loose_bytes > LOOSE_SHARE * self.bytes
+        much = self.unsorted_bytes > UNSORTED_SHARE * self.bytes
         return much or len(self.runs) >= rule.min_input_files + self.bytes // GROUP_BYTES
 
     def is_to_be_merged(self, rule: CompactPolicy) -> bool:
@@ -69,10 +68,10 @@ class Partition:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is worth rewriting: partitions whole or in their small files, deletes, manifests.
+    """What is worth rewriting: whole partitions, their small files, deletes, manifests.
 
-    `small_files` are all that are below 75 % of the target size, worth it or not. `reserved` is the column that keeps
-    Spark from reading the table, where data would have been rewritten.
+    `small_files` counts all files below 75 % of the target size. `reserved` is a column for which Spark cannot read the
+    table, if data would be rewritten.
     """
 
     merged: tuple[Partition, ...] = ()
@@ -85,27 +84,27 @@ class Plan:
 
     @property
     def why_refused(self) -> str | None:
-        """Why data that would be worth it is not rewritten."""
+        """Why worthwhile data is not rewritten."""
         return self.reserved and not_compacted(self.reserved)
 
     @property
     def files(self) -> int:
-        """Small files to be merged."""
+        """The number of small files to merge."""
         return sum(len(partition.off) for partition in (*self.merged, *self.sorted))
 
     @property
     def bytes(self) -> int:
-        """Bytes to be read: of small files, and of partitions that are sorted."""
+        """The bytes to read, of small files and of partitions to sort."""
         return sum(sum(p.off) for p in self.merged) + sum(p.bytes for p in self.sorted)
 
     @property
     def partitions(self) -> int:
-        """Partitions that are touched."""
+        """The number of partitions to rewrite."""
         return len(self.merged) + len(self.sorted)
 
     @property
     def deletes(self) -> bool:
-        """Whether delete files are dealt with."""
+        """Whether delete files are merged or applied."""
         return self.delete_files != "leave"
 
     @property
@@ -132,12 +131,12 @@ def plan_for(table: Table, rule: CompactPolicy) -> Plan:
 
 
 def reserved_column(table: Table) -> str | None:
-    """A column with a name that Iceberg reserves, for which Spark refuses to read the table."""
+    """A column with a name that Iceberg reserves: Spark cannot read such a table."""
     return next((field.name for field in table.schema().fields if field.name in RESERVED_BY_ICEBERG), None)
 
 
 def not_compacted(column: str) -> str:
-    """The reason for a table that has such a column, with the remedy."""
+    """The reason and the remedy for a table with a reserved column."""
     return (
         f"not compacted: column {column!r} has a name that Iceberg reserves, so Spark cannot read the table: "
         "declare meta.raw.alias for it, or rename it in its model"
@@ -145,20 +144,20 @@ def not_compacted(column: str) -> str:
 
 
 def order_of(rule: CompactPolicy) -> str:
-    """The declared order as it stands in the property; empty where none is declared."""
+    """The declared order as the property has it; empty if there is none."""
     if rule.zorder_by:
         return f"zorder:{','.join(rule.zorder_by)}"
     return f"sort:{','.join(rule.sort_by)}" if rule.sort_by else ""
 
 
 def ordered_since(table: Table, rule: CompactPolicy) -> int | None:
-    """The sequence number behind which compactions have kept the declared order; None where none has yet."""
+    """The sequence number since which compactions keep the declared order; None if they do not yet."""
     order, _, since = table.properties.get(CLUSTERED, "").rpartition("@")
     return int(since) if order and order == order_of(rule) else None
 
 
 def manifests_worth_rewriting(manifests: list[ManifestFile], rule: CompactPolicy) -> bool:
-    """Whether there are at least `min_input_files` manifests and more than twice as many as their size asks for."""
+    """Whether there are at least `min_input_files` manifests, and more than twice as many as their size requires."""
     needed = -(-sum(manifest.manifest_length for manifest in manifests) // MANIFEST_BYTES)
     return len(manifests) >= max(rule.min_input_files, 2 * needed + 1)
 
@@ -181,12 +180,12 @@ def _partitions(table: Table, manifests: list[ManifestFile], rule: CompactPolicy
         elif not SMALL * target <= size <= LARGE * target:
             partition.off.append(size)
         elif ordered:
-            partition.loose_bytes += size
+            partition.unsorted_bytes += size
     return list(found.values())
 
 
 def _run(entry: ManifestEntry, since: int | None) -> int | None:
-    """The commit that put a file in order; None for a loose one."""
+    """The commit that sorted a file; None if it is unsorted."""
     data, commit = entry.sequence_number, entry.file_sequence_number
     if since is None or data is None or commit is None or not max(data, since) < commit:
         return None

@@ -1,4 +1,4 @@
-"""A partition as a condition on the table's columns, for procedures that take a `where`."""
+"""A partition as an SQL condition on the table's columns, for procedures with a `where` argument."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def condition(table: Table, spec_id: int, partition: Record) -> str | None:
-    """SQL that all rows of the partition meet and no others, in Spark's dialect.
+    """A condition in Spark's SQL that exactly the rows of the partition meet.
 
-    Empty for a table without partitions; None where it cannot be said: for buckets, truncated values, and types whose
-    literals are spelled otherwise.
+    Empty for a table without partitions; None for buckets, truncated values, and types without a supported literal.
     """
     fields = table.specs()[spec_id].fields
-    parts = [_of_field(table, field, partition[place]) for place, field in enumerate(fields)]
+    parts = [_of_field(table, field, partition[index]) for index, field in enumerate(fields)]
     return None if None in parts else " AND ".join(part for part in parts if part)
 
 
@@ -49,7 +48,7 @@ def _of_field(table: Table, field: PartitionField, value: Any) -> str | None:
 
 
 def _period(transform: str, value: Any) -> tuple[datetime, datetime] | None:
-    """First moment of a year, month, day or hour, and the first one after it."""
+    """The start of a year, month, day or hour, and of the next one."""
     if transform in ("day", "identity"):  # of a date
         start = _day(value)
         return start, start + timedelta(days=1)

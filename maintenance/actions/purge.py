@@ -1,10 +1,10 @@
-"""Deletes for good what has been out of use for `keep_removed_hours`; part of expiry and of orphan removal.
+"""Deletes files that have been out of use for `keep_removed_hours`; part of expiry and of orphan removal.
 
-Everything is looked at again first: the table as it is now, and all that others refer to. What is in use after all
-(a restore, an expiry that was killed before its commit) is struck out and stays.
+It first checks the table's current references and those of other tables. Files that are in use again (a restore, an
+expiry that was killed before its commit) are kept and no longer recorded.
 
-The engine is one request to the store for each thousand files (see `bulk_delete`): it needs no Spark. A batch is struck
-out when it is deleted, so that a purge that is killed has lost nothing: deleting what is gone is no error.
+The store deletes a thousand files per request (`bulk_delete`); Spark is not needed. A batch is removed from the record
+after its deletion; after a kill it is deleted again, which is no error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from maintenance.inventory.session import Session
 
 @dataclass(frozen=True)
 class Purged:
-    """What was deleted for good; `bytes` of those files whose size is known."""
+    """Counts of deleted files; `bytes` is of files whose size is known."""
 
     files: int = 0
     bytes: int = 0
@@ -35,7 +35,7 @@ class Purged:
 
 
 def purge(session: Session, table: TableName, keep_hours: float | None) -> Purged:
-    """Deletes the table's removed files that are older than `keep_hours`; nothing where no time is declared."""
+    """Deletes the table's removed files that are older than `keep_hours`; None deletes nothing."""
     if keep_hours is None or session.dry_run:
         return Purged()
     files = size = 0

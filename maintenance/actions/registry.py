@@ -1,8 +1,8 @@
-"""All maintenance actions, in the order in which one makes work for the next: the one list of them.
+"""The list of all maintenance actions, in the order in which they run on a table.
 
-An action is a module of this folder that is called like it; see `Module` for what that has. Everything else goes by
-this list: plans, commands, jobs with their schedules, and the table in docs/operations.md. It is read by each load of
-Dagster's code location, so it imports none of the modules.
+An action is a module of this folder with the action's name; `Module` says what it must contain. Plans, commands, jobs,
+schedules and the table in docs/operations.md are made from this list. Dagster's code location loads it, so it imports
+none of the modules.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ MINUTES_APART = 2
 
 @dataclass(frozen=True)
 class Action:
-    """What others know of an action.
+    """An action as plans, commands and jobs see it.
 
-    `part` is the part of a policy that asks for it, `engine` what carries it out, `does` and `spares` are its
-    documentation. One that `reads_lake` works on one listing of the whole lake; one that `rewrites` data is probed.
+    `part` is the part of a policy that enables it, `engine` what runs it; `does` and `spares` are its documentation.
+    An action that `reads_lake` needs a listing of the whole lake; one that `rewrites` data is probed.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Action:
 
     @property
     def module(self) -> Module:
-        """What carries it out; imports it."""
+        """The action's module; imports it."""
         return cast(Module, import_module(f"maintenance.actions.{self.name}"))
 
     @property
@@ -55,25 +55,25 @@ class Action:
         return cast("Body", getattr(self.module, self.name))
 
     def cron(self, group: str) -> str:
-        """A group's cron, some minutes later by the action's place in their order; minutes in lists or steps stay."""
+        """A group's cron, later by a few minutes per action before this one; minutes in lists or steps stay."""
         minute, rest = group.split(maxsplit=1)
         later = MINUTES_APART * (1 + ACTIONS.index(self))
         return f"{(int(minute) + later) % 60} {rest}" if minute.isdigit() else group
 
 
 class Module(Protocol):
-    """The module of an action has these, and the function of its name that acts on one table."""
+    """What the module of an action contains besides the function of its name, which acts on one table."""
 
     RATE: Rate
 
     def inspect(
         self, session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy
     ) -> dict[str, Any]:
-        """Fields of `Health` that tell whether the action is worth it; no table: it is not in the lake."""
+        """The fields of `Health` that the action needs; `table` is None if it is not in the lake."""
         ...
 
     def need(self, health: Health, policy: MaintenancePolicy) -> Need | None:
-        """What a table's health asks for, by its policy."""
+        """The action as a need of this table, or None if it is not due."""
         ...
 
 

@@ -1,14 +1,14 @@
-"""Orphan removal: takes objects out of use that lie below a table's location and that nothing refers to.
+"""Orphan removal: takes unreferenced objects below a table's location out of use.
 
-Two independent readers must agree that an object is unreferenced: this module's, from PyIceberg's metadata, which
-costs milliseconds and leaves most tables without a Spark job; and Spark's `remove_orphan_files`, which is given the
-candidates as its `file_list_view` and reads the metadata again. Given a view, the procedure lists nothing, so it can
-be kept from what ingestion has staged, and from `stores_old/` when it cleans `stores` (it compares bare string
-prefixes). It deletes nothing (`dry_run`): what both call an orphan is written down, and deleted by a later `purge`.
+Two independent readers must agree that an object is unreferenced. This module reads PyIceberg's metadata, which takes
+milliseconds and spares most tables a Spark job. Spark's `remove_orphan_files` gets the candidates as its
+`file_list_view` and reads the metadata again. With a view the procedure lists nothing, so it does not see objects that
+ingestion has staged, nor `stores_old/` when it cleans `stores` (it compares string prefixes). It runs with `dry_run`:
+objects that both call orphans are recorded, and a later `purge` deletes them.
 
-The age limit is applied here. The procedure refuses limits below 24 hours and knows no others than its own clock's,
-so the view's `last_modified` is a fixed time long ago: the procedure's age test always passes. No limit may be below
-the longest write (the policy sees to it): a file that a load is writing is unreferenced until it commits.
+The age limit is applied here, because the procedure refuses limits below 24 hours and uses its own clock: the view's
+`last_modified` is a fixed time long ago, which always passes. The policy allows no limit below the longest write, since
+a file is unreferenced until its writer commits.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ RATE = Rate(1.0, 1e9, 0.002)
 
 @action(NAME)
 def remove_orphan_files(session: Session, table: TableName, policy: MaintenancePolicy) -> Outcome:
-    """Removes unreferenced objects older than the policy says; spares `lakehouse.staged_files`."""
+    """Takes unreferenced objects older than the policy's limit out of use, except `lakehouse.staged_files`."""
     rule, lake = policy.remove_orphan_files, session.lake()
-    if rule is None:
-        return Outcome(NAME, table, "skipped", "the policy has no remove_orphan_files part")
+    assert rule is not None
     if table not in lake.tables:
         return Outcome(NAME, table, "skipped", "not in the lake yet")
     if others := lake.sharing_location(table):
@@ -66,7 +65,7 @@ def remove_orphan_files(session: Session, table: TableName, policy: MaintenanceP
 
 
 def inspect(session: Session, name: TableName, table: Table | None, policy: MaintenancePolicy) -> dict[str, Any]:
-    """Objects that nothing refers to, and those that are out of use already, kept for a while or due to go."""
+    """Orphans, removed files that are due for deletion, and removed files that are still kept."""
     rule = policy.remove_orphan_files
     if table is None or rule is None or (lake := session.lake()).sharing_location(name):
         return {}
@@ -100,7 +99,7 @@ def need(health: Health, policy: MaintenancePolicy) -> Need | None:
 
 
 def _candidates(session: Session, lake: Lake, table: TableName, rule: OrphanPolicy) -> list[StoredObject]:
-    """Old objects that PyIceberg finds no reference to and that are not out of use already."""
+    """Old objects without a reference by PyIceberg's metadata that are not recorded as removed."""
     with removed.catalog_database(session.settings) as connection:
         gone = removed.recorded(connection, table).keys()
     orphans = unreferenced(lake, table, session.ago(rule.older_than_hours), gone)
@@ -109,7 +108,7 @@ def _candidates(session: Session, lake: Lake, table: TableName, rule: OrphanPoli
 
 
 def _confirmed(session: Session, table: TableName, orphans: list[StoredObject], files: int) -> list[StoredObject]:
-    """Those of the candidates that Spark, too, finds unreferenced; `files` are all of the table's."""
+    """The candidates that Spark also finds unreferenced; `files` is the table's number of files."""
     spark, view = session.spark(files), f"orphans_{uuid.uuid4().hex}"
     listing = pa.table(
         {

@@ -1,6 +1,6 @@
 """`lakehouse maintain` and `python -m maintenance`: the same commands.
 
-Without a subcommand it plans and acts; each action can also be run by its name, over all tables that declare it.
+Without a subcommand it plans and runs actions; each action can also be run by name, on all tables that declare it.
 """
 
 import signal
@@ -48,14 +48,14 @@ def maintain(
     max_failed_share: Share = None,
     as_json: Json = False,
 ) -> None:
-    """Keep the lake's tables fast and small; without a command: measure, plan what is worth it, do it in time.
+    """Maintain the lake's tables; without a command: measure them, plan worthwhile actions, run them within a budget.
 
-    What is done to which table is declared in dbt: config.meta.maintenance; for how long, and what holds for all
-    tables, in vars.maintenance of dbt_project.yml. A command's options stand behind it.
+    The actions of a table are declared in dbt, in config.meta.maintenance; budgets and settings of all tables in
+    vars.maintenance of dbt_project.yml. Options of a command follow it.
     """
     if (command := context.invoked_subcommand) is not None:
         if table or group or dry_run or as_json or (budget_minutes, max_failed_share) != (None, None):
-            raise typer.BadParameter(f"options stand behind the command, as {command} --help has them")
+            raise typer.BadParameter(f"options follow the command: see {command} --help")
         return
     with closing(Session(load_settings(), dry_run)) as session, _progress() as report, _interrupts_told():
         done = plan_and_act(session, table or (), group, budget_minutes, report)
@@ -70,7 +70,7 @@ def maintain(
 
 @app.command()
 def status(table: Tables = None, group: Group = None, as_json: Json = False) -> None:
-    """Show how each table is: files, deletes, snapshots, metadata, orphans, the last action and the gain to be had."""
+    """Show each table's files, deletes, snapshots, metadata, orphans, last action and estimated gain."""
     with closing(Session(load_settings(), dry_run=True)) as session:
         seen = survey(session, table or (), group)
     say_json(seen.as_dict()) if as_json else print_status(seen)
@@ -98,17 +98,17 @@ for action in ACTIONS:
     app.command(action.name, help=f"{action.does[0].upper()}{action.does[1:]}.")(_by_name(action.name))
 for subcommand in restore_command.COMMANDS:
     app.command(subcommand.__name__)(subcommand)
-app.command("all", help="Run all actions over all tables, whatever a plan would say.")(
+app.command("all", help="Run all actions on all tables, without a plan.")(
     _by_name(*(action.name for action in ACTIONS))
 )
 
 
 @contextmanager
 def _interrupts_told() -> Iterator[None]:
-    """Says on Ctrl-C why the command does not end at once."""
+    """Explains on Ctrl-C why the command does not end at once."""
 
     def tell(number: int, frame: FrameType | None) -> None:
-        say("interrupted: what is at work ends first, and is written down; nothing else is begun", error=True)
+        say("interrupted: finishing and recording the current steps; starting no more", error=True)
         raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, tell)

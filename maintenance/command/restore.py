@@ -33,10 +33,10 @@ def restore(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Restore a table as it was at a time, beside the table or in its place.
+    """Restore the state of a table at a time, as a new table or in place.
 
-    Files that maintenance removes stay for keep_removed_hours, so no byte of data is copied. To be rid of a restored
-    copy, drop it: the table's own files stay.
+    Files that maintenance removes are kept for keep_removed_hours, so no data is copied. To remove a restored copy,
+    drop it: the table's own files stay.
     """
     name, then = table_name(table), past(as_of)
     with _session() as session:
@@ -59,9 +59,9 @@ def pin(
     until: Annotated[str | None, typer.Option(metavar="TIME", help="ISO 8601; for ever without it.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Keep a state from expiry for a consumer: a cut of a source, or one table.
+    """Protect a cut of a source, or one table, from expiry for a consumer.
 
-    It is an Iceberg tag, pin_CONSUMER: read at it with FOR VERSION AS OF 'pin_CONSUMER'.
+    A pin is the Iceberg tag pin_CONSUMER: read it with FOR VERSION AS OF 'pin_CONSUMER'.
     """
     if (source is None) == (table is None) or (snapshot is not None and table is None):
         raise typer.BadParameter("give --source, or --table with or without --snapshot")
@@ -75,7 +75,7 @@ def pin(
 
 
 def unpin(consumer: Annotated[str, typer.Argument(help="Whose pins go.")], as_json: Json = False) -> None:
-    """Take a consumer's pins off: the next expiry may drop what they kept."""
+    """Remove a consumer's pins: the next expiry may drop their snapshots."""
     with _session() as session:
         _show(take_off(session, consumer), as_json)
 
@@ -107,7 +107,7 @@ def moment(text: str) -> datetime:
 
 
 def past(text: str) -> datetime:
-    """A moment that is over and that a lake can have seen; raises LakehouseError."""
+    """A time in the past, after 1970; raises LakehouseError."""
     found = moment(text)
     if not BEFORE_ANY_LAKE < found <= datetime.now(UTC):
         raise LakehouseError(f"{text} is not in the past: nothing can be restored as of then; times are in UTC")

@@ -11,12 +11,12 @@ from maintenance.runner.result import Result
 
 FIGURES = ("files", "bytes", "manifests", "snapshots")
 FEW, WIDTH_IN_A_FILE = 10, 200
-LONG = ("why", "what", "estimated gain")  # columns that give way where the terminal is narrow
+LONG = ("why", "what", "estimated gain")  # columns that wrap on a narrow terminal
 UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def print_plan(plan: Plan, dry_run: bool) -> None:
-    """The steps by rank; of a dry run, or where they are few, also what is put off; of a dry run all the rest too."""
+    """The steps by rank, and postponed steps if they are few; of a dry run also all postponed and skipped ones."""
     rows = [
         (
             str(rank), str(step.table.name), step.action, step.reason, size(step.expected_bytes),
@@ -33,11 +33,11 @@ def print_plan(plan: Plan, dry_run: bool) -> None:
         _passed(plan.skipped)
     say(f"{len(plan.steps)} steps planned, {len(plan.put_off)} put off, {len(plan.skipped)} tables need nothing")
     if plan.put_off:
-        say("--budget-minutes goes before declared budgets and windows")
+        say("--budget-minutes overrides declared budgets and windows")
 
 
 def print_outcomes(result: Result) -> None:
-    """What was done, the failures, what was skipped where that is little, and a count of each status."""
+    """Actions done, failures, skipped actions if they are few, and a count by status."""
     shown = [outcome for outcome in result.outcomes if outcome.status in ("done", "planned")]
     rows = [
         (
@@ -59,7 +59,7 @@ def print_outcomes(result: Result) -> None:
 
 
 def print_status(seen: Survey) -> None:
-    """A line per table that is in the lake, those with the most to gain first; and what the others are."""
+    """A line per table in the lake, the largest estimated gain first, and the number of missing tables."""
     rows, absent = [], 0
     for line in seen.as_dict()["tables"]:
         health, last = line["health"], line["last"]
@@ -86,7 +86,7 @@ def print_status(seen: Survey) -> None:
 
 
 def size(number: int) -> str:
-    """Bytes in the largest unit that leaves a number of at least one."""
+    """Bytes in the largest unit in which the number is at least 1."""
     value, unit = float(number), 0
     while value >= 1000 and unit < len(UNITS) - 1:
         value, unit = value / 1000, unit + 1

@@ -1,1 +1,1 @@
-"""What the lake holds, who uses it, and the session that looks."""
+"""The contents of the lake and their users, and the session that reads them."""

@@ -1,4 +1,4 @@
-"""Snapshots that a reader at a consistent cut may travel to: expiry leaves them alone."""
+"""The snapshots that cuts name, which expiry keeps for readers at a cut."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
 
 
 def _named_by_newest(cuts: Table, source: str) -> dict[TableName, set[int]]:
-    """By the newest cut alone."""
+    """The table's snapshots in the newest cut."""
     condition = _newest(cuts, source)
     return _named(cuts, source, condition) if condition is not None else {}
 
 
 def _newest(cuts: Table, source: str) -> BooleanExpression | None:
-    """The newest cut, found by its position: those of years are not read with all they name."""
+    """A condition that selects the newest cut, found without reading the snapshots of all cuts."""
     now = datetime.now(UTC)
     for back in LOOKS_BACK:
         condition = _since(source, now - back) if back else EqualTo(term="source", value=source)
@@ -65,7 +65,7 @@ def _newest(cuts: Table, source: str) -> BooleanExpression | None:
 
 
 def _named(cuts: Table, source: str, condition: BooleanExpression) -> dict[TableName, set[int]]:
-    """Table → snapshots that the cuts of a condition name, each once."""
+    """Table → distinct snapshots of the cuts that meet a condition."""
     maps = _read(cuts, condition, ("snapshots",)).column("snapshots")
     named: dict[TableName, set[int]] = defaultdict(set)
     for chunk in maps.chunks:

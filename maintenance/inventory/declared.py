@@ -1,7 +1,7 @@
-"""Which tables are maintained, and how: every dbt source or model that carries `config.meta.maintenance`.
+"""The maintained tables and their policies: every dbt source or model with `config.meta.maintenance`.
 
-A table without a policy is not maintained, and an action its policy leaves out is not done: nothing has a silent
-default. What is wrong in a policy is reported with the file and line it stands on.
+A table without a policy is not maintained, and an action that its policy omits is not run: there are no silent
+defaults. A wrong policy is reported with its file and line.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -53,7 +53,7 @@ def maintained_tables(manifest: dict[str, Any], project_dir: Path) -> tuple[Main
 def mistakes_of(
     policy: MaintenancePolicy, project: ProjectMaintenance, columns: frozenset[str]
 ) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What one policy gets wrong about its project and its columns, with the key's path; no columns: any name goes."""
+    """The mistakes of a policy, each with its key's path; without `columns` any column name is accepted."""
     if policy.schedule_group not in project.groups:
         groups = ", ".join(project.groups)
         yield _mistake(f"{policy.schedule_group!r} is none of vars.maintenance.groups: {groups}", "schedule_group")
@@ -89,7 +89,7 @@ def _named_columns(policy: MaintenancePolicy) -> Iterator[tuple[tuple[str, ...],
 
 
 def _columns(node: dict[str, Any]) -> frozenset[str]:
-    """The declared or documented columns, in lower case; of a raw table those that land, and the metadata's."""
+    """The declared or documented columns, in lower case; of a raw table those that land, and the metadata columns."""
     names = [column["name"] for column in node.get("columns", {}).values()]
     raw = _meta(node).get("raw")
     if raw is None:
@@ -126,7 +126,7 @@ def select(
 
 
 def like(name: str, known: Collection[str]) -> str:
-    """`, or did you mean …?` where one of the known names is close; else nothing."""
+    """`, or did you mean …?` if a known name is close; else empty."""
     near = get_close_matches(name, sorted(known), n=1)
     return f", or did you mean {near[0]}?" if near else ""
 

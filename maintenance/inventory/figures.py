@@ -1,4 +1,4 @@
-"""Sizes and histories of a table from its Iceberg metadata: what every action plans with, no data file is opened."""
+"""Sizes and histories of a table from its Iceberg metadata; no data file is opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measure(table: Table) -> Figures:
 
 
 def measure_all(table: Table) -> Figures:
-    """The same, with the bytes of the table's metadata file: one request more."""
+    """`measure` with the bytes of the table's metadata file, which costs one more request."""
     return replace(measure(table), metadata_bytes=metadata_size(table))
 
 
@@ -39,13 +39,13 @@ def metadata_size(table: Table) -> int:
 
 
 def total(snapshot: Snapshot | None, key: str) -> int:
-    """A number of the snapshot's summary; 0 when there is no snapshot or the writer left it out."""
+    """A number of the snapshot's summary; 0 without a snapshot, or if the writer omitted it."""
     summary = snapshot.summary if snapshot else None
     return int(summary.additional_properties.get(key, 0)) if summary else 0
 
 
 def live_manifests(table: Table) -> list[ManifestFile]:
-    """The current snapshot's manifests that still hold a file (the next commit drops the others)."""
+    """The current snapshot's manifests with live files (the next commit drops the others)."""
     snapshot = table.current_snapshot()
     manifests = snapshot.manifests(table.io) if snapshot else []
     return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
@@ -61,9 +61,9 @@ def history(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
 
 
 def newest_data_chain(table: Table) -> list[Snapshot]:
-    """The current snapshot back to the newest one that changed data, that one included.
+    """The current snapshot back to the newest one that changed data, inclusive.
 
-    Sensors walk this chain to tell new data from a compaction, so no link of it may be missing.
+    Sensors follow this chain to tell new data from a compaction, so no snapshot of it may be missing.
     """
     chain = []
     for snapshot in history(table):
@@ -74,7 +74,7 @@ def newest_data_chain(table: Table) -> list[Snapshot]:
 
 
 def unanalyzed_share(table: Table) -> tuple[float, int | None]:
-    """Share of rows added or deleted since the newest statistics, at most 1; and when those were made, in ms."""
+    """The share of rows added or deleted since the newest statistics, at most 1, and the time of those in ms."""
     metadata = table.metadata
     described = {statistics.snapshot_id: statistics for statistics in metadata.statistics}
     rows, changed = total(table.current_snapshot(), "total-records"), 0

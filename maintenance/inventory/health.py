@@ -1,4 +1,4 @@
-"""How a table is, in numbers: what a plan decides from."""
+"""The health of a table in numbers, from which a plan decides."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Health:
-    """A table's state in numbers; sizes in bytes. A part that the policy leaves out is 0, as nothing is to be done."""
+    """A table's state in numbers; sizes in bytes. Fields of a part that the policy omits are 0."""
 
     rows: int = 0
     files: int = 0
@@ -16,23 +16,23 @@ class Health:
     small_files: int = 0
     small_bytes: int = 0
     rewritable_files: int = 0  # small files in partitions that have enough of them
-    rewritable_bytes: int = 0  # of those, and of partitions that are to be sorted as a whole
+    rewritable_bytes: int = 0  # of those, and of partitions to sort as a whole
     rewritable_partitions: int = 0
-    reserved_column: str | None = None  # keeps Spark from rewriting data that is worth it
+    reserved_column: str | None = None  # for which Spark cannot rewrite worthwhile data
     delete_files: int = 0
-    due_delete_files: int = 0  # all of them, where there are enough to be dealt with
+    due_delete_files: int = 0  # all of them, if there are enough to merge or apply
     snapshots: int = 0
     expirable_snapshots: int = 0
     manifests: int = 0
-    needed_manifests: int = 0  # so many would do; as many as there are where a rewrite is not worth it
+    needed_manifests: int = 0  # after a rewrite; the current number if a rewrite is not worthwhile
     metadata_bytes: int = 0
-    metadata_files: int = 0  # earlier ones that the table's log names
-    properties_to_set: int = 0  # that keep this log as long as declared
+    metadata_files: int = 0  # previous ones, in the table's log
+    properties_to_set: int = 0  # to limit this log as declared
     objects: int = 0
     object_bytes: int = 0
-    orphans: int = 0  # and what was removed before and is due to be deleted
+    orphans: int = 0  # including removed files that are due for deletion
     orphan_bytes: int = 0
-    kept_aside: int = 0  # removed before, restorable for a while yet
+    kept_aside: int = 0  # removed files that can still be restored
     kept_aside_bytes: int = 0
     temporary: int = 0  # relations and objects that dbt left
     temporary_bytes: int = 0

@@ -1,8 +1,8 @@
-"""What other tables refer to: a file below one table's location may be another one's.
+"""The files that other tables refer to, which may be below this table's location.
 
-That is so for a table registered a second time, for a restored copy (see `restore`), and after `add_files`. Of tables
-at the same place and of copies every snapshot counts. Of all others it is the newest and what tags and branches name:
-to read the whole past of the whole lake would cost more than all else that is done to a table.
+That happens after `register_table`, `add_files` and a restore as a copy. Of tables at the same location, and of copies,
+all snapshots are read. Of all other tables only the newest snapshot and those of tags and branches are read, because
+the whole history of the lake would cost more than all other work on a table.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ RESTORED_FROM = "lakehouse.restored-from"  # property of a restored copy: the ta
 
 
 class Unknown(LakehouseError):
-    """A table cannot be read, so nobody knows what it refers to: nothing may be deleted. Says which one."""
+    """A table cannot be read, so its references are unknown and nothing may be deleted."""
 
     def __init__(self, table: TableName, error: Exception) -> None:
         super().__init__(
-            f"{table} cannot be read, so what it refers to is unknown and nothing is deleted ({one_line(error)})"
+            f"{table} cannot be read, so its references are unknown and nothing is deleted ({one_line(error)})"
         )
 
 
 def elsewhere(session: Session, table: TableName) -> set[str]:
-    """Files that tables other than this one refer to; raises Unknown when one cannot be read."""
+    """The files that other tables refer to; raises Unknown if one of them cannot be read."""
     own = session.load(table)
     named = session.once("lake.named", lambda: _named(session.catalog))
     used: set[str] = set().union(*(files for name, files in named.items() if name != table))
@@ -46,13 +46,13 @@ def elsewhere(session: Session, table: TableName) -> set[str]:
 
 
 def copies(catalog: SqlCatalog, table: tuple[str, str]) -> list[TableName]:
-    """The restored copies of a table that are there."""
+    """The restored copies of a table."""
     wanted = str(TableName(*table))
     return [name for name, other in all_tables(catalog).items() if other.properties.get(RESTORED_FROM) == wanted]
 
 
 def all_tables(catalog: SqlCatalog) -> dict[TableName, Table]:
-    """Every table whose metadata file is there; without it nobody can use what it referred to."""
+    """Every table with an existing metadata file; without it its files are useless."""
     names = [relation.name for relation in list_relations(catalog) if relation.kind == "table"]
     with ThreadPoolExecutor(READERS) as pool:
         loaded = pool.map(lambda name: _load(catalog, name), names)
@@ -75,12 +75,12 @@ def _is_near(other: Table, own: Table | None, table: TableName) -> bool:
 
 
 def _named(catalog: SqlCatalog) -> dict[TableName, set[str]]:
-    """The files of every table's newest snapshot and of those that tags and branches name."""
+    """By table, the files of the snapshots that its branches and tags name."""
     found = {}
     for name, table in all_tables(catalog).items():
         ids = {reference.snapshot_id for reference in table.metadata.refs.values()}
         try:
             found[name] = set(files_of(table, [s for s in table.metadata.snapshots if s.snapshot_id in ids]))
-        except Exception as error:  # a broken file shows in many ways
+        except Exception as error:  # a broken file raises many kinds of errors
             raise Unknown(name, error) from None
     return found

@@ -1,9 +1,8 @@
-"""One look at the whole lake for the actions that delete objects: a single listing serves all tables.
+"""A listing of the whole lake, shared by the actions that delete objects.
 
-The order makes it safe beside a running ingestion, whatever the age limit: objects are listed first, then the staged
-prefixes are read, then the tables. An object written for an unpublished cycle has its prefix in `staged_files`
-since before it was written; when the prefix is gone by the second step, the cycle was published, and the table read
-in the third step refers to the object.
+Its order makes it safe beside running ingestion, whatever the age limit: it lists objects, then reads the staged
+prefixes, then the tables. A cycle records its prefix in `staged_files` before it writes an object. If the prefix is
+gone in the second step, the cycle was published, and the table that is read in the third step refers to the object.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ class Lake:
     _by_location: dict[str, list[StoredObject]] = field(repr=False)
 
     def objects_of(self, table: TableName) -> list[StoredObject]:
-        """The objects below a table's location and below no other table's deeper one."""
+        """The objects below a table's location, without those below another table's location inside it."""
         return self._by_location.get(directory(self.tables[table].location()), [])
 
     def sharing_location(self, table: TableName) -> list[TableName]:
-        """Other tables at the very same location: an orphan of one may be another's file."""
+        """Other tables at the same location: an orphan of one may be another's file."""
         location = directory(self.tables[table].location())
         return [
             name for name, other in self.tables.items() if name != table and directory(other.location()) == location
@@ -79,7 +78,7 @@ class Lake:
 
 
 def read_lake(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
-    """Lists the warehouse, then reads the staged prefixes, then all tables; see the module for why in this order."""
+    """Lists the warehouse, then reads staged prefixes, then all tables; the module explains this order."""
     objects = list_objects(io, warehouse)
     staged = staged_prefixes(catalog)
     relations = list_relations(catalog)
@@ -94,7 +93,7 @@ def read_lake(catalog: SqlCatalog, io: PyArrowFileIO, warehouse: str) -> Lake:
 def _load_or_none(catalog: SqlCatalog, name: TableName) -> Table | None:
     try:
         return load_table(catalog, *name)
-    except UNREADABLE:  # its metadata file is gone or broken; the other tables are not to suffer
+    except UNREADABLE:  # its metadata file is missing or broken, which must not stop the other tables
         return None
 
 
@@ -111,7 +110,7 @@ def list_objects(io: PyArrowFileIO, location: str) -> list[StoredObject]:
 
 
 def staged_prefixes(catalog: SqlCatalog) -> tuple[str, ...]:
-    """The prefixes that ingestion is writing below; none where no ingestion has ever run."""
+    """The prefixes that ingestion is writing; none if ingestion has never run."""
     with catalog.engine.connect() as connection:
         if connection.execute(text("SELECT to_regclass('lakehouse.staged_files')")).scalar() is None:
             return ()

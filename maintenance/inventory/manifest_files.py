@@ -1,7 +1,7 @@
-"""What manifest lists and manifests name, read for no more than that.
+"""A fast reader of the paths and sizes in manifest lists and manifests.
 
-A table's whole past is thousands of manifest lists with the same entries again and again. PyIceberg makes objects of
-all they say; here only paths and sizes are taken, by a reader in C.
+The history of a table has thousands of manifest lists with mostly the same entries. PyIceberg makes objects of all
+their fields; this reader, in C, takes only paths and sizes.
 
 Format: https://iceberg.apache.org/spec/#manifest-lists and https://iceberg.apache.org/spec/#manifests
 """
@@ -21,7 +21,7 @@ DELETED = 2  # the status of an entry whose file the snapshot no longer has
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest as a manifest list names it; its length in bytes."""
+    """A manifest's path and its length in bytes."""
 
     path: str
     length: int
@@ -33,7 +33,7 @@ def manifests(io: FileIO, manifest_list: str) -> list[Manifest]:
 
 
 def files(io: FileIO, manifest: str) -> dict[str, int]:
-    """The data and delete files that a manifest says are there, with their bytes."""
+    """The live data and delete files of a manifest, with their bytes."""
     described = (record["data_file"] for record in _records(io, manifest) if record["status"] != DELETED)
     return {file["file_path"]: file["file_size_in_bytes"] for file in described}
 

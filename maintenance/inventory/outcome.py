@@ -1,4 +1,4 @@
-"""What one action did to one table, in numbers; the same record for the terminal, JSON and Dagster."""
+"""The outcome of one action on one table, for the terminal, JSON and Dagster."""
 
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -14,7 +14,7 @@ ERROR_LENGTH = 400
 
 @dataclass(frozen=True)
 class Figures:
-    """The size of a table's current state; None where an action does not look at it."""
+    """Sizes of a table's current state; None if the action does not measure them."""
 
     files: int | None = None
     bytes: int | None = None
@@ -26,9 +26,9 @@ class Figures:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one action did to one table. `reason` says why it was skipped, or what was done.
+    """The outcome of one action on one table. `reason` says why it was skipped, or what was done.
 
-    `read_bytes` and `written_bytes` are those of data files. Probes are seconds by the name of the query.
+    `read_bytes` and `written_bytes` count data files. Probes are seconds by query name.
     """
 
     action: str
@@ -48,7 +48,7 @@ class Outcome:
     probes_after: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: the table as `namespace.name`, figures that were not looked at left out."""
+        """For JSON: the table as `namespace.name`, without figures that were not measured."""
         record = asdict(self) | {"table": str(self.table), "seconds": round(self.seconds, 3)}
         record["started_at"] = self.started_at and self.started_at.isoformat()
         for side in ("before", "after"):
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def one_line(error: Exception) -> str:
-    """An exception's first line with its type; Spark and Trino send pages."""
+    """An exception's type and first line; Spark and Trino send pages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if len(lines) > 1 and lines[1].startswith(": "):  # Py4J puts Java's own message on the second line
         lines[0] = lines[1].removeprefix(": ")
@@ -65,5 +65,5 @@ def one_line(error: Exception) -> str:
 
 
 def plainly(error: Exception) -> str:
-    """One line for users: a LakehouseError says all in its own words."""
+    """One line for users: a LakehouseError's own text, else type and first line."""
     return str(error) if isinstance(error, LakehouseError) else one_line(error)

@@ -1,8 +1,8 @@
-"""Pins: states that a consumer (a report, a training run, an audit) goes on reading, kept from expiry.
+"""Pins: snapshots that are kept from expiry for a consumer (a report, a training run, an audit).
 
-A pin is an Iceberg tag `pin_<consumer>`: every engine respects it and can read at it (`FOR VERSION AS OF 'pin_x'`), and
-so does ingestion when it bounds its metadata. A pinned cut is that tag on each of the cut's tables. With an end, the
-tag carries an age (`max-ref-age`, counted from the snapshot's commit, as Iceberg has it), and expiry drops it then.
+A pin is an Iceberg tag `pin_<consumer>`: every engine respects it and can read it (`FOR VERSION AS OF 'pin_x'`);
+ingestion respects it when it limits its metadata. A pinned cut is that tag on each of the cut's tables. A pin with an
+end has Iceberg's `max-ref-age`, counted from the snapshot's commit, and expiry drops it after that.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONSUMER = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 @dataclass(frozen=True)
 class Pin:
-    """A pinned snapshot, when it was committed and until when it is kept; None for ever."""
+    """A pinned snapshot, its commit time and the pin's end; None: it has no end."""
 
     consumer: str
     table: TableName
@@ -50,7 +50,7 @@ class Pin:
 
 
 def pin_cut(session: Session, consumer: str, source: str, until: datetime | None = None) -> list[Pin]:
-    """Pins all tables of a source's newest cut as that names them; all or none."""
+    """Pins all tables of a source's newest cut at the cut's snapshots; all or none."""
     cut = newest_cut(session.catalog, source)
     if not cut:
         raise LakehouseError(f"source {source!r} has no cut yet: ingest it first (`lakehouse ingest --once {source}`)")
@@ -60,11 +60,11 @@ def pin_cut(session: Session, consumer: str, source: str, until: datetime | None
 def pin_table(
     session: Session, consumer: str, table: TableName, snapshot_id: int | None = None, until: datetime | None = None
 ) -> list[Pin]:
-    """Pins one table, as it is now or at a snapshot of it."""
+    """Pins one table at its newest or the given snapshot."""
     loaded = session.load(table)
     if loaded is None or (snapshot_id is None and loaded.metadata.current_snapshot_id is None):
         raise LakehouseError(
-            f"{table} is not in the lake, or has no rows yet: nothing to pin; `lakehouse show` lists what is there"
+            f"{table} is not in the lake, or has no rows yet: nothing to pin; `lakehouse show` lists the tables"
         )
     wanted = loaded.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
     assert wanted is not None
@@ -72,10 +72,10 @@ def pin_table(
 
 
 def unpin(session: Session, consumer: str) -> list[Pin]:
-    """Takes a consumer's pins off all tables; raises LakehouseError when it has none."""
+    """Removes a consumer's pins from all tables; raises LakehouseError if it has none."""
     taken = [pin for pin in pins(session) if pin.consumer == consumer]
     if not taken:
-        raise LakehouseError(f"{consumer!r} pins nothing: `lakehouse maintain pins` lists who does")
+        raise LakehouseError(f"{consumer!r} has no pins: `lakehouse maintain pins` lists all")
     for pin in taken:
         _take_off(session, pin.table, _tag(consumer))
     return taken
@@ -97,7 +97,7 @@ def _pin(session: Session, consumer: str, snapshots: Mapping[TableName, int], un
     if until is not None and until <= datetime.now(UTC):
         raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
     if taken := [str(pin.table) for pin in pins(session) if pin.consumer == consumer]:
-        raise LakehouseError(f"{consumer!r} pins {', '.join(taken)} already: unpin it first, or take another name")
+        raise LakehouseError(f"{consumer!r} already pins {', '.join(taken)}: unpin it first, or take another name")
     try:
         for table, snapshot_id in snapshots.items():
             _put_on(session, table, snapshot_id, tag, until)
@@ -116,14 +116,14 @@ def _put_on(session: Session, table: TableName, snapshot_id: int, tag: str, unti
         snapshot = loaded.snapshot_by_id(snapshot_id)
         if snapshot is None:
             raise LakehouseError(
-                f"{table}: snapshot {snapshot_id} is not there any more; pin the newest, without --snapshot"
+                f"{table}: snapshot {snapshot_id} no longer exists; pin the newest, without --snapshot"
             )
         age = None if until is None else int(until.timestamp() * 1000) - snapshot.timestamp_ms
         return SetSnapshotRefUpdate.model_validate(
             {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
         )
 
-    # On the state that was looked at: a snapshot that expires meanwhile is not pinned in vain.
+    # On the inspected state: a snapshot that expires meanwhile is a conflict.
     until_committed(session.catalog, table, tagged)
 
 
@@ -146,7 +146,7 @@ def _tag(consumer: str) -> str:
 def _pin_of(name: TableName, table: Table, tag: str) -> Pin:
     reference = table.metadata.refs[tag]
     snapshot = table.snapshot_by_id(reference.snapshot_id)
-    assert snapshot is not None, "a reference names a snapshot that is there"
+    assert snapshot is not None, "a reference names an existing snapshot"
     committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
     age = reference.max_ref_age_ms
     until = None if age is None else committed + timedelta(milliseconds=age)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Sizes = dict[str, int | None]
 READERS, BATCH = 8, 256
 METADATA_FILE = ".metadata.json"
-CLOSE_MS, SKEW_MS = 60_000, 5_000  # a commit names what was written within this time before it; clocks differ a little
+CLOSE_MS, SKEW_MS = 60_000, 5_000  # usual time from writing a file to its commit; difference of clocks
 
 
 def reachable_files(table: Table) -> set[str]:
@@ -26,7 +26,7 @@ def reachable_files(table: Table) -> set[str]:
 
 
 def metadata_files(table: Table) -> set[str]:
-    """What the table's metadata names without reading a manifest list."""
+    """The files that the metadata file names: metadata files, manifest lists and statistics."""
     metadata = table.metadata
     files = {table.metadata_location}
     files.update(entry.metadata_file for entry in metadata.metadata_log)
@@ -37,7 +37,7 @@ def metadata_files(table: Table) -> set[str]:
 
 
 def files_of(table: Table, snapshots: Iterable[Snapshot]) -> Sizes:
-    """Manifest lists, manifests, data and delete files of some snapshots, with their sizes where they are known."""
+    """Manifest lists, manifests, data and delete files of some snapshots, with their sizes if known."""
     snapshots = list(snapshots)
     sizes: Sizes = {snapshot.manifest_list: None for snapshot in snapshots if snapshot.manifest_list}
     for manifest, files in _read(table, manifests_of(table, snapshots).values()):
@@ -47,9 +47,9 @@ def files_of(table: Table, snapshots: Iterable[Snapshot]) -> Sizes:
 
 
 def only_of(table: Table, gone: Iterable[Snapshot], kept: Iterable[Snapshot]) -> Sizes:
-    """The files that the snapshots `gone` refer to and none of `kept` does, with their sizes.
+    """The files that only the snapshots `gone` refer to, and none of `kept`, with their sizes.
 
-    A manifest that both have is read once, and for what is kept.
+    A manifest that both name is read once, for the kept ones.
     """
     gone, kept = list(gone), list(kept)
     living = manifests_of(table, kept)
@@ -65,11 +65,11 @@ def only_of(table: Table, gone: Iterable[Snapshot], kept: Iterable[Snapshot]) ->
 
 
 def without_reference(table: Table, written: Mapping[str, int]) -> set[str]:
-    """Those of some objects that the table refers to in no snapshot; `written` is when each was, in epoch milliseconds.
+    """The objects that no snapshot of the table refers to; `written` maps paths to write times in epoch milliseconds.
 
-    No more is read than it takes to find a reference to each: a file is named by the commit that followed its writing,
-    and by most commits from then on until it is replaced. So of the snapshots, newest first, those are asked that
-    followed close upon an object which is still sought; before an object is said to have none, all of them are.
+    A file is usually named by the first commit after it was written, and by most later ones. Therefore snapshots that
+    were committed shortly after an unresolved object are read first, newest first; the rest only while an object
+    remains without a reference.
     """
     unnamed = written.keys() - metadata_files(table)
     sought = {path: written[path] for path in unnamed if not path.endswith(METADATA_FILE)}  # manifests name no others
@@ -87,7 +87,7 @@ def without_reference(table: Table, written: Mapping[str, int]) -> set[str]:
 
 
 def _most_promising_first(table: Table, sought: Mapping[str, int]) -> Iterator[list[Snapshot]]:
-    """The table's snapshots, a few at a time, until nothing is sought any more."""
+    """The table's snapshots, a few at a time, until `sought` is empty."""
     others: list[Snapshot] = []
     times, of = list[int](), -1
     for snapshot in sorted(table.metadata.snapshots, key=lambda snapshot: -snapshot.timestamp_ms):

@@ -1,7 +1,7 @@
 """Files that maintenance has taken out of use and not deleted yet: `lakehouse.removed_files` in the catalog database.
 
-A file is written down before the commit that ends its use, so that nothing is forgotten by a process that is killed;
-what is written down and still in use is found out by the purge, which looks again (see `purge`).
+A file is recorded before the commit that ends its use, so that a kill loses nothing. The purge checks again whether a
+recorded file is in use.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Name = tuple[str, str]
 
 @dataclass(frozen=True)
 class RemovedFile:
-    """A file out of use. `size` in bytes is None where nobody knew it; `metadata_location` is the table's of before."""
+    """A file out of use. `size` is None if unknown; `metadata_location` is the table's metadata file before."""
 
     path: str
     size: int | None
@@ -36,7 +36,7 @@ class RemovedFile:
 
 @contextmanager
 def catalog_database(settings: Settings) -> Iterator[CatalogConnection]:
-    """A connection in autocommit mode, with the state's tables made; raises LakehouseError."""
+    """A connection in autocommit mode, with the state's tables created; raises LakehouseError."""
     with connect_catalog(settings) as connection:
         ensure_state(connection)
         yield connection
@@ -49,7 +49,7 @@ def record(
     action: str,
     metadata_location: str,
 ) -> None:
-    """Writes files down as removed now, with their sizes; one that is known already begins anew."""
+    """Records files as removed now, with their sizes; the time of a recorded file is reset."""
     rows = [(path, *table, size, action, metadata_location) for path, size in files]
     with connection.transaction(), connection.cursor() as cursor:
         cursor.executemany(
@@ -66,12 +66,12 @@ def recorded(connection: CatalogConnection, table: Name) -> dict[str, RemovedFil
 
 
 def due(connection: CatalogConnection, table: Name, keep_hours: float) -> list[RemovedFile]:
-    """Those removed at least `keep_hours` ago by the database's clock, oldest first."""
+    """The table's files removed at least `keep_hours` ago by the database's clock, oldest first."""
     return _select(connection, table, keep_hours)
 
 
 def forget(connection: CatalogConnection, paths: Collection[str]) -> None:
-    """Strikes files out: they are deleted, or in use again."""
+    """Removes files from the record: they are deleted, or in use again."""
     connection.execute("DELETE FROM lakehouse.removed_files WHERE path = ANY(%s)", (list(paths),))
 
 

@@ -1,6 +1,6 @@
-"""What the actions of one run share: each connection is opened when it is first needed, and once.
+"""The connections that the actions of a run share, each opened at its first use.
 
-Spark takes seconds to start, so a run in which no table needs it never starts it.
+Spark takes seconds to start, so a run that does not need it never starts it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 FEW_FILES = 20_000
 DATA = sys.maxsize  # for work on data: the session as it is configured
-# Measured: planning, compiling and scheduling are nearly all a procedure costs on a small table; these save a third.
+# Measured: on a small table a procedure's cost is mostly planning, compiling and scheduling; these save a third.
 LEAN = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
@@ -48,7 +48,7 @@ class Session:
     def __init__(
         self, settings: Settings, dry_run: bool = False, start_spark: Callable[[], SparkSession] | None = None
     ) -> None:
-        """`start_spark` gives the Spark session when one is needed (Dagster's, say); by default the process's."""
+        """`start_spark` returns the Spark session at its first use, such as Dagster's; by default the process's."""
         self.settings = settings
         self._start_spark = start_spark or (lambda: spark_session(settings, "lakehouse-maintenance"))
         self.dry_run = dry_run
@@ -67,7 +67,7 @@ class Session:
         return file_io(file_io_properties(self.settings))
 
     def check(self) -> None:
-        """Raises LakehouseError at once when the catalog or the object store does not answer."""
+        """Raises LakehouseError if the catalog or the object store does not answer."""
         scheme, authority, path = self.io.parse_location(self.settings.warehouse, self.io.properties)
         _ = self.catalog
         try:
@@ -78,7 +78,7 @@ class Session:
             raise LakehouseError(f"{store}: {one_line(error)}; {remedy}") from None
 
     def load(self, name: TableName) -> Table | None:
-        """The table as it is now; None when it is not in the lake yet."""
+        """The table's current state; None if it is not in the lake."""
         return load_table(self.catalog, *name)
 
     def lake(self) -> Lake:
@@ -86,37 +86,37 @@ class Session:
         return self.once("lake", lambda: read_lake(self.catalog, self.io, self.settings.warehouse))
 
     def forget_lake(self) -> None:
-        """Drops the listing and what was derived from it: another action may have changed what it shows."""
+        """Drops the listing and what was derived from it, because an action may have changed the lake."""
         with self._lock:
             for part in [name for name in self._shared if name.startswith("lake")]:
                 del self._shared[part]
 
-    def look_again(self, name: TableName) -> None:
-        """Has the listing go with the table as it is now. Objects were listed before that, which is the safe order."""
+    def refresh(self, name: TableName) -> None:
+        """Reloads the table in the listing. Objects were listed before, which is the safe order."""
         if (lake := self._shared.get("lake")) is not None and (table := self.load(name)) is not None:
             lake.tables[name] = table
 
     def ago(self, hours: float) -> datetime:
-        """The moment `hours` before the run's start."""
+        """The time `hours` before the run's start."""
         return self.now - timedelta(hours=hours)
 
     def snapshots_of_cuts(self, table: TableName, hours: float) -> frozenset[int]:
-        """Snapshots of a raw table that cuts of the last `hours` name, the newest cut's in any case."""
+        """Snapshots of a raw table in the cuts of the last `hours`, and always in the newest cut."""
         source = table.namespace.removeprefix("raw_")
         if source == table.namespace:
             return frozenset()
         since = self.ago(hours)
         before = self.once(f"cuts:{source}:{hours}", lambda: snapshots_of_cuts(self.catalog, source, since))
-        meanwhile = snapshots_of_cuts(self.catalog, source, self.now)  # a run may last, and cuts go on
+        meanwhile = snapshots_of_cuts(self.catalog, source, self.now)  # published during the run
         return before.get(table, frozenset()) | meanwhile.get(table, frozenset())
 
     def spark(self, files: int) -> SparkSession:
-        """The Spark session, started at the first call; a leaner one where only few `files` are planned over."""
+        """The Spark session, started at the first call; a lean one if only few `files` are planned over."""
         base = self.once("spark", self._start_spark)
         return base if files > FEW_FILES else self.once("lean_spark", lambda: _lean(base, self.settings))
 
     def call(self, procedure: str, arguments: str, files: int) -> list[Any]:
-        """Runs an Iceberg procedure in the session for so many files; see `spark`."""
+        """Runs an Iceberg procedure in the session for this number of files; see `spark`."""
         statement = f"CALL {spark_ident(self.settings.catalog_name)}.system.{procedure}({arguments})"
         return self.spark(files).sql(statement).collect()
 
@@ -131,7 +131,7 @@ class Session:
             catalog.close()
 
     def once(self, name: str, make: Callable[[], T]) -> T:
-        if name not in self._shared:  # no thread waits for another's Spark when it only needs the catalog
+        if name not in self._shared:  # checked first without the lock: no thread waits for another's Spark
             with self._lock:
                 if name not in self._shared:
                     self._shared[name] = make()

@@ -1,8 +1,7 @@
-"""What dbt left behind: relations and object prefixes whose names dbt gives to temporary ones.
+"""Temporary relations and object prefixes of dbt, recognised by their names.
 
-dbt drops them itself unless it is killed. A rename (dbt's default way of replacing a table) keeps the location, so
-the files of a living table may well lie below `orders__dbt_tmp-<uuid>/`: a prefix counts as left behind only when
-nothing in the catalog refers to it.
+dbt drops them unless it is killed. A rename (dbt's default way to replace a table) keeps the location, so a live table
+may have its files below `orders__dbt_tmp-<uuid>/`: a prefix is a leftover only if no relation is below it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Leftover:
 
     @property
     def newest(self) -> datetime:
-        """When the last of them was written."""
+        """The time of the newest object."""
         return max(stored.modified for stored in self.objects)
 
 
@@ -51,11 +50,11 @@ def temporary_relations(lake: Lake) -> dict[TableName, list[Relation]]:
 
 
 def leftovers(lake: Lake) -> dict[TableName, list[Leftover]]:
-    """Model → object prefixes that no relation of the catalog lies in."""
+    """Model → temporary object prefixes without a relation."""
     grouped: dict[tuple[str, TableName], list[StoredObject]] = defaultdict(list)
     for stored in lake.objects:
-        if place := temporary_prefix(stored.path):
-            grouped[place].append(stored)
+        if prefix_and_model := temporary_prefix(stored.path):
+            grouped[prefix_and_model].append(stored)
     homes = {relation.location for relation in lake.relations}
     homes |= {table.location().rstrip("/") + "/" for table in lake.tables.values()}
     found: dict[TableName, list[Leftover]] = defaultdict(list)
@@ -67,7 +66,7 @@ def leftovers(lake: Lake) -> dict[TableName, list[Leftover]]:
 
 
 def temporary_prefix(path: str) -> tuple[str, TableName] | None:
-    """`(prefix/, model)` of the topmost directory of a path that has a temporary name, if there is one."""
+    """`(prefix/, model)` of the topmost directory with a temporary name in a path, if there is one."""
     if "__dbt_" not in path:
         return None
     scheme, _, rest = path.partition("://")
@@ -80,5 +79,5 @@ def temporary_prefix(path: str) -> tuple[str, TableName] | None:
 
 
 def files_of_all_tables(lake: Lake) -> set[str]:
-    """Every file that any table refers to, wherever it lies; read only when something is about to be deleted."""
+    """All files that any table refers to; read only before a deletion."""
     return set().union(*(reachable_files(table) for table in lake.tables.values()))

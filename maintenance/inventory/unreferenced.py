@@ -1,4 +1,4 @@
-"""Objects that nothing refers to any more: one rule for health, which counts them, and for orphan removal."""
+"""Unreferenced objects: one rule for health, which counts them, and for orphan removal."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from maintenance.inventory.reachable import without_reference
 
 
 def unreferenced(lake: Lake, name: TableName, before: datetime, removed: Container[str]) -> list[StoredObject]:
-    """Objects below a table's location, last written before a moment, that it does not refer to in any snapshot.
+    """Objects below a table's location, written before a time, that no snapshot of the table refers to.
 
-    Left out are those that an unpublished cycle of ingestion may have written, and those that are `removed` already:
-    they are known to be out of use, and to look for references to them would be to read the table's whole past.
+    Objects that an unpublished cycle may have written are excluded, and those already recorded as `removed`: to search
+    for references to them would read the table's whole history.
     """
     old = {
         stored.path: stored

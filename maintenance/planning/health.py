@@ -1,6 +1,6 @@
-"""How a table is, measured: from its metadata and one listing of the warehouse; no data file is opened.
+"""Measures a table's health from its metadata and one listing of the warehouse; no data file is opened.
 
-The policy says what counts: files below 75 % of its target size are small, objects older than its limit are orphans.
+The policy sets the limits: files below 75 % of its target size are small, objects older than its limit are orphans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def measure_health(session: Session, name: TableName, policy: MaintenancePolicy) -> Health | None:
-    """The table's health by its policy; None when it is not in the lake."""
+    """The table's health by its policy; None if it is not in the lake."""
     lake = session.lake()
     table, found = lake.tables.get(name), dict[str, Any]()
     for action in ACTIONS:

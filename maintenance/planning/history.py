@@ -1,6 +1,6 @@
-"""`meta.maintenance`: what was done to which table, with figures before and after; one append per run.
+"""`meta.maintenance`: the outcomes of actions, with figures before and after; one append per run.
 
-Later plans learn from it how long an action takes. Skipped healthy tables are not written: a quiet lake adds nothing.
+Later plans learn from it how long an action takes. Skipped tables are not recorded, so a healthy lake adds nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ SCHEMA = pa.schema(
 
 
 class Planned(Protocol):
-    """What the history keeps of a plan's step: seconds it was to take, and those by the stated rates alone."""
+    """What the history keeps of a planned step: its expected seconds, and those by the stated rate alone."""
 
     @property
     def expected_seconds(self) -> float: ...
@@ -71,7 +71,7 @@ class Planned(Protocol):
 
 @dataclass(frozen=True)
 class Act:
-    """One action of an earlier run. Seconds it took, and seconds that the stated rates gave it; None without a plan."""
+    """One action of an earlier run: the seconds it took, and those by the stated rate; None without a plan."""
 
     table: str
     action: str
@@ -86,9 +86,9 @@ def record(
     outcomes: Iterable[Outcome],
     planned: Mapping[tuple[TableName, str], Planned] = MappingProxyType({}),
 ) -> str | None:
-    """Appends what was done or failed; returns the run's id, None when there is nothing to write.
+    """Appends outcomes that are done or failed; returns the run's id, None if there are none.
 
-    `planned` is, by table and action, what the plan expected.
+    `planned` has the plan's expectations by table and action.
     """
     run_id, host = uuid.uuid4().hex, socket.gethostname()
     rows = [
@@ -105,7 +105,7 @@ def record(
 
 
 def recent(session: Session) -> list[Act]:
-    """The actions of the last thirty days, newest first; none where no maintenance has ever run."""
+    """The actions of the last thirty days, newest first."""
     from pyiceberg.expressions import GreaterThanOrEqual
 
     table = load_table(session.catalog, *HISTORY)
@@ -113,10 +113,8 @@ def recent(session: Session) -> list[Act]:
         return []
     since = GreaterThanOrEqual(term="started_at", value=session.ago(REMEMBERED_DAYS * 24).isoformat())
     names = tuple(field.name for field in fields(Act))
-    there = tuple(
-        name for name in names if name in {field.name for field in table.schema().fields}
-    )  # an earlier release may have made it
-    rows = table.scan(row_filter=since, selected_fields=there).to_arrow().to_pylist()
+    stored = {field.name for field in table.schema().fields}  # fewer if an earlier release made the table
+    rows = table.scan(row_filter=since, selected_fields=tuple(stored & set(names))).to_arrow().to_pylist()
     acts = (Act(**dict.fromkeys(names) | row) for row in rows)
     return sorted(acts, key=lambda act: act.started_at, reverse=True)
 

@@ -1,7 +1,7 @@
-"""What to do now: a ranked list of steps with reasons, from declared policies and measured health. Pure.
+"""A ranked list of steps with reasons, from declared policies and measured health. Pure.
 
-A step is worth the seconds it saves each full read of its table, plus the gigabytes it frees; the ones worth most for
-their time come first. Each is charged to its schedule group's budget; what does not fit is put off.
+The value of a step is the seconds it saves per full read of its table, plus the gigabytes it frees. Steps with the most
+value per second come first. Each counts against its schedule group's budget; what does not fit is put off.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ GIGABYTE = 1024**3
 
 @dataclass(frozen=True)
 class Step:
-    """An action to take on a table. Bytes are read and written; `gain_bytes` are freed, `gain_seconds` saved a read."""
+    """An action to run on a table. `expected_bytes` are read and written, `gain_bytes` freed, `gain_seconds` saved per
+    read."""
 
     table: MaintainedTable
     action: str
@@ -41,7 +42,7 @@ class Step:
 
     @property
     def score(self) -> float:
-        """What it is worth for a second of work."""
+        """The value per second of work."""
         return (self.gain_seconds + self.gain_bytes / GIGABYTE * SECONDS_A_FREED_GIGABYTE) / self.expected_seconds
 
     def as_dict(self) -> dict[str, Any]:
@@ -56,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Passed:
-    """A table, or one action of it, that is not worked on, with the reason."""
+    """A table, or one action on it, that is skipped or put off, with the reason."""
 
     table: TableName
     reason: str
@@ -69,7 +70,7 @@ class Passed:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps to take, the most worthwhile first; steps put off for lack of time; tables left alone."""
+    """Steps to run, the most worthwhile first; steps put off for lack of time; skipped tables."""
 
     steps: tuple[Step, ...]
     put_off: tuple[Passed, ...]
@@ -82,7 +83,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Case:
-    """A declared table and how it is; None when it is not in the lake, or could not be measured."""
+    """A declared table and its health; None if it is not in the lake or could not be measured."""
 
     table: MaintainedTable
     health: Health | None
@@ -91,9 +92,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Allowance:
-    """Seconds that a run may spend on a schedule group's tables, and where the limit is from.
+    """Seconds that a run may spend on a schedule group's tables, and the text of that limit.
 
-    Groups of one `pool` share them. `closed`: outside of the group's window.
+    Groups of one `pool` share them. `closed`: outside the group's window.
     """
 
     pool: str
@@ -102,17 +103,17 @@ class Allowance:
     closed: bool = False
 
     def why_put_off(self, needed: float, left: float) -> str:
-        """The reason for a step that does not fit into the seconds that are left."""
+        """The reason for a step that does not fit into the remaining seconds."""
         if self.closed:
             return f"put off: {self.limit} is closed"
         return f"put off: needs {needed:.0f} s, {max(0.0, left):.0f} s are left of {self.limit}"
 
 
 def allowances(project: ProjectMaintenance, now: datetime, budget_minutes: float | None = None) -> dict[str, Allowance]:
-    """By group: its budget, or what is left of its window (UTC). Minutes said by hand go before both."""
+    """By group: its budget, or the rest of its window (UTC). `budget_minutes` overrides both, for all groups."""
     if budget_minutes is not None:
-        said = Allowance("said", budget_minutes * 60, f"the budget of {budget_minutes:g} min")
-        return dict.fromkeys(project.groups, said)
+        shared = Allowance("shared", budget_minutes * 60, f"the budget of {budget_minutes:g} min")
+        return dict.fromkeys(project.groups, shared)
     found = {}
     for name, group in project.groups.items():
         seconds, limit = group.seconds(now), f"the budget of {name}, {group.budget_minutes:g} min"
@@ -123,7 +124,7 @@ def allowances(project: ProjectMaintenance, now: datetime, budget_minutes: float
 
 
 def make_plan(cases: Iterable[Case], allowed: dict[str, Allowance], rates: Rates) -> Plan:
-    """Ranks what the tables need, and fits it into what each schedule group is allowed."""
+    """Ranks the steps that the tables need, and fits them into the time of each schedule group."""
     wanted: list[Step] = []
     skipped: list[Passed] = []
     for case in cases:
@@ -152,7 +153,7 @@ def _fit(wanted: Iterable[Step], allowed: dict[str, Allowance], skipped: Iterabl
 
 
 def steps_for(case: Case, rates: Rates) -> list[Step]:
-    """The steps that one table needs, with what they are expected to cost."""
+    """The steps that one table needs, with their expected time."""
     if case.table.policy.opt_out is not None or case.health is None:
         return []
     steps = []
@@ -168,7 +169,7 @@ def steps_for(case: Case, rates: Rates) -> list[Step]:
 
 
 def why_none(case: Case) -> str:
-    """The reason why nothing is done to a table."""
+    """The reason why a table has no steps."""
     if case.table.policy.opt_out is not None:
         return f"opted out: {case.table.policy.opt_out}"
     if case.error is not None:
@@ -185,7 +186,7 @@ def why_none(case: Case) -> str:
 
 
 def needs(health: Health, policy: MaintenancePolicy) -> Iterator[Need]:
-    """What a table's health asks for, by its policy, in the order in which one action makes work for the next."""
+    """The actions that a table needs by its health and policy, in the order in which they run."""
     for action in ACTIONS:
         if (need := action.module.need(health, policy)) is not None:
             yield need

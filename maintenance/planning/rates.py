@@ -1,8 +1,7 @@
-"""How long an action takes: by the rate that it states, corrected by what it took before.
+"""The expected time of an action: its stated rate, corrected by earlier runs.
 
-The stated ones are estimates for a small machine and matter only until there is history: an action of a table that
-has run before is expected to be off by the same factor again; one without history, by the factor of that action on
-other tables.
+Stated rates are estimates for a small machine. The correction is the median factor between actual and stated time of
+this action on this table; without such history, of this action on other tables.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LEARNED_FROM, LEAST, MOST = 5, 0.05, 20.0
 
 @dataclass(frozen=True)
 class Expected:
-    """Seconds that an action is expected to take, those of the stated rate alone, and where the number is from."""
+    """The expected seconds of an action, those by the stated rate alone, and the origin of the expectation."""
 
     seconds: float
     stated_seconds: float
@@ -36,9 +35,9 @@ class Rates:
     of_action: dict[str, float] = field(default_factory=dict)
 
     def expected(self, table: str, action: str, work: Work) -> Expected:
-        """How long this much work of an action takes on a table."""
+        """The expected time of an action's work on a table."""
         rate = BY_NAME[action].module.RATE
-        stated = rate.seconds + work.bytes / rate.bytes_a_second + work.things * rate.seconds_a_thing
+        stated = rate.fixed_cost + work.bytes / rate.throughput + work.items * rate.cost_per_item
         if (factor := self.of_table.get((table, action))) is not None:
             return Expected(stated * factor, stated, "history of the table")
         if (factor := self.of_action.get(action)) is not None:

@@ -1,4 +1,4 @@
-"""One look at all declared tables: how each is, and what was done to it before."""
+"""A survey of all declared tables: the health of each, and the actions of earlier runs."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ READERS = 8
 
 @dataclass(frozen=True)
 class Survey:
-    """The tables with their health, the actions of the last month (newest first), and what holds for all tables."""
+    """The tables with their health, the actions of the last month (newest first), and the project's settings."""
 
     cases: tuple[Case, ...]
     acts: tuple[Act, ...]
     project: ProjectMaintenance
 
     def last(self, table: str) -> Act | None:
-        """What was done last to a table."""
+        """The last action on a table."""
         return next((act for act in self.acts if act.table == table), None)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: a line per table, with what it needs and the gain to be had, the largest first."""
+        """For JSON: a line per table with its due actions and their gain, the largest first."""
         rates = learn(self.acts)
         lines = [self._line(case, steps_for(case, rates)) for case in self.cases]
         return {"tables": sorted(lines, key=lambda line: (-line["score"], line["table"]))}
@@ -57,7 +57,7 @@ class Survey:
 
 
 def survey(session: Session, names: Iterable[str] = (), group: str | None = None) -> Survey:
-    """Measures the declared tables of these names and this group; without names, what dbt left of others too.
+    """Measures the declared tables of these names and this group; without names also undeclared leftovers of dbt.
 
     Raises LakehouseError for a broken environment, a wrong declaration, or unknown names.
     """
@@ -73,7 +73,7 @@ def survey(session: Session, names: Iterable[str] = (), group: str | None = None
 
 
 def _strays(session: Session, declared: tuple[MaintainedTable, ...], group: str | None) -> list[MaintainedTable]:
-    """Undeclared models that left temporary things; nothing else is done to them."""
+    """Undeclared models with temporary relations or objects, with a policy for these only."""
     return [
         MaintainedTable(
             table.name,

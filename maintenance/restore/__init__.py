@@ -1,1 +1,1 @@
-"""A table as it was."""
+"""Restores the state of a table at a time."""

@@ -1,11 +1,11 @@
-"""Which snapshot a table was at, at some moment in the past: from its metadata, or an earlier metadata file of it.
+"""The snapshot of a table at a time, from its metadata or an earlier metadata file.
 
-A metadata file knows only what it has not expired, and a snapshot that went from the middle leaves no gap in the log.
-So the log is believed only where the entry that follows is known to have followed. Where the table's own metadata does
-not reach, the metadata files that were written after the moment are asked. Not each of them was ever the table's: a
-writer that lost a race leaves one behind. Its last entry is then untrue, while those before it had been published; so
-a file that is not known to have been the table's has to show two entries behind the one that is looked for, and any
-other one, to tell until when that was the newest.
+A metadata file lacks expired snapshots, and the snapshot log has no gap where one is missing. Therefore an entry counts
+only if the next entry is known to have followed it. If the current metadata does not reach back, the metadata files
+written after that time are read. Some of them were never the table's current metadata: a writer that loses a race
+leaves one behind. Its last entry is false, but those before it were published. So a file that is not known to have been
+current must contain two entries after the one that is searched, any other file one, to show until when that state
+lasted.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-MAX_FILES = 500  # that are read, from the moment on
+MAX_FILES = 500  # metadata files to read, the oldest first
 SKEW = timedelta(minutes=2)  # between the clocks of writers and of the object store
 
 
 @dataclass(frozen=True)
 class Moment:
-    """The table as metadata of that time shows it, its snapshot of then, and since when that was the newest."""
+    """The table by metadata of that time, its snapshot, and the commit time of that snapshot."""
 
     table: Table
     snapshot: Snapshot
@@ -38,7 +38,7 @@ class Moment:
 
 
 def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] = ()) -> Moment:
-    """The state at a moment. `known` are metadata files that have been the table's. Raises LakehouseError."""
+    """The state at a time. `known` are metadata files that were current once. Raises LakehouseError."""
     name, at = ".".join(table.name()), int(as_of.timestamp() * 1000)
     if (moment := _at(table, at, followers=0)) is not None:
         return moment
@@ -57,21 +57,21 @@ def find(io: PyArrowFileIO, table: Table, as_of: datetime, known: Iterable[str] 
 
 
 def _at(table: Table, at: int, followers: int) -> Moment | None:
-    """The state at a moment in milliseconds, where this metadata knows it for certain."""
+    """The state at a time in milliseconds, if this metadata proves it."""
     log = table.metadata.snapshot_log
-    place = max((place for place, entry in enumerate(log) if entry.timestamp_ms <= at), default=None)
-    if place is None or len(log) - place - 1 < followers:
+    index = max((index for index, entry in enumerate(log) if entry.timestamp_ms <= at), default=None)
+    if index is None or len(log) - index - 1 < followers:
         return None
-    entry = log[place]
+    entry = log[index]
     snapshot = table.snapshot_by_id(entry.snapshot_id)
-    if snapshot is None or (place + 1 < len(log) and not _followed(table, place)):
+    if snapshot is None or (index + 1 < len(log) and not _followed(table, index)):
         return None
     return Moment(table, snapshot, _time(entry.timestamp_ms))
 
 
-def _followed(table: Table, place: int) -> bool:
-    """Whether nothing has been taken out of the log behind an entry: the next is its child, or an older state again."""
-    entry, follower = table.metadata.snapshot_log[place : place + 2]
+def _followed(table: Table, index: int) -> bool:
+    """Whether no entry is missing after this one: the next snapshot is its child, or an older snapshot again."""
+    entry, follower = table.metadata.snapshot_log[index : index + 2]
     snapshot = table.snapshot_by_id(follower.snapshot_id)
     if snapshot is None:
         return False
@@ -79,12 +79,12 @@ def _followed(table: Table, place: int) -> bool:
 
 
 def read_table(io: PyArrowFileIO, table: Table, location: str) -> Table | None:
-    """The table by one metadata file; None where that is gone, broken, or another table's."""
+    """The table by one metadata file; None if the file is missing, broken, or of another table."""
     from pyiceberg.serializers import FromInputFile
 
     try:
         metadata = FromInputFile.table_metadata(io.new_input(location))
-    except (FileNotFoundError, ValueError):  # purged meanwhile, or half a file
+    except (FileNotFoundError, ValueError):  # purged meanwhile, or incomplete
         return None
     if metadata.table_uuid != table.metadata.table_uuid:
         return None

@@ -1,15 +1,14 @@
-"""A table as it was: `lakehouse maintain restore`.
+"""Restores a table: `lakehouse maintain restore`.
 
-Nothing is copied but a little metadata. The state of a moment is found in the table's metadata or, where that has
-forgotten it, in an earlier metadata file; its data files are those that expiry and orphan removal have taken out of
-use and not deleted yet (`lakehouse.removed_files`).
+Only metadata is copied. The state is found in the table's metadata or in an earlier metadata file. Its data files are
+still stored, because expiry and orphan removal only record them (`lakehouse.removed_files`) and delete them later.
 
-By default the state is registered as a table of its own beside the other, `<table>__as_of_<yyyymmddhhmmss>`. It has a
-location and manifests of its own and `gc.enabled = false`, so that `DROP TABLE` takes away those and nothing else.
-In place, the state becomes the table's newest: its snapshot is put back into the metadata and main points to it.
-Everything later stays in the metadata and can be restored in turn. What the table remembers of its loads goes, because
-those loads are undone: the next one looks at everything again and adds what is missing. A raw table is not restored in
-place: its position is beyond that state, so the changes in between would never come again.
+By default the state is registered as a new table `<table>__as_of_<yyyymmddhhmmss>`. It has its own location and
+manifests and `gc.enabled = false`, so that `DROP TABLE` deletes only those. In place, the state becomes the table's
+newest: its snapshot is added to the metadata again and main points to it. Later snapshots stay and can be restored too.
+The properties of its loads are removed, because these loads are undone: the next load reads everything again and adds
+what is missing. A raw table is not restored in place: its position is past that state, so the changes in between would
+never be read again.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 RESTORED_AS_OF = "lakehouse.restored-as-of"
-LOADED = "lakehouse.loaded."  # properties of a vault table: how far it is loaded, see load_plan of the macros
+LOADED = "lakehouse.loaded."  # properties of a vault table: its watermarks, see the macro load_plan
 NAME = "restore"
 
 
 @dataclass(frozen=True)
 class Restored:
-    """What was restored: the table to read, the state's snapshot, when that was committed, and its rows."""
+    """The restored table, its snapshot, the snapshot's commit time and number of rows."""
 
     table: TableName
     snapshot_id: int
@@ -60,7 +59,7 @@ class Restored:
 
 
 def restore(session: Session, table: TableName, as_of: datetime, in_place: bool = False) -> Restored:
-    """Restores the state that the table had at a moment; raises LakehouseError where that is not possible."""
+    """Restores the table's state at a time; raises LakehouseError if that is not possible."""
     loaded = session.load(table)
     if loaded is None:
         raise LakehouseError(f"{table}: there is no such table in the lake; `lakehouse show` lists them")
@@ -73,13 +72,13 @@ def restore(session: Session, table: TableName, as_of: datetime, in_place: bool 
         return _result(table, moment)
     name = TableName(table.namespace, f"{table.name}__as_of_{as_of.astimezone(UTC):%Y%m%d%H%M%S}")
     if session.load(name) is not None:
-        raise LakehouseError(f"{name} is there already: drop it first, or read it")
+        raise LakehouseError(f"{name} already exists: drop it first, or read it")
     _register(session, table, name, moment, as_of)
     return _result(name, moment)
 
 
 def _known(session: Session, table: TableName) -> set[str]:
-    """Metadata files that have been the table's, as expiry and orphan removal have written down."""
+    """Metadata files that were current once, as expiry and orphan removal recorded them."""
     with removed.catalog_database(session.settings) as connection:
         return {file.metadata_location for file in removed.recorded(connection, table).values()}
 
@@ -93,26 +92,26 @@ def _refuse_raw(session: Session, table: TableName) -> None:
         ).fetchone()
     if (source != table.namespace and known) or table.namespace == "meta":
         raise LakehouseError(
-            f"{table}: ingestion has gone on since, and changes that it has read do not come again: restore it beside "
-            f"the table (without --in-place), or repair it with `lakehouse reconcile --repair`"
+            f"{table}: ingestion would not read the changes since then again: restore it as a copy "
+            f"(without --in-place), or repair it with `lakehouse reconcile --repair`"
         )
 
 
 def _check_whole(session: Session, table: Table, moment: Moment) -> None:
-    """Raises LakehouseError when files of that state are deleted already."""
+    """Raises LakehouseError if files of that state are already deleted."""
     there = {stored.path for stored in list_objects(session.io, table.location())}
     below = table.location().rstrip("/") + "/"
     try:
         needed = files_of(moment.table, [moment.snapshot])
     except FileNotFoundError as error:
         raise LakehouseError(
-            f"{'.'.join(table.name())}: {error.args[-1]} of that state is deleted already; name a later time"
+            f"{'.'.join(table.name())}: {error.args[-1]} of that state is already deleted; name a later time"
         ) from None
     missing = [path for path in needed if path.startswith(below) and path not in there]
     if missing:
         raise LakehouseError(
-            f"{'.'.join(table.name())}: {len(missing)} of {len(needed)} files of that state are deleted already, "
-            f"first {missing[0]}: what is removed stays for keep_removed_hours; name a later time"
+            f"{'.'.join(table.name())}: {len(missing)} of {len(needed)} files of that state are already deleted, "
+            f"first {missing[0]}: removed files are kept for keep_removed_hours; name a later time"
         )
 
 
@@ -145,7 +144,7 @@ def _put_back(session: Session, table: TableName, loaded: Table, moment: Moment)
 
 
 def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapshot) -> TableMetadata:
-    """Metadata that knows every schema, partition spec and sort order of then, with the snapshot's schema current."""
+    """Metadata with all schemas, partition specs and sort orders of then and now; the snapshot's schema is current."""
     schemas = {schema.schema_id: schema for schema in (*then.schemas, *now.schemas)}
     specs = {spec.spec_id: spec for spec in (*then.partition_specs, *now.partition_specs)}
     orders = {order.order_id: order for order in (*then.sort_orders, *now.sort_orders)}
@@ -161,7 +160,7 @@ def _with_definitions(now: TableMetadata, then: TableMetadata, snapshot: Snapsho
 
 
 def _without_loads(now: TableMetadata) -> TableMetadata:
-    """Metadata that remembers no load."""
+    """Metadata without the properties of loads."""
     properties = {key: value for key, value in now.properties.items() if not key.startswith(LOADED)}
     return now.model_copy(update={"properties": properties})
 
@@ -198,7 +197,7 @@ def _register(session: Session, table: TableName, name: TableName, moment: Momen
 
 
 def _own_manifests(moment: Moment, location: str) -> Snapshot:
-    """The snapshot with copies of its manifests: to drop a table deletes the manifests, whoever else reads them."""
+    """The snapshot with copies of its manifests, because dropping a table deletes its manifests."""
     from pyiceberg.manifest import write_manifest_list
 
     io, snapshot = moment.table.io, moment.snapshot

@@ -1,7 +1,7 @@
 """Plan and act: measures the tables, ranks what they need, and does it within the budgets of their schedule groups.
 
-A few tables at a time, in one Spark session; the steps of a table one after the other, because what one sets free the
-next removes. A step that no longer fits into the time left is put off, whatever the plan had hoped.
+A few tables are maintained at a time, in one Spark session. The steps of a table run in order, because one action
+removes what the previous one released. A step that does not fit into the remaining time is put off.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from maintenance.runner.run import ACTIONS, Report, a_few_at_a_time
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run will do: its plan, and what each group is allowed since `began` (by the monotonic clock).
+    """A run before its first step: the plan, and the time of each group since `began` (monotonic clock).
 
-    `unmeasured` are tables that could not be looked at: failures before anything is done.
+    `unmeasured` are failures to measure a table.
     """
 
     plan: Plan
@@ -39,7 +39,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Run:
-    """A plan and what came of it. `max_failed_share` is the declared one."""
+    """A plan and its result. `max_failed_share` is the declared one."""
 
     plan: Plan
     result: Result
@@ -57,9 +57,9 @@ def maintain(
     budget_minutes: float | None = None,
     report: Report = lambda outcome: None,
 ) -> Run:
-    """Plans for the tables of these names and this group, and acts unless the session is a dry run.
+    """Plans for the tables of these names and this group, and runs the plan unless the session is a dry run.
 
-    `budget_minutes` go before the groups' own budgets and windows. `report` is called with each outcome as it comes.
+    `budget_minutes` override the groups' budgets and windows. `report` is called with each outcome.
     Raises LakehouseError for a broken environment, a wrong declaration, or unknown names.
     """
     prepared = prepare(session, names, group, budget_minutes)
@@ -75,7 +75,7 @@ def maintain(
         if not session.dry_run:
             act(session, prepared.plan.steps, prepared, keep)
             session.forget_lake()
-    finally:  # an interrupted run is written down as far as it came
+    finally:  # also records the finished steps of an interrupted run
         run = finish(session, prepared, outcomes)
     return run
 
@@ -83,7 +83,7 @@ def maintain(
 def prepare(
     session: Session, names: Iterable[str] = (), group: str | None = None, budget_minutes: float | None = None
 ) -> Prepared:
-    """Measures the tables and plans; from here on the time counts. Raises what `maintain` does."""
+    """Measures the tables and plans; the time budget starts here. Raises what `maintain` raises."""
     began = time.monotonic()
     seen = survey(session, names, group)
     allowed = allowances(seen.project, session.now, budget_minutes)
@@ -100,9 +100,9 @@ def finish(session: Session, prepared: Prepared, outcomes: Iterable[Outcome]) ->
 
 
 def act(session: Session, steps: Iterable[Step], prepared: Prepared, report: Report) -> list[Outcome]:
-    """Takes the steps, tables in the order of their best step, until their group's seconds are over.
+    """Runs the steps, tables in the order of their best step, until their group's time is over.
 
-    An interrupt lets the steps at work end and begins no other.
+    After an interrupt the current steps finish and no other starts.
     """
     outcomes: list[Outcome] = []
     lock = threading.Lock()
@@ -137,10 +137,10 @@ def _take(session: Session, step: Step, prepared: Prepared) -> Outcome:
         return Outcome(step.action, step.table.name, "skipped", reason)
     try:
         outcome = ACTIONS[step.action](session, step.table.name, step.table.policy)
-    except Exception as error:  # Trino may be down: what needs only Spark goes on, and so do all other tables
+    except Exception as error:  # Trino may be down: steps that need only Spark, and other tables, continue
         return Outcome(step.action, step.table.name, "failed", error=plainly(error))
     try:
-        session.look_again(step.table.name)  # the next step may not read what this one removed
+        session.refresh(step.table.name)  # the next step may not read what this one removed
     except Exception as error:
         return replace(outcome, reason=f"{outcome.reason}; then the table could not be read: {plainly(error)}")
     return outcome

@@ -1,6 +1,6 @@
-"""What maintenance gains, measured: the same queries timed before and after, in Trino, the users' engine.
+"""Probes: queries that are timed in Trino before and after an action that rewrites data.
 
-A count, a lookup of one key, and a scan of one day. Only what rewrites a table's data is measured this way.
+They are a count, a lookup of one key, and a scan of one day.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from maintenance.inventory.session import Session
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-TIMES = 2  # the better of two: the first also warms what any reader finds warm
+TIMES = 2  # the better of two: the first run fills caches
 TIME_TRANSFORMS = frozenset({"hour", "day", "month", "year"})
 
 
 def probed(body: Body) -> Body:
-    """A compaction with the table's probe, where one is declared, timed before and after the data is rewritten.
+    """Times the declared probe before and after the action.
 
-    The queries never make the action fail; why they could not be timed is part of the outcome's reason.
+    A failing probe does not fail the action; its error is part of the outcome's reason.
     """
 
     @functools.wraps(body)
@@ -36,7 +36,7 @@ def probed(body: Body) -> Body:
         try:
             queries = _queries(session, name, policy)
             before = timed(session, queries)
-        except Exception as error:  # a table that cannot be read is the action's to report
+        except Exception as error:  # the action reports a table that cannot be read
             outcome = body(session, name, policy)
             return _not_probed(outcome, error) if outcome.status == "done" else outcome
         outcome = body(session, name, policy)
@@ -46,7 +46,7 @@ def probed(body: Body) -> Body:
 
 
 def _queries(session: Session, name: TableName, policy: MaintenancePolicy) -> dict[str, str]:
-    """What is timed; nothing where no data is going to be rewritten."""
+    """The queries to time; none if no data will be rewritten."""
     if session.dry_run or policy.probe is None or policy.opt_out is not None or policy.compact is None:
         return {}
     table = session.load(name)
@@ -67,26 +67,26 @@ def _not_probed(outcome: Outcome, error: Exception) -> Outcome:
 
 
 def queries_of(session: Session, name: TableName, table: Table, policy: ProbePolicy) -> dict[str, str]:
-    """The probe's queries by name, with the values they look for in their text, so that they stay the same ones.
+    """The probe's queries by name, with constants, so that they are the same before and after.
 
-    Looked up is the greatest key, scanned the newest day that has rows, by the column of time that the table is
-    partitioned by; where there is none, or no row, that query is left out.
+    The lookup reads the greatest key, the scan the newest day with rows, by the time column that partitions the table;
+    a query without a value is left out.
     """
-    place, key, day = relation(*name), ident(policy.key), time_column(table)
+    target, key, day = relation(*name), ident(policy.key), time_column(table)
     newest = f"CAST(CAST(max({ident(day)}) AS date) AS varchar)" if day else "NULL"
     values = f"CAST(max({key}) AS varchar), typeof(max({key})), {newest}"
-    [[greatest, kind, last_day]] = session.trino(f"SELECT {values} FROM {place}")
-    queries = {"count": f"SELECT count(*) FROM {place}"}
+    [[greatest, kind, last_day]] = session.trino(f"SELECT {values} FROM {target}")
+    queries = {"count": f"SELECT count(*) FROM {target}"}
     if greatest is not None:
-        queries["lookup"] = f"SELECT count(*) FROM {place} WHERE {key} = CAST({literal(greatest)} AS {kind})"
+        queries["lookup"] = f"SELECT count(*) FROM {target} WHERE {key} = CAST({literal(greatest)} AS {kind})"
     if day is not None and last_day is not None:
         names = [field.name for field in table.schema().fields]
-        queries["day"] = _scan(place, names, ident(day), f"DATE {literal(last_day)}")
+        queries["day"] = _scan(target, names, ident(day), f"DATE {literal(last_day)}")
     return queries
 
 
 def time_column(table: Table) -> str | None:
-    """The column whose hour, day, month or year the table is partitioned by; None where there is none."""
+    """The column whose hour, day, month or year partitions the table, if there is one."""
     for field in table.spec().fields:
         if str(field.transform) in TIME_TRANSFORMS:
             return table.schema().find_column_name(field.source_id)
@@ -94,14 +94,14 @@ def time_column(table: Table) -> str | None:
 
 
 def timed(session: Session, queries: dict[str, str]) -> dict[str, float]:
-    """Seconds that each query takes, by its name: the best of a few runs."""
+    """The seconds of each query, by name: the best of a few runs."""
     return {name: min(_seconds(session, query) for _ in range(TIMES)) for name, query in queries.items()}
 
 
-def _scan(place: str, columns: Sequence[str], day: str, date: str) -> str:
-    """Reads every column: a checksum has to see each value."""
+def _scan(target: str, columns: Sequence[str], day: str, date: str) -> str:
+    """A query that reads every column: a checksum needs each value."""
     sums = ", ".join(f"checksum({ident(column)})" for column in columns)
-    return f"SELECT {sums} FROM {place} WHERE {day} >= {date} AND {day} < {date} + INTERVAL '1' DAY"
+    return f"SELECT {sums} FROM {target} WHERE {day} >= {date} AND {day} < {date} + INTERVAL '1' DAY"
 
 
 def _seconds(session: Session, query: str) -> float:

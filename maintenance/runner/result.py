@@ -1,4 +1,4 @@
-"""What a maintenance run came to: its outcomes, the worst first, and whether it failed."""
+"""The result of a maintenance run: its outcomes, the worst first, and whether it failed."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ class Result:
 
     @property
     def tried_tables(self) -> frozenset[TableName]:
-        """The tables on which anything was tried."""
+        """The tables with an outcome that was not skipped."""
         return frozenset(outcome.table for outcome in self.outcomes if outcome.status != "skipped")
 
     @property
     def failed_tables(self) -> frozenset[TableName]:
-        """The tables on which anything failed."""
+        """The tables with a failure."""
         return frozenset(outcome.table for outcome in self.failed)
 
     @property
     def failed_share(self) -> float:
-        """Failed tables among those that were tried, from 0 to 1; skipped ones do not thin it out."""
+        """The share of failed tables among those tried, from 0 to 1."""
         return len(self.failed_tables) / len(self.tried_tables) if self.tried_tables else 0.0
 
     def check(self, max_failed_share: float = 0.0) -> None:
-        """Raises LakehouseError when a larger share of the tables failed than is accepted."""
+        """Raises LakehouseError if more than this share of the tables failed."""
         if self.failed_share > max_failed_share:
             first = self.failed[0]
             raise LakehouseError(

@@ -1,7 +1,7 @@
-"""Runs actions over tables: several at a time, failures counted per table, the worst shown first.
+"""Runs actions on tables, several at a time.
 
-A failing table does not stop the others; the run fails at its end when more than a stated share failed. What was done
-is appended to `meta.maintenance`.
+A failing table does not stop the others; the run fails at its end if more than a declared share failed. Outcomes are
+appended to `meta.maintenance`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def run(
     group: str | None = None,
     report: Report = lambda outcome: None,
 ) -> Result:
-    """Runs the named actions, one after the other, over the declared tables of these names and this group.
+    """Runs the named actions in turn on the declared tables of these names and this group.
 
-    `report` is called with each outcome as it comes. Raises LakehouseError for a broken environment or unknown names.
+    `report` is called with each outcome. Raises LakehouseError for a broken environment or unknown names.
     """
     names = tuple(names)
     declared = maintained_tables(load_manifest(session.settings), session.settings.dbt_project_dir)
@@ -52,7 +52,7 @@ def run(
         for name in actions:
             stray = strays_for(session, name, declared, names, group)
             run_action(session, name, (*chosen, *stray), keep)
-    finally:  # an interrupted run is written down as far as it came
+    finally:  # also records the finished actions of an interrupted run
         record(session, outcomes)
     return sorted_result(outcomes)
 
@@ -60,7 +60,7 @@ def run(
 def run_action(
     session: Session, name: str, tables: Iterable[MaintainedTable], report: Report = lambda outcome: None
 ) -> list[Outcome]:
-    """Runs one action over tables, a few at a time; `report` has each outcome as it comes, whatever interrupts it."""
+    """Runs one action on tables, a few at a time; `report` is called with each outcome."""
     if registry.BY_NAME[name].reads_lake:
         session.lake()
     outcomes: list[Outcome] = []
@@ -78,9 +78,9 @@ def run_action(
 
 
 def a_few_at_a_time(work: Callable[[T, threading.Event], None], items: Iterable[T]) -> None:
-    """Does the work on each item; raises what it raises first.
+    """Runs `work` on each item; raises its first error.
 
-    Then, and when it is interrupted, the work at hand is let end, no other is begun, and the event is set for it.
+    After an error or an interrupt the event is set, current work finishes, and no other starts.
     """
     stopped = threading.Event()
 
@@ -100,7 +100,7 @@ def a_few_at_a_time(work: Callable[[T, threading.Event], None], items: Iterable[
 def strays_for(
     session: Session, name: str, declared: tuple[MaintainedTable, ...], names: tuple[str, ...], group: str | None
 ) -> tuple[MaintainedTable, ...]:
-    """Undeclared models that left temporary things; none when the run was restricted to named tables."""
+    """Undeclared models with temporary relations or objects; none if the run is restricted to named tables."""
     if name != clean_dbt_temporary.NAME or names:
         return ()
     return clean_dbt_temporary.strays(session, declared, group)

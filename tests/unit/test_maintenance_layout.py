@@ -74,12 +74,12 @@ def test_a_partition_too_large_for_one_run_is_not_sorted_without_end() -> None:
 
 
 def test_large_files_that_came_loose_are_sorted_once_they_are_a_quarter() -> None:
-    assert partition(bytes=1000, loose_bytes=251).is_to_be_sorted(SORTED)
-    assert not partition(bytes=1000, loose_bytes=250).is_to_be_sorted(SORTED)
+    assert partition(bytes=1000, unsorted_bytes=251).is_to_be_sorted(SORTED)
+    assert not partition(bytes=1000, unsorted_bytes=250).is_to_be_sorted(SORTED)
 
 
 def test_a_partition_that_cannot_be_named_is_never_sorted_as_a_whole() -> None:
-    assert not partition(None, bytes=1000, loose_bytes=1000).is_to_be_sorted(SORTED)
+    assert not partition(None, bytes=1000, unsorted_bytes=1000).is_to_be_sorted(SORTED)
 
 
 @pytest.mark.parametrize(

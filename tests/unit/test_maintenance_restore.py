@@ -171,13 +171,13 @@ def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table
     assert "pin_report" in catalog.load_table(NAME).refs()
     assert [p.consumer for p in pins(session(catalog))] == ["report"]
     for wrong, message in (
-        (lambda: pin_table(session(catalog), "report", NAME), r"'report' pins shop\.sales already"),
+        (lambda: pin_table(session(catalog), "report", NAME), r"'report' already pins shop\.sales"),
         (lambda: pin_table(session(catalog), "a-b", NAME), "cannot name a pin"),
-        (lambda: pin_table(session(catalog), "x", NAME, 1), "snapshot 1 is not there any more"),
-        (lambda: pin_table(session(catalog), "x", NAME, 0), "snapshot 0 is not there any more"),
+        (lambda: pin_table(session(catalog), "x", NAME, 1), "snapshot 1 no longer exists"),
+        (lambda: pin_table(session(catalog), "x", NAME, 0), "snapshot 0 no longer exists"),
         (lambda: pin_table(session(catalog), "x", TableName("shop", "no")), "nothing to pin"),
         (lambda: pin_cut(session(catalog), "x", "shop"), "has no cut yet"),
-        (lambda: unpin(session(catalog), "x"), "'x' pins nothing"),
+        (lambda: unpin(session(catalog), "x"), "'x' has no pins"),
     ):
         with pytest.raises(LakehouseError, match=message):
             wrong()

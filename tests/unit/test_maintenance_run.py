@@ -48,7 +48,7 @@ def test_an_interrupt_says_why_the_command_does_not_end_at_once(capsys: pytest.C
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), _interrupts_told():
         signal.raise_signal(signal.SIGINT)
-    assert "interrupted: what is at work ends first" in capsys.readouterr().err
+    assert "interrupted: finishing and recording the current steps" in capsys.readouterr().err
     assert signal.getsignal(signal.SIGINT) == before
 
 
@@ -60,7 +60,7 @@ class Unreadable:
     def load(self, name: TableName) -> None:
         raise FileNotFoundError(f"s3://w/{name}.metadata.json")
 
-    look_again = load
+    refresh = load
 
 
 @pytest.mark.parametrize("status", ["failed", "done"])
@@ -97,4 +97,4 @@ def test_whatever_a_table_does_to_a_run_the_others_have_their_turn_and_what_was_
 def test_an_option_before_the_command_is_refused_rather_than_passed_over(option: list[str]) -> None:
     """`maintain --dry-run compact` compacted every table."""
     result = CliRunner().invoke(app, [*option, "compact"])
-    assert result.exit_code == 2 and "options stand behind the command" in result.output
+    assert result.exit_code == 2 and "options follow the command" in result.output
