@@ -47,6 +47,7 @@ lint: $(READY) ## ruff, mypy and the import rules
 docs: $(READY) ## write again what is generated from code
 	@$(BIN)/python -m ingestion.schema.types.docs > docs/types.md
 	@$(BIN)/python -m scaffold.docs
+	@$(BIN)/python -m maintenance.actions.docs
 	@$(BIN)/python -m lakehouse_stack.downloads.licences > NOTICE
 
 audit: $(READY) ## look every pinned package up among the known vulnerabilities; one that cannot be looked up fails

@@ -188,7 +188,7 @@ def _free(
 
 
 def _position(settings: Settings, table: RawTable) -> store.Position:
-    """The table's position; raises LakehouseError if the table is not in a settled state."""
+    """Where the table stands; raises LakehouseError where it has not settled."""
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         position = store.read_positions(states, table.source).get(table.name)

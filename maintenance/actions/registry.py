@@ -121,10 +121,3 @@ ACTIONS = (
     ),
 )
 BY_NAME = {action.name: action for action in ACTIONS}
-
-
-def documentation() -> str:
-    """The table of docs/operations.md; a test compares."""
-    rows = [(f"`{a.name}`", f"`{a.part}`", a.engine, a.does, a.spares) for a in ACTIONS]
-    heading = ("action", "part of the policy", "engine", "does", "takes care of")
-    return "\n".join(f"| {' | '.join(row)} |" for row in (heading, ("---",) * len(heading), *rows))
