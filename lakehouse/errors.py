@@ -1,4 +1,4 @@
-"""The one exception that is meant for people."""
+"""The exception whose message users see."""
 
 from lakehouse.text.shown import visible
 

@@ -1,10 +1,10 @@
-"""Deletes objects a thousand at a time, by S3's DeleteObjects, which neither PyArrow nor PyIceberg offers for a list.
+"""Deletes up to a thousand objects per request with S3's DeleteObjects, which PyArrow and PyIceberg do not use.
 
-Where the settings hold no keys (an instance's role, a profile: only Arrow finds those all), and where the lake is a
-directory, objects are deleted one by one, several at once; Arrow takes three requests for each.
+If the settings contain no keys (an instance role or a profile, which only Arrow resolves), or the warehouse is a
+directory, objects are deleted one by one, several in parallel; Arrow needs three requests for each.
 
-Clients read some names as others: to obstore `#` is `%23` and `/a` is `a`, to PyIceberg `a#b` is `a`, to Arrow `a/../b`
-is `b`. Whatever goes to the store is the key as it stands, or nothing: the other one may be in use.
+Clients change some names: obstore reads `#` as `%23` and `/a` as `a`, PyIceberg `a#b` as `a`, Arrow `a/../b` as `b`.
+Only the exact key is ever sent to the store, because the other key may be in use.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
-BATCH = 1_000  # the most that S3 takes
+BATCH = 1_000  # the limit of S3
 SEVERAL = 16
 PATIENCE = timedelta(seconds=60)
 _REWRITTEN = re.compile(r"[#?]|[\0-\x1f]")  # what obstore would take for another character of a key, or refuses
 
 
 def delete_objects(io: FileIO, paths: Collection[str]) -> None:
-    """Deletes objects; one that is gone already is fine. Raises OSError when the store refuses, or does not answer."""
+    """Deletes objects; missing ones are no error. Raises OSError if the store refuses or does not answer."""
     by_bucket, rest = _by_bucket(paths) if io.properties.get("s3.access-key-id") else ({}, paths)
     for bucket, keys in by_bucket.items():
         _send(_store(io.properties, bucket), keys)
@@ -39,7 +39,7 @@ def delete_objects(io: FileIO, paths: Collection[str]) -> None:
 
 
 def _by_bucket(paths: Collection[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Keys by bucket, and the paths that cannot be deleted together."""
+    """Keys by bucket, and the paths that must be deleted one by one."""
     found: dict[str, list[str]] = defaultdict(list)
     rest = []
     for path in sorted(paths):
@@ -53,7 +53,7 @@ def _by_bucket(paths: Collection[str]) -> tuple[dict[str, list[str]], list[str]]
 
 
 def _is_resolved(key: str) -> bool:
-    """Whether clients make another name of it, as a shell does of a path."""
+    """Whether clients normalize the name into another one."""
     return not {"", ".", ".."}.isdisjoint(key.split("/"))
 
 
@@ -82,7 +82,7 @@ def _endpoint(endpoint: str | None, bucket_in_host: str | None) -> str | None:
 
 
 def _without_proxy(endpoint: str | None) -> ClientConfig:
-    """Straight to the store whatever the environment says, as Arrow goes: a proxy that its hosts are exempt from."""
+    """Options that bypass proxies of the environment, as Arrow does."""
     host = urlsplit(endpoint).hostname if endpoint else None
     return {"proxy_url": "http://none.invalid", "proxy_excludes": host or "amazonaws.com"}
 

@@ -1,8 +1,7 @@
-"""A commit on exactly the state that was looked at.
+"""A commit on exactly the state that was inspected.
 
-PyIceberg's own commit loads the table again and applies the updates to whatever is there by then: a tag that was made
-in between would go with the snapshot that is removed. Here a table that has moved on refuses, and the caller looks
-again.
+PyIceberg's own commit loads the table again and applies the updates to its new state: expiry would remove a snapshot
+that was tagged in between. Here a concurrent commit is a conflict, and the caller inspects the table again.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ MAX_CONFLICTS = 20
 def retried(
     catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], T], remedy: str = "run it again"
 ) -> T:
-    """What `change` makes of the table as it is; after a commit of another writer, of the table as it is then.
+    """Applies `change` to the current table, and again after a concurrent commit.
 
     Raises LakehouseError when others commit all the time.
     """
@@ -44,7 +43,7 @@ def retried(
 
 
 def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
-    """Commits what `change` makes of the table as it is, see `retried`; None is nothing to do."""
+    """Commits the update that `change` returns for the current table, see `retried`; None commits nothing."""
 
     def commit(loaded: Table) -> None:
         if (made := change(loaded)) is not None:
@@ -54,7 +53,7 @@ def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable
 
 
 def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...]) -> Table:
-    """Commits updates to the table as `table` shows it; raises CommitFailedException when it has moved on."""
+    """Commits updates to this state of the table; raises CommitFailedException after a concurrent commit."""
     namespace, name = table.name()
     staged = stage(catalog, table, updates)
     swap(catalog, (namespace, name), table.metadata_location, staged.metadata_location)
@@ -62,7 +61,7 @@ def commit_on(catalog: SqlCatalog, table: Table, updates: tuple[TableUpdate, ...
 
 
 def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], old: str, new: str) -> bool:
-    """Points the table at another metadata file as part of a transaction; False when it is not at `old` any more."""
+    """Points the table at another metadata file within a transaction; False if it no longer points to `old`."""
     done = connection.execute(
         "UPDATE iceberg_tables SET metadata_location = %s, previous_metadata_location = %s"
         " WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s AND metadata_location = %s",
@@ -72,7 +71,7 @@ def move_pointer(connection: psycopg.Connection[Any], catalog: str, name: tuple[
 
 
 def enter(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str], location: str) -> None:
-    """Adds a table that the catalog does not have, as part of a transaction."""
+    """Adds a table to the catalog within a transaction."""
     connection.execute(
         "INSERT INTO iceberg_tables (catalog_name, table_namespace, table_name, metadata_location, iceberg_type)"
         " VALUES (%s, %s, %s, %s, 'TABLE')",
@@ -81,7 +80,7 @@ def enter(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, st
 
 
 def remove(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, str]) -> None:
-    """Takes a table or view out of the catalog, as part of a transaction; its files stay."""
+    """Removes a table or view from the catalog within a transaction; its files stay."""
     connection.execute(
         "DELETE FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s",
         (catalog, *name),
@@ -89,7 +88,7 @@ def remove(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, s
 
 
 def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:
-    """Points the table at another metadata file; raises CommitFailedException when it is not at `before` any more."""
+    """Points the table at another metadata file; raises CommitFailedException if it no longer points to `before`."""
     namespace, name = identifier
     statement = (
         update(IcebergTables)

@@ -1,4 +1,4 @@
-"""Tables of the lake's own, made by an earlier release, get the columns that this one writes."""
+"""Adds the columns that this release writes to `meta` tables of an earlier release."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def complete(catalog: SqlCatalog, table: Table, wanted: Schema | pa.Schema) -> T
 
 
 def lacking(table: Table, wanted: Schema) -> list[NestedField]:
-    """Columns of `wanted` that the table has not."""
+    """Columns of `wanted` that the table lacks."""
     there = {field.name for field in table.schema().fields}
     return [field for field in wanted.fields if field.name not in there]
 
 
 def outdated(catalog: SqlCatalog, schemas: Mapping[tuple[str, str], Schema | pa.Schema]) -> dict[str, list[str]]:
-    """By table, the columns that it lacks; tables that are complete, or not made yet, are left out."""
+    """The missing columns by table; tables that are complete or do not exist are omitted."""
     found = {}
     for (namespace, name), wanted in schemas.items():
         table = load_table(catalog, namespace, name)

@@ -1,8 +1,8 @@
-"""PyIceberg's catalog in a SQL database, without reading again what cannot have changed.
+"""PyIceberg's SQL catalog with a cache of metadata files, which never change.
 
-A metadata file is never written twice, so its location says what is in it: a process that looks at many tables often,
-such as ingestion, asks the database where they are and reads the files of those that moved on. Only a table's newest
-one is kept: of a table that is published each second, a hundred would be a hundred megabytes.
+A process that loads many tables often, such as ingestion, queries their locations and reads only new metadata files.
+Only the newest file of a table is cached: of a table that is published each second, a hundred files would take a
+hundred megabytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Name = tuple[str, str]
 
 
 class LakeCatalog(StepwiseCatalog):
-    """A SqlCatalog that remembers metadata files and uses one FileIO, with its open connections, for all tables."""
+    """A SqlCatalog that caches metadata files and shares one FileIO, with its open connections, among all tables."""
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
@@ -36,7 +36,7 @@ class LakeCatalog(StepwiseCatalog):
         self._lock = Lock()
 
     def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
-        """Several tables for one question to the database; those that do not exist are left out."""
+        """Loads several tables with one query; missing tables are omitted."""
         if not identifiers:
             return {}
         wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(identifiers))
@@ -45,7 +45,7 @@ class LakeCatalog(StepwiseCatalog):
         return {(row.table_namespace, row.table_name): self.table_of(row) for row in found}
 
     def remember(self, table: Name, location: str, metadata: TableMetadata) -> None:
-        """What was just written to a metadata file of the table."""
+        """Caches metadata that was just written."""
         with self._lock:
             self._known[table] = (location, metadata)
 
@@ -54,7 +54,7 @@ class LakeCatalog(StepwiseCatalog):
         return location if location.endswith(GZIPPED) else location.removesuffix(PLAIN) + GZIPPED
 
     def table_at(self, namespace: str, name: str, location: str) -> Table:
-        """The table, its metadata read only where that is not known yet."""
+        """The table; its metadata file is read only if it is not cached."""
         with self._lock:
             known, metadata = self._known.get((namespace, name), ("", None))
         if metadata is None or known != location:

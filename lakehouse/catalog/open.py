@@ -66,7 +66,7 @@ def file_io_properties(settings: Settings) -> dict[str, str]:
 
 
 def load_table(catalog: SqlCatalog, namespace: str, name: str) -> Table | None:
-    """The table, or None when there is none."""
+    """The table, or None if it does not exist."""
     from pyiceberg.exceptions import NoSuchTableError
 
     try:

@@ -1,6 +1,6 @@
-"""All that is used of PyIceberg and that it does not promise to keep: private functions, and steps of its classes.
+"""The only module that uses PyIceberg's private functions and overrides steps of its classes.
 
-A new version may change any of it without a word; tests/unit/test_private_pyiceberg.py says what has to hold.
+A new version may change any of them; tests/unit/test_private_pyiceberg.py checks what this module relies on.
 `make lint` refuses private members anywhere else.
 """
 
@@ -65,7 +65,7 @@ def copied_to(manifest: ManifestFile, path: str) -> ManifestFile:
 
 
 class Staging(Transaction):
-    """A transaction that derives the table's metadata once after each update.
+    """A transaction that derives the table's metadata once per update.
 
     PyIceberg does so at every look, a dozen per commit, with a deep copy each time: 20 ms for 1,000 snapshots.
     """
@@ -87,7 +87,7 @@ class Staging(Transaction):
         self._apply(updates)
 
     def stage(self, catalog: SqlCatalog, table: Table) -> StagedTable:
-        """Stages what it has gathered; see `stage`."""
+        """Stages the gathered updates; see `stage`."""
         return stage(catalog, table, self._updates, self._requirements)
 
 

@@ -1,4 +1,4 @@
-"""Tables and views as the catalog lists them, and what their metadata files say: PyIceberg lists no views."""
+"""Tables and views of the catalog and their metadata files; PyIceberg lists no views."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Relation:
 
     @property
     def location(self) -> str:
-        """Where its metadata lies, and by every writer's habit its data."""
+        """The location of its metadata and, with all writers in use, of its data."""
         return directory(self.metadata_location.rpartition("/metadata/")[0])
 
 
@@ -62,7 +62,7 @@ def directory(location: str) -> str:
 
 
 def read_metadata(io: FileIO, location: str) -> dict[str, Any] | None:
-    """A table's or view's metadata file; None when it is gone."""
+    """A table's or view's metadata file; None if it does not exist."""
     try:
         with io.new_input(location).open() as stream:
             content = stream.read()

@@ -1,9 +1,9 @@
-"""Statistics that outlive the snapshot they were computed from.
+"""Keeps statistics when the snapshot that they were computed from expires.
 
-Engines look for a table's statistics along its line of snapshots. Where ingestion drops the oldest, the newest
-statistics of those go on at the first that stays: a statistics file is of one snapshot, and each blob in it says which
-one it was computed from, so it still tells the truth. What had changed between the two, and when the statistics were
-made, is written down in a property, so that they grow stale all the same.
+Engines search for a table's statistics in the current snapshot and its ancestors. When ingestion expires the oldest
+snapshots, their newest statistics are attached to the first that stays. Each blob of a statistics file names the
+snapshot that it was computed from, so it stays correct. A property records the number of rows changed between the two
+snapshots, and the time of the statistics, so that they still become stale.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CARRIED = "lakehouse.statistics"  # <rows changed until the snapshot they are at
 
 
 def rows_changed(snapshot: Snapshot) -> int:
-    """Rows that a snapshot added and deleted; none where it only rewrote them."""
+    """The number of rows that a snapshot added and deleted; 0 if it only rewrote rows."""
     if snapshot.summary is None or snapshot.summary.operation.value not in DATA_OPERATIONS:
         return 0
     numbers = snapshot.summary.additional_properties
@@ -42,8 +42,8 @@ def origin(metadata: TableMetadata, statistics: StatisticsFile) -> tuple[int, in
 
 
 def carry(metadata: TableMetadata, gone: Collection[int]) -> tuple[TableUpdate, ...]:
-    """What takes the newest statistics of snapshots that go to the first that stays behind them; nothing where later
-    ones have statistics of their own."""
+    """The updates that attach the newest statistics of expiring snapshots to the first later one that stays; none if
+    later snapshots have statistics."""
     from pyiceberg.table.update import SetPropertiesUpdate, SetStatisticsUpdate
 
     line = sorted(metadata.snapshots, key=lambda snapshot: snapshot.sequence_number or 0)

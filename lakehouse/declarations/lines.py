@@ -48,7 +48,7 @@ def mistakes_in(
 
 
 def _in_words(problem: ErrorDetails, key: str) -> str:
-    """What is wrong with a value, and what to write where it is of another kind."""
+    """The error text for a value, with what to write if its kind is wrong."""
     given, kind = problem["input"], problem["type"]
     if kind in ("tuple_type", "list_type"):
         one = given if isinstance(given, str) and re.fullmatch(r"\w+", given) else "…"

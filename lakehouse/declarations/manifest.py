@@ -88,7 +88,7 @@ def _parse(settings: Settings, target_dir: Path) -> Path:
 
 
 def rebuild(settings: Settings, models: Sequence[str]) -> None:
-    """Builds these models anew, as wholes; raises LakehouseError with dbt's last words."""
+    """Rebuilds these models with --full-refresh; raises LakehouseError with dbt's last lines."""
     target_dir = manifest_path(settings).parent / "target"
     _dbt(settings, target_dir, "run", "dbt run failed", "--full-refresh", "--select", *models)
 

@@ -81,7 +81,7 @@ class CompactPolicy(Policy):
 
 
 class AgePolicy(Policy):
-    """A part that acts on what is old enough."""
+    """A part with an age limit."""
 
     older_than_hours: Hours
 
@@ -98,7 +98,7 @@ class ExpirePolicy(RemovingPolicy):
 
 
 class OrphanPolicy(RemovingPolicy):
-    """Take files out of the way that no snapshot refers to."""
+    """Take files out of use that no snapshot refers to."""
 
 
 class StatisticsPolicy(Policy):
@@ -119,7 +119,7 @@ class ProbePolicy(Policy):
 
 
 class MaintenancePolicy(Policy):
-    """What is done to keep one table fast, and in which schedule group; or why nothing is."""
+    """The actions for one table and its schedule group; or why it is not maintained."""
 
     schedule_group: str
     opt_out: str | None = Field(None, min_length=1, description="why the table is not maintained")
@@ -133,7 +133,7 @@ class MaintenancePolicy(Policy):
 
     @property
     def parts(self) -> dict[str, Any]:
-        """What the policy asks for, by key."""
+        """The parts of the policy, by key."""
         return {key: part for key, part in self if key not in ("schedule_group", "opt_out") and part is not None}
 
     @model_validator(mode="after")
@@ -165,7 +165,7 @@ class ScheduleGroup(Policy):
 
 
 class ProjectMaintenance(Policy):
-    """What holds for all tables: `vars.maintenance` of dbt_project.yml."""
+    """Settings of all tables: `vars.maintenance` of dbt_project.yml."""
 
     longest_write_hours: float = Field(gt=0, description="no retention may be shorter: a write may be as old")
     max_failed_share: float = Field(ge=0, le=1, description="a run fails above this share of failed tables")

@@ -11,7 +11,7 @@ MODELS = ("model", "snapshot")
 
 
 def unread_tables(manifest: Mapping[str, Any], declared: Declarations, project_dir: Path) -> dict[tuple[str, str], str]:
-    """What to tell of each table, by source and name, that ends in raw; one without a key is declared to.
+    """The message for each table, by source and name, that no model reads; one without a key is meant to be so.
 
     Raises LakehouseError, with file and line, for one that is declared or modelled to go further.
     """

@@ -1,4 +1,4 @@
-"""What a raw table means in the vault: its hub, what it refers to, its links and satellites.
+"""The policy of a raw table in the vault: its hub, references, links and satellites.
 
 Read from `config.meta.vault` of the table's declaration. `lakehouse scaffold` writes the models from it.
 """
@@ -11,7 +11,7 @@ from lakehouse.declarations.policies import LakeName, Policy
 
 
 class HubPolicy(Policy):
-    """The thing a row is about."""
+    """The entity of a row."""
 
     name: LakeName
     column: LakeName | None = Field(
@@ -24,7 +24,7 @@ class HubPolicy(Policy):
 
 
 class ReferencePolicy(Policy):
-    """Columns that name a row of another hub."""
+    """Columns that refer to another hub."""
 
     columns: tuple[str, ...]
     hub: str | None = Field(None, description="by default the reference's own name")
@@ -96,7 +96,7 @@ class VaultPolicy(Policy):
 
     @property
     def is_modelled(self) -> bool:
-        """Whether the table has a place in the vault at all."""
+        """Whether the table is in the vault."""
         return bool(self.forms)
 
     @property

@@ -1,8 +1,7 @@
-"""Every name that the declaration of a table makes in the vault: its relations, and the columns of its stage.
+"""All names that a table's declaration creates in the vault: its relations, and the columns of its stage.
 
-Two things of one name are silently one: a satellite called `status` and the status satellite share the column
-`hd_status`, and one overwrites the other. All columns of the vault's tables come from a stage; timelines add
-`VALIDITY`.
+Two objects with one name would overwrite each other: a satellite called `status` and the status satellite would share
+the column `hd_status`. All columns of the vault's tables come from a stage; timelines add `VALIDITY`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ class Vaulted(Protocol):
 
 @dataclass(frozen=True)
 class Named:
-    """A name, what bears it, the key below `meta` that makes it, and how to change it (empty: it cannot be)."""
+    """A name, the object it belongs to, the key below `meta` that creates it, and the remedy (empty: it is fixed)."""
 
     name: str
     what: str
@@ -56,7 +55,7 @@ def business_key(raw: RawPolicy, vault: VaultPolicy) -> tuple[str, ...]:
 
 
 def stage_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
-    """All columns of the table's stage; a name that comes twice is a mistake."""
+    """All columns of the table's stage; a duplicate is a mistake."""
     for name in ("is_deleted", *EVENT):
         yield Named(name, "a column that each stage has")
     yield from _landed(table, table.landed)
@@ -105,7 +104,7 @@ def _landed(table: Vaulted, columns: Iterable[str]) -> Iterator[Named]:
 
 
 def relations(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
-    """All models of the vault that the declaration makes; no other table may make one of the same name."""
+    """All models of the vault that the declaration creates; no other table may create one of the same name."""
     yield Named(f"stg_{table.source}__{table.name}", "the stage")
     if vault.hub is not None:
         yield from _hub_relations(vault, vault.hub.name)
@@ -142,7 +141,7 @@ def _made(kind: str, name: str, what: str, path: tuple[str, ...], timeline: bool
 
 
 def clashes(named: Iterable[Named]) -> Iterator[tuple[Named, Named]]:
-    """Pairs of one name, the one that can be changed last."""
+    """Pairs with one name, the one that can be changed last."""
     first: dict[str, Named] = {}
     for one in named:
         other = first.setdefault(one.name, one)

@@ -1,4 +1,4 @@
-"""Mistakes in what a table means in the vault, each with a code.
+"""Mistakes in a table's `meta.vault`, each with a code.
 
 V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown reference, V6 unknown column,
 V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, or a link that is not
@@ -38,7 +38,7 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
 
 
 def _nothing_made(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
-    """A table that lands and is never seen again, without a word about it."""
+    """A table that no part of the vault uses, without a declared reason."""
     if vault is None:
         if not table.raw.key:
             yield (
@@ -114,7 +114,7 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
 
 
 def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
-    """Keys stay when a data subject is erased, and so does what is told apart by them or fingerprinted with others."""
+    """Personal data where an erasure would leave it: in keys, references, and hashdiffs of other columns."""
     satellites = vault.satellites if vault else {}
     references = vault.references.values() if vault else ()
     named = set(table.raw.personal).union(*(s.columns for s in satellites.values() if s.personal))
@@ -161,7 +161,7 @@ def _name_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
 
 
 def _lists(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """What becomes columns of one table, or parts of one key."""
+    """Lists whose items become columns of one table, or parts of one key."""
     for name, reference in vault.references.items():
         yield ("vault", "references", name), reference.columns
     for name, link in vault.links.items():
@@ -182,7 +182,7 @@ def _places(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ..
 
 
 def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem]]:
-    """Mistakes that only show when all tables are seen."""
+    """Mistakes that involve several tables."""
     modelled = [(table, table.vault) for table in tables if table.vault and table.vault.is_modelled]
     owners: dict[str, tuple[Vaulted, Named]] = {}
     for table, vault in modelled:

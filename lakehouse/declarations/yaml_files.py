@@ -1,4 +1,4 @@
-"""What dbt takes from a YAML file without a word, or refuses in words of its own, told with file, line and remedy.
+"""Mistakes in YAML files that dbt accepts silently or reports unclearly, with file, line and remedy.
 
 Of a key that is there twice dbt takes the last, and a key of a column that it does not know it keeps to itself.
 """
@@ -52,7 +52,7 @@ def mistakes(content: bytes) -> Iterator[Mistake]:
 
 
 def _composed(content: bytes) -> yaml.Node | None:
-    """By libyaml where it is there; what it refuses is read by Python, whose words the remedies go by."""
+    """Parses with libyaml if available; on an error parses again in Python, whose messages the remedies match."""
     try:
         return yaml.compose(content, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except yaml.YAMLError:
@@ -87,7 +87,7 @@ _REMEDIES = {
 
 
 def _repeated(node: yaml.Node | None, seen: set[int]) -> Iterator[Mistake]:
-    """Keys that a mapping has twice, at any depth; a node that is referred to again is looked at once."""
+    """Duplicate keys of mappings at any depth; an aliased node is checked once."""
     if node is None or id(node) in seen:
         return
     seen.add(id(node))

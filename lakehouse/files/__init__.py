@@ -1,1 +1,1 @@
-"""Files of the home: private ones, secrets, and what another release has written down."""
+"""Files of the home: private files, secrets, and files that another release has written."""

@@ -1,4 +1,4 @@
-"""Files and folders that only their owner may read: what is in them is people's data, or opens the way to it."""
+"""Files and folders that only their owner may read: they contain personal data or credentials."""
 
 import os
 import tempfile
@@ -28,14 +28,14 @@ def private_dir(path: Path) -> None:
 
 
 class _Umask:
-    """The process has one umask: whoever of its threads comes first keeps it, and the last one puts it back."""
+    """The umask belongs to the process: the first thread saves it, the last one restores it."""
 
     lock, inside, before = threading.Lock(), 0, 0
 
 
 @contextmanager
 def privately() -> Iterator[None]:
-    """Whatever this process and its children make inside the block, only its owner may read."""
+    """Files that this process and its children create in the block are readable by their owner only."""
     with _Umask.lock:
         if not _Umask.inside:
             _Umask.before = os.umask(0o077)

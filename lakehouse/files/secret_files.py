@@ -40,7 +40,7 @@ def read_folder(folder: Path) -> dict[str, str]:
 
 
 def refuse_open(file: Path, model: type[BaseModel], values: Mapping[str, Any]) -> None:
-    """Raises LakehouseError where the file holds a secret and every user of the machine may read or change it."""
+    """Raises LakehouseError if the file contains a secret and other users may read or change it."""
     if not file.is_file():
         return
     mode = stat.S_IMODE(file.stat().st_mode)

@@ -1,4 +1,4 @@
-"""Environment variables that look like settings and are none: a typing mistake must not go unseen."""
+"""Finds environment variables that look like settings but are not, so that a typing mistake is noticed."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ def mistaken(variables: Iterable[str], fields: Mapping[str, FieldInfo], elsewher
             meant = settings.get(name.replace("__", "_")) or _with_section(name, fields)
             return f"{variable} is no setting: there is no section {section}{_instead(meant)}"
         if not nested and "__" in settings.get(name, ""):
-            return f"{variable} is no setting: it is spelled {PREFIX}{settings[name]}"
+            return f"{variable} is no setting: write {PREFIX}{settings[name]}"
         if not nested and name not in settings and (near := close(name, settings)):
             return f"{variable} is no setting{_instead(settings[near])}"
     return None

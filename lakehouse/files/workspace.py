@@ -1,4 +1,4 @@
-"""Private folders that last as long as the process that made them: for keys, and for what Spark spills.
+"""Private folders with the lifetime of their process, for keys and for Spark's spilled data.
 
 A killed process removes nothing, so the next one does it. A lock tells whether a folder's process lives. A pid would
 not do: containers that share a home each have pids of their own.
@@ -14,11 +14,11 @@ from typing import IO
 from lakehouse.files.private_files import private_dir
 
 LOCK = "lock"
-_held: list[IO[str]] = []  # open as long as the process lives: closing a file gives its lock up
+_held: list[IO[str]] = []  # open while the process runs: closing a file releases its lock
 
 
 def private_workspace(parent: Path) -> Path:
-    """Makes a folder below `parent` that goes when this process ends; removes those of processes that are gone."""
+    """Creates a folder below `parent` that is removed when this process ends; removes those of dead processes."""
     private_dir(parent)
     with (parent / LOCK).open("w") as alone:
         fcntl.flock(alone, fcntl.LOCK_EX)

@@ -41,23 +41,23 @@ class Step:
 
 @cache
 def known_steps() -> tuple[Step, ...]:
-    """The steps that this code knows, in order."""
+    """The steps of this release, in order."""
     files = sorted(Path(__file__).parent.glob("[0-9]*.sql"))
     return tuple(_step(file) for file in files)
 
 
 def newest_version() -> int:
-    """The version of the state that this code works with."""
+    """The state's version in this release."""
     return known_steps()[-1].number
 
 
 def ensure_state(connection: psycopg.Connection[Any]) -> None:
-    """Brings the state to this code's version; does nothing where it is. Raises LakehouseError where it is newer."""
+    """Migrates the state to this release's version, if it is older. Raises LakehouseError if it is newer."""
     migrate(connection, known_steps())
 
 
 def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Takes the steps that are missing, all of them or none, once among many processes; returns those it took.
+    """Applies the missing steps, all or none, once among many processes; returns those it applied.
 
     State without a stamp is of release 0.1.0 or there is none: the first step makes what it lacks.
     """
@@ -79,7 +79,7 @@ def migrate(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple
 
 
 def pending(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple[Step, ...]:
-    """The steps that the state has not; changes nothing. Raises LakehouseError where the state is newer than all."""
+    """The missing steps; changes nothing. Raises LakehouseError if the state is newer than this release."""
     at, release = stamp(connection)
     if at > steps[-1].number:
         raise newer_state("the catalog's state is", at, release)
@@ -87,7 +87,7 @@ def pending(connection: psycopg.Connection[Any], steps: Sequence[Step]) -> tuple
 
 
 def stamp(connection: psycopg.Connection[Any]) -> tuple[int, str]:
-    """The state's version and the release that made it so; 0 where none is stamped."""
+    """The state's version and the release that migrated it; 0 if it has no version."""
     if connection.execute(_HAS_STAMP).fetchone() is None:
         return 0, ""
     row = connection.execute(
@@ -97,7 +97,7 @@ def stamp(connection: psycopg.Connection[Any]) -> tuple[int, str]:
 
 
 def newer_state(what: str, at: int, release: str) -> LakehouseError:
-    """What to tell of state that a newer release has made."""
+    """The error for state of a newer release."""
     return LakehouseError(
         f"{what} of version {at}, made by release {release}; release {version('lakehouse')} knows up to "
         f"{newest_version()}: install {release} or newer, or restore a backup that was made before the upgrade"

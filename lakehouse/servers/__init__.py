@@ -1,1 +1,1 @@
-"""Clients of the servers: Postgres, Trino, Spark; how long to wait for them, and what to say when they are gone."""
+"""Clients of Postgres, Trino and Spark, their retries, and the errors for servers that do not answer."""

@@ -29,6 +29,6 @@ def connect_catalog(settings: Settings, **options: str) -> CatalogConnection:
 
 
 def unreachable(error: BaseException | None) -> Unreachable:
-    """What to tell when the database does not answer."""
+    """The error for a database that does not answer."""
     reason = str(error).strip().splitlines()[0]
     return Unreachable(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`")

@@ -1,4 +1,4 @@
-"""Which sources the embedded stack serves: those of the samples, at the addresses that `lakehouse up` wrote down."""
+"""The sources of the embedded stack: the samples, at the addresses that `lakehouse up` wrote."""
 
 import tomllib
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def embedded_sources(settings: "Settings") -> dict[str, PostgresUrl]:
-    """The address of each source of the embedded stack, by its name; nothing where there is none."""
+    """The address of each source of the embedded stack, by name; empty without a stack."""
     file = settings.home / "endpoints.toml"
     sources = tomllib.loads(file.read_text()).get("sources", {}) if file.exists() else {}
     try:

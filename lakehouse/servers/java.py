@@ -31,7 +31,7 @@ def spark_java_home(settings: Settings) -> Path:
 
 
 def installed_spark_java() -> Path | None:
-    """A fitting Java of this machine, or None."""
+    """A Java 17 or 21 of this machine, or None."""
     return next((home for home in _installed() if java_version(home) in SPARK_JAVA), None)
 
 
@@ -41,7 +41,7 @@ def private_java_home(settings: Settings) -> Path:
 
 
 def java_version(home: Path) -> int | None:
-    """The feature version of the Java below `home`, or None when there is none that runs."""
+    """The feature version of the Java below `home`, or None if none runs."""
     try:
         done = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A server that goes away in the middle of a command: whatever library meets it, a person is told in one line."""
+"""One-line errors for a server that goes away during a command, whichever library reports it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ UP = "or run `lakehouse up` where the embedded stack serves it"
 
 
 def told(error: BaseException) -> str | None:
-    """What went away, in the library's words, and what to do; None where the error is of another kind.
+    """The server that went away, the library's message and the remedy; None for another kind of error.
 
     A library may have wrapped the error in one of its own (`raise … from`).
     """

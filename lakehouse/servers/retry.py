@@ -1,4 +1,4 @@
-"""The one place that decides how long to keep asking a server that does not answer."""
+"""How long to retry when a server does not answer."""
 
 import time
 from collections.abc import Callable
@@ -34,4 +34,4 @@ def until_answered(action: Callable[[], T], what: str, patience: float = PATIENC
 
 
 class Unreachable(LakehouseError):
-    """A server does not answer now; trying again later can help."""
+    """A server does not answer; a later try may succeed."""

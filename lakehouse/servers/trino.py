@@ -57,7 +57,7 @@ def is_here(host: str) -> bool:
 
 @contextmanager
 def answering(settings: Settings) -> Iterator[None]:
-    """Turns a failure to reach Trino into Unreachable (a LakehouseError); what is wrong with a query passes through."""
+    """Turns a failure to reach Trino into Unreachable (a LakehouseError); errors of a query are raised as they are."""
     from trino.exceptions import HttpError, TrinoAuthError, TrinoConnectionError
 
     try:

@@ -1,4 +1,4 @@
-"""A source that cannot be reached: which one, where, and what to do about it."""
+"""The error for a source that cannot be reached: its name, its address and the remedy."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def unreachable_source(settings: "Settings", source: str, error: Exception, key: str = "url") -> Unreachable:
-    """What to tell where no connection to a source comes about; `key` says by which of its URLs."""
+    """The error for a failed connection to a source; `key` names the URL that was used."""
     variable = f"LAKEHOUSE_SOURCES__{source.upper()}__{key.upper()}"
     configured = settings.source(source)
     url = configured.owner_url if key == "owner_url" and configured.owner_url else configured.url

@@ -1,7 +1,7 @@
-"""The only way to a terminal, a log and a pipe: text of a source never does more there than being read.
+"""The only module that prints, so that text of a source cannot control a terminal or forge a log line.
 
-A name, a comment or a value may hold line breaks that forge a line, sequences that command a terminal, signs that turn
-the direction of text, and what rich takes for markup. So nothing else in this project prints.
+A name, a comment or a value may contain line breaks, terminal sequences, characters that reverse the direction of text,
+and markup of rich.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _spelled(character: str) -> str:
 
 
 def say(*words: object, error: bool = False, flush: bool = False) -> None:
-    """Prints one line, on stderr if it is no result."""
+    """Prints one line; on stderr if it is not a result."""
     print(visible(" ".join(map(str, words))), file=sys.stderr if error else sys.stdout, flush=flush)
 
 
@@ -59,7 +59,7 @@ def console(error: bool = False, width: int | None = None) -> Console:
 
 @contextmanager
 def busy(on: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """Says on a terminal what is at work, while it is; gives a function that says what it is by now."""
+    """Shows the current work on a terminal during the block; yields a function that changes the text."""
     with on.status(cell(what), spinner="line") as status:
         yield lambda now: status.update(cell(now))
 

@@ -13,14 +13,14 @@ CLOSE = 0.85  # for names that may also be another program's
 
 
 def unknown(key: str, known: Collection[str], quote: str = "`") -> str:
-    """What is wrong with a key that nobody knows, and what to write instead."""
+    """The error text for an unknown key, with the key to write instead."""
     meant = close(key, known, 0.6)
     instead = f": did you mean {quote}{meant}{quote}?" if meant else f"; known are {', '.join(sorted(known))}"
     return f"unknown key {quote}{key}{quote}{instead if known else ''}"
 
 
 def close(name: str, known: Collection[str], cutoff: float = CLOSE) -> str | None:
-    """The known name that is most like this one, if any is like it."""
+    """The most similar known name, if one is similar."""
     return next(iter(get_close_matches(name, sorted(known), n=1, cutoff=cutoff)), None)
 
 

@@ -18,7 +18,7 @@ def relation(schema: str, name: str) -> str:
 
 
 def typed_ident(name: str) -> str:
-    """A quoted identifier for Postgres that survives being shown, copied and pasted: what would not is escaped."""
+    """A quoted identifier for Postgres that can be copied from a terminal: unprintable characters are escaped."""
     if visible(name) == name:
         return ident(name)
     spelled = (

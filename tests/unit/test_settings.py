@@ -41,7 +41,7 @@ def test_a_wrong_setting_is_named_as_its_variable(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("variable", "told"),
     [
-        ("LAKEHOUSE_TRINO_HOST", "it is spelled LAKEHOUSE_TRINO__HOST"),
+        ("LAKEHOUSE_TRINO_HOST", "write LAKEHOUSE_TRINO__HOST"),
         ("LAKEHOUSE_CATALOG__URL", "there is no section CATALOG"),
         ("LAKEHOUSE_INGESTON__FLUSH_BYTES", "there is no section INGESTON"),
         ("LAKEHOUSE_STACK_TRINO_HEAP", "LAKEHOUSE_STACK_TRINO_HEAP is no setting"),
