@@ -56,7 +56,7 @@ def test_a_variable_wins_over_a_file_and_a_file_over_the_rest(
 
 def test_a_misspelt_file_is_named(folder: Path) -> None:
     (folder / "LAKEHOUSE_S3_SECRET_KEY").write_text("s3cret")
-    with pytest.raises(LakehouseError, match="LAKEHOUSE_S3_SECRET_KEY is no setting: it is spelled LAKEHOUSE_S3__SEC"):
+    with pytest.raises(LakehouseError, match="LAKEHOUSE_S3_SECRET_KEY is no setting: write LAKEHOUSE_S3__SEC"):
         load_settings()
 
 
