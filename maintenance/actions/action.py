@@ -1,53 +1,19 @@
-"""What all actions have in common: an exclusive lock on the table, timing, and failures that concern one table only.
-
-`Work`, `Rate` and `Need` describe to a plan the work of an action, its speed and its gain.
-"""
+"""What all actions have in common: an exclusive lock on the table, timing, and failures that concern one table only."""
 
 import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
 from maintenance.actions.exclusion import Held, exclusive
+from maintenance.actions.need import Body
 from maintenance.actions.registry import BY_NAME
 from maintenance.inventory.in_use import Unknown
 from maintenance.inventory.outcome import Outcome, TableName, one_line
 from maintenance.inventory.session import Session
-
-SCAN_THROUGHPUT = 100e6  # bytes per second of a reader that cannot skip files, without statistics or order
-
-
-class Work(NamedTuple):
-    """The work of an action: bytes to read and write, items (files, snapshots, objects) to inspect."""
-
-    bytes: int = 0
-    items: int = 0
-
-
-class Rate(NamedTuple):
-    """Fixed cost in seconds, throughput in bytes per second, cost per item in seconds."""
-
-    fixed_cost: float
-    throughput: float
-    cost_per_item: float
-
-
-@dataclass(frozen=True)
-class Need:
-    """An action that a table needs: the reason, the work and the gain."""
-
-    action: str
-    reason: str
-    work: Work
-    gain_seconds: float = 0.0
-    gain_bytes: int = 0
-
-
-Body = Callable[[Session, TableName, MaintenancePolicy], Outcome]
 
 
 def action(name: str) -> Callable[[Body], Body]:

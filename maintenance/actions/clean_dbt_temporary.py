@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.catalog.relations import Relation, changed_at, list_relations, read_metadata, view_text
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.text.sql import relation as sql_relation
-from maintenance.actions.action import Need, Rate, Work, action
+from maintenance.actions.action import action
+from maintenance.actions.need import Need, Rate, Work
 from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.health import Health
 from maintenance.inventory.lake import Lake, list_objects

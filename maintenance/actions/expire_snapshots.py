@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import commit_on
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
-from maintenance.actions.action import Need, Rate, Work, action
+from maintenance.actions.action import action
+from maintenance.actions.need import Need, Rate, Work
 from maintenance.actions.purge import Purged, purge
 from maintenance.inventory import removed
 from maintenance.inventory.figures import history, measure_all, newest_data_chain

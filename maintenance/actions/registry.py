@@ -16,7 +16,7 @@ from lakehouse.declarations.policies import MaintenancePolicy
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
-    from maintenance.actions.action import Body, Need, Rate
+    from maintenance.actions.need import Body, Need, Rate
     from maintenance.inventory.health import Health
     from maintenance.inventory.outcome import TableName
     from maintenance.inventory.session import Session

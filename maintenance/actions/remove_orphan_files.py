@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from lakehouse.declarations.policies import MaintenancePolicy, OrphanPolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
-from maintenance.actions.action import Need, Rate, Work, action
+from maintenance.actions.action import action
+from maintenance.actions.need import Need, Rate, Work
 from maintenance.actions.purge import Purged, purge
 from maintenance.inventory import removed
 from maintenance.inventory.health import Health

@@ -12,8 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProjectMaintenance
-from maintenance.actions.action import Need
 from maintenance.actions.layout import not_compacted
+from maintenance.actions.need import Need
 from maintenance.actions.registry import ACTIONS
 from maintenance.inventory.declared import MaintainedTable
 from maintenance.inventory.health import Health

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from statistics import median
 
-from maintenance.actions.action import Work
+from maintenance.actions.need import Work
 from maintenance.actions.registry import BY_NAME
 from maintenance.planning.history import Act
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from lakehouse.declarations.policies import MaintenancePolicy, ProbePolicy
 from lakehouse.text.sql import ident, literal, relation
-from maintenance.actions.action import Body
 from maintenance.actions.compact import plan_for
+from maintenance.actions.need import Body
 from maintenance.inventory.outcome import Outcome, TableName, plainly
 from maintenance.inventory.session import Session
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from lakehouse.declarations.manifest import load_manifest
 from maintenance.actions import clean_dbt_temporary, registry
-from maintenance.actions.action import Body
+from maintenance.actions.need import Body
 from maintenance.inventory.declared import MaintainedTable, maintained_tables, select
 from maintenance.inventory.outcome import Outcome
 from maintenance.inventory.session import Session

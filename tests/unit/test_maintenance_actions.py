@@ -5,7 +5,7 @@ from inspect import signature
 import pytest
 
 from lakehouse.declarations.policies import MaintenancePolicy
-from maintenance.actions.action import Rate
+from maintenance.actions.need import Rate
 from maintenance.actions.registry import ACTIONS, Action, Module
 from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import TableName
