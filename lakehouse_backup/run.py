@@ -19,6 +19,7 @@ from typing import Any
 from ingestion.sources.postgres.connection import connect_source, read_slot
 from ingestion.state import lease, store
 from lakehouse.errors import LakehouseError
+from lakehouse.files.atomic import write_atomically
 from lakehouse.files.private_files import privately
 from lakehouse.migrations import newer_state, newest_version
 from lakehouse.settings import Settings
@@ -62,7 +63,7 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
             made_at, backup = _consistent_backup(settings, session, folder, fresh, catalog_only, say)
             fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
             about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
-            (folder / ABOUT).write_text(json.dumps(about) + "\n")
+            write_atomically(folder / ABOUT, json.dumps(about) + "\n")
     return backup
 
 

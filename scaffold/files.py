@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from lakehouse.files.atomic import write_atomically
 from scaffold.text import Model
 
 Kind = Literal["new", "changed", "gone", "yours", "same"]
@@ -64,7 +65,7 @@ def apply(changes: Iterable[Change]) -> None:
     for change in changes:
         if change.kind in ("new", "changed"):
             change.path.parent.mkdir(parents=True, exist_ok=True)
-            change.path.write_text(change.text)
+            write_atomically(change.path, change.text)
         elif change.kind == "gone":
             change.path.unlink()
 

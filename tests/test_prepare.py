@@ -233,15 +233,17 @@ def test_every_mistake_about_columns_is_named_at_once(source: Cluster, settings:
         "ALTER TABLE leaf_1 REPLICA IDENTITY USING INDEX codes",
         "twice": 'CREATE TABLE twice (id int PRIMARY KEY, "ID" int, code text, "_op" text)',
         "typed": "CREATE SCHEMA app; CREATE TYPE app.mood AS ENUM ('a'); CREATE DOMAIN mail AS text;"
-        "CREATE TABLE typed (id int PRIMARY KEY, a bigint, b app.mood, c mail, d int[], e numeric(9,2), f text)",
+        'CREATE SCHEMA "My.app"; CREATE TYPE "My.app"."Ü.mood" AS ENUM (); CREATE DOMAIN moods AS "My.app"."Ü.mood"[];'
+        "CREATE TABLE typed (id int PRIMARY KEY, a bigint, b app.mood, c mail, d int[], e numeric(9,2), f text,"
+        "g moods)",
     }
     world = unprepared(source, settings, ddl)
     for number, key in enumerate((("code",), ("id",), ("id", "code"))):
         world = world.declaring(f"t_{number}", key=key)
     world = world.declaring("t_3", key=("id",), alias={"code": "Id"}).declaring("t_4", key=("id",))
-    types = ("int", "bigintt", "mood", "mail", "int[]", "numeric(9,2)", "not a type!")
+    types = ("int", "bigintt", "mood", "mail", "int[]", "numeric(9,2)", "not a type!", '"My.app"."Ü.mood"[]')
     columns = [
-        Column(name=name, data_type=kind, description="") for name, kind in zip(("id", *"abcdef"), types, strict=True)
+        Column(name=name, data_type=kind, description="") for name, kind in zip(("id", *"abcdefg"), types, strict=True)
     ]
     tables = [t.model_copy(update={"columns": tuple(columns)}) if t.name == "t_4" else t for t in world.source.tables]
     declared = world.source.model_copy(update={"tables": tuple(tables)})

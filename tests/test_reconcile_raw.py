@@ -9,6 +9,7 @@ import pytest
 
 from ingestion.pipeline.repair import KeyRange
 from ingestion.pipeline.repair.stage import DELETE_SEQ
+from ingestion.sources.postgres import source as postgres
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.verify import raw
@@ -107,13 +108,13 @@ def test_a_point_is_let_go_after_its_time_and_every_table_is_compared_once(
     world.sql("UPDATE a SET v = 'w' WHERE id = 3", "TRUNCATE d", "INSERT INTO d VALUES (3)")
     world.ingest(spark)
     spoil(world, "b", lambda rows: [row for row in rows if row["k"] != "q"])
-    points, made = [], raw.consistent_point
+    points, made = [], postgres.consistent_point
 
     def counted(*arguments: Any) -> Any:
         points.append([table.name for table in arguments[2]])
         return made(*arguments)
 
-    monkeypatch.setattr(raw, "consistent_point", counted)
+    monkeypatch.setattr(postgres, "consistent_point", counted)
 
     def found() -> dict[str, tuple[int, int, bool]]:
         results = list(raw.reconcile_raw(world.settings, world.declarations, spark=spark))

@@ -14,7 +14,9 @@ from pathlib import Path
 import dagster as dg
 import psutil
 import pytest
+from trino.exceptions import TrinoQueryError
 
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from orchestration.runs import workers
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
@@ -150,8 +152,9 @@ def test_a_load_takes_the_place_of_a_dead_run_and_ends_what_that_left_running(
     o: Orchestrated, instance: dg.DagsterInstance, sleeper: subprocess.Popen[bytes]
 ) -> None:
     dead = hold(instance, f"raw_{o.name}", sleeper)
-    left = subprocess.Popen(
-        [sys.executable, "-c", "import time; time.sleep(600)"],
+    heeding = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_DFL); time.sleep(600)"
+    left = subprocess.Popen(  # SIGINT is ignored in a background job of a shell, such as this test may be
+        [sys.executable, "-c", heeding],
         env={**os.environ, workers.RUN_VARIABLE: dead.run_id},
     )
     sleeper.kill()
@@ -165,6 +168,32 @@ def test_a_load_takes_the_place_of_a_dead_run_and_ends_what_that_left_running(
     assert f"error: interrupted by SIGINT: run {load.run_id} of load_{o.name} is CANCELED" in load.output
     assert "Traceback" not in load.output
     assert not instance.event_log_storage.get_concurrency_info(f"raw_{o.name}").claimed_slots
+
+
+@pytest.mark.slow
+def test_what_a_killed_dbt_left_running_in_trino_ends_before_the_next_load_writes(
+    o: Orchestrated, instance: dg.DagsterInstance, sleeper: subprocess.Popen[bytes]
+) -> None:
+    """Worker and dbt were killed together, as where a container ends: their insert went on beside the next one."""
+    dead = hold(instance, f"raw_{o.name}", sleeper)
+    sleeper.kill()
+    endless = " CROSS JOIN ".join(["unnest(sequence(1, 10000))"] * 4)
+    comment = f'/* {{"app": "dbt", "lakehouse_run": "{dead.run_id}", "node": "model.x"}} */'
+    ended: list[str] = []
+
+    def insert() -> None:
+        with pytest.raises(TrinoQueryError) as error:
+            query(o.settings, f"{comment}\nCREATE TABLE lake.meta.{o.name} AS SELECT count(*) AS n FROM {endless}")
+        ended.append(error.value.message)
+
+    left = threading.Thread(target=insert)
+    left.start()
+    with started(o) as load:
+        assert load.process.wait(240) == 0, load.output
+    left.join(1)
+    assert ended == ["Query killed. Message: its dbt was killed"]
+    marked = f'SELECT count(*) FROM system.runtime.queries WHERE query LIKE \'/* {{%"lakehouse_run": "{load.run_id}%\''
+    assert query(o.settings, marked)[0][0] > 0
 
 
 @pytest.mark.parametrize("seconds", [1.5, 4.0])

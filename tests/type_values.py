@@ -72,6 +72,11 @@ VALUES: dict[str, list[str]] = {
     "s.price": ["1.5", "'NaN'"],
     "s.dear": ["2.25"],
     "s.pair": ["ROW(1, 'a,\"b')", "ROW(NULL, '')"],
+    "s.feeling": ["'sad'", "'so-so, \"x\"'"],
+    "s.feeling[]": ["'{sad,NULL}'"],
+    "s.moods": ["'{sad,sad}'"],
+    "s.span": ["'[1,5]'", "'empty'"],
+    "s.couple": ["ROW(1, 'a,\"b')"],
     "int4range": ["'[1,5]'", "'empty'", "'(,)'"],
     "tstzrange": ["'[2024-01-01 00:00:00+01,)'"],
     "int4multirange": ["'{[1,3),[5,9)}'"],
@@ -82,6 +87,10 @@ SETUP = (
     "CREATE DOMAIN s.price AS numeric(12,2)",
     "CREATE DOMAIN s.dear AS s.price CHECK (VALUE > 1)",
     "CREATE TYPE s.pair AS (x int, y text)",
+    "CREATE DOMAIN s.feeling AS s.mood",
+    "CREATE DOMAIN s.moods AS s.mood[]",
+    "CREATE DOMAIN s.span AS int4range",
+    "CREATE DOMAIN s.couple AS s.pair",
 )
 ORACLE = {
     Form.INTEGER: "v::text::bigint",

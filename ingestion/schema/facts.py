@@ -36,7 +36,10 @@ class ColumnFacts:
         """SQL for the column's values as their type's output function prints them, which is what the stream carries.
 
         A cast to text is not the same: it strips the padding of char(n) and spells booleans and addresses differently.
+        Of an enum it is, and no other type's output function refuses a domain over it.
         """
+        if self.type_kind == "e":
+            return f"{ident(self.name)}::pg_catalog.text"
         return f"pg_catalog.textin({self.output_function}({ident(self.name)}))"
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lakehouse.errors import LakehouseError
+from lakehouse.files.atomic import write_atomically
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
 
@@ -68,7 +69,7 @@ def _propose_file(settings: Settings, declared: Declarations, source: str, schem
     file = settings.dbt_project_dir / "models" / "sources" / f"{source}.yml"
     if file.exists():
         raise LakehouseError(f"{file}: declares no table of source {source!r}: add one, or remove the file")
-    file.write_text(_proposal(settings, declared, source, schemas))
+    write_atomically(file, _proposal(settings, declared, source, schemas))
     say(f"proposed models/sources/{file.name}: check it and choose meaningful names")
 
 

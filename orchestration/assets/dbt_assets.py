@@ -20,6 +20,7 @@ from orchestration.runs.dependencies import name_of
 from orchestration.runs.failures import dbt_failure, failed_tables, table_name
 from orchestration.runs.load_state import pack_state, unpack_state
 from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
+from orchestration.runs.queries import end_abandoned_queries
 from orchestration.runs.workers import end_children
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ def dbt_invocation(
 
     Adds failed tables to `failures`. Raises Failure if no table of this run is to blame.
     """
+    end_abandoned_queries(lake.settings(), context.instance, context.run.run_id)
     with environment(run_environment(lake.settings(), days, context.run.run_id)):
         invocation = dbt.cli(command, context=context)
     try:

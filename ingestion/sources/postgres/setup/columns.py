@@ -3,6 +3,7 @@
 The words are ingestion's own, as it would set the table aside with them.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -95,15 +96,21 @@ def _of_types(connection: SourceConnection, table: RawTable, facts: TableFacts) 
 
 def _names_a_type(connection: SourceConnection, declared: str) -> bool:
     """Whether Postgres reads it as a type, or some schema has one of that name: its own types all land as text."""
-    bare = type_name(declared).removesuffix("[]").rpartition(".")[2].strip('"')
-    if connection.execute("SELECT EXISTS (SELECT FROM pg_type WHERE lower(typname) = %s)", (bare,)).fetchone() == (
-        True,
-    ):
+    bare = _without_schema(declared)
+    known = "SELECT EXISTS (SELECT FROM pg_type WHERE typname = %s OR lower(typname) = %s)"
+    if connection.execute(known, (bare, bare.lower())).fetchone() == (True,):
         return True
     try:
         return connection.execute("SELECT to_regtype(%s) IS NOT NULL", (declared,)).fetchone() == (True,)
     except (psycopg.ProgrammingError, psycopg.DataError, psycopg.NotSupportedError):  # it reads as no type at all
         return False
+
+
+def _without_schema(declared: str) -> str:
+    """The bare name of a type or of an array's elements. A role may see a type in a schema that it may not use."""
+    element = declared.strip().removesuffix("[]")
+    quoted = re.search(r'"((?:[^"]|"")*)"$', element)
+    return quoted[1].replace('""', '"') if quoted else type_name(element).rpartition(".")[2]
 
 
 def _said(problem: TableProblem) -> tuple[str, str]:

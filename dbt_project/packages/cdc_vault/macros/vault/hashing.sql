@@ -106,6 +106,17 @@
   {%- endfor -%}
   case
       when {{ deleted }} then {{ cdc_vault.hash_of("'\\D'") }}
-      else {{ cdc_vault.hash_of("concat_ws('|', " ~ parts | join(", ") ~ ")" if parts else "''") }}
+      else {{ cdc_vault.hash_of(cdc_vault.joined(parts) if parts else "''") }}
     end
+{%- endmacro %}
+
+{#- Texts joined by the delimiter, without those that are NULL; in groups, because a function of Trino takes 127 arguments. -#}
+{% macro joined(texts) -%}
+  {%- if texts | length <= 100 -%}
+    concat_ws('|', {{ texts | join(", ") }})
+  {%- else -%}
+    {%- set groups = [] -%}
+    {%- for group in texts | batch(100) -%}{%- do groups.append("nullif(" ~ cdc_vault.joined(group) ~ ", '')") -%}{%- endfor -%}
+    {{ cdc_vault.joined(groups) }}
+  {%- endif -%}
 {%- endmacro %}
