@@ -55,6 +55,15 @@ def entities(tables: Iterable[RawTable]) -> dict[str, Entity]:
     return {f"{t.source}.{t.name}": Entity(t, t.vault) for t in tables if t.vault is not None and t.vault.is_modelled}
 
 
+def names_in_vault(tables: Iterable[RawTable]) -> set[str]:
+    """What hubs, links, events, reference tables and satellites of these tables are called."""
+    found: set[str] = set()
+    for vault in (table.vault for table in tables if table.vault is not None):
+        made = [made.name for made in (vault.hub, vault.event, vault.link) if made is not None]
+        found.update(made, vault.links, vault.satellites)
+    return found
+
+
 def owner_of(hub: str, among: Iterable[Entity]) -> Entity:
     """The entity that declares the hub; validated declarations have exactly one."""
     return next(entity for entity in among if entity.vault.hub is not None and entity.hub.name == hub)

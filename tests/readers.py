@@ -19,7 +19,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from scaffold import apply, models_of, plan
-from scaffold.propose import COLUMNS
+from scaffold.propose.database import COLUMNS
 from scaffold.text import flow
 from tests.orchestrated import copy_project
 from tests.world import World, declared_source

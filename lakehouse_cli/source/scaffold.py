@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from lakehouse.declarations import Declarations
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """What a proposal is made of."""
+
+    schemas: tuple[str, ...] = ("public",)
+    tables: tuple[str, ...] = ()
+    vault: bool = True
+
+
 def scaffold(
     sources: Annotated[list[str] | None, typer.Argument(help="Sources; default: all declared ones.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 1 if a file is out of date.")] = False,
@@ -23,27 +33,34 @@ def scaffold(
         list[str] | None,
         typer.Option(help="Schema to propose from; repeatable.  [default: public]"),
     ] = None,
+    tables: Annotated[
+        list[str] | None, typer.Option(help="Table to propose, alone or as schema.table; repeatable.  [default: all]")
+    ] = None,
+    vault: Annotated[bool, typer.Option("--vault/--no-vault", help="Propose a vault, or raw and parsed alone.")] = True,
 ) -> None:
     """Write parsed, stage and vault models, with tests and descriptions, from the declarations in models/sources/.
 
-    For a source without a declaration, proposes one from its database: keys become hubs, foreign keys links, other
-    columns satellites. Never overwrites edited files.
+    For a source without a declaration, proposes one from its database: things become hubs, what relates them links,
+    their attributes satellites. Never overwrites edited files.
     """
     from scaffold import declared_alone
 
     if propose and (check or not sources):
         raise typer.BadParameter("--propose prints a declaration per source: name one or more, without --check")
     settings = load_settings()
-    declared, schemas = declared_alone(settings), schema or ["public"]
+    declared = declared_alone(settings)
+    wanted = _Wanted(tuple(schema or ["public"]), tuple(tables or ()), vault)
+    undeclared = [name for name in sources or () if propose or name not in _names(declared)]
+    if wanted != _Wanted() and not undeclared:
+        raise typer.BadParameter("--schema, --tables and --no-vault are for a proposal: add --propose to print one")
     if propose:
-        for name in sources or ():
-            for line in _proposal(settings, declared, name, schemas).splitlines():
+        for name in undeclared:
+            for line in _proposal(settings, declared, name, wanted).splitlines():
                 say(line)
         return
-    for name in sources or ():
-        if name not in _names(declared):
-            _propose_file(settings, declared, name, schemas, check)
-            declared = declared_alone(settings)
+    for name in undeclared:
+        _propose_file(settings, declared, name, wanted, check)
+        declared = declared_alone(settings)
     drifted = sum(_scaffold(settings, declared, name, check) for name in sources or _names(declared))
     if check and drifted:
         again = " ".join(["lakehouse scaffold", *(sources or ())])
@@ -63,21 +80,22 @@ def _scaffold(settings: Settings, declared: Declarations, source: str, check: bo
     return sum(change.kind in ("new", "changed", "gone") for change in changes)
 
 
-def _propose_file(settings: Settings, declared: Declarations, source: str, schemas: list[str], check: bool) -> None:
+def _propose_file(settings: Settings, declared: Declarations, source: str, wanted: _Wanted, check: bool) -> None:
     if check:
         raise LakehouseError(f"source {source!r} is not declared: `lakehouse scaffold {source}` proposes a declaration")
     file = settings.dbt_project_dir / "models" / "sources" / f"{source}.yml"
     if file.exists():
         raise LakehouseError(f"{file}: declares no table of source {source!r}: add one, or remove the file")
-    write_atomically(file, _proposal(settings, declared, source, schemas))
+    write_atomically(file, _proposal(settings, declared, source, wanted))
     say(f"proposed models/sources/{file.name}: check it and choose meaningful names")
 
 
-def _proposal(settings: Settings, declared: Declarations, source: str, schemas: list[str]) -> str:
+def _proposal(settings: Settings, declared: Declarations, source: str, wanted: _Wanted) -> str:
     from scaffold import propose
+    from scaffold.entities import names_in_vault
 
-    others = [table.vault.hub for table in declared.tables if table.source != source and table.vault]
-    return propose(settings, source, schemas, [hub.name for hub in others if hub])
+    taken = names_in_vault(table for table in declared.tables if table.source != source)
+    return propose(settings, source, wanted.schemas, taken, wanted.tables, wanted.vault)
 
 
 def _names(declared: Declarations) -> list[str]:

@@ -22,6 +22,7 @@ REFUSED = [
     (ingest, ["--recover"], "name the sources"),
     (scaffold, ["--propose"], "name one"),
     (scaffold, ["retail", "--propose", "--check"], "without --check"),
+    (scaffold, ["retail", "--no-vault"], "--no-vault are for a proposal"),
 ]
 
 

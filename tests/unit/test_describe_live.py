@@ -17,7 +17,7 @@ from ingestion.sources.postgres.points import Patience
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings
-from scaffold.propose import _read
+from scaffold.propose import read_tables
 
 pytestmark = pytest.mark.stack
 TABLE = RawTable(
@@ -141,7 +141,7 @@ def test_a_table_whose_changes_do_not_all_come_is_refused_by_name(
 def test_a_domain_is_proposed_as_its_base_type(connection: psycopg.Connection[Any]) -> None:
     connection.execute("ALTER TABLE items ADD a dear, ADD b image, ADD c moods, ADD d varchar(3), ADD e mood")
     connection.execute("COMMENT ON COLUMN items.a IS 'What it costs.'")
-    (found,) = _read(connection, ["public"])
+    (found,) = read_tables(connection, ["public"])
     assert found.columns == (
         ("id", "integer", ""), ("a", "numeric(8,2)", "What it costs."), ("b", "bytea", ""), ("c", "mood[]", ""),
         ("d", "character varying(3)", ""), ("e", "mood", ""),

@@ -28,7 +28,7 @@ from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import ident, literal, relation, typed_ident
-from scaffold.propose import _read, proposal
+from scaffold.propose import proposal, read_tables
 from tests.hostile import names
 from tests.hostile_database import Hostile, create, tables
 from tests.world import declared_source
@@ -127,7 +127,7 @@ def test_an_erasure_asks_for_the_subject_and_nobody_else(source: psycopg.Connect
 
 def test_a_proposal_of_the_database_says_what_it_says(settings: Settings) -> None:
     with psycopg.connect(owner_url(settings), autocommit=True) as owner:
-        found = _read(owner, [table.schema for table in TABLES])
+        found = read_tables(owner, [table.schema for table in TABLES])
     [source] = yaml.safe_load(proposal("shop", found, set()))["sources"]
     assert len(source["tables"]) == len(TABLES)
     assert {(t.schema, t.name): [c[0] for c in t.columns] for t in found} == {

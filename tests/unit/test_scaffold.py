@@ -231,9 +231,9 @@ def test_a_database_becomes_a_proposal_that_holds(tmp_path: Path) -> None:
     vault = tables["orders"].vault
     assert vault is not None and vault.hub is not None and vault.hub.name == "order"
     assert {role: vault.hub_of(role) for role in vault.references} == {
-        "people": "people", "payer": "people", "previous": "order"}  # fmt: skip
-    assert set(vault.links) == {"order_people", "order_payer", "order_previous"}
-    assert tables["people"].vault and tables["people"].vault.satellites["people_pii"].personal
+        "buyer": "shop_person", "payer": "shop_person", "previous": "order"}  # fmt: skip
+    assert set(vault.links) == {"order_buyer", "order_payer", "order_previous"}
+    assert tables["people"].vault and tables["people"].vault.satellites["shop_person_pii"].personal
     assert tables["notes"].vault and tables["notes"].vault.none == "it has no key"
     assert tables["order_lines"].relation == ("public", "OrderLines")
     assert models_of(found, "shop")

@@ -110,7 +110,7 @@ def test_a_foreign_key_that_shares_a_column_is_proposed(tmp_path: Path) -> None:
     vault = declared(tmp_path, proposal("desk", [agents, tickets], set())).source("desk").table("tickets").vault
     assert vault is not None
     found = {role: (reference.columns, vault.hub_of(role)) for role, reference in vault.references.items()}
-    assert found == {"agent": (foreign[0][0], "agent"), "assignee": (foreign[1][0], "agent")}
+    assert found == {"requester": (foreign[0][0], "agent"), "assignee": (foreign[1][0], "agent")}
 
 
 CASTING = """

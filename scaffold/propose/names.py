@@ -1,0 +1,83 @@
+"""Names in the lake for what a database calls its tables and columns."""
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Sequence
+
+from lakehouse.declarations.policies import NAME
+from lakehouse.declarations.vault_names import EVENT, VALIDITY
+
+_HASH = re.compile(r"h[kd]_")
+_RESERVED = {"is_deleted", *EVENT, *VALIDITY}
+# Letters that are written out, and are no base letter with a mark. Umlauts as German writes them.
+_LETTERS = str.maketrans({
+    "ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue", "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "Ae",
+    "œ": "oe", "Œ": "Oe", "ø": "oe", "Ø": "Oe", "ł": "l", "Ł": "L", "đ": "d", "Đ": "D", "ð": "d", "þ": "th", "Þ": "Th",
+    "ı": "i",
+})  # fmt: skip
+_SINGULAR = {
+    "people": "person", "children": "child", "men": "man", "women": "woman", "movies": "movie", "cookies": "cookie",
+    "series": "series", "species": "species", "news": "news", "statuses": "status", "aliases": "alias",
+    "bonuses": "bonus", "campuses": "campus", "buses": "bus", "analyses": "analysis", "indices": "index",
+    "matrices": "matrix", "vertices": "vertex", "data": "data",
+}  # fmt: skip
+_SUFFIX = re.compile(r"(^|_)(id|no|nr|num|number|code|key|uuid|guid|fk|ref)$")
+
+
+def lake_name(name: str) -> str:
+    """The name in a form that the lake allows."""
+    plain = unicodedata.normalize("NFC", name).translate(_LETTERS)
+    plain = "".join(c for c in unicodedata.normalize("NFKD", plain) if not unicodedata.combining(c))
+    plain = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", plain).lower()
+    plain = re.sub(r"\W+|_+", "_", plain, flags=re.ASCII).strip("_")
+    return plain if NAME.fullmatch(plain) else f"t_{plain}"
+
+
+def singular(name: str) -> str:
+    """`order_categories` → `order_category`, `stores` → `store`, `status` as it is."""
+    before, mark, last = name.rpartition("_")
+    return f"{before}{mark}{_singular(last)}"
+
+
+def _singular(word: str) -> str:
+    if word in _SINGULAR:
+        return _SINGULAR[word]
+    if word.endswith("ies") and len(word) > 4:
+        return word[:-3] + "y"
+    if word.endswith(("sses", "xes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
+
+
+def free(name: str, taken: set[str]) -> str:
+    """The name, with a number if it is taken; adds it to `taken`."""
+    found = next(n for n in itertools.chain([name], (f"{name}_{i}" for i in itertools.count(2))) if n not in taken)
+    taken.add(found)
+    return found
+
+
+def aliases(columns: Sequence[str]) -> dict[str, str]:
+    """Column → its name in the lake, for names that are not plain or that a layer reserves."""
+    taken = {name for name in columns if NAME.fullmatch(name)} | _RESERVED
+    found: dict[str, str] = {}
+    for column in columns:
+        if not NAME.fullmatch(column) or column in _RESERVED or _HASH.match(column):
+            plain = lake_name(column)
+            found[column] = free(f"t_{plain}" if _HASH.match(plain) else plain, taken)
+    return found
+
+
+def role_name(columns: Sequence[str], key: Sequence[str], shared: set[str], hub: str, taken: set[str]) -> str:
+    """What a reference to a hub is called: `assignee` for assignee_id, `user` for user_id. Adds it to `taken`.
+
+    It goes by the column whose name differs from that in the referenced `key`, and that is in no other reference
+    (`shared`).
+    """
+    other = [column for column, named in zip(columns, key, strict=True) if column != named]
+    said = next((column for column in other if column not in shared), other[0] if other else "")
+    stem = _SUFFIX.sub("", lake_name(said)) if said else ""
+    is_hub = not stem or hub == stem or hub.startswith(f"{stem}_") or hub.endswith(f"_{stem}")
+    choices = [hub, stem] if is_hub else [stem, f"{hub}_{stem}"]
+    usable = (name for name in choices if NAME.fullmatch(name) and name not in taken)
+    return free(next(usable, f"other_{hub}"), taken)

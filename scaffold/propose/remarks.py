@@ -1,0 +1,49 @@
+"""What a proposal cannot decide, or leaves out, in a sentence for the person who reads it."""
+
+from collections.abc import Iterator, Mapping
+
+from scaffold.propose.columns import looks_personal
+from scaffold.propose.database import DbTable
+from scaffold.propose.shapes import Shape
+
+_FORMS = {
+    "reference_table": "A guess: codes, as the table is small and refers to nothing. If they are things, `hub: {}`.",
+    "event": "A guess: rows that never change, by the name. If they do, `hub: {}` with links and a satellite.",
+}
+
+
+def of_columns(table: DbTable, shape: Shape | None) -> Iterator[str]:
+    """What does not land, and what lands and cannot be erased."""
+    if table.generated:
+        yield f"{', '.join(table.generated)}: generated, so not in the stream."
+    if shape and shape.parts.secret:
+        yield f"{', '.join(shape.parts.secret)}: called like a secret, so excluded."
+    if kept := looks_personal(table.key):
+        yield f"{', '.join(kept)}: called like personal data, and a key cannot be erased."
+
+
+def of_shape(table: DbTable, shape: Shape, known: Mapping[int, DbTable], found: Mapping[int, Shape]) -> Iterator[str]:
+    """What is a guess, and what becomes of each foreign key that is no link."""
+    if shape.form in _FORMS:
+        yield _FORMS[shape.form].format(shape.name)
+    linked = {(reference.columns, reference.target) for reference in shape.references}
+    for columns, other in dict.fromkeys(table.foreign):
+        if (columns, other) not in linked:
+            yield f"{', '.join(columns)}: {_unlinked(known[other], found)}, so an attribute."
+    for columns, what in table.loose:
+        yield f"{', '.join(columns)}: refers to {what}, so an attribute."
+    for reference in shape.references:
+        if via := shape.implied.get(reference.role):
+            yield f"{', '.join(reference.columns)}: the {reference.hub} of the {via}, so no link of its own."
+        if shape.form == "hub" and set(reference.columns) == set(table.key):
+            yield f"One row for each {reference.hub} at most: its satellites say more of the {reference.hub}."
+    if shape.form == "hub" and not shape.together and table.unique:
+        keys = "; ".join(", ".join(columns) for columns in table.unique)
+        yield f"Unique too: {keys}. The hub goes by the primary key, as the stream does."
+
+
+def _unlinked(other: DbTable, found: Mapping[int, Shape]) -> str:
+    shape = found.get(other.oid)
+    if shape is not None and shape.form == "reference_table":
+        return f"a code of ref_{shape.name}"
+    return f"refers to {other.relation}, which is left out" if other.unfit else f"refers to {other.relation}"

@@ -1,0 +1,167 @@
+"""What each table of a database is in the vault: a thing, a relation of things, an event, a code; pure."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from scaffold.propose.columns import Parts, parts
+from scaffold.propose.database import DbTable
+from scaffold.propose.names import free, lake_name, role_name, singular
+
+Foreign = tuple[tuple[str, ...], int]
+_CODES = {
+    "status", "state", "type", "kind", "priority", "severity", "reason", "method", "currency", "country", "language",
+    "locale", "unit", "timezone", "gender", "salutation", "size", "color", "colour", "mode", "code", "waehrung", "land",
+    "sprache", "einheit", "anrede", "typ", "art", "groesse", "farbe", "grund",
+}  # fmt: skip
+_SHORT = re.compile(r"smallint|character(\(\d\))?|character varying\(([1-9]|10)\)|\"char\"")
+_LOGS = {
+    "log", "event", "history", "audit", "journal", "ledger", "entry", "movement", "activity", "transaction", "reading",
+    "measurement", "usage", "click", "view", "visit", "login", "payment", "refund", "posting",
+}  # fmt: skip
+_MOMENT = re.compile(r"(timestamp|date)")
+_PLANNED = re.compile(r"(^|_)(start|begin|end|due|expir|schedul|valid|plan|effective|birth)")
+_STATE = re.compile(r"(\w+_)?(status|state)(_\w+)?|(is_)?(active|deleted|closed|cancel\w+)")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A foreign key to a thing."""
+
+    role: str
+    columns: tuple[str, ...]
+    target: int
+    hub: str
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a table is. `implied`: role → the role that leads to the same row; `together`: one link of all others."""
+
+    form: Literal["hub", "reference_table", "link", "children_of", "event"]
+    name: str
+    parts: Parts
+    references: tuple[Reference, ...] = ()
+    implied: Mapping[str, str] = field(default_factory=dict)
+    together: bool = False
+
+    @property
+    def linked(self) -> tuple[str, ...]:
+        """The roles that are linked."""
+        return tuple(r.role for r in self.references if r.role not in self.implied)
+
+
+def shapes(tables: Sequence[DbTable], lake: Mapping[int, str], source: str, taken: Collection[str]) -> dict[int, Shape]:
+    """What each table with a key is; `lake` has their names in the lake, `taken` the names of other sources.
+
+    A table that must not be published is a thing that no other refers to.
+    """
+    used, names = set(taken), {}
+    for table in tables:
+        if table.key:
+            name = singular(lake[table.oid])
+            names[table.oid] = free(f"{source}_{name}" if name in used else name, used)
+    known = {table.oid: table for table in tables if table.key}
+    fit = {oid for oid, table in known.items() if not table.unfit}
+    codes = {oid for oid in fit if _is_code(known[oid])} - set(_in_relations(known.values(), fit))
+    referred = {other for table in tables for _, other in table.foreign}
+    return {
+        oid: _shape(table, names, known, (fit | {oid}) - codes, oid in codes, oid in referred)
+        for oid, table in known.items()
+    }
+
+
+def _shape(
+    table: DbTable, names: Mapping[int, str], known: Mapping[int, DbTable], things: Collection[int], is_code: bool,
+    is_referred: bool,
+) -> Shape:  # fmt: skip
+    references = tuple(_references(table, names, known, things))
+    referring = {column for reference in references for column in reference.columns} | set(table.key)
+    rest = [(column, kind) for column, kind, _ in table.columns if column not in referring]
+    found = parts(singular(lake_name(table.name)), rest)
+    form: Literal["hub", "reference_table", "link", "children_of", "event"] = "hub"
+    event = bool(references) and not is_referred and not table.unfit and _is_log(table, found)
+    implied = {r.role: o.role for r in references for o in references if _implies(table, o, r, known, event)}
+    linked = [r.columns for r in references if r.role not in implied]
+    inner = _widest([columns for columns in linked if set(columns) <= set(table.key)])
+    alone = not (is_referred or table.unfit or found.personal) and all(set(c) <= set(table.key) for c in linked)
+    if is_code:
+        form = "reference_table"
+    elif event:
+        form = "event"
+    elif alone and len(inner) > 1:
+        form = "link"
+    elif alone and len(linked) == 1 and set(linked[0]) < set(table.key):
+        form = "children_of"
+    together = len(linked) > 1 and (len(inner) > 1 or any(_covers(unique, linked) for unique in table.unique))
+    return Shape(form, names[table.oid], found, references, implied, together)
+
+
+def _references(
+    table: DbTable, names: Mapping[int, str], known: Mapping[int, DbTable], things: Collection[int]
+) -> Iterator[Reference]:
+    """Each foreign key that names a thing."""
+    fit = [f for f in dict.fromkeys(table.foreign) if f[1] in things and len(f[0]) == len(known[f[1]].key)]
+    taken = {names[table.oid]}
+    for columns, other in fit:
+        shared = {column for more, _ in fit if more != columns for column in more}
+        yield Reference(role_name(columns, known[other].key, shared, names[other], taken), columns, other, names[other])
+
+
+def _is_code(table: DbTable) -> bool:
+    """A small table that refers to nothing, has one short code or is called like codes, and says little about it."""
+    if table.foreign or table.loose or len(table.key) != 1 or not table.small:
+        return False
+    name, kinds = singular(lake_name(table.name)), {column: kind for column, kind, _ in table.columns}
+    rest = parts(name, [(column, kind) for column, kind in kinds.items() if column not in table.key])
+    says_little = len(rest.details) in range(1, 5) and not (rest.secret or rest.personal or rest.activity)
+    called_so = bool(_CODES & {name, name.rpartition("_")[2]})
+    return says_little and (called_so or _SHORT.fullmatch(kinds.get(table.key[0], "")) is not None)
+
+
+def _in_relations(tables: Collection[DbTable], fit: Collection[int]) -> Iterator[int]:
+    """What a table with several foreign keys in its key relates: things, however small."""
+    for table in tables:
+        inner = [f for f in table.foreign if f[1] in fit and set(f[0]) <= set(table.key)]
+        if len(_widest([columns for columns, _ in inner])) > 1:
+            yield from (other for _, other in inner)
+
+
+def _is_log(table: DbTable, found: Parts) -> bool:
+    """Called like a log, with moments that are known from the start, and nothing that would change later."""
+    words = {singular(word) for word in lake_name(table.name).split("_")}
+    moments = [column for column, kind, _ in table.columns if _MOMENT.match(kind) and column not in found.technical]
+    changes = found.technical or found.activity or set(moments) & set(table.nullable)
+    states = any(_STATE.fullmatch(lake_name(column)) for column, *_ in table.columns)
+    planned = any(_PLANNED.search(lake_name(column)) for column in moments)
+    return bool(words & _LOGS and moments and not (changes or states or planned))
+
+
+def _implies(table: DbTable, other: Reference, reference: Reference, known: Mapping[int, DbTable], event: bool) -> bool:
+    """Whether what `other` names refers to the same, by the same columns, and every row has an `other`."""
+    if not set(reference.columns) < set(other.columns):
+        return False
+    always = set(other.columns) <= set(table.key) or (event and not set(other.columns) & set(table.nullable))
+    return always and _leads(other.columns, other.target, (reference.columns, reference.target), known)
+
+
+def _leads(columns: Sequence[str], at: int, to: Foreign, known: Mapping[int, DbTable], depth: int = 8) -> bool:
+    there = dict(zip(known[at].key, columns, strict=True))
+    for more, other in known[at].foreign if depth else ():
+        if set(more) <= set(there) and other in known and len(more) == len(known[other].key):
+            here = tuple(there[column] for column in more)
+            if (here, other) == to or _leads(here, other, to, known, depth - 1):
+                return True
+    return False
+
+
+def _widest(columns: Sequence[tuple[str, ...]]) -> set[tuple[str, ...]]:
+    """Those that are no part of others."""
+    return {some for some in columns if not any(set(some) < set(more) for more in columns)}
+
+
+def _covers(unique: Sequence[str], linked: Sequence[tuple[str, ...]]) -> bool:
+    """Whether a unique key consists of several references."""
+    inner = _widest([columns for columns in linked if set(columns) <= set(unique)])
+    return len(inner) > 1 and {column for columns in inner for column in columns} == set(unique)
