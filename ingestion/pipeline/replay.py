@@ -90,11 +90,11 @@ def _land(
         plans = _plans(session, source, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(session.spark, replay, plans) if plans else [])
         noticed = result.noticed.get(table.name, Findings())
-        if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
+        if result.written and _any_before(kept, mine, stream.epoch, course.position.point.commit_bound):
             noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
         if result.written and place == "quarantine" and plans[0].target.shares_keys:
             noticed = replace(noticed, stale=noticed.stale or SPLIT)
-        course = conclude(course, noticed, stream.lsn)
+        course = conclude(course, noticed, stream.position)
         if noticed.parked is not None:  # the spool stays as it is
             settle(session, states, course.position, by)
             return {}

@@ -133,7 +133,7 @@ def begin_cycle(session: Session, states: CatalogConnection, epoch: int) -> Iter
         session.live.discard(cycle.id)
 
 
-def settle(session: Session, states: CatalogConnection, position: store.Position, by: Mover) -> None:
+def settle(session: Session, states: CatalogConnection, position: store.TablePosition, by: Mover) -> None:
     """Changes where a table stands without a publish; raises LeaseLost."""
     with states.transaction():
         leases.check(states, session.lease, session.limits.lease_seconds)

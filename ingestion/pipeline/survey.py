@@ -34,7 +34,7 @@ class Outlook:
         return (self.facts or self.seen) is not None
 
 
-def survey(session: Session, source: OpenSource, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
+def survey(session: Session, source: OpenSource, positions: Mapping[str, store.TablePosition]) -> dict[str, Outlook]:
     """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position.
 
     One that is resumed is described anew in any case: its fingerprint may be that of the problem it was parked with.
@@ -70,7 +70,7 @@ def declared_fingerprint(table: RawTable, found: str) -> str:
     return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
 
 
-def look(source: OpenSource, table: RawTable, fingerprint: str, position: store.Position | None) -> Outlook:
+def look(source: OpenSource, table: RawTable, fingerprint: str, position: store.TablePosition | None) -> Outlook:
     """Describes one table."""
     before = position.facts if position and position.versions else None
     described, problem = source.inspect(table, before.oid if before else None)

@@ -8,7 +8,7 @@ from ingestion.state import store
 from lakehouse.declarations import RawTable
 
 
-def check_withheld(table: RawTable, position: store.Position | None, described: TableFacts) -> None:
+def check_withheld(table: RawTable, position: store.TablePosition | None, described: TableFacts) -> None:
     """Raises TableProblem where a column would show more than it did when the table was last looked at."""
     if position and position.versions:
         check_still_withheld(table, position.facts, described)

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
-from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.pipeline.session import Cycle, Session, meta_metadata, target
+from ingestion.schema.compared import KeyRange
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
@@ -85,7 +85,7 @@ def write_repair(
         yield pa.RecordBatch.from_pydict({"result": [pack(_outcome(task, batches))]})
 
     with plain_errors(table):
-        differing = found.differences([column.printed for column in found.columns])
+        differing = found.differences(printed=True)
         collected = differing.mapInArrow(write, "result binary").collect()
     parts: list[Any] = [unpack(bytes(row["result"])) for row in collected]
     for part in parts:

@@ -42,7 +42,7 @@ class Held:
         size = sum(landing.nbytes for landing in waiting)
         if not self.in_order and not ended:
             if size > HELD_BYTES:
-                self._doubt(_TOO_MANY)
+                self._needs_resync(_TOO_MANY)
                 return waiting
             self._waiting = waiting
             return []
@@ -64,12 +64,12 @@ class Held:
         for landing in same:
             self._large.note(landing.rows)
         if rest or ended:
-            if (reason := self._large.doubt()) is not None:
-                self._doubt(reason)
+            if (reason := self._large.resync_reason()) is not None:
+                self._needs_resync(reason)
             self._large = None
         return same, rest
 
-    def _doubt(self, reason: str) -> None:
+    def _needs_resync(self, reason: str) -> None:
         self.stale = self.stale or f"several rows may have shared a key within a transaction: {reason}"
 
     def _resolved(self, parts: list[Landing]) -> list[Landing]:
@@ -84,7 +84,7 @@ class Held:
                     raise Untold(_UNREAD)
                 order.arrange(of_key, events.lives(of_key, empty=empty))
             except Untold as reason:
-                self._doubt(str(reason))
+                self._needs_resync(str(reason))
         return parts if order.natural else [order.landing(parts)]
 
 
