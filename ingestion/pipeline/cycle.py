@@ -118,7 +118,7 @@ def catch_up(
 
 
 def _outlooks(session: Session, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
-    """How the declared tables look; those that are declared no longer are forgotten, new ones' problems noted."""
+    """Inspects the declared tables; forgets those that are no longer declared, and records problems of new ones."""
     positions = store.read_positions(states, session.name)
     outlooks = survey(session, source, positions)
     if gone := set(positions) - set(outlooks):

@@ -57,10 +57,10 @@ def load_changes(
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
     with begin_cycle(session, states, stream.epoch) as cycle:
-        if not unaltered(source, withholding(outlooks)):  # else the looks do not bound what is read
+        if not unaltered(source, withholding(outlooks)):  # else the survey does not bound what is read
             raise Outdated
         reader = source.change_reader(now, live)
-        follows = any(course.steps for course in courses.values())  # which an alteration asks for that comes alone
+        follows = any(course.steps for course in courses.values())  # a schema change without rows still needs a read
         if not courses or (reader.is_silent and not follows):
             result = ChangeResult()
         else:

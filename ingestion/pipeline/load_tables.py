@@ -94,13 +94,13 @@ def load_tables(
     together = _next(session, source, states, wanted)
     before: dict[str, Outlook] = {}
 
-    def look() -> None:
+    def inspect() -> None:
         before.update(survey(session, source, store.read_positions(states, session.name)))
 
     try:
-        with source.snapshot(together, look) as point:
+        with source.snapshot(together, inspect) as point:
             return _load_at(point, session, source, states, together, before, reach)
-    except NotThere:  # the next look at the catalog says so of that table, and the others go on
+    except NotThere:  # the next survey tells so of that table, and the others continue
         return {}
 
 

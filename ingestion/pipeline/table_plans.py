@@ -27,7 +27,7 @@ class Course:
 
 
 def plan_course(position: TablePosition, outlook: Outlook, *, consent: bool = False) -> Course:
-    """What happens to the records of a table, given where it stands and how it looks now."""
+    """What happens to the records of a table, given its position and its survey."""
     if not position.lands:
         return Course(position, _noted(position, outlook), position.reason or position.state)
     if outlook.problem or outlook.facts is None:
@@ -59,7 +59,7 @@ def _follow(position: TablePosition, outlook: Outlook, consent: bool) -> tuple[V
 
 
 def _noted(position: TablePosition, outlook: Outlook) -> TablePosition:
-    """Remembers how a table looks whose records go to the spool: they will have to be read."""
+    """Adds the description of a table whose records go to the spool, which will have to be read."""
     if outlook.facts is None or not position.versions or position.fingerprint == outlook.fingerprint:
         return position
     return replace(
@@ -112,7 +112,7 @@ def conclude(course: Course, noticed: Findings, reached: Position) -> Course:
 
 
 def _passing_partition(course: Course, noticed: Findings) -> str | None:
-    """Why rows of the stream may be gone: they came into a partition that no look at the catalog has seen."""
+    """Why rows of the stream may be gone: they came into a partition that no inspection has seen."""
     versions = (*course.before.versions, *course.position.versions)
     known = {leaf.oid for facts in versions for leaf in facts.leaves}
     return "a partition came, had changes and went again" if noticed.partitions - known else None

@@ -94,13 +94,13 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
 
 def _gone(before: TableFacts, now: TableFacts) -> tuple[str, ...]:
     """Names of the raw table's columns that no column of the source has any more."""
-    go_on = {was.lake for was in places(before, now).values() if was is not None}
+    go_on = {was.lake for was in continued(before, now).values() if was is not None}
     there = {column.lake.lower() for column in now.columns}
     left = {*before.gone, *(column.lake for column in before.columns)} - go_on
     return tuple(sorted(name for name in left if name.lower() not in there))
 
 
-def places(before: TableFacts, now: TableFacts) -> dict[int, ColumnFacts | None]:
+def continued(before: TableFacts, now: TableFacts) -> dict[int, ColumnFacts | None]:
     """By number of each column of `now`, the one of `before` whose column of the raw table it goes on in.
 
     The name decides: who reads the table by it saw the one's values, and sees the other's from now on. Only a name
@@ -154,7 +154,7 @@ def resync_reason(before: TableFacts, now: TableFacts, truncates: Truncates = NO
         return reason
     old = {c.number for c in before.columns}
     hidden = dict(before.hidden)
-    went_on, gone = places(before, now), {name.lower() for name in before.gone}
+    went_on, gone = continued(before, now), {name.lower() for name in before.gone}
     for column in now.columns:
         was = went_on[column.number]
         if column.number in hidden:
@@ -219,7 +219,7 @@ def steps(
     asides: dict[str, str] = {}
     renames: list[Step] = []
     found: list[Step] = []
-    for column, was in zip(now.columns, places(before, now).values(), strict=True):
+    for column, was in zip(now.columns, continued(before, now).values(), strict=True):
         type_ = lake_type(table, column)
         step = Step("widen", column.lake, type=type_, doc=column.declared_type)
         if was is None:

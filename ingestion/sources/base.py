@@ -239,11 +239,13 @@ class OpenSource(Protocol[P]):
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
         """Raises TableProblem when several rows have one declared key."""
 
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = ...
+    ) -> AbstractContextManager[Point[P]]:
         """A point at which the tables stay readable, and as they are, inside the `with` block.
 
         Its rows are what the stream has below the point, and the stream has the rest from the point on: nothing is in
-        both, nothing in neither. `look` is called before each try. Raises NotThere for a table that has gone.
+        both, nothing in neither. `before_try` is called before each try. Raises NotThere for a table that has gone.
         """
 
     def at_one_moment(self) -> AbstractContextManager[None]:
@@ -294,7 +296,9 @@ class Source(Protocol[P]):
     def open(self) -> AbstractContextManager[OpenSource[P]]:
         """With connections of its own."""
 
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = ...
+    ) -> AbstractContextManager[Point[P]]:
         """As of an open source."""
 
 

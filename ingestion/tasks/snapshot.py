@@ -58,8 +58,8 @@ def _read_chunk(plan: ChunkPlan, *, as_text: bool) -> Written:
                 row += values.num_rows
     except BadRow as error:
         raise TableProblem(plan.source, plan.target.name, str(error)) from None
-    odd = write_unrepresentable(counts.texts, plan.unrepresentable, io, plan.file_bytes)
-    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
+    unrepresentable = write_unrepresentable(counts.texts, plan.unrepresentable, io, plan.file_bytes)
+    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, unrepresentable)
 
 
 def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:

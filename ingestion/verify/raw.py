@@ -224,7 +224,7 @@ def _look_closer(session: Session, table: RawTable, found: Comparison, result: T
     columns = compared_columns(table, found)
     empty = pack(TableComparison(table.source, table.name, result.columns))
 
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def compare_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = unpack(empty)
         assert isinstance(part, TableComparison)
         examine(part, columns, batches)
@@ -234,7 +234,7 @@ def _look_closer(session: Session, table: RawTable, found: Comparison, result: T
     sides += [f"{column.lake_text(f'c{i}')} AS l{i}" for i, column in enumerate(found.columns)]
     with plain_errors(table):
         rows = found.differences(printed=False)
-        parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(look, "result binary").collect()
+        parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(compare_rows, "result binary").collect()
     for row in parts:
         part = unpack(bytes(row["result"]))
         assert isinstance(part, TableComparison)

@@ -190,8 +190,8 @@ class MemorySource:
         return self._log.columns, None
 
     @contextmanager
-    def snapshot(self, tables: Any, look: Callable[[], None] = lambda: None) -> Iterator[Point[Offsets]]:
-        look()
+    def snapshot(self, tables: Any, before_try: Callable[[], None] = lambda: None) -> Iterator[Point[Offsets]]:
+        before_try()
         yield Point(self._log.end, "", AT)
 
     def ranges(self, facts: Any, chunk_bytes: int) -> list[Chunk]:

@@ -12,6 +12,7 @@ from test_planning import FACTS, looks, position, resumed
 from ingestion.pipeline.table_plans import conclude, plan_course
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.facts import Leaf
+from ingestion.schema.positions import Lsn
 from ingestion.sink.rows import TableTarget
 from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.carried import carried_partitions
@@ -75,7 +76,7 @@ def test_a_partition_whose_changes_lack_the_key_needs_a_resync() -> None:
 
 def test_a_parked_table_that_needs_a_resync_gets_it_once_it_resumes() -> None:
     parked = conclude(
-        plan_course(position("streaming"), looks(problem="no SELECT right")), Findings(stale="carried"), 200
+        plan_course(position("streaming"), looks(problem="no SELECT right")), Findings(stale="carried"), Lsn(200)
     )
     assert (parked.position.state, parked.position.resync_reason) == ("parked", "carried")
     assert resumed(parked).position.state == "stale"

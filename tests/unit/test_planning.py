@@ -80,7 +80,7 @@ def test_a_table_that_a_read_parks_is_resynced_for_the_reason_that_the_read_foun
 
 def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repair() -> None:
     parked = conclude(
-        plan_course(position("streaming"), looks()), Findings(parked=REFUSED, stale="a row of no form"), 200
+        plan_course(position("streaming"), looks()), Findings(parked=REFUSED, stale="a row of no form"), Lsn(200)
     )
     assert resumed(parked).position.state == "stale"
 
@@ -88,7 +88,9 @@ def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repa
 @pytest.mark.parametrize(("state", "then"), [("streaming", "streaming"), ("stale", "stale"), ("loading", "new")])
 def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableState, then: TableState) -> None:
     course = conclude(
-        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")), Findings(), 200
+        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")),
+        Findings(),
+        Lsn(200),
     )
     assert course.position.state == then
     assert [change.kind for change in course.changes] == ["table renamed"]

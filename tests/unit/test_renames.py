@@ -237,7 +237,7 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     source = cast(Any, SimpleNamespace(records=None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
     plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, none))
-    assert list(plan.aside) == ["bad"] and "column 'a' has no place" in plan.aside["bad"]
+    assert list(plan.aside) == ["bad"] and "column 'a' cannot be stored" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
     assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]
 
@@ -259,7 +259,7 @@ def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
 
 def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: SqlCatalog) -> None:
     iceberg = ensure_raw_table(catalog, TABLE, facts(1, ("a", 2, "int4")))
-    with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' has no place.*--resnapshot shop\.items"):
+    with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' cannot be stored.*--resnapshot shop\.items"):
         follow_source(iceberg, TABLE, [], facts(1), facts(2, B), NOW)
     for form, values in (
         (facts(1, B), {"b": "x"}),
@@ -267,7 +267,7 @@ def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: 
         (facts(1, A, ("a", 3, "text")), {"a": "1"}),
     ):
         with pytest.raises(
-            TableProblem, match=r"table 'items': the values of column '[ab]' have no place.*--resnapshot"
+            TableProblem, match=r"table 'items': the values of column '[ab]' cannot be stored.*--resnapshot"
         ):
             rows_of(iceberg, form, dict(values), 10)
     rows_of(iceberg, facts(1, B), {}, 10)

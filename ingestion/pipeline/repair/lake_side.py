@@ -42,7 +42,7 @@ class Log:
 
 @dataclass(frozen=True)
 class LakeSide:
-    """A log's rows below a point; `lacks` are the places of the columns that some update left out."""
+    """A log's rows below a point; `lacks` are the indexes of the columns that some update left out."""
 
     log: Log
     rows: DataFrame

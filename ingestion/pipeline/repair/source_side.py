@@ -21,12 +21,12 @@ def source_digests(session: SparkSession, reads: Sequence[Sequence[ComparisonRea
     """The digests of each table's readers together: tables with one reader are read by this process, the others in one
     Spark job. Raises LakehouseError."""
     merged: list[Digests] = [{} for _ in reads]
-    small = [(place, read) for place, of_table in enumerate(reads) for read in of_table if len(of_table) == 1]
-    large = [(place, read) for place, of_table in enumerate(reads) for read in of_table if len(of_table) > 1]
+    small = [(i, read) for i, of_table in enumerate(reads) for read in of_table if len(of_table) == 1]
+    large = [(i, read) for i, of_table in enumerate(reads) for read in of_table if len(of_table) > 1]
     parts = run_threads(READERS, _digest_task, [read for _, read in small])
     parts += run_tasks(session, _digest_task, [read for _, read in large]) if large else []
-    for (place, _), part in zip(small + large, parts, strict=True):
-        _merge(merged[place], part.items())
+    for (i, _), part in zip(small + large, parts, strict=True):
+        _merge(merged[i], part.items())
     return merged
 
 

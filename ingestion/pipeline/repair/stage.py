@@ -124,8 +124,8 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
         meta = rows_at(task.point, "r", landed, there.num_rows)
         session.add(raw_rows(task.target, _texts(task.columns, there), meta, session.schema, counts))
         landed += there.num_rows
-    odd = write_unrepresentable(counts.texts, task.unrepresentable, io, task.file_bytes)
-    return Written(task.target.name, session.close(), counts.operations, counts.unrepresentable, odd)
+    unrepresentable = write_unrepresentable(counts.texts, task.unrepresentable, io, task.file_bytes)
+    return Written(task.target.name, session.close(), counts.operations, counts.unrepresentable, unrepresentable)
 
 
 def _texts(columns: Sequence[SpelledColumn], rows: pa.Table) -> dict[str, pa.ChunkedArray]:
@@ -136,9 +136,9 @@ def _deletes(task: RepairTask, rows: pa.Table, first_seq: int, schema: pa.Schema
     """A delete carries the key as the lake has it."""
     deletes = raw_rows(task.target, {}, rows_at(task.point, "d", first_seq, rows.num_rows), schema, counts)
     for column in task.key:
-        place = schema.get_field_index(column.lake_name)
-        value = rows.column(f"c{task.columns.index(column)}").cast(schema.field(place).type)
-        deletes = deletes.set_column(place, schema.field(place), value)
+        index = schema.get_field_index(column.lake_name)
+        value = rows.column(f"c{task.columns.index(column)}").cast(schema.field(index).type)
+        deletes = deletes.set_column(index, schema.field(index), value)
     return deletes
 
 

@@ -58,9 +58,11 @@ class PostgresSource(Configured):
             yield OpenPostgres(self, connection)
 
     @contextmanager
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = lambda: None) -> Iterator[Point[Lsn]]:
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = lambda: None
+    ) -> Iterator[Point[Lsn]]:
         """A consistent point of the tables; see `consistent_point`."""
-        with consistent_point(self.settings, self.name, tables, self.patience, look) as point:
+        with consistent_point(self.settings, self.name, tables, self.patience, before_try) as point:
             yield point
 
 

@@ -1,4 +1,4 @@
-"""Keeps the rows of a transaction until it has ended; then they land so that of each key the row that lives is last."""
+"""Holds the rows of a transaction until its end; then they land with the remaining row of each key last."""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from ingestion.tasks.shared_keys.events import Events, Landing
 from ingestion.tasks.shared_keys.large import LargeTransaction
-from ingestion.tasks.shared_keys.lives import Untold
 from ingestion.tasks.shared_keys.order import Order
+from ingestion.tasks.shared_keys.row_events import AmbiguousRows
 
 HELD_BYTES = 64 * 1024 * 1024  # of a table's rows; a transaction that is larger lands as it came
 SPLIT = "records of one transaction landed and were kept aside, in a table whose rows may share a key for a while"
@@ -81,9 +81,9 @@ class Held:
         for of_key, empty in events.shared_keys():
             try:
                 if events.lsn[of_key[0]] in self.unread:
-                    raise Untold(_UNREAD)
-                order.arrange(of_key, events.lives(of_key, empty=empty))
-            except Untold as reason:
+                    raise AmbiguousRows(_UNREAD)
+                order.arrange(of_key, events.by_row(of_key, empty=empty))
+            except AmbiguousRows as reason:
                 self._needs_resync(str(reason))
         return parts if order.natural else [order.landing(parts)]
 
