@@ -187,7 +187,7 @@ def _free(
     return found
 
 
-def _position(settings: Settings, table: RawTable) -> store.Position:
+def _position(settings: Settings, table: RawTable) -> store.TablePosition:
     """Where the table stands; raises LakehouseError where it has not settled."""
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)

@@ -47,6 +47,7 @@ class Section(BaseModel):
 class SourceSettings(Section):
     """How to reach one source database."""
 
+    kind: Literal["postgres"] = Field("postgres", description="what kind of source it is")
     url: SecretStr = Field(description="libpq URL of the run-time role: REPLICATION and SELECT are enough")
     owner_url: SecretStr | None = Field(
         None, description="libpq URL of the tables' owner; with it set-up DDL is run, without it printed"

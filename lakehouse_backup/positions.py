@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from ingestion.schema.positions import Lsn
 from ingestion.state import store
 from lakehouse.servers.database import CatalogConnection
 from lakehouse_backup.cuts import Cut
@@ -29,24 +30,26 @@ def restore_position(
     """
     stream, positions = store.read_stream(states, source), store.read_positions(states, source)
     assert stream is not None
-    reason = recovery_reason(stream, positions, cut, behind) or _changed_tables(session, source, stream.lsn)
+    reason = recovery_reason(stream, positions, cut, behind) or _changed_tables(
+        session, source, stream.position.commit_bound
+    )
     reached = max(cut.position, slot or 0) if warehouse_is_complete else cut.position
     if slot is not None and slot > reached:
         reason = reason or "its slot is beyond the newest restored cut"
     states.execute(
-        "UPDATE lakehouse.streams SET cut_lsn = %s, cut_at = %s, cut_tables = %s, epoch = %s,"
-        " revision = revision + 1 WHERE source = %s",
-        (cut.lsn, cut.at, sorted(cut.snapshots), max(cut.epoch, stream.epoch), source),
+        "UPDATE lakehouse.streams SET epoch = %s, revision = revision + 1 WHERE source = %s",
+        (max(cut.epoch, stream.epoch), source),
     )
+    store.put_cut(states, source, Lsn(cut.position), cut.at, sorted(cut.snapshots))
     states.execute("DELETE FROM lakehouse.witnesses WHERE source = %s", (source,))
-    store.advance_positions(states, source, reached)
+    store.advance_positions(states, source, Lsn(reached))
     if reason is not None:
         states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (UNKNOWN, source))
     return reason
 
 
 def recovery_reason(
-    stream: store.Stream, positions: Mapping[str, store.Position], cut: Cut, behind: Collection[str]
+    stream: store.Stream, positions: Mapping[str, store.TablePosition], cut: Cut, behind: Collection[str]
 ) -> str | None:
     """Why the source's state in the backup is not valid at the cut; None if it is valid; pure."""
     streaming = {name for name, position in positions.items() if position.state == "streaming"}

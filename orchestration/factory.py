@@ -156,7 +156,7 @@ def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Map
         ),
         "snapshot_id": dg.MetadataValue.text(str(table.snapshot_id)),
         "lag_bytes": table.lag_bytes,
-        "cut_lsn": dg.MetadataValue.text(str(report.cut_lsn)),
+        "cut_lsn": dg.MetadataValue.text(report.cut_position),
         "cut_at": dg.MetadataValue.timestamp(report.cut_at),
         "epoch": report.epoch,
         **counts,

@@ -267,7 +267,7 @@ class Altered:
     world: World
     landed: dict[str, dict[str, int]]
     aside: dict[str, str]
-    positions: dict[str, store.Position]
+    positions: dict[str, store.TablePosition]
 
 
 @pytest.fixture(scope="module", params=["18", slow("15")])

@@ -152,7 +152,7 @@ class Altered:
     world: World
     secrets: dict[str, str]
     held: list[str]
-    positions: dict[str, store.Position]
+    positions: dict[str, store.TablePosition]
 
 
 def secret_of(name: str) -> str:

@@ -131,8 +131,8 @@ def test_a_lake_of_the_version_that_did_not_sign_goes_on_and_signs(settings: Set
             store.connect_catalog(world.settings) as states,
             src.connect_source(world.settings, world.source.name) as c,
         ):
-            c.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot_of(world), lsn_text(stream.lsn)))
-            assert slot_lsn(live, world, "confirmed_flush_lsn") == stream.lsn
+            c.execute("SELECT pg_replication_slot_advance(%s, %s)", (slot_of(world), lsn_text(stream.position)))
+            assert slot_lsn(live, world, "confirmed_flush_lsn") == stream.position
             states.execute("DELETE FROM lakehouse.slots WHERE source = %s", (world.source.name,))
         world.ingest(spark)
         assert is_signed(slot_lsn(live, world, "confirmed_flush_lsn"))
@@ -209,7 +209,7 @@ def test_a_read_that_another_server_answers_lands_nothing(
         with src.connect_source(world.settings, world.source.name) as c:
             url = flipped(world.settings.source(world.source.name), statement_timeout="0")
             with pytest.raises(LakehouseError, match="another server answered"):
-                LiveStream(url, slot_of(world), "lakehouse", stream.lsn, 1 << 20, started_at(c))
+                LiveStream(url, slot_of(world), "lakehouse", stream.position, 1 << 20, started_at(c))
         assert written(world)[:3] == before
         monkeypatch.undo()
         goes_on(world, spark, 102)

@@ -165,7 +165,7 @@ def test_an_alteration_that_the_lake_cannot_follow_parks_the_table_until_the_use
     )  # fmt: skip
     report = world.ingest(spark)
     assert "lakehouse ingest --resume" in report.aside[0].reason and "a__int" in report.aside[0].reason
-    assert len(world.raw("items")) == 3, "nothing of a form in doubt has landed"
+    assert len(world.raw("items")) == 3, "no row of an ambiguous schema has landed"
     do(world, resume, spark, "items")
     assert_equal(world, "items")
     assert {row["id"]: row["a__int"] for row in world.raw("items") if row["_op"] == "c"}[4] == 4
@@ -213,7 +213,7 @@ def test_a_column_added_and_renamed_while_the_table_is_paused_keeps_its_values(s
     assert_equal(world, "items")
 
 
-def test_a_truncate_is_no_doubt(settings: Settings, spark: Any) -> None:
+def test_a_truncate_needs_no_resync(settings: Settings, spark: Any) -> None:
     world = begin(settings, spark, "a text")
     world.sql("TRUNCATE items", "INSERT INTO items VALUES (1, 'new')")
     assert rows_of(world.ingest(spark), "items") == {"t": 1, "c": 1}
@@ -282,7 +282,7 @@ def test_an_alteration_during_a_read_is_noticed_before_anything_is_published(
     assert_equal(world, "items")
 
 
-def test_other_tables_do_not_wait_for_one_in_doubt(settings: Settings, spark: Any) -> None:
+def test_other_tables_do_not_wait_for_one_that_needs_a_resync(settings: Settings, spark: Any) -> None:
     world = make_world(settings, ORDERS, TABLES)
     world.sql("INSERT INTO orders VALUES (1, 'a', 1, NULL)")
     world.ingest(spark)

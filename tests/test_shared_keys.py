@@ -62,7 +62,7 @@ def run(world: World, *statements: str) -> None:
             connection.execute(statement)  # type: ignore[arg-type]
 
 
-def position_of(world: World, table: str) -> store.Position:
+def position_of(world: World, table: str) -> store.TablePosition:
     with store.connect_catalog(world.settings) as connection:
         return store.read_positions(connection, world.source.name)[table]
 

@@ -14,7 +14,7 @@ from ingestion.pipeline.replay import resume
 from ingestion.pipeline.session import RowCounts, Session, add_counts, total_rows
 from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.table_plans import covered
-from ingestion.schema.positions import Lsn, Position
+from ingestion.schema.positions import Position
 from ingestion.sink.publish import Outdated
 from ingestion.sources.base import LiveStream, OpenSource, SourceNow
 from ingestion.state import progress, store
@@ -32,7 +32,7 @@ class CycleOutcome:
     """Rows added by table and operation, and the position reached."""
 
     rows: RowCounts
-    lsn: Lsn
+    position: Position
 
 
 @contextmanager
@@ -42,10 +42,10 @@ def connections(session: Session) -> Iterator[tuple[OpenSource, CatalogConnectio
         yield source, states
 
 
-def run_cycle(session: Session, until: Lsn | None = None) -> CycleOutcome:
-    """Brings a source up to now, or at least to the LSN `until`; raises LakehouseError, with nothing half-done.
+def run_cycle(session: Session, until: Position | None = None) -> CycleOutcome:
+    """Brings a source up to now, or at least to the position `until`; raises LakehouseError, with nothing half-done.
 
-    Tables that are new or in doubt are loaded first. A table with a problem of its own does not hold up the others.
+    New and stale tables are loaded first. A table with a problem of its own does not delay the others.
     """
     with connections(session) as (source, states):
         outcome = catch_up(session, source, states, until)
@@ -53,12 +53,12 @@ def run_cycle(session: Session, until: Lsn | None = None) -> CycleOutcome:
         while passes < MAX_REPLANS:
             wanted = waiting_tables(session, source, states)
             if not wanted:
-                return CycleOutcome(rows, outcome.lsn)
+                return CycleOutcome(rows, outcome.position)
             passes = 0 if len(wanted) < fewest else passes + 1
             fewest = min(fewest, len(wanted))
 
-            def reach(lsn: Lsn) -> RowCounts:
-                return catch_up(session, source, states, lsn).rows
+            def reach(position: Position) -> RowCounts:
+                return catch_up(session, source, states, position).rows
 
             rows = add_counts(rows, load_tables(session, source, states, wanted, reach))
             outcome = catch_up(session, source, states)
@@ -78,7 +78,7 @@ def catch_up(
     session: Session,
     source: OpenSource,
     states: CatalogConnection,
-    until: Lsn | None = None,
+    until: Position | None = None,
     live: LiveStream | None = None,
 ) -> CycleOutcome:
     """Reads the stream up to now, or at least to `until`; what the tables lack beyond the stream is left alone.
@@ -97,15 +97,15 @@ def catch_up(
         points = [position.point for position in positions.values() if position.state == "streaming"]
         now = _now_at_least(source, points if until is None else [*points, until])
         if live:
-            live.reach(now.lsn, LIVE_PATIENCE_SECONDS)
-        reached = stream.lsn
-        cut_is_due = covered(positions, now.lsn) != tuple(stream.cut_tables)
-        if not now.lsn <= source.stop_between(reached, now.lsn, session.limits.cycle_max_bytes):
-            progress.begin(states, session.name, "changes", source.distance(reached, now.lsn))
+            live.reach(now.position, LIVE_PATIENCE_SECONDS)
+        reached = stream.position
+        cut_is_due = covered(positions, now.position) != tuple(stream.cut_tables)
+        if not now.position <= source.stop_between(reached, now.position, session.limits.cycle_max_bytes):
+            progress.begin(states, session.name, "changes", source.distance(reached, now.position))
         try:
-            while not now.lsn <= reached or cut_is_due:
-                before, reached = reached, source.stop_between(reached, now.lsn, session.limits.cycle_max_bytes)
-                landed = load_changes(session, source, states, outlooks, replace(now, lsn=reached), live)
+            while not now.position <= reached or cut_is_due:
+                before, reached = reached, source.stop_between(reached, now.position, session.limits.cycle_max_bytes)
+                landed = load_changes(session, source, states, outlooks, replace(now, position=reached), live)
                 progress.advance(states, session.name, source.distance(before, reached), total_rows(landed))
                 rows = add_counts(rows, landed)
                 cut_is_due = False
@@ -118,7 +118,7 @@ def catch_up(
 
 
 def _outlooks(session: Session, source: OpenSource, states: CatalogConnection) -> dict[str, Outlook]:
-    """How the declared tables look; those that are declared no longer are forgotten, new ones' problems noted."""
+    """Inspects the declared tables; forgets those that are no longer declared, and records problems of new ones."""
     positions = store.read_positions(states, session.name)
     outlooks = survey(session, source, positions)
     if gone := set(positions) - set(outlooks):
@@ -148,7 +148,7 @@ def _now_at_least(source: OpenSource, positions: Sequence[Position]) -> SourceNo
     """The source's end, once what was written up to all these positions can be read."""
     deadline = time.monotonic() + FLUSH_PATIENCE_SECONDS
     now = source.now()
-    while not all(at <= now.lsn for at in positions) and time.monotonic() < deadline:
+    while not all(at <= now.position for at in positions) and time.monotonic() < deadline:
         time.sleep(0.02)
         now = source.now()
     return now

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -47,7 +46,7 @@ def load_changes(
     now: SourceNow,
     live: LiveStream | None = None,
 ) -> RowCounts:
-    """Everything committed below `now.lsn` to the lake or the spool; returns the rows added by table and operation.
+    """Lands or spools everything committed below `now.position`; returns the rows added by table and operation.
 
     When nothing changed, positions and slot move on without an Iceberg snapshot. Raises Outdated when a table was
     altered, or its state changed, while this was under way, LiveStreamLost when `live` has ended.
@@ -58,10 +57,10 @@ def load_changes(
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
     with begin_cycle(session, states, stream.epoch) as cycle:
-        if not unaltered(source, withholding(outlooks)):  # else the looks do not bound what is read
+        if not unaltered(source, withholding(outlooks)):  # else the survey does not bound what is read
             raise Outdated
         reader = source.change_reader(now, live)
-        follows = any(course.steps for course in courses.values())  # which an alteration asks for that comes alone
+        follows = any(course.steps for course in courses.values())  # a schema change without rows still needs a read
         if not courses or (reader.is_silent and not follows):
             result = ChangeResult()
         else:
@@ -69,9 +68,9 @@ def load_changes(
         if not unaltered(source, outlooks):
             raise Outdated
         source.check_again(stream, live)
-        courses = {n: conclude(c, result.noticed.get(n, Findings()), now.lsn) for n, c in courses.items()}
+        courses = {n: conclude(c, result.noticed.get(n, Findings()), now.position) for n, c in courses.items()}
         _publish(session, source, states, cycle, stream, courses, result, now)
-    source.confirm(now.lsn, live)
+    source.confirm(now.position, live)
     return {written.name: written.operations for written in result.written}
 
 
@@ -120,7 +119,14 @@ def _read(
 def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:
     position, seen = course.position, outlook.seen
     return target(
-        outlook.table, iceberg, position.facts, cycle, position.lsn, position.versions, seen, is_there=outlook.is_there
+        outlook.table,
+        iceberg,
+        position.facts,
+        cycle,
+        position.position.commit_bound,
+        position.versions,
+        seen,
+        is_there=outlook.is_there,
     )
 
 
@@ -135,8 +141,8 @@ def _publish(
     now: SourceNow,
 ) -> None:
     moved = {name: course.position for name, course in courses.items() if course.position != course.before}
-    after = {name: replace(c.position, lsn=c.position.lsn.join(now.lsn)) for name, c in courses.items()}
-    in_cut = covered(after, now.lsn)
+    after = {name: replace(c.position, position=c.position.position.join(now.position)) for name, c in courses.items()}
+    in_cut = covered(after, now.position)
     files = result.meta_files | schema_change_files(session, states, cycle, courses, now)
 
     def record(connection: CatalogConnection) -> None:
@@ -151,8 +157,8 @@ def _publish(
             epoch=stream.epoch,
             appends=(*(append_of(session, cycle, w) for w in result.written), *meta_appends(session, cycle, files)),
             revision=stream.revision,
-            cut=Cut(stream.epoch, now.lsn - 1, now.at, in_cut),
-            advance_to=now.lsn,
+            cut=Cut(stream.epoch, now.position, now.at, in_cut),
+            advance_to=now.position,
             record=record,
         )
         publish(session.settings, session.catalog, session.lease, publication)
@@ -163,18 +169,18 @@ def _publish(
         if current is None or current.revision != stream.revision:
             raise Outdated
         record(states)
-        store.advance_positions(states, session.name, now.lsn)
+        store.advance_positions(states, session.name, now.position)
 
 
 def schema_change_files(
     session: Session, states: CatalogConnection, cycle: Cycle, courses: Courses, now: SourceNow
 ) -> dict[str, tuple[DataFile, ...]]:
-    """One row of `meta.schema_changes` for each alteration, and for each table that is parked or read anew by doubt."""
+    """Rows of `meta.schema_changes`: one for each schema change, and for each table that is parked or resynced."""
     rows = [
         row
         for name, course in courses.items()
         if course.position != course.before
-        for row in _change_rows(session.name, name, course, cycle, now.lsn, now.at)
+        for row in _change_rows(session.name, name, course, cycle, now)
     ]
     if not rows:
         return {}
@@ -184,10 +190,9 @@ def schema_change_files(
     return {"schema_changes": tuple(data_files(table.metadata, data, table.io))}
 
 
-def _change_rows(
-    source: str, name: str, course: Course, cycle: Cycle, lsn: int, at: datetime
-) -> list[dict[str, object]]:
-    head = {"source": source, "table": name, "epoch": cycle.epoch, "noticed_lsn": lsn, "noticed_at": at}
+def _change_rows(source: str, name: str, course: Course, cycle: Cycle, now: SourceNow) -> list[dict[str, object]]:
+    head = {"source": source, "table": name, "epoch": cycle.epoch}
+    head |= {"noticed_lsn": now.position.commit_bound, "noticed_at": now.at}
     rows = [
         head | {"kind": c.kind, "column": c.column, "before": c.before, "after": c.after, "effect": course.effect}
         for c in course.changes

@@ -1,4 +1,4 @@
-"""Brings tables to the source's state at a consistent point: new ones by a snapshot, doubtful ones by a repair.
+"""Brings tables to the source's state at a consistent point: new ones by a snapshot, stale ones by a resync.
 
 While this goes on the tables' records land from the point on, outside of the cuts; other tables do not wait. A point
 and the locks it comes with are held for a few tables: the next ones have another.
@@ -29,7 +29,7 @@ from ingestion.pipeline.survey import Outlook, survey
 from ingestion.pipeline.together import HELD_SECONDS, first_together
 from ingestion.schema.evolve import steps
 from ingestion.schema.facts import TableFacts
-from ingestion.schema.positions import Lsn
+from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import Publication, publish
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source
@@ -45,7 +45,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
 WAVE_CHUNKS = 16
-Reach = Callable[[Lsn], RowCounts]
+Reach = Callable[[Position], RowCounts]
 
 
 class _PointPassed(Exception):
@@ -58,7 +58,7 @@ class _Loading:
 
     table: RawTable
     iceberg: Table
-    position: store.Position
+    position: store.TablePosition
     facts: TableFacts
     ranges: list[Chunk] | None
     afresh: bool
@@ -68,7 +68,9 @@ Wave = list[tuple[_Loading, Chunk]]
 Joining = list[tuple[_Loading, store.TableState]]
 
 
-def to_load(session: Session, positions: dict[str, store.Position], outlooks: dict[str, Outlook]) -> list[RawTable]:
+def to_load(
+    session: Session, positions: dict[str, store.TablePosition], outlooks: dict[str, Outlook]
+) -> list[RawTable]:
     """The tables that a point has to be made for."""
     waiting = ("new", "loading", "stale")
     return [
@@ -85,26 +87,28 @@ def load_tables(
 
     Those are as many as are read at once, or one that is larger; who wants the others asks again.
 
-    `reach(lsn)` returns when the stream has been read up to there, before any row of the point lands: what the lake has
-    is always below the position, so a source that is put back in the meantime is found out. A table with a problem of
-    its own is set aside with the reason; the others go on.
+    `reach(position)` returns when the stream has been read up to there, before any row of the point lands: what the
+    lake has is always below the position, so a source that is restored meanwhile is found out. A table with a problem
+    of its own is parked with the reason; the others continue.
     """
     together = _next(session, source, states, wanted)
     before: dict[str, Outlook] = {}
 
-    def look() -> None:
+    def inspect() -> None:
         before.update(survey(session, source, store.read_positions(states, session.name)))
 
     try:
-        with source.snapshot(together, look) as point:
+        with source.snapshot(together, inspect) as point:
             return _load_at(point, session, source, states, together, before, reach)
-    except NotThere:  # the next look at the catalog says so of that table, and the others go on
+    except NotThere:  # the next survey tells so of that table, and the others continue
         return {}
 
 
 def _next(session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
     """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
-    before = {name: position.point for name, position in store.read_positions(states, session.name).items()}
+    before = {
+        name: position.point.commit_bound for name, position in store.read_positions(states, session.name).items()
+    }
     heaps, chunk_bytes = source.sizes(wanted), session.limits.snapshot_chunk_bytes
     ranges = {name: max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes)) for name, sizes in heaps.items()}
     in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
@@ -122,14 +126,14 @@ def _load_at(
     except _PointPassed:
         return rows
     if loading:
-        rows = reach(point.lsn)
+        rows = reach(point.position)
     for group in _groups([item for item in loading if item.ranges is not None]):
         found = _contained(session, states, group, lambda g: _snapshot(session, source, states, g, point))
         rows = add_counts(rows, found)
     for item in (item for item in loading if item.ranges is None):
         found = _contained(session, states, [item], lambda g: _repair(session, states, g[0], point))
         rows = add_counts(rows, found)
-        if time.monotonic() > held_until:  # the others are in doubt as before: the next point is for them
+        if time.monotonic() > held_until:  # the others stay stale: the next point is for them
             break
     return rows
 
@@ -147,12 +151,12 @@ def _register(
     outlooks = survey(session, source, positions)
     stream = store.read_stream(states, session.name)
     assert stream is not None
-    loading = []
+    loading, start = [], type(stream.position).start()
     for table in wanted:
         outlook = outlooks[table.name]
         is_as_before = outlook.fingerprint == before[table.name].fingerprint
         if outlook.facts is not None and outlook.problem is None and is_as_before:
-            position = positions.get(table.name) or store.Position(table.name, stream.epoch, store.START, "new")
+            position = positions.get(table.name) or store.TablePosition(table.name, stream.epoch, start, "new", start)
             altered = bool(position.versions) and position.fingerprint != outlook.fingerprint
             if position.state == "new" or not altered:  # else the next read has to judge first what was altered
                 try:
@@ -162,7 +166,7 @@ def _register(
     with states.transaction():
         leases.check(states, session.lease, session.limits.lease_seconds)
         current = store.read_stream(states, session.name)
-        if current is None or not current.lsn <= point.lsn or current.revision != stream.revision:
+        if current is None or not current.position <= point.position or current.revision != stream.revision:
             raise _PointPassed
         for item in loading:
             store.put_position(states, session.name, item.position, "load")
@@ -177,7 +181,7 @@ def _begin(
     source: OpenSource,
     states: CatalogConnection,
     outlook: Outlook,
-    position: store.Position,
+    position: store.TablePosition,
     point: Point,
 ) -> _Loading:
     table, facts = outlook.table, outlook.facts
@@ -187,15 +191,15 @@ def _begin(
     iceberg = ensure_raw_table(session.catalog, table, facts)
     to_take = steps(table, before, facts, consent=True)
     iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, session.name))
-    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, doubt=None)
+    described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, resync_reason=None)
     if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
         kept = replace(described, versions=(*position.versions, facts))
         return _Loading(table, iceberg, kept, facts, None, afresh=True)
-    begun = replace(described, state="loading", lsn=point.lsn, point=point.lsn, reason=None)
+    begun = replace(described, state="loading", position=point.position, point=point.position, reason=None)
     left = chunks.open_ranges(states, session.name, table.name)
     begun_before = position.state == "loading" and chunks.first_point(states, session.name, table.name) is not None
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
-        resumed = replace(begun, lsn=position.lsn, versions=position.versions)
+        resumed = replace(begun, position=position.position, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
     ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes)
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
@@ -224,7 +228,7 @@ def _contained(
     return {}
 
 
-def _park(session: Session, states: CatalogConnection, position: store.Position, problem: TableProblem) -> None:
+def _park(session: Session, states: CatalogConnection, position: store.TablePosition, problem: TableProblem) -> None:
     """Until it is resumed, which reads it anew."""
     settle(session, states, replace(position.forgotten, state="parked", reason=str(problem)), "load")
 
@@ -259,7 +263,7 @@ def _snapshot(
 
             def record(connection: CatalogConnection, wave: Wave = wave, joining: Joining = joining) -> None:
                 for item, chunk in wave:
-                    chunks.done(connection, session.name, item.table.name, [chunk], point.lsn)
+                    chunks.done(connection, session.name, item.table.name, [chunk], point.position)
                 for item, joins_as in joining:
                     _finish(connection, session, item, joins_as, point)
 
@@ -312,7 +316,7 @@ def _repair(session: Session, states: CatalogConnection, item: _Loading, point: 
     """Restates the rows that differ at the point, and lets the table into the cuts again."""
     stream = store.read_stream(states, session.name)
     assert stream is not None
-    if not point.lsn <= stream.lsn:
+    if not point.position <= stream.position:
         raise LakehouseError(
             f"source {session.name!r}: the stream has not reached the point of a repair; it is made again"
         )
@@ -336,6 +340,6 @@ def _finish(
     """The table joins the cuts, unless it was altered or its state changed while it was read."""
     now = store.read_positions(connection, session.name).get(item.table.name)
     if now is not None and now.state == item.position.state and now.fingerprint == item.position.fingerprint:
-        joined = replace(now, state=joins_as, point=point.lsn, reason=None)
+        joined = replace(now, state=joins_as, point=point.position, reason=None)
         store.put_position(connection, session.name, joined, "load")
         store.revise(connection, session.name)

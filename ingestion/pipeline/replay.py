@@ -35,7 +35,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
-PLACES = ("spool", "quarantine")
+KEPT_IN = ("spool", "quarantine")
 
 
 def resume(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> RowCounts:
@@ -60,13 +60,13 @@ def resume(session: Session, source: OpenSource, states: CatalogConnection, outl
 
 def replay_kept(session: Session, source: OpenSource, states: CatalogConnection, outlook: Outlook) -> None:
     """Tries the table's quarantined records again, and those left in the spool; what still cannot be read stays."""
-    for place in PLACES:  # what lands from the first one may leave the table in need of a resync
+    for kept_in in KEPT_IN:  # what lands from the first one may leave the table in need of a resync
         position = store.read_positions(states, session.name).get(outlook.table.name)
         if position is None or not position.lands or not position.versions:
             raise LakehouseError(
                 f"source {session.name!r}, table {outlook.table.name!r}: its records do not land now: resume it first"
             )
-        _land(session, source, states, outlook, Course(position, position, None), place)
+        _land(session, source, states, outlook, Course(position, position, None), kept_in)
 
 
 def _land(
@@ -75,7 +75,7 @@ def _land(
     states: CatalogConnection,
     outlook: Outlook,
     course: Course,
-    place: str,
+    kept_in: str,
 ) -> RowCounts:
     table, stream = outlook.table, store.read_stream(states, session.name)
     assert stream is not None
@@ -84,17 +84,17 @@ def _land(
         iceberg = session.catalog.load_table(table.identifier)
         followed, facts = course.before.followed, course.position.facts
         iceberg = follow_source(iceberg, table, course.steps, followed, facts, cycle.ingested_at)
-        kept = ensure_meta(session.catalog, place)
+        kept = ensure_meta(session.catalog, kept_in)
         mine = _records_of(session.name, table.name)
         register(states, session, cycle, [iceberg])
         plans = _plans(session, source, states, cycle, course, table, iceberg, kept, mine)
         result = merged(run_tasks(session.spark, replay, plans) if plans else [])
         noticed = result.noticed.get(table.name, Findings())
-        if result.written and _any_before(kept, mine, stream.epoch, course.position.point):
+        if result.written and _any_before(kept, mine, stream.epoch, course.position.point.commit_bound):
             noticed = replace(noticed, stale=noticed.stale or "records landed that a later snapshot or repair knew not")
-        if result.written and place == "quarantine" and plans[0].target.shares_keys:
+        if result.written and kept_in == "quarantine" and plans[0].target.shares_keys:
             noticed = replace(noticed, stale=noticed.stale or SPLIT)
-        course = conclude(course, noticed, stream.lsn)
+        course = conclude(course, noticed, stream.position)
         if noticed.parked is not None:  # the spool stays as it is
             settle(session, states, course.position, by)
             return {}
@@ -111,7 +111,7 @@ def _land(
             epoch=stream.epoch,
             appends=(
                 *(append_of(session, cycle, written) for written in result.written),
-                *meta_appends(session, cycle, files, leaving={place: mine} if plans else {}),
+                *meta_appends(session, cycle, files, leaving={kept_in: mine} if plans else {}),
             ),
             record=record,
             revision=stream.revision,

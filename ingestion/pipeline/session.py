@@ -133,7 +133,7 @@ def begin_cycle(session: Session, states: CatalogConnection, epoch: int) -> Iter
         session.live.discard(cycle.id)
 
 
-def settle(session: Session, states: CatalogConnection, position: store.Position, by: Mover) -> None:
+def settle(session: Session, states: CatalogConnection, position: store.TablePosition, by: Mover) -> None:
     """Changes where a table stands without a publish; raises LeaseLost."""
     with states.transaction():
         leases.check(states, session.lease, session.limits.lease_seconds)
@@ -157,16 +157,16 @@ def meta_metadata(session: Session, states: CatalogConnection, cycle: Cycle, *na
 def append_of(session: Session, cycle: Cycle, written: Written) -> TableAppend:
     """The files of one table, with the counts that its snapshot's summary carries."""
     counted = {f"lakehouse.rows.{op}": str(count) for op, count in sorted(written.operations.items())}
-    odd = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
-    summary = {"lakehouse.cycle": cycle.id, **counted, **odd}
+    replaced = {f"lakehouse.unrepresentable.{column}": str(n) for column, n in sorted(written.unrepresentable.items())}
+    summary = {"lakehouse.cycle": cycle.id, **counted, **replaced}
     return TableAppend((f"raw_{session.name}", written.name), written.files, summary)
 
 
 def appends_of(session: Session, cycle: Cycle, parts: Sequence[Written]) -> list[TableAppend]:
     """The files of several tables, and those of `meta.unrepresentable` that go with them."""
-    odd = tuple(file for part in parts for file in part.unrepresentable_files)
+    replaced = tuple(file for part in parts for file in part.unrepresentable_files)
     return [append_of(session, cycle, part) for part in parts] + meta_appends(
-        session, cycle, {"unrepresentable": odd} if odd else {}
+        session, cycle, {"unrepresentable": replaced} if replaced else {}
     )
 
 

@@ -30,14 +30,14 @@ class Outlook:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is a relation to look at."""
+        """Whether the relation exists."""
         return (self.facts or self.seen) is not None
 
 
-def survey(session: Session, source: OpenSource, positions: Mapping[str, store.Position]) -> dict[str, Outlook]:
-    """Looks at every declared table; describes those anew whose fingerprint is not the one kept with the position.
+def survey(session: Session, source: OpenSource, positions: Mapping[str, store.TablePosition]) -> dict[str, Outlook]:
+    """Inspects each declared table whose fingerprint is not the stored one.
 
-    One that is resumed is described anew in any case: its fingerprint may be that of the problem it was parked with.
+    A table that resumes is always inspected: its fingerprint may be that of the problem for which it was parked.
     """
     found = source.fingerprints(session.source.tables)
     outlooks = {}
@@ -47,12 +47,12 @@ def survey(session: Session, source: OpenSource, positions: Mapping[str, store.P
         if position and position.versions and position.fingerprint == fingerprint and position.state != "resuming":
             outlooks[table.name] = Outlook(table, fingerprint, position.facts)
         else:
-            outlooks[table.name] = look(source, table, fingerprint, position)
+            outlooks[table.name] = inspect(source, table, fingerprint, position)
     return outlooks
 
 
 def unaltered(source: OpenSource, outlooks: Mapping[str, Outlook]) -> bool:
-    """Whether no table was altered since it was looked at."""
+    """Whether no table was altered since the survey."""
     if not outlooks:
         return True
     found = source.fingerprints([outlook.table for outlook in outlooks.values()])
@@ -70,7 +70,7 @@ def declared_fingerprint(table: RawTable, found: str) -> str:
     return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
 
 
-def look(source: OpenSource, table: RawTable, fingerprint: str, position: store.Position | None) -> Outlook:
+def inspect(source: OpenSource, table: RawTable, fingerprint: str, position: store.TablePosition | None) -> Outlook:
     """Describes one table."""
     before = position.facts if position and position.versions else None
     described, problem = source.inspect(table, before.oid if before else None)

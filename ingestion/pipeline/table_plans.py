@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ingestion.pipeline.survey import Outlook
-from ingestion.schema.evolve import Change, Step, Versions, changes, doubt, prune, rename_in, steps
+from ingestion.schema.evolve import Change, Step, Versions, changes, prune, rename_in, resync_reason, steps
+from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
-from ingestion.state.store import Position
+from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 
 
@@ -17,16 +18,16 @@ class Course:
     `aside` is why its records go to the spool; None while they land. `steps` are what the raw table follows first.
     """
 
-    before: Position
-    position: Position
+    before: TablePosition
+    position: TablePosition
     aside: str | None
     steps: tuple[Step, ...] = ()
     changes: tuple[Change, ...] = ()
     effect: str = "applied"
 
 
-def plan_course(position: Position, outlook: Outlook, *, consent: bool = False) -> Course:
-    """What happens to the records of a table, given where it stands and how it looks now."""
+def plan_course(position: TablePosition, outlook: Outlook, *, consent: bool = False) -> Course:
+    """What happens to the records of a table, given its position and its survey."""
     if not position.lands:
         return Course(position, _noted(position, outlook), position.reason or position.state)
     if outlook.problem or outlook.facts is None:
@@ -43,7 +44,7 @@ def plan_course(position: Position, outlook: Outlook, *, consent: bool = False) 
     return Course(position, followed, None, to_take, changes(position.facts, outlook.facts))
 
 
-def _follow(position: Position, outlook: Outlook, consent: bool) -> tuple[Versions, tuple[Step, ...]]:
+def _follow(position: TablePosition, outlook: Outlook, consent: bool) -> tuple[Versions, tuple[Step, ...]]:
     """The descriptions, as the raw table's columns will be called, and the steps from the first unfollowed one on."""
     assert outlook.facts is not None
     known = position.fingerprint == outlook.fingerprint
@@ -57,8 +58,8 @@ def _follow(position: Position, outlook: Outlook, consent: bool) -> tuple[Versio
     return versions, taken
 
 
-def _noted(position: Position, outlook: Outlook) -> Position:
-    """Remembers how a table looks whose records go to the spool: they will have to be read."""
+def _noted(position: TablePosition, outlook: Outlook) -> TablePosition:
+    """Adds the description of a table whose records go to the spool, which will have to be read."""
     if outlook.facts is None or not position.versions or position.fingerprint == outlook.fingerprint:
         return position
     return replace(
@@ -66,39 +67,41 @@ def _noted(position: Position, outlook: Outlook) -> Position:
         versions=(*position.versions, outlook.facts),
         fingerprint=outlook.fingerprint,
         unfollowed=position.unfollowed + 1,
-        doubt=position.doubt or doubt(position.facts, outlook.facts),
+        resync_reason=position.resync_reason or resync_reason(position.facts, outlook.facts),
     )
 
 
-def _parked(position: Position, outlook: Outlook, problem: str) -> Course:
+def _parked(position: TablePosition, outlook: Outlook, problem: str) -> Course:
     noted = _noted(position, outlook)
-    parked = replace(noted, state="parked", reason=problem, doubt=noted.doubt or _unfinished(position))
+    parked = replace(noted, state="parked", reason=problem, resync_reason=noted.resync_reason or _unfinished(position))
     altered = changes(position.facts, parked.facts) if position.versions else ()
     return Course(position, parked, problem, changes=altered, effect="parked")
 
 
-def _unfinished(position: Position) -> str | None:
+def _unfinished(position: TablePosition) -> str | None:
     """Why a repair is due once a table's records land again, whose snapshot or repair was under way."""
     if position.state == "loading":
         return "its snapshot was not finished"
-    return position.reason or "it was in doubt" if position.state == "stale" else None
+    return position.reason or "it needed a resync" if position.state == "stale" else None
 
 
-def conclude(course: Course, noticed: Findings, reached: int) -> Course:
+def conclude(course: Course, noticed: Findings, reached: Position) -> Course:
     """Where the table stands after the read up to `reached`."""
     position = course.position
-    position = replace(position, doubt=position.doubt or _passing_partition(course, noticed))
-    reason = noticed.stale or position.doubt
+    position = replace(position, resync_reason=position.resync_reason or _passing_partition(course, noticed))
+    reason = noticed.stale or position.resync_reason
     if course.before.versions and course.position.fingerprint != course.before.fingerprint:
-        reason = reason or doubt(course.before.facts, position.facts, noticed.truncates)
+        reason = reason or resync_reason(course.before.facts, position.facts, noticed.truncates)
         reason = reason or _moved(course.before, position)
     reason = reason or _begun_anew(course.steps)
     if noticed.parked is not None:
-        parked = replace(position, state="parked", reason=noticed.parked, doubt=reason or _unfinished(course.before))
+        parked = replace(
+            position, state="parked", reason=noticed.parked, resync_reason=reason or _unfinished(course.before)
+        )
         return replace(course, position=parked, aside=noticed.parked, effect="parked")
     if course.aside is not None:
-        return replace(course, position=replace(position, doubt=position.doubt or noticed.stale))
-    position = replace(position, versions=prune(position.versions, reached), doubt=None)
+        return replace(course, position=replace(position, resync_reason=position.resync_reason or noticed.stale))
+    position = replace(position, versions=prune(position.versions, reached.commit_bound), resync_reason=None)
     if reason is None:
         return replace(course, position=position)
     if course.before.facts.oid != position.facts.oid:
@@ -109,13 +112,13 @@ def conclude(course: Course, noticed: Findings, reached: int) -> Course:
 
 
 def _passing_partition(course: Course, noticed: Findings) -> str | None:
-    """Why rows of the stream may be gone: they came into a partition that no look at the catalog has seen."""
+    """Why rows of the stream may be gone: they came into a partition that no inspection has seen."""
     versions = (*course.before.versions, *course.position.versions)
     known = {leaf.oid for facts in versions for leaf in facts.leaves}
     return "a partition came, had changes and went again" if noticed.partitions - known else None
 
 
-def _moved(before: Position, now: Position) -> str | None:
+def _moved(before: TablePosition, now: TablePosition) -> str | None:
     """Why a snapshot under way cannot go on: what is left of it to read is kept by name."""
     old, new = ({leaf.oid: leaf.name for leaf in facts.leaves} for facts in (before.facts, now.facts))
     renamed = before.facts.relation != now.facts.relation or any(
@@ -131,12 +134,12 @@ def _begun_anew(taken: tuple[Step, ...]) -> str | None:
     return f"column {', '.join(anew)} begins anew with another type" if anew else None
 
 
-def covered(positions: Mapping[str, Position], reached: int) -> tuple[str, ...]:
+def covered(positions: Mapping[str, TablePosition], reached: Position) -> tuple[str, ...]:
     """The tables that a cut at `reached` holds in full."""
     return tuple(
         sorted(
             name
             for name, position in positions.items()
-            if position.state == "streaming" and position.lsn <= reached and position.point <= reached
+            if position.state == "streaming" and position.position <= reached and position.point <= reached
         )
     )

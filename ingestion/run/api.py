@@ -15,8 +15,8 @@ from ingestion.pipeline.survey import survey
 from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
-from ingestion.schema.positions import Lsn
-from ingestion.sources.postgres import connection as src
+from ingestion.schema.positions import Position
+from ingestion.sources.base import source_of
 from ingestion.state import lease as leases
 from ingestion.state import progress, store
 from ingestion.tasks.outage import OUTAGES, outage
@@ -44,8 +44,7 @@ def bring_up(
     lake cannot be reached, when going on would lose rows, or when the other writer takes too long.
     """
     declared = declarations.source(source)
-    with src.connect_source(settings, source) as connection:
-        until = src.committed_lsn(connection)
+    until = _committed(settings, source)
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         deadline = time.monotonic() + settings.ingestion.wait_seconds
@@ -60,7 +59,7 @@ def bring_up(
         held = leases.holder_of(states, source)
     raise LakehouseError(
         f"source {source!r}: the writer {held[0] if held else 'before this one'} did not reach "
-        f"{src.lsn_text(until)} within {settings.ingestion.wait_seconds:.0f} s: look at its log"
+        f"{until.text} within {settings.ingestion.wait_seconds:.0f} s: look at its log"
     )
 
 
@@ -119,10 +118,17 @@ def replay(
     return _alone(settings, declarations, source, spark, land)
 
 
-def _has_reached(states: CatalogConnection, declared: Source, until: Lsn) -> bool:
+def _committed(settings: Settings, source: str) -> Position:
+    """A position above the commit of everything that is visible at this moment."""
+    with source_of(settings, source).open() as opened:
+        position: Position = opened.committed()
+        return position
+
+
+def _has_reached(states: CatalogConnection, declared: Source, until: Position) -> bool:
     """Whether the stream is there, and every declared table is in the cut or known to be aside."""
     stream = store.read_stream(states, declared.name)
-    if stream is None or not until <= stream.lsn:
+    if stream is None or not until <= stream.position:
         return False
     aside = {item.name for item in _aside(states, declared)}
     return {t.name for t in declared.tables} <= set(stream.cut_tables) | aside
@@ -142,9 +148,7 @@ def _alone(
     settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None, before: Before
 ) -> SourceReport:
     declared, lease = declarations.source(source), _take_over(settings, source)
-    with src.connect_source(settings, source) as connection:
-        until = src.committed_lsn(connection)
-    return _cycle(settings, declared, lease, spark, until, before)
+    return _cycle(settings, declared, lease, spark, _committed(settings, source), before)
 
 
 @contextmanager
@@ -160,9 +164,7 @@ def up_to_date_alone(
         try:
             running = spark or spark_session(settings, "lakehouse-ingest")
             session = Session(settings, catalog, running, lease, declared)
-            with src.connect_source(settings, source) as connection:
-                until = src.committed_lsn(connection)
-            run_cycle(session, until)
+            run_cycle(session, _committed(settings, source))
             yield session
         except OUTAGES as error:
             raise outage(source, error) from error
@@ -188,25 +190,29 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         stream, held = store.read_stream(states, source), leases.holder_of(states, source)
         tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
         under_way = progress.read(states, source) if held else None
-    with src.connect_source(settings, source) as connection:
-        slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
-        slot, now = src.read_slot(connection, slot_name), src.source_now(connection)
-    behind = max(0, now.lsn - stream.lsn) if stream else 0
+    with source_of(settings, source).open() as opened:
+        retained = opened.retention(stream)
+        behind = max(0, opened.distance(stream.position, opened.now().position)) if stream else 0
     return SourceStatus(
         source=source,
         follower_alive=held is not None and held[1] == "follow",
         holder=held[0] if held else None,
-        slot_lag_bytes=slot.lag_bytes if slot else 0,
-        slot_active=slot is not None and slot.active_pid is not None,
-        position_lsn=stream.lsn if stream else None,
+        slot_lag_bytes=retained.bytes,
+        slot_active=retained.is_read,
+        position=stream.position.text if stream else None,
+        position_lsn=stream.position.commit_bound if stream else None,
         position_at=stream.updated_at if stream else None,
+        cut_position=stream.cut_position.text if stream and stream.cut_position is not None else None,
         cut_lsn=stream.cut_lsn if stream else None,
         cut_at=stream.cut_at if stream else None,
         behind_bytes=behind,
         lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
-        slot_state=(slot.invalid or slot.wal_status) if slot else "missing",
+        slot_state=retained.state,
         progress=under_way,
-        tables=tuple(TableStatus(p.table, p.state, p.reason, p.lsn) for p in sorted(tables, key=lambda p: p.table)),
+        tables=tuple(
+            TableStatus(p.table, p.state, p.reason, p.position.text, p.position.commit_bound)
+            for p in sorted(tables, key=lambda p: p.table)
+        ),
     )
 
 
@@ -215,7 +221,7 @@ def _cycle(
     declared: Source,
     lease: leases.Lease,
     spark: SparkSession | None,
-    until: Lsn,
+    until: Position,
     before: Before,
 ) -> SourceReport:
     with (
@@ -239,15 +245,16 @@ def _report(
     settings: Settings, declared: Source, states: CatalogConnection, rows: RowCounts, catalog: SqlCatalog
 ) -> SourceReport:
     stream, aside = store.read_stream(states, declared.name), _aside(states, declared)
-    if stream is None or stream.cut_lsn is None or stream.cut_at is None:
+    if stream is None or stream.cut_position is None or stream.cut_lsn is None or stream.cut_at is None:
         raise LakehouseError(
             "; ".join(item.reason for item in aside) or f"source {declared.name!r}: nothing was published"
         )
-    with src.connect_source(settings, declared.name) as connection:
-        behind = max(0, src.source_now(connection).lsn - stream.lsn)
+    with source_of(settings, declared.name).open() as opened:
+        behind = max(0, opened.distance(stream.position, opened.now().position))
     return SourceReport(
         source=declared.name,
         epoch=stream.epoch,
+        cut_position=stream.cut_position.text,
         cut_lsn=stream.cut_lsn,
         cut_at=stream.cut_at,
         tables=tuple(

@@ -1,6 +1,6 @@
 """The follower: a long-lived process that keeps the lake up with its sources, one thread per source.
 
-New tables, and those in doubt, are loaded by a second thread of the source: the others do not wait for them.
+A second thread of the source loads new and stale tables: the others do not wait for them.
 
 A change that comes alone is published at once; the next publish begins `flush_interval_seconds` after the last one
 began, or after twice the time that the last two took at least, unless `flush_bytes` gather before. So a source in
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
-from ingestion.schema.positions import Lsn
+from ingestion.schema.positions import Position
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -169,7 +169,9 @@ class Loader:
         try:
             self._session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
             with connections(self._session) as (opened, states):
-                rows = load_tables(self._session, opened, states, wanted, lambda lsn: self._reach(states, lsn))
+                rows = load_tables(
+                    self._session, opened, states, wanted, lambda position: self._reach(states, position)
+                )
             _log_rows(self._session.name, rows)
         except (LakehouseError, *OUTAGES) as error:
             log.error("source %r: loading %s: %s", self._session.name, ", ".join(t.name for t in wanted), error)
@@ -180,12 +182,12 @@ class Loader:
         finally:
             self.wake.set()
 
-    def _reach(self, states: CatalogConnection, lsn: Lsn) -> RowCounts:
+    def _reach(self, states: CatalogConnection, position: Position) -> RowCounts:
         """Waits until the cycles have read up to there."""
         self.wake.set()
         while not self._session.stop.wait(0.1):
             stream = store.read_stream(states, self._session.name)
-            if stream is not None and lsn <= stream.lsn:
+            if stream is not None and position <= stream.position:
                 return {}
         raise LakehouseError(f"source {self._session.name!r}: stopped before the load was done; it is made again")
 
@@ -218,10 +220,10 @@ class Live:
         if self.stream is not None or time.monotonic() < self._not_before:
             return
         at, session = store.read_stream(states, self._session.name), self._session
-        if at is None or source.distance(at.lsn, source.now().lsn) > session.limits.flush_bytes:
+        if at is None or source.distance(at.position, source.now().position) > session.limits.flush_bytes:
             return
         try:
-            self.stream = source.stream(at.lsn, session.limits.flush_bytes)
+            self.stream = source.stream(at.position, session.limits.flush_bytes)
         except LakehouseError as error:
             log.warning("source %r: no live stream, reading the slot by peeks: %s", session.name, error)
             self._not_before = time.monotonic() + LONGEST_PAUSE_SECONDS
@@ -254,10 +256,10 @@ def _wait_for_flush(
             if stream is None or stream.revision != revision:
                 break
         if live is None:
-            behind = source.distance(stream.lsn, source.now().lsn)
+            behind = source.distance(stream.position, source.now().position)
         else:
             live.wait(limits.poll_seconds)
-            behind = source.distance(stream.lsn, live.lsn)
+            behind = source.distance(stream.position, live.position)
         begun = last.published if live and live.has_changes else last.begun
         rest = flush_in(limits, behind, time.monotonic() - begun, last.took)
         if rest == 0 and behind > 0:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from ingestion.state import store
-from ingestion.state.store import Position
+from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -17,7 +17,7 @@ PAUSED = "paused by the user"
 def pause(settings: Settings, table: RawTable) -> None:
     """From now on the table's records go to the spool, and the table is in no cut. Raises LakehouseError."""
 
-    def paused(position: Position) -> Position:
+    def paused(position: TablePosition) -> TablePosition:
         if not may_move("user", position.state, "paused"):
             raise _refusal(table, position, "only a table that streams can be paused")
         return replace(position, state="paused", reason=PAUSED)
@@ -28,7 +28,7 @@ def pause(settings: Settings, table: RawTable) -> None:
 def resume(settings: Settings, table: RawTable) -> None:
     """The next cycle lands what was spooled, then the table streams again. Raises LakehouseError."""
 
-    def resumed(position: Position) -> Position:
+    def resumed(position: TablePosition) -> TablePosition:
         if not may_move("user", position.state, "resuming"):
             raise _refusal(table, position, "only a parked or paused table can be resumed")
         return replace(position, state="resuming")
@@ -56,7 +56,7 @@ def read_anew(settings: Settings, table: RawTable) -> None:
     _change(settings, table, lambda position: replace(position.forgotten, state="new", reason=None))
 
 
-def _change(settings: Settings, table: RawTable, change: Callable[[Position], Position]) -> None:
+def _change(settings: Settings, table: RawTable, change: Callable[[TablePosition], TablePosition]) -> None:
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         with states.transaction():
@@ -73,5 +73,5 @@ def _lock(connection: CatalogConnection, source: str) -> None:
     connection.execute("SELECT 1 FROM lakehouse.leases WHERE source = %s FOR UPDATE", (source,))
 
 
-def _refusal(table: RawTable, position: Position, rule: str) -> LakehouseError:
+def _refusal(table: RawTable, position: TablePosition, rule: str) -> LakehouseError:
     return LakehouseError(f"source {table.source!r}, table {table.name!r}: it is {position.state}: {rule}")

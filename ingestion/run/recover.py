@@ -1,4 +1,4 @@
-"""The next epoch: a new slot, and every table in doubt, so that it is compared with the source and repaired."""
+"""The next epoch: a new slot, and a resync of every table."""
 
 from ingestion.pipeline.cycle import connections
 from ingestion.pipeline.session import Session

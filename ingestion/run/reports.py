@@ -36,6 +36,7 @@ class SourceReport:
 
     source: str
     epoch: int
+    cut_position: str
     cut_lsn: int
     cut_at: datetime
     tables: tuple[TableReport, ...]
@@ -56,12 +57,16 @@ class TableStatus:
     name: str
     state: str
     reason: str | None
+    position: str
     lsn: int
 
 
 @dataclass(frozen=True)
 class SourceStatus:
-    """How far a source is in the lake, without Spark. LSNs are numbers, lags are bytes and seconds.
+    """How far a source is in the lake, without Spark. Lags are in bytes and seconds.
+
+    Positions are text, as the source writes them; `position_lsn`, `lsn` and `cut_lsn` are numbers that compare with
+    `_commit_lsn`.
 
     `slot_lag_bytes` is the WAL that the source keeps for the slot, `behind_bytes` what lies beyond the lake's position,
     and `lag_seconds` how long ago that position moved last, zero when nothing lies beyond it. `slot_state` is
@@ -73,8 +78,10 @@ class SourceStatus:
     holder: str | None
     slot_lag_bytes: int
     slot_active: bool
+    position: str | None
     position_lsn: int | None
     position_at: datetime | None
+    cut_position: str | None
     cut_lsn: int | None
     cut_at: datetime | None
     behind_bytes: int

@@ -1,1 +1,1 @@
-"""What a table looks like, how that changes, and what the change means for the lake. Pure."""
+"""Descriptions of tables, schema changes, and what these mean for the lake. Pure."""

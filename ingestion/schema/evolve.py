@@ -1,9 +1,8 @@
-"""What an altered table means for the lake. Pure: facts before and now in, decisions out.
+"""What a schema change means for the lake. Pure: descriptions before and now in, decisions out.
 
-Postgres does not put DDL into the stream; it shows only in what describes the next rows. A rename is known by the
-column's number (attnum), which stays the same; where another column takes a name, the raw table's column of that name
-goes on. What neither the stream nor the catalog can tell (that, a rewrite, a partition attached with its rows) is a
-doubt: the table is repaired.
+Postgres does not decode DDL: a change shows only in the description that precedes the next rows. A renamed column
+keeps its number (attnum). Where another column takes a name, the raw table's column of that name continues with it.
+For what neither the stream nor the catalog shows (that, a rewrite, an attached partition's rows) the table is resynced.
 """
 
 import re
@@ -95,13 +94,13 @@ def name_columns(table: RawTable, before: TableFacts | None, now: TableFacts) ->
 
 def _gone(before: TableFacts, now: TableFacts) -> tuple[str, ...]:
     """Names of the raw table's columns that no column of the source has any more."""
-    go_on = {was.lake for was in places(before, now).values() if was is not None}
+    go_on = {was.lake for was in continued(before, now).values() if was is not None}
     there = {column.lake.lower() for column in now.columns}
     left = {*before.gone, *(column.lake for column in before.columns)} - go_on
     return tuple(sorted(name for name in left if name.lower() not in there))
 
 
-def places(before: TableFacts, now: TableFacts) -> dict[int, ColumnFacts | None]:
+def continued(before: TableFacts, now: TableFacts) -> dict[int, ColumnFacts | None]:
     """By number of each column of `now`, the one of `before` whose column of the raw table it goes on in.
 
     The name decides: who reads the table by it saw the one's values, and sees the other's from now on. Only a name
@@ -138,7 +137,7 @@ def changes(before: TableFacts, now: TableFacts) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def doubt(before: TableFacts, now: TableFacts, truncates: Truncates = NO_TRUNCATES) -> str | None:
+def resync_reason(before: TableFacts, now: TableFacts, truncates: Truncates = NO_TRUNCATES) -> str | None:
     """Why the stream alone cannot have told what the table holds now; None when it has.
 
     `truncates` are those of the stream: a TRUNCATE also moves the table to a new file.
@@ -151,11 +150,11 @@ def doubt(before: TableFacts, now: TableFacts, truncates: Truncates = NO_TRUNCAT
         return "its publication was altered, and may have left changes out"
     if before.filenode != now.filenode and not _only_truncated(before, now, truncates):
         return "its rows were rewritten (ALTER TYPE, a volatile default, VACUUM FULL, CLUSTER or the like)"
-    if reason := _partition_doubt(before, now, truncates):
+    if reason := _partition_resync_reason(before, now, truncates):
         return reason
     old = {c.number for c in before.columns}
     hidden = dict(before.hidden)
-    went_on, gone = places(before, now), {name.lower() for name in before.gone}
+    went_on, gone = continued(before, now), {name.lower() for name in before.gone}
     for column in now.columns:
         was = went_on[column.number]
         if column.number in hidden:
@@ -189,7 +188,7 @@ def _only_truncated(before: TableFacts, now: TableFacts, truncates: Truncates) -
     return now.changed_by in truncates.by and unaltered and now.member != 0
 
 
-def _partition_doubt(before: TableFacts, now: TableFacts, truncates: Truncates) -> str | None:
+def _partition_resync_reason(before: TableFacts, now: TableFacts, truncates: Truncates) -> str | None:
     old, new = ({leaf.oid: leaf for leaf in facts.leaves} for facts in (before, now))
     if gone := [leaf.name for oid, leaf in old.items() if oid not in new]:
         return f"partition {', '.join(gone)} was detached or dropped"
@@ -220,7 +219,7 @@ def steps(
     asides: dict[str, str] = {}
     renames: list[Step] = []
     found: list[Step] = []
-    for column, was in zip(now.columns, places(before, now).values(), strict=True):
+    for column, was in zip(now.columns, continued(before, now).values(), strict=True):
         type_ = lake_type(table, column)
         step = Step("widen", column.lake, type=type_, doc=column.declared_type)
         if was is None:

@@ -1,7 +1,7 @@
 """The columns, by number, that the columns which the stream describes may be.
 
 The stream sends columns in the order of their numbers and says what they were called, not which they were. A number is
-never used again, and a column whose row in the catalog is the same at two looks kept its name in between.
+never used again, and a column whose row in the catalog is the same in two descriptions kept its name in between.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,25 +15,25 @@ Numbers = frozenset[int]
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A column of some time between two looks; `name` where it kept it, `certain` where the stream always had it."""
+    """A column between two descriptions; `name` where it kept it, `certain` where the stream always had it."""
 
     number: int
     name: str | None
     certain: bool
 
 
-def possible_numbers(looks: Sequence[TableFacts], names: Sequence[str]) -> tuple[Numbers, ...] | None:
-    """For each of the streamed names the columns that bore it, at a time between the first look and the last.
+def possible_numbers(descriptions: Sequence[TableFacts], names: Sequence[str]) -> tuple[Numbers, ...] | None:
+    """For each of the streamed names the columns that bore it, at a time between the first description and the last.
 
-    None where a relation between these looks cannot have had such columns.
+    None where a relation between these descriptions cannot have had such columns.
     """
-    found = [_between(before, now, names) for before, now in pairwise((looks[0], *looks))]
+    found = [_between(before, now, names) for before, now in pairwise((descriptions[0], *descriptions))]
     explained = [possible for possible in found if all(possible)]
     return tuple(frozenset().union(*column) for column in zip(*explained, strict=True)) if explained else None
 
 
 def names_by_number(facts: TableFacts) -> dict[int, str]:
-    """All columns of a look, those that do not land too."""
+    """All columns of a description, also those that do not land."""
     return {column.number: column.name for column in facts.columns} | dict(facts.hidden)
 
 

@@ -1,18 +1,24 @@
 """How far a source has been read: a position, which only its source understands.
 
 Positions are partially ordered. Of two vectors of offsets each may be ahead in a partition of its own, so that neither
-is at or below the other; what both have reached is their join. A position has a spelling, by which it is shown and
-kept (`0/3C87757`, `topic/3:1042`), and its source reads that again.
-
-The state keeps a position of Postgres as a bigint, in `lsn`, `point` and `cut_lsn`: `ingestion.state.store` makes an
-`Lsn` of it, and nothing else does.
+is at or below the other; what both have reached is their join. The state stores a position as text, in the form in
+which its source writes it (`0/3C87757`, `topic/3:1042`), and that form is shown to people.
 """
 
-from typing import Protocol, Self, TypeVar
+from collections.abc import Mapping
+from typing import Any, Protocol, Self, TypeVar
 
 
 class Position(Protocol):
     """Everything below it has been read, everything else has not."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The position of a text."""
+
+    @classmethod
+    def start(cls) -> Self:
+        """The position at or below all others: nothing has been read."""
 
     def __le__(self, other: Self, /) -> bool:
         """Whether the other one is as far in every part. Of two positions it may hold neither way."""
@@ -22,7 +28,11 @@ class Position(Protocol):
 
     @property
     def text(self) -> str:
-        """Its spelling."""
+        """How its source writes it."""
+
+    @property
+    def commit_bound(self) -> int:
+        """A number above the `_commit_lsn` of every raw row that was read below the position."""
 
 
 P = TypeVar("P", bound=Position)
@@ -36,9 +46,14 @@ class Lsn(int):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The position of a spelling."""
+        """The LSN that Postgres writes so."""
         high, low = text.split("/")
         return cls((int(high, 16) << 32) | int(low, 16))
+
+    @classmethod
+    def start(cls) -> Self:
+        """Postgres's invalid LSN, which is below all others."""
+        return cls(0)
 
     def join(self, other: "Lsn") -> "Lsn":
         """The later of the two: LSNs are totally ordered."""
@@ -48,3 +63,11 @@ class Lsn(int):
     def text(self) -> str:
         """As Postgres writes it."""
         return f"{self >> 32:X}/{self & 0xFFFFFFFF:X}"
+
+    @property
+    def commit_bound(self) -> int:
+        """The LSN itself."""
+        return int(self)
+
+
+POSITIONS: Mapping[str, Any] = {"postgres": Lsn}  # the type of position of each kind of source

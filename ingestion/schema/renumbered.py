@@ -1,4 +1,4 @@
-"""Columns that came or went between two looks at the catalog, while names moved from one to another.
+"""Columns that came or went between two inspections, while names moved from one to another.
 
 The stream names columns, and a name says which column is meant only while it belonged to one. Postgres never uses a
 column's number again, and an altered column has a newer row in the catalog: by both it shows that a name may have had
@@ -10,7 +10,7 @@ from ingestion.schema.match import names_by_number
 
 
 def renumbered(before: TableFacts, now: TableFacts) -> str | None:
-    """Why a column's name may have belonged to another one between two looks; None when it cannot have."""
+    """Why a column's name may have belonged to another one between two inspections; None when it cannot have."""
     if before.attribute_rows is None or now.attribute_rows is None:
         return None
     were, are = dict(before.attribute_rows), dict(now.attribute_rows)

@@ -17,7 +17,7 @@ def columns_of(versions: Versions, relation: Relation, excluded: frozenset[str])
 
     They come from the newest description of exactly these names and types, else from all of them where they do not
     contradict each other. The stream has columns in the order of their numbers: names in another one were exchanged for
-    a while. Raises CannotTell where no description explains a column.
+    a while. Raises UnknownRowSchema where no description explains a column.
     """
     for facts in reversed(versions):
         known = {c.name: c for c in facts.columns}

@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
+from ingestion.schema.positions import Position
 from ingestion.sink.manifests import TieredAppend
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -74,10 +75,10 @@ class TableAppend:
 
 @dataclass(frozen=True)
 class Cut:
-    """A consistent point of the source: everything at or below `lsn` of the named tables."""
+    """A consistent point of the source: everything below `position` of the named tables."""
 
     epoch: int
-    lsn: int
+    position: Position
     at: datetime
     tables: tuple[str, ...]
 
@@ -95,7 +96,7 @@ class Publication:
     appends: tuple[TableAppend, ...]
     revision: int | None = None
     cut: Cut | None = None
-    advance_to: int | None = None
+    advance_to: Position | None = None
     record: Callable[[CatalogConnection], None] = lambda connection: None
 
 
@@ -214,7 +215,7 @@ def _stage_cut(
             {
                 "source": publication.source,
                 "epoch": cut.epoch,
-                "cut_lsn": cut.lsn,
+                "cut_lsn": cut.position.commit_bound - 1,
                 "cut_at": cut.at,
                 "published_at": now,
                 "snapshots": list(snapshots.items()),
@@ -275,7 +276,7 @@ def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publ
                 publication.cycle_id,
                 publication.source,
                 publication.epoch,
-                (cut.lsn, cut.at, list(cut.tables)) if cut else None,
+                (cut.position, cut.at, list(cut.tables)) if cut else None,
             )
 
     until_answered(attempt, what=f"publish of source {lease.source!r}")

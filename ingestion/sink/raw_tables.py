@@ -78,7 +78,7 @@ def follow_source(
     `at` is a moment at or before that of the rows that land next, and after that of those which have landed.
     Repeating them, or others from the same beginning, ends as if nothing had been done before: a cycle may be killed,
     or the table altered once more, before the new description is kept. Columns keep their field ids, so earlier
-    snapshots and files stay readable. Raises TableProblem when a column of `now` would not have its place.
+    snapshots and files stay readable. Raises TableProblem when a column of `now` has no column in the lake.
     """
     here = {field.field_id: field for field in iceberg.schema().fields}
     begun = _schema_at(iceberg, followed)
@@ -86,7 +86,7 @@ def follow_source(
     known = {column.field_id for column in columns.values()}
     made = {f.name: LakeColumn(f.field_type, f.doc or "", f.field_id) for f in here.values() if f.field_id not in known}
     wanted = stepped(columns, steps, made)
-    _check_places(table, now, wanted)
+    _check_columns(table, now, wanted)
     renames = {
         here[c.field_id].name: name for name, c in wanted.items() if c.field_id and here[c.field_id].name != name
     }
@@ -127,14 +127,14 @@ def _digest(facts: TableFacts) -> str:
     return md5(json.dumps(facts.to_json()).encode(), usedforsecurity=False).hexdigest()
 
 
-def _check_places(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeColumn]) -> None:
+def _check_columns(table: RawTable, facts: TableFacts, wanted: Mapping[str, LakeColumn]) -> None:
     for column in facts.columns:
         type_, there = lake_type(table, column), wanted.get(column.lake)
         if there is None or not (there.type == type_ or widens(type_, there.type)):
             raise TableProblem(
                 table.source,
                 table.name,
-                f"column {column.name!r} has no place in the lake, "
+                f"column {column.name!r} cannot be stored in the lake, "
                 f"where {column.lake!r} is {there.type if there else 'missing'}: "
                 f"`lakehouse ingest --resnapshot {table.source}.{table.name}`",
             )

@@ -42,7 +42,7 @@ class TableTarget:
     is_there: bool = True
 
     @property
-    def looks(self) -> tuple[TableFacts, ...]:
+    def descriptions(self) -> tuple[TableFacts, ...]:
         """How the table was found each time while rows of the stream came."""
         return self.versions if self.seen is None else (*self.versions, self.seen)
 
@@ -111,8 +111,8 @@ def raw_rows(
 
     `values` holds text, or what arrives typed, by source column name, `meta` the decoder's metadata columns, `columns`
     what the values are (the newest description by default). Columns that are not carried become null. Raises
-    TableProblem under the policy `error`, and for values without a place in the lake, naming table and column, BadRow
-    for a text that its type never prints, NeedsText for a typed value outside of the lake's type.
+    TableProblem under the policy `error`, and for values that no column of the lake can hold, naming table and column,
+    BadRow for a text that its type never prints, NeedsText for a typed value outside of the lake's type.
     """
     columns = target.columns if columns is None else columns
     by_name: dict[str, pa.Array] = {}
@@ -120,7 +120,7 @@ def raw_rows(
         text = _column(values, column.name)
         landed = None if text is None else _land(target, column, text, meta, counts)
         if landed is not None:
-            by_name[column.lake] = _placed(target, column, landed, schema, by_name.keys())
+            by_name[column.lake] = _as_stored(target, column, landed, schema, by_name.keys())
     counts.add(meta)
     by_name |= {name: meta.column(name) for name in meta.column_names}
     by_name["_unchanged"] = _lake_names(meta.column("_unchanged"), columns)
@@ -152,27 +152,29 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
         raise BadRow(error.row, f"column {column.name!r}: {error}") from None
     if converted.unrepresentable:
         counts.unrepresentable[column.lake] = counts.unrepresentable.get(column.lake, 0) + converted.unrepresentable
-        counts.texts.append(_odd_texts(target, column, converted.rows, converted.texts, meta))
+        counts.texts.append(_replaced_texts(target, column, converted.rows, converted.texts, meta))
     return converted.array
 
 
-def _placed(target: TableTarget, column: ColumnFacts, landed: Any, schema: pa.Schema, taken: Collection[str]) -> Any:
+def _as_stored(target: TableTarget, column: ColumnFacts, landed: Any, schema: pa.Schema, taken: Collection[str]) -> Any:
     """The values in the type of their column in the lake. One that the lake lacks would lose them without a word."""
-    place = schema.get_field_index(column.lake)
-    if place >= 0 and column.lake not in taken:
+    index = schema.get_field_index(column.lake)
+    if index >= 0 and column.lake not in taken:
         try:
-            return _as(landed, schema.field(place).type, len(landed))
+            return _as(landed, schema.field(index).type, len(landed))
         except pa.ArrowException:
             pass
     raise TableProblem(
         target.source,
         target.name,
-        f"the values of column {column.name!r} have no place in the "
+        f"the values of column {column.name!r} cannot be stored in the "
         f"lake's {column.lake!r}: `lakehouse ingest --resnapshot {target.source}.{target.name}`",
     )
 
 
-def _odd_texts(target: TableTarget, column: ColumnFacts, rows: pa.Array, texts: pa.Array, meta: pa.Table) -> pa.Table:
+def _replaced_texts(
+    target: TableTarget, column: ColumnFacts, rows: pa.Array, texts: pa.Array, meta: pa.Table
+) -> pa.Table:
     return pa.table(
         {
             "source": pa.repeat(target.source, len(rows)),

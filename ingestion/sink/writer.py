@@ -145,8 +145,8 @@ class _OpenFile:
     def __init__(self, metadata: TableMetadata, io: FileIO, key: PartitionKey | None) -> None:
         model = FileFormatFactory.get(FileFormat.PARQUET)
         schema = sanitize_column_names(metadata.schema())
-        places = load_location_provider(metadata.location, metadata.properties)
-        self._output = io.new_output(places.new_data_location(f"{uuid.uuid4().hex}.{model.file_extension()}", key))
+        locations = load_location_provider(metadata.location, metadata.properties)
+        self._output = io.new_output(locations.new_data_location(f"{uuid.uuid4().hex}.{model.file_extension()}", key))
         self._writer: FileFormatWriter = model.create_writer(self._output, schema, metadata.properties)
         self._schema = _arrow_schema(schema)
         self._spec_id = metadata.default_spec_id

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
 from threading import Event
-from typing import Generic, Protocol
+from typing import Any, Generic, Protocol
 
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
-from ingestion.schema.facts import TableFacts
-from ingestion.schema.positions import Lsn, P
+from ingestion.schema.compared import ComparedColumn, KeyRange
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.positions import P
 from ingestion.schema.problem import TableProblem
 from ingestion.state.chunks import Chunk
 from ingestion.state.store import Stream
@@ -31,18 +32,18 @@ Landing = Callable[[], frozenset[int]]  # the relations whose rows land, which a
 
 @dataclass(frozen=True)
 class SourceNow(Generic[P]):
-    """The source at one moment: everything committed below `lsn` can be read; `xid` is at or above every one used."""
+    """The source at one moment: everything committed below `position` can be read; `xid` is no less than any used."""
 
-    lsn: P
+    position: P
     at: datetime
     xid: int
 
 
 @dataclass(frozen=True)
 class Point(Generic[P]):
-    """A consistent point: `snapshot` shows exactly the transactions that commit below `lsn`."""
+    """A consistent point: `snapshot` shows exactly the transactions that commit below `position`."""
 
-    lsn: P
+    position: P
     snapshot: str
     at: datetime
 
@@ -105,6 +106,45 @@ class RowReader(Protocol):
         """
 
 
+class ComparisonReader(Protocol):
+    """Reads a part of a table for a comparison, inside a task. Travels by pickle; may hold secrets."""
+
+    source: str
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """What was asked for; raises TableProblem for what is the table's own, LakehouseError."""
+
+
+class ComparedTable(Protocol):
+    """One table at a point, as `ingestion.schema.compared` describes its lines, keys and buckets.
+
+    `bounds` are those of the range of keys to which it keeps: operators, each with a canonical form.
+    """
+
+    bounds: tuple[tuple[str, str], ...]
+
+    def digests(self) -> Sequence[ComparisonReader]:
+        """Of each `bucket` its `rows` and the `total` of the numbers in the first 64 bits of their lines, as text."""
+
+    def rows(self, buckets: Sequence[str] | None, *, printed: bool) -> Sequence[ComparisonReader]:
+        """`key`, `line` and `s0` … of the rows in the buckets, or of all.
+
+        `s0` … are the values as the stream prints them, or else in canonical form.
+        """
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What a source keeps of its changes for the lake: how many bytes, whether it is being read, and whether it can be.
+
+    `state` is in the source's own words, `missing` where it keeps nothing.
+    """
+
+    bytes: int = 0
+    is_read: bool = False
+    state: str = "missing"
+
+
 class UnreadableRecord(ValueError):
     """A kept record that cannot be decoded; `index` counts within those given."""
 
@@ -133,24 +173,24 @@ class LiveStream(Protocol[P]):
     """
 
     @property
-    def lsn(self) -> P:
+    def position(self) -> P:
         """Every transaction that commits below has been received."""
 
     @property
     def has_changes(self) -> bool:
         """Whether changes wait."""
 
-    def reach(self, lsn: P, seconds: float) -> None:
-        """Waits until everything below `lsn` has been received."""
+    def reach(self, position: P, seconds: float) -> None:
+        """Waits until everything below `position` has been received."""
 
     def wait(self, seconds: float) -> None:
         """Waits for changes, so long at most."""
 
-    def below(self, lsn: P) -> pa.Array:
-        """The records of all transactions that commit below `lsn`."""
+    def below(self, position: P) -> pa.Array:
+        """The records of all transactions that commit below `position`."""
 
-    def confirm(self, lsn: P) -> None:
-        """Everything below `lsn` is in the lake."""
+    def confirm(self, position: P) -> None:
+        """Everything below `position` is in the lake."""
 
     def close(self) -> None:
         """Ends it."""
@@ -175,6 +215,12 @@ class OpenSource(Protocol[P]):
     def now(self) -> SourceNow[P]:
         """Up to where everything that is committed can be read."""
 
+    def committed(self) -> P:
+        """A position above the commit of everything that is visible at this moment."""
+
+    def retention(self, stream: Stream | None) -> Retention:
+        """What the source keeps for the stream, or for the one that is configured where none is known."""
+
     def stop_between(self, reached: P, end: P, max_bytes: int) -> P:
         """A position up to which a part of a backlog is read: the end, or one behind `reached`; never back."""
 
@@ -193,12 +239,28 @@ class OpenSource(Protocol[P]):
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
         """Raises TableProblem when several rows have one declared key."""
 
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = ...
+    ) -> AbstractContextManager[Point[P]]:
         """A point at which the tables stay readable, and as they are, inside the `with` block.
 
         Its rows are what the stream has below the point, and the stream has the rest from the point on: nothing is in
-        both, nothing in neither. `look` is called before each try. Raises NotThere for a table that has gone.
+        both, nothing in neither. `before_try` is called before each try. Raises NotThere for a table that has gone.
         """
+
+    def at_one_moment(self) -> AbstractContextManager[None]:
+        """Inside the `with` block, `inspect` and `ordered_rows` show one moment of the source."""
+
+    def ordered_rows(
+        self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, bool]]
+    ) -> Iterator[Sequence[str | None]]:
+        """All rows, values as the stream prints them, in the order of some columns: by their bytes, or their type."""
+
+    def compared(
+        self, table: RawTable, facts: TableFacts, columns: Sequence[ComparedColumn], key: Sequence[ComparedColumn],
+        point: Point[P], key_range: KeyRange | None,
+    ) -> ComparedTable:  # fmt: skip
+        """The table for a comparison at the point; raises LakehouseError for a range that the lake cannot follow."""
 
     def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
         """Bytes of each table's parts."""
@@ -213,16 +275,16 @@ class OpenSource(Protocol[P]):
         """Reads one of the ranges at the point."""
 
     def change_reader(self, now: SourceNow[P], live: LiveStream[P] | None) -> ChangeReader:
-        """Reads what is committed below `now.lsn` and not confirmed."""
+        """Reads what is committed below `now.position` and not confirmed."""
 
-    def stream(self, lsn: P, max_bytes: int) -> LiveStream[P]:
-        """The live stream from there on."""
+    def stream(self, position: P, max_bytes: int) -> LiveStream[P]:
+        """The live stream from `position` on."""
 
     def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
         """Keeps what a read has noticed, in the transaction that publishes it."""
 
-    def confirm(self, lsn: P, live: LiveStream[P] | None = None) -> None:
-        """Everything below `lsn` is in the lake, and need not be kept; what is not confirmed can be read again."""
+    def confirm(self, position: P, live: LiveStream[P] | None = None) -> None:
+        """Everything below `position` is in the lake, and need not be kept; what is not confirmed can be read again."""
 
     def begin_anew(self) -> Callable[[CatalogConnection], None]:
         """Lets go of the stream; what is returned begins the next epoch, in a transaction of its caller."""
@@ -231,24 +293,24 @@ class OpenSource(Protocol[P]):
 class Source(Protocol[P]):
     """One source as its kind knows it: its settings, and how long others' work in it is waited for."""
 
-    def position(self, text: str) -> P:
-        """The position of a spelling."""
-
     def open(self) -> AbstractContextManager[OpenSource[P]]:
         """With connections of its own."""
 
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = ...
+    ) -> AbstractContextManager[Point[P]]:
         """As of an open source."""
 
 
 KINDS = {"postgres": "ingestion.sources.postgres.source"}  # modules with a function `source`
 
 
-def source_of(settings: Settings, name: str, seconds: float | None, stop: Event, kind: str = "postgres") -> Source[Lsn]:
-    """The source of that name; what is others' work is waited for so long, or until `stop` is set.
+def source_of(settings: Settings, name: str, seconds: float | None = None, stop: Event | None = None) -> Source[Any]:
+    """The source of that name; it waits so long for others' transactions, or until `stop` is set.
 
-    Every source that can be configured is a Postgres. The module of a kind is known by its name alone, so that nobody
-    who imports this one depends on a kind.
+    The module of a kind is known by its name alone, so that nobody who imports this one depends on a kind.
     """
-    made: Source[Lsn] = import_module(KINDS[kind]).source(settings, name, seconds, stop)
+    made: Source[Any] = import_module(KINDS[settings.source(name).kind]).source(
+        settings, name, seconds, stop or Event()
+    )
     return made

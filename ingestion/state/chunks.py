@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ingestion.schema.positions import Position
 from lakehouse.servers.database import CatalogConnection
 
 
@@ -38,16 +39,16 @@ def open_ranges(connection: CatalogConnection, source: str, table: str) -> list[
 
 
 def first_point(connection: CatalogConnection, source: str, table: str) -> int | None:
-    """The oldest point of the ranges that are in the lake; None when there is none."""
+    """The least bound of `_commit_lsn` at which a range was read that is in the lake; None when there is none."""
     row = connection.execute(
         'SELECT min(point) FROM lakehouse.chunks WHERE source = %s AND "table" = %s', (source, table)
     ).fetchone()
     return row[0] if row else None
 
 
-def done(connection: CatalogConnection, source: str, table: str, chunks: Iterable[Chunk], point: int) -> None:
+def done(connection: CatalogConnection, source: str, table: str, chunks: Iterable[Chunk], point: Position) -> None:
     """Records ranges that the same transaction makes visible."""
     connection.execute(
         'UPDATE lakehouse.chunks SET point = %s WHERE source = %s AND "table" = %s AND number = ANY(%s)',
-        (point, source, table, [chunk.number for chunk in chunks]),
+        (point.commit_bound, source, table, [chunk.number for chunk in chunks]),
     )

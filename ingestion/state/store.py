@@ -1,27 +1,26 @@
 """The authority on what is in the lake: a few tables beside the Iceberg catalog's rows.
 
 They live in the catalog's database so that one SQL transaction can swap table metadata, move positions and check
-the writer's lease. Positions are exclusive: every transaction with a commit LSN below `lsn` is in the lake.
+the writer's lease. Positions are exclusive: every transaction below one is in the lake.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from psycopg import sql
-from psycopg.rows import class_row
+from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
 
 from ingestion.schema.facts import TableFacts, facts_from_json
-from ingestion.schema.positions import Lsn
-from ingestion.state.transitions import STATES, Mover, moved_by, sources_of
+from ingestion.schema.positions import Position
+from ingestion.state import stored
+from ingestion.state.transitions import ACTORS, STATES, Mover, moved_by, sources_of
 from ingestion.state.transitions import TableState as TableState
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
-
-START = Lsn(0)  # before everything
 
 
 @dataclass(frozen=True)
@@ -34,43 +33,48 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Stream:
-    """How far the slot of a source has been read, and which cluster it belongs to."""
+    """How far the stream of a source has been read, and which cluster its slot belongs to.
+
+    `cut_lsn` is the newest cut's, as `meta.cuts` has it: the rows of that cut have it or a smaller `_commit_lsn`.
+    """
 
     source: str
     epoch: int
-    lsn: Lsn
+    position: Any
     slot: str
     system_identifier: str
     timeline: int
     publication_oid: int
-    cut_lsn: Lsn | None
+    cut_lsn: int | None
+    cut_position: Any | None
     cut_at: datetime | None
     cut_tables: list[str]
     updated_at: datetime
     revision: int
+    kind: str = "postgres"
 
 
 @dataclass(frozen=True)
-class Position:
+class TablePosition:
     """How far one table is in the lake.
 
-    Everything below `lsn` has landed or is in the spool. `point` is the consistent point of its newest snapshot rows:
-    a cut that names the table must not be before it. `versions` are the descriptions that records from here on may be
-    of; while they go to the spool, the raw table does not follow the newest of them (`unfollowed`), and `doubt` is why
-    a repair will be due. `former` is the newest description of a table that is to be read anew, which has no versions:
-    by it columns that were left out are known under new names.
+    Everything below `position` has landed or is in the spool. `point` is the consistent point of its newest snapshot
+    rows: a cut that names the table must not be before it. `versions` are the descriptions that records from here on
+    may be of; while they go to the spool, the raw table does not follow the newest of them (`unfollowed`), and
+    `resync_reason` is why the table will need a resync. `former` is the newest description of a table that is to be
+    snapshotted again, which has no versions: by it excluded columns are known under new names.
     """
 
     table: str
     epoch: int
-    lsn: Lsn
+    position: Any
     state: TableState
-    point: Lsn = START
+    point: Any
     reason: str | None = None
     versions: tuple[TableFacts, ...] = ()
     fingerprint: str = ""
     unfollowed: int = 0
-    doubt: str | None = None
+    resync_reason: str | None = None
     former: TableFacts | None = None
 
     @property
@@ -90,10 +94,10 @@ class Position:
         return frozenset(column.lake for column in newest.columns) if newest else frozenset()
 
     @property
-    def forgotten(self) -> "Position":
+    def forgotten(self) -> "TablePosition":
         """The same, of which nothing is known that a new reading will tell."""
         former = self.facts if self.versions else self.former
-        return replace(self, versions=(), fingerprint="", unfollowed=0, doubt=None, former=former)
+        return replace(self, versions=(), fingerprint="", unfollowed=0, resync_reason=None, former=former)
 
     @property
     def lands(self) -> bool:
@@ -103,36 +107,57 @@ class Position:
 
 def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     """The stream of a source, or None before its first cycle."""
-    with connection.cursor(row_factory=class_row(Stream)) as cursor:
-        columns = sql.SQL(", ").join(sql.Identifier(field.name) for field in fields(Stream))
-        named = sql.SQL("SELECT {} FROM lakehouse.streams WHERE source = %s").format(columns)
-        stream = cursor.execute(named, (source,)).fetchone()
-    if stream is None:
+    with connection.cursor(row_factory=dict_row) as cursor:
+        row = cursor.execute(
+            "SELECT source, epoch, lsn, position, slot, system_identifier, timeline, publication_oid, cut_lsn,"
+            " cut_position, cut_at, cut_tables, updated_at, revision, kind FROM lakehouse.streams WHERE source = %s",
+            (source,),
+        ).fetchone()
+    if row is None:
         return None
-    return replace(stream, lsn=Lsn(stream.lsn), cut_lsn=None if stream.cut_lsn is None else Lsn(stream.cut_lsn))
+    kind, cut_lsn = row["kind"], row["cut_lsn"]
+    row["position"] = stored.read(kind, row["position"], row.pop("lsn"))
+    row["cut_position"] = None if cut_lsn is None else stored.read(kind, row["cut_position"], cut_lsn + 1)
+    return Stream(**row)
 
 
-def read_positions(connection: CatalogConnection, source: str) -> dict[str, Position]:
+def kind_of(connection: CatalogConnection, source: str) -> str:
+    """The kind of a source, by which its positions are read."""
+    row = connection.execute("SELECT kind FROM lakehouse.streams WHERE source = %s", (source,)).fetchone()
+    return str(row[0]) if row else "postgres"
+
+
+def read_positions(connection: CatalogConnection, source: str) -> dict[str, TablePosition]:
     """The positions of a source's tables by table name."""
+    kind = kind_of(connection, source)
     rows = connection.execute(
-        'SELECT "table", epoch, lsn, state, point, reason, facts FROM lakehouse.positions WHERE source = %s', (source,)
+        'SELECT "table", epoch, position, lsn, state, snapshot_position, point, reason, facts FROM lakehouse.positions'
+        " WHERE source = %s",
+        (source,),
     )
     positions = {}
-    for table, epoch, lsn, table_state, point, reason, kept in rows:
-        stored = kept.get("versions", [kept] if kept else [])
-        versions = tuple(facts_from_json(facts) for facts in stored)
-        fingerprint = kept.get("fingerprint", "")
-        more = {name: kept[name] for name in ("unfollowed", "doubt") if name in kept}
-        more |= {"former": facts_from_json(kept["former"])} if kept.get("former") else {}
-        at = Lsn(lsn), table_state, Lsn(point)
-        positions[table] = Position(table, epoch, *at, reason, versions, fingerprint, **more)
+    for table, epoch, position, lsn, table_state, snapshot_position, point, reason, kept in rows:
+        versions = tuple(map(facts_from_json, kept.get("versions", [kept] if kept else [])))
+        positions[table] = TablePosition(
+            table,
+            epoch,
+            stored.read(kind, position, lsn),
+            table_state,
+            stored.read(kind, snapshot_position, point),
+            reason,
+            versions,
+            kept.get("fingerprint", ""),
+            kept.get("unfollowed", 0),
+            kept.get("resync_reason", kept.get("doubt")),  # a process of release 0.1 writes `doubt` alone
+            facts_from_json(kept["former"]) if kept.get("former") else None,
+        )
     return positions
 
 
 def create_stream(
     connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
-    """Records a stream whose slot is about to be made; its LSN is 0 until then."""
+    """Records a stream whose slot is about to be made; nothing has been read of it until then."""
     connection.execute(
         "INSERT INTO lakehouse.streams (source, epoch, lsn, slot, system_identifier, timeline, publication_oid)"
         " VALUES (%s, 1, 0, %s, %s, %s, %s)",
@@ -143,16 +168,16 @@ def create_stream(
 def restart_stream(
     connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:
-    """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows is in doubt."""
+    """Begins the next epoch: no slot yet, no cut of this epoch, and every table that has rows needs a resync."""
     connection.execute(
-        "UPDATE lakehouse.streams SET epoch = epoch + 1, lsn = 0, slot = %s, system_identifier = %s, timeline = %s,"
-        " publication_oid = %s, cut_tables = '{}', revision = revision + 1, updated_at = clock_timestamp()"
-        " WHERE source = %s",
+        "UPDATE lakehouse.streams SET epoch = epoch + 1, position = NULL, lsn = 0, slot = %s, system_identifier = %s,"
+        " timeline = %s, publication_oid = %s, cut_tables = '{}', revision = revision + 1,"
+        " updated_at = clock_timestamp() WHERE source = %s",
         (slot, cluster.system_identifier, cluster.timeline, publication_oid, source),
     )
     connection.execute(
-        "UPDATE lakehouse.positions SET epoch = epoch + 1, lsn = 0, point = 0, facts = '{}',"
-        " state = %s::jsonb ->> state WHERE source = %s",
+        "UPDATE lakehouse.positions SET epoch = epoch + 1, position = NULL, lsn = 0, snapshot_position = NULL,"
+        " point = 0, facts = '{}', state = %s::jsonb ->> state WHERE source = %s",
         (Jsonb({state: moved_by("recovery", state) for state in STATES}), source),
     )
     connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))
@@ -171,42 +196,51 @@ def forget_positions(connection: CatalogConnection, source: str, tables: Collect
         )
 
 
-def put_position(connection: CatalogConnection, source: str, position: Position, by: Mover) -> None:
-    """Inserts or replaces one table's position; within an epoch its LSN never goes back.
+def put_position(connection: CatalogConnection, source: str, position: TablePosition, by: Mover) -> None:
+    """Inserts or replaces one table's position; within an epoch it never goes back.
 
     Raises LakehouseError where `by` may not move the table there from the state that it is in.
     """
     allowed = sources_of(by, position.state)
-    kept = {
+    with connection.transaction():
+        known = connection.execute(
+            'SELECT state, epoch, position, lsn FROM lakehouse.positions WHERE source = %s AND "table" = %s FOR UPDATE',
+            (source, position.table),
+        ).fetchone()
+        state, epoch, *before = known or ("new", None)
+        if state not in allowed:
+            raise LakehouseError(
+                f"source {source!r}, table {position.table!r}: {ACTORS[by]} cannot change its state from {state} to "
+                f"{position.state}; nothing was written, and the next run starts from the present state"
+            )
+        reached = position.position
+        if epoch == position.epoch:
+            reached = stored.read(kind_of(connection, source), *before).join(reached)
+        connection.execute(
+            'INSERT INTO lakehouse.positions (source, "table", epoch, position, lsn, state, snapshot_position, point,'
+            " reason, facts) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+            ' ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch, position = excluded.position,'
+            " lsn = excluded.lsn, state = excluded.state, snapshot_position = excluded.snapshot_position,"
+            " point = excluded.point, reason = excluded.reason, facts = excluded.facts,"
+            " updated_at = clock_timestamp()",
+            (source, position.table, position.epoch, *stored.written(reached), position.state,
+             *stored.written(position.point), position.reason, Jsonb(_described(position))),
+        )  # fmt: skip
+
+
+def _described(position: TablePosition) -> dict[str, object]:
+    return {
         "fingerprint": position.fingerprint,
         "versions": [facts.to_json() for facts in position.versions],
         "unfollowed": position.unfollowed,
-        "doubt": position.doubt,
+        "resync_reason": position.resync_reason,
+        "doubt": position.resync_reason,  # for a process of release 0.1
         "former": position.former.to_json() if position.former else None,
     }
-    done = connection.execute(
-        'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, reason, facts)'
-        " SELECT given.* FROM (VALUES (%s, %s, %s::integer, %s::bigint, %s, %s::bigint, %s, %s::jsonb))"
-        ' AS given(source, "table", epoch, lsn, state, point, reason, facts)'
-        " WHERE %s OR EXISTS (SELECT FROM lakehouse.positions known"
-        '  WHERE (known.source, known."table") = (given.source, given."table"))'
-        ' ON CONFLICT (source, "table") DO UPDATE SET epoch = excluded.epoch,'
-        " lsn = CASE WHEN positions.epoch = excluded.epoch THEN greatest(positions.lsn, excluded.lsn) ELSE excluded.lsn"
-        " END, state = excluded.state, point = excluded.point, reason = excluded.reason,"
-        " facts = excluded.facts, updated_at = clock_timestamp() WHERE positions.state = ANY(%s)",
-        (source, position.table, position.epoch, position.lsn, position.state, position.point, position.reason,
-         Jsonb(kept), "new" in allowed, list(allowed)),
-    )  # fmt: skip
-    if done.rowcount != 1:
-        there = read_positions(connection, source).get(position.table)
-        raise LakehouseError(
-            f"source {source!r}, table {position.table!r}: it is {there.state if there else 'not known'}, from where a "
-            f"{by} does not make it {position.state}; nothing was written: the next run goes by what it is now"
-        )
 
 
 def note_new(connection: CatalogConnection, source: str, table: str, epoch: int, problem: str | None) -> None:
-    """Records a table that has not begun, and what is in its way."""
+    """Records a table that has not been snapshotted, and what prevents it."""
     connection.execute(
         'INSERT INTO lakehouse.positions AS known (source, "table", epoch, lsn, state, reason)'
         ' VALUES (%s, %s, %s, 0, %s, %s) ON CONFLICT (source, "table") DO UPDATE SET reason = excluded.reason'
@@ -215,17 +249,23 @@ def note_new(connection: CatalogConnection, source: str, table: str, epoch: int,
     )
 
 
-def advance_positions(connection: CatalogConnection, source: str, lsn: int) -> None:
-    """Moves the stream and every table that is behind up to `lsn`."""
-    connection.execute(
-        "UPDATE lakehouse.streams SET lsn = greatest(lsn, %s), updated_at = clock_timestamp() WHERE source = %s",
-        (lsn, source),
-    )
-    connection.execute(
-        "UPDATE lakehouse.positions SET lsn = %s, updated_at = clock_timestamp()"
-        " WHERE source = %s AND state <> 'new' AND lsn < %s",
-        (lsn, source, lsn),
-    )
+def advance_positions(connection: CatalogConnection, source: str, position: Position) -> None:
+    """Moves the stream, and every table that has begun, on to what they and `position` have reached together."""
+    with connection.transaction():
+        kind = kind_of(connection, source)
+        rows = connection.execute(
+            "SELECT position, lsn FROM lakehouse.streams WHERE source = %(source)s"
+            " UNION SELECT position, lsn FROM lakehouse.positions WHERE source = %(source)s AND state <> 'new'",
+            {"source": source},
+        ).fetchall()
+        for text, lsn in rows:
+            joined = stored.written(stored.read(kind, text, lsn).join(position))
+            for table, begun in (("streams", ""), ("positions", " AND state <> 'new'")):
+                connection.execute(
+                    f"UPDATE lakehouse.{table} SET position = %s, lsn = %s, updated_at = clock_timestamp()"
+                    f" WHERE source = %s AND lsn = %s AND position IS NOT DISTINCT FROM %s{begun}",
+                    (*joined, source, lsn, text),
+                )
 
 
 def catalog_clock(connection: CatalogConnection) -> datetime:
@@ -273,21 +313,28 @@ def finish_cycle(
     cycle_id: str,
     source: str,
     epoch: int,
-    cut: tuple[int, datetime, list[str]] | None,
+    cut: tuple[Position, datetime, list[str]] | None,
 ) -> None:
     """Records a published cycle (to answer "did it land?"), its cut, and forgets its staged prefixes."""
     connection.execute(
         "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn) VALUES (%s, %s, %s, %s)",
-        (cycle_id, source, epoch, cut[0] if cut else None),
+        (cycle_id, source, epoch, cut[0].commit_bound - 1 if cut else None),
     )
     if cut:
-        connection.execute(
-            "UPDATE lakehouse.streams SET cut_lsn = %s, cut_at = %s, cut_tables = %s WHERE source = %s", (*cut, source)
-        )
+        put_cut(connection, source, *cut)
     connection.execute("DELETE FROM lakehouse.staged_files WHERE cycle_id = %s", (cycle_id,))
     connection.execute(
         "DELETE FROM lakehouse.cycles WHERE source = %s AND published_at < clock_timestamp() - interval '7 days'",
         (source,),
+    )
+
+
+def put_cut(connection: CatalogConnection, source: str, position: Position, at: datetime, tables: list[str]) -> None:
+    """Records the newest cut of a source."""
+    text, bound = stored.written(position)
+    connection.execute(
+        "UPDATE lakehouse.streams SET cut_position = %s, cut_lsn = %s, cut_at = %s, cut_tables = %s WHERE source = %s",
+        (text, bound - 1, at, tables, source),
     )
 
 

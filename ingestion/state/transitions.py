@@ -1,6 +1,6 @@
 """The states of a table, and who may move it from one to another: whatever is not declared here is refused.
 
-`store.put_position` asks in the statement that writes, so that a move counts from the state that is there by then.
+`store.put_position` locks the row of the table first, so that a move starts from the state that is stored then.
 """
 
 from collections.abc import Mapping
@@ -16,6 +16,9 @@ Mover = Literal["load", "read", "resume", "user", "recovery"]
 `resume`: landing the spool of a table that is resuming. `user`: pause, resume, resnapshot. `recovery`: a new epoch."""
 
 STATES: tuple[TableState, ...] = get_args(TableState)
+ACTORS: Mapping[Mover, str] = {  # for messages
+    "load": "a load", "read": "a read of the stream", "resume": "a resume", "user": "a user", "recovery": "a recovery",
+}  # fmt: skip
 _LANDS: frozenset[TableState] = frozenset(("loading", "streaming", "stale"))
 
 # By who moves and where to: where from. A table that the state does not know yet counts as new.

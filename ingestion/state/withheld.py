@@ -1,4 +1,4 @@
-"""Whether columns that are left out or masked still are, by their numbers, whatever they are called by now."""
+"""Checks by their numbers that excluded and masked columns still are, also under new names."""
 
 from dataclasses import replace
 
@@ -8,8 +8,8 @@ from ingestion.state import store
 from lakehouse.declarations import RawTable
 
 
-def check_withheld(table: RawTable, position: store.Position | None, described: TableFacts) -> None:
-    """Raises TableProblem where a column would show more than it did when the table was last looked at."""
+def check_withheld(table: RawTable, position: store.TablePosition | None, described: TableFacts) -> None:
+    """Raises TableProblem where a column would show more than by the last description of the table."""
     if position and position.versions:
         check_still_withheld(table, position.facts, described)
     elif position and position.former:
@@ -17,7 +17,7 @@ def check_withheld(table: RawTable, position: store.Position | None, described: 
 
 
 def _as_declared(table: RawTable, former: TableFacts) -> TableFacts:
-    """Who reads a table anew after an exclusion was taken back wants the column, whatever it is called by now."""
+    """A table snapshotted again after an exclusion was withdrawn gets the column, also under a new name."""
     return replace(former, hidden=tuple(pair for pair in former.hidden if pair[1] in table.raw.exclude))
 
 

@@ -22,7 +22,7 @@ from ingestion.schema.streamed_columns import UnknownRowSchema
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, Written, fitted
 from ingestion.sources.base import Records
-from ingestion.tasks.partitions import carried_doubt, partitions_of
+from ingestion.tasks.partitions import carried_resync_reason, partitions_of
 from ingestion.tasks.shared_keys.events import Landing
 from ingestion.tasks.shared_keys.hold import SPLIT, Held
 from ingestion.tasks.withheld import Form, form_of, withheld_in
@@ -242,7 +242,7 @@ class Lanes:
         noticed = {
             name: Findings(
                 self.parked.get(name),
-                lane.stale or carried_doubt(lane.target, carried),
+                lane.stale or carried_resync_reason(lane.target, carried),
                 _truncates(lane),
                 partitions_of(lane.target, carried),
             )

@@ -13,7 +13,7 @@ def partitions_of(target: TableTarget, carried: Carried) -> frozenset[int]:
     return frozenset(leaf.oid for root, leaf in carried if root in target.oids)
 
 
-def carried_doubt(target: TableTarget, carried: Carried) -> str | None:
+def carried_resync_reason(target: TableTarget, carried: Carried) -> str | None:
     """Why the table's own records cannot have told everything; None when they can.
 
     Rows of a table that is a partition for a while come as its root's. A partition with a replica identity of its own

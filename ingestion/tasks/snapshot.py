@@ -58,17 +58,17 @@ def _read_chunk(plan: ChunkPlan, *, as_text: bool) -> Written:
                 row += values.num_rows
     except BadRow as error:
         raise TableProblem(plan.source, plan.target.name, str(error)) from None
-    odd = write_unrepresentable(counts.texts, plan.unrepresentable, io, plan.file_bytes)
-    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, odd)
+    unrepresentable = write_unrepresentable(counts.texts, plan.unrepresentable, io, plan.file_bytes)
+    return Written(plan.target.name, writer.close(), counts.operations, counts.unrepresentable, unrepresentable)
 
 
 def rows_at(point: Point, operation: str, first_seq: int, rows: int) -> pa.Table:
-    """Metadata columns of rows that are true at the point: its LSN minus one, which sorts before the stream."""
+    """Metadata columns of rows that are true at the point: one below it, which sorts before the stream."""
     import numpy as np
 
     columns = {
         "_op": pa.repeat(operation, rows),
-        "_commit_lsn": pa.repeat(pa.scalar(point.lsn - 1, pa.int64()), rows),
+        "_commit_lsn": pa.repeat(pa.scalar(point.position.commit_bound - 1, pa.int64()), rows),
         "_seq": pa.array(np.arange(first_seq, first_seq + rows, dtype=np.int64)),
         "_committed_at": pa.repeat(pa.scalar(point.at, pa.timestamp("us", "UTC")), rows),
     }

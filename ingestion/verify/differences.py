@@ -48,9 +48,9 @@ def _examine_pairs(result: TableComparison, columns: Sequence[ComparedColumn], r
     for i, column in enumerate(columns):
         mark = _differ(rows.column(f"s{i}"), rows.column(f"l{i}"))
         if column.bounded:
-            odd = pc.fill_null(pc.match_substring_regex(rows.column(f"s{i}"), f"(?i)^{UNREPRESENTABLE}$"), False)
-            result.unrepresentable += pc.sum(pc.and_(mark, odd)).as_py() or 0
-            mark = pc.and_not(mark, odd)
+            bounded = pc.fill_null(pc.match_substring_regex(rows.column(f"s{i}"), f"(?i)^{UNREPRESENTABLE}$"), False)
+            result.unrepresentable += pc.sum(pc.and_(mark, bounded)).as_py() or 0
+            mark = pc.and_not(mark, bounded)
         if count := pc.sum(mark).as_py():
             result.differing_columns[column.name] += count
             marks[i] = mark

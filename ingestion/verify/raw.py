@@ -15,12 +15,12 @@ from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, Timest
 from ingestion.pipeline.cycle import MAX_REPLANS, connections, run_cycle
 from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
-from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.stage import write_repair
 from ingestion.pipeline.session import Session, appends_of, begin_cycle, register
 from ingestion.pipeline.survey import survey
 from ingestion.pipeline.together import HELD_SECONDS
 from ingestion.run.api import bring_up
+from ingestion.schema.compared import KeyRange
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
 from ingestion.sink.writer import Written, pack, unpack
 from ingestion.sources.base import Point
@@ -146,7 +146,7 @@ def _read_exactly_to(session: Session, point: Point) -> None:
             source.check(states)
             outlooks = survey(session, source, store.read_positions(states, session.name))
             now = source.now()
-            load_changes(session, source, states, outlooks, replace(now, lsn=point.lsn, at=point.at))
+            load_changes(session, source, states, outlooks, replace(now, position=point.position, at=point.at))
             return
     raise LakehouseError(f"source {session.name!r}: its tables are altered faster than they can be read; try again")
 
@@ -178,7 +178,7 @@ def _reconcile_tables(
 def _reconcile_table(
     session: Session,
     table: RawTable,
-    position: store.Position,
+    position: store.TablePosition,
     point: Point,
     found: Comparison,
     repair: bool,
@@ -198,7 +198,7 @@ def _reconcile_table(
 
 
 def _publish_repair(
-    session: Session, table: RawTable, position: store.Position, point: Point, found: Comparison
+    session: Session, table: RawTable, position: store.TablePosition, point: Point, found: Comparison
 ) -> Written:
     """Publishes the events with a cut that holds them: readers go no further than the newest cut."""
     with store.connect_catalog(session.settings) as states:
@@ -213,7 +213,7 @@ def _publish_repair(
                 source=session.name,
                 epoch=stream.epoch,
                 appends=tuple(appends_of(session, cycle, [written])),
-                cut=Cut(stream.epoch, stream.lsn - 1, point.at, tuple(stream.cut_tables)),
+                cut=Cut(stream.epoch, stream.position, point.at, tuple(stream.cut_tables)),
             )
             publish(session.settings, session.catalog, session.lease, publication)
     return written
@@ -224,7 +224,7 @@ def _look_closer(session: Session, table: RawTable, found: Comparison, result: T
     columns = compared_columns(table, found)
     empty = pack(TableComparison(table.source, table.name, result.columns))
 
-    def look(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def compare_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         part = unpack(empty)
         assert isinstance(part, TableComparison)
         examine(part, columns, batches)
@@ -233,8 +233,8 @@ def _look_closer(session: Session, table: RawTable, found: Comparison, result: T
     sides = [f"s{i}" for i in range(len(columns))]
     sides += [f"{column.lake_text(f'c{i}')} AS l{i}" for i, column in enumerate(found.columns)]
     with plain_errors(table):
-        rows = found.differences([column.source_text for column in found.columns])
-        parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(look, "result binary").collect()
+        rows = found.differences(printed=False)
+        parts = rows.selectExpr("line", "lake_line", *sides).mapInArrow(compare_rows, "result binary").collect()
     for row in parts:
         part = unpack(bytes(row["result"]))
         assert isinstance(part, TableComparison)

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ingestion.sources.base import OpenSource, source_of
 from ingestion.verify.canonical import order_key
 from ingestion.verify.compare import Layout, TableComparison, compare
 from ingestion.verify.differences import UNREPRESENTABLE
-from ingestion.verify.streams import Pair, lake_rows, lake_session, pair_columns, source_rows, source_snapshot
+from ingestion.verify.streams import Pair, lake_rows, lake_session, pair_columns, source_rows
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[s
     Raises LakehouseError for an unknown name, a server that does not answer, or a view that is not built.
     """
     for source, tables in select(declarations, wanted):
-        publication = settings.source(source.name).publication
         with lake_session(settings) as lake:
             for table in tables:
-                with source_snapshot(settings, source.name) as postgres:  # held for no longer than this table takes
-                    result = _compare_table(postgres, lake, table, publication)
+                # held for no longer than this table takes
+                with source_of(settings, source.name).open() as opened, opened.at_one_moment():
+                    result = _compare_table(opened, lake, table)
                 yield result
 
 
@@ -48,9 +48,9 @@ def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Sour
     return [(declarations.source(name), tables) for name, tables in chosen.items()]
 
 
-def _compare_table(postgres: SourceConnection, lake: Connection, table: RawTable, publication: str) -> TableComparison:
+def _compare_table(source: OpenSource, lake: Connection, table: RawTable) -> TableComparison:
     started = time.monotonic()
-    pairs, absent = pair_columns(lake, postgres, table, publication)
+    pairs, absent = pair_columns(lake, source, table)
     if not pairs:
         raise LakehouseError(f"source {table.source!r}, table {table.name!r}: the lake has none of its columns")
     key = [pair for name in table.key for pair in pairs if pair.source.name == name] or pairs
@@ -58,7 +58,7 @@ def _compare_table(postgres: SourceConnection, lake: Connection, table: RawTable
     compare(
         result,
         _layout(table, pairs, key),
-        source_rows(postgres, table, pairs, key),
+        source_rows(source, table, pairs, key),
         lake_rows(lake, table, pairs, key),
     )
     result.seconds = time.monotonic() - started

@@ -7,16 +7,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import psycopg
-
-from ingestion.schema.facts import ColumnFacts
-from ingestion.sources.postgres.catalog.describe import describe
-from ingestion.sources.postgres.connection import connect_source
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.base import OpenSource
 from ingestion.verify.canonical import Canonical, is_text, lake_form, source_form
 from ingestion.verify.compare import Row
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.trino import answering, connect
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, relation
@@ -34,17 +31,6 @@ class Pair:
     source: ColumnFacts
     lake_name: str
     lake_type: str
-
-
-@contextmanager
-def source_snapshot(settings: Settings, source: str) -> Iterator[SourceConnection]:
-    """A read-only connection that sees one moment of the source; row-level security is an error, not a filter."""
-    with connect_source(settings, source) as connection:
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        try:
-            yield connection
-        except psycopg.Error as error:
-            raise LakehouseError(f"source {source!r}: {str(error).strip().splitlines()[0]}") from None
 
 
 @contextmanager
@@ -73,9 +59,7 @@ def view_of(table: RawTable) -> str:
     return relation("parsed", f"current_{table.source}__{table.name}")
 
 
-def pair_columns(
-    lake: Connection, source: SourceConnection, table: RawTable, publication: str
-) -> tuple[list[Pair], tuple[str, ...]]:
+def pair_columns(lake: Connection, source: OpenSource, table: RawTable) -> tuple[list[Pair], tuple[str, ...]]:
     """The columns to compare, and those of the source that the lake does not have.
 
     Columns excluded or masked by declaration are on neither list.
@@ -85,7 +69,7 @@ def pair_columns(
     cursor.fetchall()
     types = {column.name.lower(): column.type_code for column in cursor.description}  # a view keeps capitals
     pairs, absent = [], []
-    for column in describe(source, table, publication).columns:
+    for column in _described(source, table).columns:
         name = table.raw.alias.get(column.name, column.name).lower()
         if column.name in table.raw.mask:
             continue
@@ -96,18 +80,19 @@ def pair_columns(
     return pairs, tuple(absent)
 
 
-def source_rows(connection: SourceConnection, table: RawTable, pairs: list[Pair], key: list[Pair]) -> Iterator[Row]:
-    """The source's rows in key order, each value as its type's output function prints it."""
+def _described(source: OpenSource, table: RawTable) -> TableFacts:
+    facts, problem = source.inspect(table, None)
+    if facts is None or problem is not None:
+        raise problem or TableProblem(table.source, table.name, "it cannot be described")
+    return facts
+
+
+def source_rows(source: OpenSource, table: RawTable, pairs: list[Pair], key: list[Pair]) -> Iterator[Row]:
+    """The source's rows in key order, each value in canonical form."""
     forms = [source_form(pair.lake_type) for pair in pairs]
-    query = (
-        f"SELECT {', '.join(pair.source.printed for pair in pairs)} FROM {relation(*table.relation)} "
-        f"ORDER BY {', '.join(_source_order(pair) for pair in key)}"
-    )
-    with connection.cursor(name="reconcile") as cursor:
-        cursor.itersize = ROWS_AT_A_TIME
-        cursor.execute(query.encode())
-        for row in cursor:
-            yield _spelled(forms, row)
+    order = [(pair.source, is_text(pair.lake_type)) for pair in key]
+    for row in source.ordered_rows(table, [pair.source for pair in pairs], order):
+        yield _spelled(forms, row)
 
 
 def lake_rows(lake: Connection, table: RawTable, pairs: list[Pair], key: list[Pair]) -> Iterator[Row]:
@@ -124,7 +109,3 @@ def lake_rows(lake: Connection, table: RawTable, pairs: list[Pair], key: list[Pa
 
 def _spelled(forms: list[Canonical], row: Any) -> Row:
     return tuple(None if value is None else form(value) for form, value in zip(forms, row, strict=True))
-
-
-def _source_order(pair: Pair) -> str:
-    return f'{pair.source.printed} COLLATE "C"' if is_text(pair.lake_type) else ident(pair.source.name)

@@ -74,16 +74,18 @@ def lake_tables(settings: Settings) -> list[LakeTable]:
 
 def newest_cuts(settings: Settings) -> list[LakeCut]:
     """The newest cut of every source that has one."""
-    from ingestion.sources.postgres.connection import lsn_text
-    from ingestion.state.store import connect_catalog, ensure_state
+    from ingestion.state.store import connect_catalog, ensure_state, read_stream
 
     with connect_catalog(settings) as states:
         ensure_state(states)
-        rows = states.execute(
-            "SELECT source, epoch, cut_lsn, cut_at FROM lakehouse.streams WHERE cut_lsn IS NOT NULL ORDER BY source"
-        ).fetchall()
+        sources = states.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()
+        streams = [stream for (source,) in sources if (stream := read_stream(states, source)) is not None]
     now = datetime.now(UTC)
-    return [LakeCut(s, epoch, lsn_text(lsn), at, (now - at).total_seconds()) for s, epoch, lsn, at in rows]
+    return [
+        LakeCut(s.source, s.epoch, s.cut_position.text, s.cut_at, (now - s.cut_at).total_seconds())
+        for s in streams
+        if s.cut_position is not None and s.cut_at is not None
+    ]
 
 
 def _tables(tables: list[LakeTable]) -> "Table":
@@ -101,6 +103,6 @@ def _tables(tables: list[LakeTable]) -> "Table":
 
 def _cuts(cuts: list[LakeCut]) -> "Table":
     return table(
-        ("source", "epoch", "cut LSN", "cut at (UTC)", "age"),
+        ("source", "epoch", "cut", "cut at (UTC)", "age"),
         [(c.source, c.epoch, c.cut_lsn, f"{c.cut_at:%Y-%m-%d %H:%M:%S}", f"{c.age_seconds:.0f} s") for c in cuts],
     )

@@ -194,9 +194,7 @@ def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any]
 
 
 def _print_report(report: dict[str, Any]) -> None:
-    from ingestion.sources.postgres.connection import lsn_text
-
-    say(f"{report['source']}: cut {lsn_text(report['cut_lsn'])} at {report['cut_at']:%Y-%m-%d %H:%M:%S %Z}")
+    say(f"{report['source']}: cut {report['cut_position']} at {report['cut_at']:%Y-%m-%d %H:%M:%S %Z}")
     for table in report["tables"]:
         new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
         say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")

@@ -78,7 +78,7 @@ def interrupted(act: Callable[[str], None]) -> Iterator[None]:
 class Reader:
     """The only writer of a stage's source while it is open, as a follower is.
 
-    `anew` reads tables in doubt anew as `--resnapshot` does, which costs a tenth of a repair.
+    `anew` snapshots tables that need a resync again, as `--resnapshot` does, which costs a tenth of a repair.
     """
 
     def __init__(self, stage: Stage, spark: Any, *, live: bool, anew: bool) -> None:
@@ -149,7 +149,7 @@ class Reader:
             load_tables(self.session, self._connection, self._states, wanted, reach)
             self._catch()
 
-    def positions(self) -> dict[str, store.Position]:
+    def positions(self) -> dict[str, store.TablePosition]:
         """Where each table stands."""
         return store.read_positions(self._states, self.session.name)
 

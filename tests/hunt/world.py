@@ -153,7 +153,7 @@ def _difference(connection: psycopg.Connection[Any], name: str, key: tuple[str, 
 def _reason(position: Any) -> str:
     if position is None:
         return "unknown"
-    text = position.reason or position.doubt or ""
+    text = position.reason or position.resync_reason or ""
     return f"{position.state}: {text.partition(': ')[2].split(': ')[-1] if position.state == 'parked' else text}"[:100]
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA, Batch, Relation, RelationColumn
 from ingestion.sources.base import Noticed, Piece, Point, SourceNow
+from ingestion.state import store
 from ingestion.state.chunks import Chunk
 
 NAME, PARTITIONS = "topic", (0, 1)
@@ -33,6 +34,19 @@ class Offsets:
 
     def join(self, other: "Offsets") -> "Offsets":
         return Offsets(tuple(map(max, self.next, other.next)))
+
+    @classmethod
+    def parse(cls, text: str) -> "Offsets":
+        return cls(tuple(int(part.rpartition(":")[2]) for part in text.split(",")))
+
+    @classmethod
+    def start(cls) -> "Offsets":
+        return cls((0,) * len(PARTITIONS))
+
+    @property
+    def commit_bound(self) -> int:
+        """Above the ordinals of all records below; see `batch`."""
+        return max([0, *((offset - 1) * len(PARTITIONS) + p + 1 for p, offset in enumerate(self.next) if offset)])
 
     @property
     def text(self) -> str:
@@ -121,23 +135,23 @@ class Live:
         self._log, self._at = log, at
 
     @property
-    def lsn(self) -> Offsets:
+    def position(self) -> Offsets:
         return self._log.end
 
     @property
     def has_changes(self) -> bool:
         return not self._log.end <= self._at
 
-    def reach(self, lsn: Offsets, seconds: float) -> None:
-        assert lsn <= self.lsn
+    def reach(self, position: Offsets, seconds: float) -> None:
+        assert position <= self.position
 
     def wait(self, seconds: float) -> None: ...
 
-    def below(self, lsn: Offsets) -> Any:
-        return self._log.between(self._at, lsn)
+    def below(self, position: Offsets) -> Any:
+        return self._log.between(self._at, position)
 
-    def confirm(self, lsn: Offsets) -> None:
-        self._at = self._log.confirmed = self._at.join(lsn)
+    def confirm(self, position: Offsets) -> None:
+        self._at = self._log.confirmed = self._at.join(position)
 
     def close(self) -> None: ...
 
@@ -148,15 +162,16 @@ class MemorySource:
     def __init__(self, log: Log) -> None:
         self._log = log
 
-    def position(self, text: str) -> Offsets:
-        return Offsets(tuple(int(part.rpartition(":")[2]) for part in text.split(",")))
-
     @contextmanager
     def open(self) -> Iterator["MemorySource"]:
         yield self
 
     def check(self, states: Any, live: Any = None) -> Any:
-        return None
+        return store.read_stream(states, "shop")
+
+    def check_again(self, stream: Any, live: Any) -> None: ...
+
+    def remember(self, states: Any, epoch: int, witness: object | None) -> None: ...
 
     def now(self) -> SourceNow[Offsets]:
         return SourceNow(self._log.end, AT, 0)
@@ -175,24 +190,24 @@ class MemorySource:
         return self._log.columns, None
 
     @contextmanager
-    def snapshot(self, tables: Any, look: Callable[[], None] = lambda: None) -> Iterator[Point[Offsets]]:
-        look()
+    def snapshot(self, tables: Any, before_try: Callable[[], None] = lambda: None) -> Iterator[Point[Offsets]]:
+        before_try()
         yield Point(self._log.end, "", AT)
 
     def ranges(self, facts: Any, chunk_bytes: int) -> list[Chunk]:
         return [Chunk(0, ("", NAME), -1, None)]
 
     def row_reader(self, table: Any, facts: Any, chunk: Chunk, point: Point[Offsets]) -> Rows:
-        return Rows(self._log.table(point.lsn))
+        return Rows(self._log.table(point.position))
 
     def change_reader(self, now: SourceNow[Offsets], live: Live | None) -> Reader:
-        return Reader(tuple(live.below(now.lsn) if live else self._log.between(self._log.confirmed, now.lsn)))
+        return Reader(tuple(live.below(now.position) if live else self._log.between(self._log.confirmed, now.position)))
 
-    def stream(self, lsn: Offsets, max_bytes: int) -> Live:
-        return Live(self._log, lsn)
+    def stream(self, position: Offsets, max_bytes: int) -> Live:
+        return Live(self._log, position)
 
-    def confirm(self, lsn: Offsets, live: Live | None = None) -> None:
+    def confirm(self, position: Offsets, live: Live | None = None) -> None:
         if live is None:
-            self._log.confirmed = self._log.confirmed.join(lsn)
+            self._log.confirmed = self._log.confirmed.join(position)
         else:
-            live.confirm(lsn)
+            live.confirm(position)

@@ -11,7 +11,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
-from ingestion.state.store import Position, Stream
+from ingestion.schema.positions import Lsn
+from ingestion.state.store import Stream, TablePosition
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse_backup import run
@@ -50,14 +51,17 @@ def test_the_newest_cuts_count_unless_a_slot_proves_that_others_were_published(
 
 
 def test_a_source_goes_on_only_when_its_tables_are_what_they_were() -> None:
-    stream = Stream("shop", 1, 5, "slot", "1", 1, 1, 4, NOW, [], NOW, 0)
-    sales, stores = Position("sales", 1, 5, "streaming"), Position("stores", 1, 5, "streaming")
+    stream = Stream("shop", 1, Lsn(5), "slot", "1", 1, 1, 4, Lsn(5), NOW, [], NOW, 0)
+    sales, stores = (
+        TablePosition("sales", 1, Lsn(5), "streaming", Lsn(0)),
+        TablePosition("stores", 1, Lsn(5), "streaming", Lsn(0)),
+    )
     both = {"sales": sales, "stores": stores}
     assert recovery_reason(stream, both, cut(9, 1, "sales", "stores"), ()) is None
     assert recovery_reason(stream, both, cut(9, 2, "sales", "stores"), ()) == "it was recovered since: epoch 1 is now 2"
     assert "stores joined or left" in (recovery_reason(stream, both, cut(9, 1, "sales"), ()) or "")
     assert "more joined or left" in (recovery_reason(stream, both, cut(9, 1, "more", "sales", "stores"), ()) or "")
-    parked = {**both, "stores": Position("stores", 1, 5, "parked")}
+    parked = {**both, "stores": TablePosition("stores", 1, Lsn(5), "parked", Lsn(0))}
     assert "stores joined or left" in (recovery_reason(stream, parked, cut(9, 1, "sales"), ()) or "")
     lacking = recovery_reason(stream, both, cut(9, 1, "sales", "stores"), ["sales"])
     assert lacking == "the warehouse lacks files of sales at the newest cut"

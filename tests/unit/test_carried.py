@@ -1,4 +1,4 @@
-"""Partitions whose rows come as another relation's: how the stream shows them, and what they make doubtful."""
+"""Partitions whose rows come as another relation's: how the stream shows them, and when they need a resync."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -12,11 +12,12 @@ from test_planning import FACTS, looks, position, resumed
 from ingestion.pipeline.table_plans import conclude, plan_course
 from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.facts import Leaf
+from ingestion.schema.positions import Lsn
 from ingestion.sink.rows import TableTarget
 from ingestion.sources.postgres.pgoutput import Decoder
 from ingestion.sources.postgres.pgoutput.carried import carried_partitions
 from ingestion.tasks.lanes import Findings
-from ingestion.tasks.partitions import carried_doubt, partitions_of
+from ingestion.tasks.partitions import carried_resync_reason, partitions_of
 
 ID, V = RelationColumn("id", 23, -1, True), RelationColumn("v", 23, -1, False)
 LEAF = Relation(2, "public", "leaf", "d", (ID, V))
@@ -59,23 +60,23 @@ def test_what_is_described_ahead_of_a_transaction_is_nobodys_partition() -> None
     assert carried_partitions((), np.frombuffer(b"RR", np.uint8), [(0, LEAF), (1, BY_V)])[1] == (LEAF, BY_V)
 
 
-def test_rows_that_came_as_another_tables_are_a_doubt() -> None:
-    assert "those of another table" in str(carried_doubt(target(oid=2), {(1, LEAF)}))
-    assert "those of another table" in str(carried_doubt(target(oid=7, leaf=2), {(1, LEAF)}))
-    assert carried_doubt(target(leaf=2), {(1, LEAF)}) is None
-    assert carried_doubt(target(oid=7), {(1, LEAF)}) is None
+def test_rows_that_came_as_another_tables_need_a_resync() -> None:
+    assert "those of another table" in str(carried_resync_reason(target(oid=2), {(1, LEAF)}))
+    assert "those of another table" in str(carried_resync_reason(target(oid=7, leaf=2), {(1, LEAF)}))
+    assert carried_resync_reason(target(leaf=2), {(1, LEAF)}) is None
+    assert carried_resync_reason(target(oid=7), {(1, LEAF)}) is None
     assert partitions_of(target(), {(1, LEAF), (3, LEAF)}) == {2}
 
 
-def test_a_partition_whose_changes_do_not_tell_the_key_is_a_doubt() -> None:
-    assert "without the declared key" in str(carried_doubt(target(leaf=2), {(1, BY_V)}))
-    assert carried_doubt(target(leaf=2), {(1, replace(BY_V, replica_identity="f"))}) is None
-    assert carried_doubt(target(leaf=2, updates=False), {(1, BY_V)}) is None
+def test_a_partition_whose_changes_lack_the_key_needs_a_resync() -> None:
+    assert "without the declared key" in str(carried_resync_reason(target(leaf=2), {(1, BY_V)}))
+    assert carried_resync_reason(target(leaf=2), {(1, replace(BY_V, replica_identity="f"))}) is None
+    assert carried_resync_reason(target(leaf=2, updates=False), {(1, BY_V)}) is None
 
 
-def test_a_doubt_of_a_parked_table_leads_to_a_repair_once_it_resumes() -> None:
+def test_a_parked_table_that_needs_a_resync_gets_it_once_it_resumes() -> None:
     parked = conclude(
-        plan_course(position("streaming"), looks(problem="no SELECT right")), Findings(stale="carried"), 200
+        plan_course(position("streaming"), looks(problem="no SELECT right")), Findings(stale="carried"), Lsn(200)
     )
-    assert (parked.position.state, parked.position.doubt) == ("parked", "carried")
+    assert (parked.position.state, parked.position.resync_reason) == ("parked", "carried")
     assert resumed(parked).position.state == "stale"

@@ -9,7 +9,7 @@ import pytest
 from pgoutput_record import scratch_database
 from throwaway_postgres import throwaway_postgres
 
-from ingestion.schema.evolve import doubt, name_columns
+from ingestion.schema.evolve import name_columns, resync_reason
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.postgres.catalog.describe import describe, fingerprints
 from ingestion.sources.postgres.connection import create_slot
@@ -52,7 +52,7 @@ def connection(server: str) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "alter", "in_doubt"),
+    ("kind", "alter", "needs_resync"),
     [
         *((kind, "ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", True)
           for kind in ("mood", "mood[]", "moods", "pair", "pair[]", "span", "span_multirange")),
@@ -70,7 +70,7 @@ def connection(server: str) -> Iterator[psycopg.Connection[Any]]:
     ],
 )  # fmt: skip
 def test_a_type_that_is_altered_without_a_rewrite_is_noticed(
-    connection: psycopg.Connection[Any], kind: str, alter: str, in_doubt: bool
+    connection: psycopg.Connection[Any], kind: str, alter: str, needs_resync: bool
 ) -> None:
     connection.execute(f"ALTER TABLE items ADD v {kind}")
     before, digest = name_columns(TABLE, None, describe(connection, TABLE, "p")), fingerprints(connection, [TABLE], "p")
@@ -78,8 +78,8 @@ def test_a_type_that_is_altered_without_a_rewrite_is_noticed(
     connection.execute(alter)
     now = name_columns(TABLE, before, describe(connection, TABLE, "p"))
     assert now.filenode == before.filenode, "nothing was rewritten"
-    assert (doubt(before, now) is not None) == in_doubt
-    assert (fingerprints(connection, [TABLE], "p") != digest) >= in_doubt
+    assert (resync_reason(before, now) is not None) == needs_resync
+    assert (fingerprints(connection, [TABLE], "p") != digest) >= needs_resync
 
 
 def test_a_label_that_came_later_is_known_too(connection: psycopg.Connection[Any]) -> None:
@@ -88,7 +88,7 @@ def test_a_label_that_came_later_is_known_too(connection: psycopg.Connection[Any
     before, digest = name_columns(TABLE, None, describe(connection, TABLE, "p")), fingerprints(connection, [TABLE], "p")
     connection.execute("ALTER TYPE mood RENAME VALUE 'calm' TO 'easy'")
     assert fingerprints(connection, [TABLE], "p") != digest
-    assert doubt(before, name_columns(TABLE, before, describe(connection, TABLE, "p")))
+    assert resync_reason(before, name_columns(TABLE, before, describe(connection, TABLE, "p")))
 
 
 ROOT = """

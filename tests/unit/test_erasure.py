@@ -19,6 +19,7 @@ from erasure.rows import SubjectRows, repeated
 from erasure.subjects import EVENT_COLUMNS, _events
 from erasure.targets import Target
 from erasure.tombstones import tombstone
+from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres.pgoutput.tuples import joined, split
 from ingestion.tasks.snapshot import Point, rows_at
 from orchestration.checks.erasures import check_result
@@ -34,7 +35,7 @@ def moved(old: int, new: int, lsn: int) -> list[Event]:
 
 def test_what_a_snapshot_writes_is_known_for_its_head_and_its_rows() -> None:
     """The stream's truncate has a transaction."""
-    point = Point(10, "", datetime.now(UTC))
+    point = Point(Lsn(10), "", datetime.now(UTC))
     head, row = (rows_at(point, *given).to_pylist()[0] for given in (("t", -1, 1), ("r", 4, 1)))
     others = {"id": 7, "_epoch": 0, "_old_key": None}
     rows = pa.Table.from_pylist([{**head, **others}, {**row, **others}, {**head, **others, "_seq": 9, "_xid": 700}])

@@ -1,7 +1,7 @@
 """SQL made of names and values of a hostile database, run by a real Postgres 18; the oracle is what was put into it."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -12,17 +12,15 @@ from pyiceberg.types import StringType
 from throwaway_postgres import throwaway_postgres
 
 from erasure.subjects import as_printed, held_by_source
-from ingestion.pipeline.repair.key_range import KeyRange, bounds
-from ingestion.pipeline.repair.source_side import digest_sql, rows_sql
-from ingestion.pipeline.repair.spelling import SpelledColumn
+from ingestion.schema.compared import ComparedColumn, KeyRange
 from ingestion.schema.facts import TableFacts
 from ingestion.sources.postgres.catalog.describe import describe
 from ingestion.sources.postgres.catalog.enforced import check_key_is_one
+from ingestion.sources.postgres.comparison import canonical, digest_sql, key_bounds, rows_sql
 from ingestion.sources.postgres.connection import source_url
 from ingestion.sources.postgres.setup import Existing, existing, prepare, setup_statements
 from ingestion.sources.postgres.setup.relations import read_stored
-from ingestion.sources.postgres.snapshot import plan_chunks, select_sql
-from ingestion.verify.streams import Pair, source_rows
+from ingestion.sources.postgres.snapshot import ordered_rows, plan_chunks, select_sql
 from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings, SourceSettings
@@ -79,8 +77,8 @@ def facts_of(source: psycopg.Connection[Any], table: Hostile) -> TableFacts:
     return describe(source, table.declared(), "lakehouse")
 
 
-def spelled(facts: TableFacts) -> list[SpelledColumn]:
-    return [SpelledColumn(column, StringType(), None, ()) for column in facts.columns]
+def compared(facts: TableFacts) -> list[ComparedColumn]:
+    return [ComparedColumn(column, StringType(), None) for column in facts.columns]
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.lake)
@@ -94,21 +92,21 @@ def test_a_snapshot_reads_every_value_as_it_is(source: psycopg.Connection[Any], 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.lake)
 def test_a_comparison_reads_every_value_as_it_is(source: psycopg.Connection[Any], table: Hostile) -> None:
     facts = facts_of(source, table)
-    [chunk], columns = plan_chunks(source, facts, 1 << 20), spelled(facts)
+    [chunk], columns = plan_chunks(source, facts, 1 << 20), compared(facts)
     key = columns[:2]
     digests = source.execute(digest_sql(columns, key, chunk, []).encode()).fetchall()
     assert sum(row[1] for row in digests) == len(table.rows)
-    shown = [column.source_text for column in columns]
+    shown = [canonical(column) for column in columns]
     found = source.execute(rows_sql(columns, key, shown, chunk, [], [row[0] for row in digests]).encode()).fetchall()
     assert sorted(row[2:] for row in found) == sorted(table.rows)
-    pairs = [Pair(column, column.lake.lower(), "varchar") for column in facts.columns]
     source.execute("BEGIN")
-    assert sorted(source_rows(source, table.declared(), pairs, pairs[:2])) == sorted(table.rows)
+    in_order = ordered_rows(cast(Any, source), facts.relation, facts.columns, [(c, True) for c in facts.columns[:2]])
+    assert sorted(in_order) == sorted(table.rows)
     source.execute("ROLLBACK")
     check_key_is_one(source, table.declared(), facts)
     for first, *_ in table.rows:
-        found_bounds = bounds(source, facts.oid, columns[0], KeyRange(first, None), "here")
-        statement = rows_sql(columns, key, shown, chunk, found_bounds.source, None)
+        conditions, _ = key_bounds(cast(Any, source), facts, columns[0], KeyRange(first, None), "here")
+        statement = rows_sql(columns, key, shown, chunk, conditions, None)
         expected = [row for row in table.rows if row[0].encode() >= first.encode()]  # type: ignore[union-attr]
         assert sorted(row[2:] for row in source.execute(statement.encode())) == sorted(expected)
 

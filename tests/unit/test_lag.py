@@ -40,9 +40,23 @@ def things(lag: LagPolicy | None = LIMITS) -> RawTable:
 
 
 def status(kept: int = 0, seconds: float = 0, slot: str = "reserved") -> SourceStatus:
-    tables = (TableStatus("things", "parked", "a reason", 500),)
+    tables = (TableStatus("things", "parked", "a reason", "0/1F4", 500),)
     return SourceStatus(
-        "shop", True, "host:1", kept, True, 500, NOW, 500, NOW, 0, lag_seconds=seconds, slot_state=slot, tables=tables
+        "shop",
+        True,
+        "host:1",
+        kept,
+        True,
+        "0/1F4",
+        500,
+        NOW,
+        "0/1F5",
+        500,
+        NOW,
+        0,
+        lag_seconds=seconds,
+        slot_state=slot,
+        tables=tables,
     )
 
 
@@ -129,7 +143,7 @@ class InventedLake(Lake):
         return STATUS[-1]
 
     def bring_up(self, source: str) -> SourceReport:
-        return SourceReport(source, 1, 500, NOW, (TableReport("things", 1, {"c": 1}, 1, 0, ()),))
+        return SourceReport(source, 1, "0/1F5", 500, NOW, (TableReport("things", 1, {"c": 1}, 1, 0, ()),))
 
     def newest_snapshots(self, tables: Any) -> dict[str, Any]:
         return {}

@@ -22,7 +22,7 @@ class InventedLake(Lake):
 
     def bring_up(self, source: str) -> SourceReport:
         tables = tuple(TableReport(name, 1, {}, 10, 0, (("id", "long"),)) for name in ("things", "sales", "log"))
-        return SourceReport(source, 1, 500, datetime.now(UTC), tables)
+        return SourceReport(source, 1, "0/1F5", 500, datetime.now(UTC), tables)
 
     def newest_snapshots(self, tables: Any) -> dict[str, Any]:
         return {}

@@ -50,10 +50,10 @@ class InventedLake(Lake):
             TableReport(name, WORLD.snapshots.get(name), {"c": 2, "d": 1}, 10, 0, WORLD.columns)
             for name in WORLD.tables
         )
-        return SourceReport(source, 1, 500, NOW, tables)
+        return SourceReport(source, 1, "0/1F5", 500, NOW, tables)
 
     def source_status(self, source: str) -> SourceStatus:
-        return SourceStatus(source, WORLD.follower_alive, "host:1", 0, True, 500, NOW, 500, NOW, 0)
+        return SourceStatus(source, WORLD.follower_alive, "host:1", 0, True, "0/1F4", 500, NOW, "0/1F5", 500, NOW, 0)
 
     def newest_snapshots(self, tables: Iterable[tuple[str, str]]) -> dict[str, SnapshotFact]:
         if WORLD.down:

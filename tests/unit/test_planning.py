@@ -8,11 +8,12 @@ import pytest
 
 from ingestion.pipeline.survey import Outlook
 from ingestion.pipeline.table_plans import Course, conclude, plan_course
-from ingestion.schema.evolve import doubt, name_columns, steps
+from ingestion.schema.evolve import name_columns, resync_reason, steps
 from ingestion.schema.facts import ColumnFacts, Leaf, TableFacts, facts_from_json
 from ingestion.schema.names import check_names
+from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
-from ingestion.state.store import Position, TableState
+from ingestion.state.store import TablePosition, TableState
 from ingestion.state.transitions import STATES, Mover, may_move
 from ingestion.tasks.lanes import Findings
 from lakehouse.declarations import RawTable
@@ -39,8 +40,8 @@ FACTS = TableFacts(
 )  # fmt: skip
 
 
-def position(state: TableState, facts: TableFacts = FACTS) -> Position:
-    return Position("orders", 1, 100, state, 50, versions=(facts,), fingerprint="as it was")
+def position(state: TableState, facts: TableFacts = FACTS) -> TablePosition:
+    return TablePosition("orders", 1, Lsn(100), state, Lsn(50), versions=(facts,), fingerprint="as it was")
 
 
 def looks(facts: TableFacts | None = FACTS, fingerprint: str = "as it was", problem: str | None = None) -> Outlook:
@@ -50,36 +51,36 @@ def looks(facts: TableFacts | None = FACTS, fingerprint: str = "as it was", prob
 def resumed(course: Course) -> Course:
     """As `kept.resume` lands a parked table's spool."""
     again = plan_course(replace(course.position, state="streaming", reason=None), looks(course.position.facts))
-    return conclude(again, Findings(), 300)
+    return conclude(again, Findings(), Lsn(300))
 
 
 @pytest.mark.parametrize("state", ["loading", "stale"])
 @pytest.mark.parametrize("stopped_by", ["a refused value", "a lost right"])
 def test_a_table_parked_before_it_was_whole_is_repaired_when_it_resumes(state: TableState, stopped_by: str) -> None:
     if stopped_by == "a refused value":
-        parked = conclude(plan_course(position(state), looks()), Findings(parked=REFUSED), 200)
+        parked = conclude(plan_course(position(state), looks()), Findings(parked=REFUSED), Lsn(200))
     else:
-        parked = conclude(plan_course(position(state), looks(problem="no SELECT right")), Findings(), 200)
+        parked = conclude(plan_course(position(state), looks(problem="no SELECT right")), Findings(), Lsn(200))
     assert parked.position.state == "parked"
     assert resumed(parked).position.state == "stale"
 
 
 def test_a_table_parked_while_it_streamed_streams_on() -> None:
-    parked = conclude(plan_course(position("streaming"), looks()), Findings(parked=REFUSED), 200)
+    parked = conclude(plan_course(position("streaming"), looks()), Findings(parked=REFUSED), Lsn(200))
     assert resumed(parked).position.state == "streaming"
 
 
-def test_a_doubt_of_the_read_that_parks_a_table_outlasts_the_parking() -> None:
+def test_a_table_that_a_read_parks_is_resynced_for_the_reason_that_the_read_found() -> None:
     wider = replace(FACTS, columns=(*FACTS.columns, column("d", 2, default=True)))
     course = plan_course(position("streaming"), looks(wider, "wider"))
-    parked = conclude(course, Findings(parked=REFUSED), 200)
-    assert "added with a default" in str(parked.position.doubt)
+    parked = conclude(course, Findings(parked=REFUSED), Lsn(200))
+    assert "added with a default" in str(parked.position.resync_reason)
     assert resumed(parked).position.state == "stale"
 
 
 def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repair() -> None:
     parked = conclude(
-        plan_course(position("streaming"), looks()), Findings(parked=REFUSED, stale="a row of no form"), 200
+        plan_course(position("streaming"), looks()), Findings(parked=REFUSED, stale="a row of no form"), Lsn(200)
     )
     assert resumed(parked).position.state == "stale"
 
@@ -87,7 +88,9 @@ def test_a_record_of_unknown_form_in_the_read_that_parks_a_table_leads_to_a_repa
 @pytest.mark.parametrize(("state", "then"), [("streaming", "streaming"), ("stale", "stale"), ("loading", "new")])
 def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableState, then: TableState) -> None:
     course = conclude(
-        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")), Findings(), 200
+        plan_course(position(state), looks(replace(FACTS, relation=("public", "sales")), "renamed")),
+        Findings(),
+        Lsn(200),
     )
     assert course.position.state == then
     assert [change.kind for change in course.changes] == ["table renamed"]
@@ -96,26 +99,27 @@ def test_a_rename_begins_only_a_snapshot_anew_that_is_under_way(state: TableStat
 def test_partitions_that_swap_their_names_begin_a_snapshot_anew() -> None:
     root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0), Leaf(3, "public.b", 3, 0)))
     swapped = replace(root, leaves=(Leaf(2, "public.b", 2, 0), Leaf(3, "public.a", 3, 0)))
-    course = conclude(plan_course(position("loading", root), looks(swapped, "swapped")), Findings(), 200)
+    course = conclude(plan_course(position("loading", root), looks(swapped, "swapped")), Findings(), Lsn(200))
     assert course.position.state == "new"
 
 
-def test_an_altered_publication_is_a_doubt_where_it_was_known_before() -> None:
+def test_an_altered_publication_needs_a_resync_where_it_was_known_before() -> None:
     before, now = replace(FACTS, publishes="t,t,t,t,t,f,800"), replace(FACTS, publishes="t,t,t,t,t,f,900")
     assert (
-        conclude(plan_course(position("streaming", before), looks(now, "other")), Findings(), 200).position.state
+        conclude(plan_course(position("streaming", before), looks(now, "other")), Findings(), Lsn(200)).position.state
         == "stale"
     )
     assert (
-        conclude(plan_course(position("streaming"), looks(now, "other")), Findings(), 200).position.state == "streaming"
+        conclude(plan_course(position("streaming"), looks(now, "other")), Findings(), Lsn(200)).position.state
+        == "streaming"
     )
 
 
-def test_a_column_that_begins_anew_is_a_doubt() -> None:
+def test_a_column_that_was_dropped_and_re_created_needs_a_resync() -> None:
     text = replace(column("a", 2), type_oid=25, type_name="text", stream_oid=25, declared_type="text")
     before, now = (replace(FACTS, columns=(column("id", 1), a)) for a in (column("a", 2), text))
     course = plan_course(position("streaming", before), looks(now, "other"), consent=True)
-    assert "column a begins anew" in str(conclude(course, Findings(), 200).position.reason)
+    assert "column a begins anew" in str(conclude(course, Findings(), Lsn(200)).position.reason)
 
 
 def test_a_column_that_the_user_calls_as_one_set_aside_is_none() -> None:
@@ -126,7 +130,7 @@ def test_a_column_that_the_user_calls_as_one_set_aside_is_none() -> None:
     now = replace(FACTS, columns=(column("id", 1), renamed, column("a", 3)))
     course = plan_course(paused, looks(now, "added"))
     assert [(s.action, s.column) for s in course.steps] == [("rename", "a"), ("add", "a")]
-    assert conclude(course, Findings(), 200).position.state == "streaming"
+    assert conclude(course, Findings(), Lsn(200)).position.state == "streaming"
 
 
 @pytest.mark.parametrize("state", [state for state in STATES if state != "new"])
@@ -143,16 +147,19 @@ def test_whatever_a_read_finds_the_move_is_declared(state: TableState) -> None:
     noticed = [
         Findings(),
         Findings(parked=REFUSED),
-        Findings(stale="doubt"),
-        Findings(REFUSED, "doubt"),
+        Findings(stale="reason"),
+        Findings(REFUSED, "reason"),
         Findings(partitions=frozenset((9,))),
     ]
-    for before in (position(state), replace(position(state), versions=(FACTS, added), unfollowed=1, doubt="it moved")):
+    for before in (
+        position(state),
+        replace(position(state), versions=(FACTS, added), unfollowed=1, resync_reason="it moved"),
+    ):
         for outlook, kept, consent in product(seen, noticed, (True, False)):
             given = replace(before, state="streaming") if state == "resuming" else before
             course = plan_course(given, outlook, consent=consent)
             if course.aside is None or kept.parked is None:  # a task parks no table whose records do not land
-                after = conclude(course, kept, 200).position.state
+                after = conclude(course, kept, Lsn(200)).position.state
                 assert may_move(mover, state, after), (outlook, kept, after)
 
 
@@ -161,7 +168,7 @@ PAIR = (("composite 16500", "1,2"), ("label 16401", "sad"))
 
 
 @pytest.mark.parametrize(
-    ("before", "now", "in_doubt"),
+    ("before", "now", "needs_resync"),
     [
         ({"prints": MOOD}, {"prints": (MOOD[0], ("label 16402", "glad"))}, True),
         ({"prints": MOOD}, {"prints": (("label 16401", "happy"), ("label 16402", "sad"))}, True),
@@ -176,13 +183,13 @@ PAIR = (("composite 16500", "1,2"), ("label 16401", "sad"))
         ({"type_oid": 1043, "typmod": 9}, {"type_oid": 1043, "typmod": 14}, False),
     ],
 )  # fmt: skip
-def test_a_type_that_prints_stored_values_otherwise_is_a_doubt(
-    before: dict[str, object], now: dict[str, object], in_doubt: bool
+def test_a_type_whose_text_output_changed_needs_a_resync(
+    before: dict[str, object], now: dict[str, object], needs_resync: bool
 ) -> None:
     was, now_is = (replace(FACTS, columns=(replace(column("a", 1), **given),)) for given in (before, now))
     kept = facts_from_json(json.loads(json.dumps(was.to_json())))
     assert kept == was
-    assert (doubt(kept, now_is) is not None) == in_doubt
+    assert (resync_reason(kept, now_is) is not None) == needs_resync
 
 
 def test_facts_that_were_kept_by_an_earlier_version_are_read() -> None:

@@ -1,6 +1,6 @@
 """Renames: every value lands in the column of the raw table that bears its column's name when it is written.
 
-A name that another column takes over goes on with that one's values, and the table is in doubt: rows that nobody
+A name that another column takes over goes on with that one's values, and the table needs a resync: rows that nobody
 has updated read otherwise from then on.
 """
 
@@ -23,15 +23,16 @@ from ingestion.pipeline import load_changes
 from ingestion.pipeline.session import Cycle
 from ingestion.pipeline.survey import Outlook
 from ingestion.pipeline.table_plans import conclude, plan_course
-from ingestion.schema.evolve import Step, doubt, name_columns, rename_in, steps
+from ingestion.schema.evolve import Step, name_columns, rename_in, resync_reason, steps
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import names_of
 from ingestion.schema.lake_columns import LakeColumn, stepped
+from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.raw_tables import ensure_raw_table, follow_source, is_under_way
 from ingestion.sink.rows import Counts, TableTarget, raw_rows
 from ingestion.sink.writer import TableWriter, writable_metadata
-from ingestion.state.store import Position
+from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.snapshot import Point, rows_at
 from lakehouse.declarations import Column, RawTable
@@ -61,7 +62,7 @@ def facts(lsn: int, *columns: tuple[str, int, str]) -> TableFacts:
 NOW = datetime(2026, 11, 22, 8, 0, 0, 12, UTC)
 A, B, C = ("a", 2, "text"), ("b", 3, "text"), ("c", 4, "text")
 A_NEW = ("a_new", 3, "text")
-# how the table looks time after time, its state meanwhile, a row before, one after, how both read then, in doubt?
+# how the table looks time after time, its state meanwhile, a row before, one after, how both read then, is it resynced?
 Scenario = tuple[list[tuple[tuple[str, int, str], ...]], bool, Values, Values, list[dict[str, Any]], bool]
 SCENARIOS: dict[str, Scenario] = {
     "added, then renamed, while paused": (
@@ -136,7 +137,7 @@ def rows_of(iceberg: Table, form: TableFacts, values: Values, lsn: int, mask: di
     )
     schema = TableWriter(writable_metadata(iceberg, "c"), iceberg.io, 1).schema
     texts = {name: pa.array([value], pa.string()) for name, value in values.items()}
-    return raw_rows(target, texts, rows_at(Point(lsn, "", datetime.now(UTC)), "c", 0, 1), schema, Counts())
+    return raw_rows(target, texts, rows_at(Point(Lsn(lsn), "", datetime.now(UTC)), "c", 0, 1), schema, Counts())
 
 
 def read(iceberg: Table) -> list[dict[str, Any]]:
@@ -151,11 +152,13 @@ def columns_of(iceberg: Table) -> list[tuple[int, str, str]]:
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog, scenario: str, killed: bool) -> None:
-    looks, paused, before, after, expected, in_doubt = SCENARIOS[scenario]
+    looks, paused, before, after, expected, needs_resync = SCENARIOS[scenario]
     forms = looked([facts(100 + i, *columns) for i, columns in enumerate(looks)])
     iceberg = ensure_raw_table(catalog, TABLE, forms[0])
     iceberg.append(rows_of(iceberg, forms[0], before, 10))
-    position = Position("items", 1, 100, "paused" if paused else "streaming", 50, versions=(forms[0],), fingerprint="0")
+    position = TablePosition(
+        "items", 1, Lsn(100), "paused" if paused else "streaming", Lsn(50), versions=(forms[0],), fingerprint="0"
+    )
     for i, form in enumerate(forms[1:], 1):
         seen = Outlook(TABLE, str(i), form)
         if paused:
@@ -170,11 +173,11 @@ def test_every_value_is_in_its_column_however_it_is_renamed(catalog: SqlCatalog,
             described = columns_of(iceberg)
         assert columns_of(catalog.load_table(TABLE.identifier)) == described
         old_forms = course.position.versions
-        position = conclude(course, Findings(), 200 + i).position
+        position = conclude(course, Findings(), Lsn(200 + i)).position
     assert [len({c.lake for c in form.columns}) for form in old_forms] == [len(form.columns) for form in old_forms]
     iceberg.append(rows_of(iceberg, position.facts, after, 20))
     assert read(iceberg) == expected
-    assert (position.state == "stale") == in_doubt
+    assert (position.state == "stale") == needs_resync
     if paused or len(looks) == 2:  # the spool, and the stream, have rows of the first form still
         iceberg.append(rows_of(iceberg, old_forms[0], before, 30))
         assert read(iceberg)[-1] == expected[0]
@@ -216,7 +219,9 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     tables = {name: TABLE.model_copy(update={"name": name}) for name in ("bad", "good")}
     outlooks = {name: Outlook(table, "1", facts(2, A, B)) for name, table in tables.items()}
     courses = {
-        name: plan_course(Position(name, 1, 100, "streaming", versions=(facts(1, A),), fingerprint="0"), outlook)
+        name: plan_course(
+            TablePosition(name, 1, Lsn(100), "streaming", Lsn(0), versions=(facts(1, A),), fingerprint="0"), outlook
+        )
         for name, outlook in outlooks.items()
     }
     lake = {tables["bad"].identifier: facts(1), tables["good"].identifier: facts(1, A)}
@@ -232,7 +237,7 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     source = cast(Any, SimpleNamespace(records=None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
     plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, none))
-    assert list(plan.aside) == ["bad"] and "column 'a' has no place" in plan.aside["bad"]
+    assert list(plan.aside) == ["bad"] and "column 'a' cannot be stored" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
     assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]
 
@@ -254,7 +259,7 @@ def test_all_former_names_of_a_column_are_known(catalog: SqlCatalog) -> None:
 
 def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: SqlCatalog) -> None:
     iceberg = ensure_raw_table(catalog, TABLE, facts(1, ("a", 2, "int4")))
-    with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' has no place.*--resnapshot shop\.items"):
+    with pytest.raises(TableProblem, match=r"table 'items'.*column 'b' cannot be stored.*--resnapshot shop\.items"):
         follow_source(iceberg, TABLE, [], facts(1), facts(2, B), NOW)
     for form, values in (
         (facts(1, B), {"b": "x"}),
@@ -262,7 +267,7 @@ def test_a_value_without_a_place_in_the_lake_is_a_problem_of_its_table(catalog: 
         (facts(1, A, ("a", 3, "text")), {"a": "1"}),
     ):
         with pytest.raises(
-            TableProblem, match=r"table 'items': the values of column '[ab]' have no place.*--resnapshot"
+            TableProblem, match=r"table 'items': the values of column '[ab]' cannot be stored.*--resnapshot"
         ):
             rows_of(iceberg, form, dict(values), 10)
     rows_of(iceberg, facts(1, B), {}, 10)
@@ -289,7 +294,7 @@ def test_another_column_under_the_name_of_the_key_goes_on_in_it() -> None:
     now = name_columns(TABLE, before, replace(facts(2, A), columns=(*facts(2, A).columns[1:], key_column(3))))
     (step,) = steps(TABLE, before, now, consent=False)
     assert (step.action, step.column, str(step.type)) == ("widen", "id", "long")
-    assert doubt(before, now) == "column id is another one than it was, by the same name"
+    assert resync_reason(before, now) == "column id is another one than it was, by the same name"
 
 
 def key_column(number: int) -> ColumnFacts:
@@ -335,7 +340,7 @@ def test_random_renames_drops_and_additions_keep_each_name_in_its_place() -> Non
                 writers.get(field, number) != number or moved.get(number, field) != field
                 for number, field in fields.items()
             )
-            assert (doubt(before, now) is not None) == others, (seed, look)
+            assert (resync_reason(before, now) is not None) == others, (seed, look)
             writers |= {field: number for number, field in fields.items()}
             for form in versions:
                 assert len({c.lake for c in form.columns}) == len(form.columns) and {

@@ -9,8 +9,8 @@ from test_planning import column
 from ingestion.pipeline.repair.stage import DELETE_SEQ, ROW_SEQ
 from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.facts import TableFacts, facts_from_json
-from ingestion.tasks.shared_keys.lives import Event, Untold, goes_without_saying, lives_of
 from ingestion.tasks.shared_keys.positions import MAX_RANK, ranked, sent_at_seq
+from ingestion.tasks.shared_keys.row_events import AmbiguousRows, Event, events_by_row, is_sequential
 from ingestion.tasks.snapshot import CHUNK_SEQ
 from lakehouse.declarations.policies import RawPolicy
 from tests.world import declared_source
@@ -22,9 +22,9 @@ def image(number: int) -> bytes:
 
 def arranged(events: list[Event], *, empty: bool = False) -> list[Event]:
     """What lands of them, in this order."""
-    if goes_without_saying("".join(event.op for event in events), empty=empty):
+    if is_sequential("".join(event.op for event in events), empty=empty):
         return events
-    found = lives_of(events, empty=empty)
+    found = events_by_row(events, empty=empty)
     return [events[index] for life in found.rows for index in life] if found.land else []
 
 
@@ -71,7 +71,7 @@ def test_the_row_that_lives_on_comes_last(events: list[Event], landed: list[Even
 def test_after_a_truncate_the_key_was_surely_empty() -> None:
     gone = [create(1), delete(1)]
     assert arranged(gone, empty=True) == gone
-    with pytest.raises(Untold):
+    with pytest.raises(AmbiguousRows):
         arranged([delete(1), create(1)], empty=True)
 
 
@@ -84,7 +84,7 @@ def test_after_a_truncate_the_key_was_surely_empty() -> None:
     ],
 )
 def test_what_cannot_be_told_is_not_guessed(events: list[Event]) -> None:
-    with pytest.raises(Untold):
+    with pytest.raises(AmbiguousRows):
         arranged(events)
 
 

@@ -19,14 +19,20 @@ from pgoutput_record import scratch_database
 from pydantic import SecretStr
 from throwaway_postgres import throwaway_postgres
 
+from ingestion.pipeline.cycle import catch_up
+from ingestion.pipeline.session import Session
+from ingestion.pipeline.table_plans import covered
 from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA
+from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.base import OpenSource, Piece, Source, source_of
+from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.declarations import RawTable
+from lakehouse.declarations import Source as Declared
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.migrations import ensure_state
-from lakehouse.settings import Settings, SourceSettings
+from lakehouse.settings import IngestionSettings, Settings, SourceSettings
 
 pytestmark = pytest.mark.stack
 TABLE = RawTable(
@@ -60,6 +66,21 @@ def server() -> Iterator[str]:
 @contextmanager
 def in_memory(server: str) -> Iterator[Place]:
     log = memory.Log()
+    with (
+        scratch_database(server) as url,
+        psycopg.connect(url, autocommit=True) as c,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setitem(cast(Any, POSITIONS), "memory", memory.Offsets)
+        ensure_state(c)
+        store.create_stream(cast(Any, c), "shop", "", store.Cluster("", 0), 0)
+        c.execute("UPDATE lakehouse.streams SET kind = 'memory'")
+        yield from _in_memory(log, c)
+
+
+def _in_memory(log: memory.Log, states: Any) -> Iterator[Place]:
+    def publish(position: memory.Offsets) -> None:
+        store.advance_positions(states, "shop", position)
 
     def alter() -> None:
         log.columns += ",more"
@@ -67,7 +88,7 @@ def in_memory(server: str) -> Iterator[Place]:
     def is_from(row: Row, position: memory.Offsets) -> bool:
         return not position.has(row[0][0] % 2, row[0][0] // 2)
 
-    yield Place(cast(Any, memory.MemorySource(log)), None, lambda position: None, log.write, alter, is_from)
+    yield Place(cast(Any, memory.MemorySource(log)), states, publish, log.write, alter, is_from)
 
 
 @contextmanager
@@ -152,22 +173,22 @@ def replayed(rows: list[Row], into: dict[str, str | None] | None = None) -> dict
 
 def now_of(source: OpenSource[Any], place: Place) -> Any:
     """The source's end once what was written can be read."""
-    if isinstance(place.states, psycopg.Connection):
+    if isinstance(source.now().position, Lsn):
         (end,) = cast(Any, place.states.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone())
-        while source.now().lsn < end:
+        while source.now().position < end:
             pass
     return source.now()
 
 
 def test_positions_compare_and_join_and_are_spelled(place: Place, source: OpenSource[Any]) -> None:
-    found, chance, table = [source.now().lsn], random.Random(1), dict[str, str | None]()
+    found, chance, table = [source.now().position], random.Random(1), dict[str, str | None]()
     for _ in range(6):
         change(place, chance, table, 2)
-        found.append(now_of(source, place).lsn)
+        found.append(now_of(source, place).position)
     found.append(found[1].join(found[3]))
     for one in found:
         assert one <= one and one.join(one) == one
-        assert place.source.position(one.text) == one
+        assert type(one).parse(one.text) == one and type(one).start() <= one
         for other in found:
             both = one.join(other)
             assert one <= both and other <= both and both == other.join(one)
@@ -182,6 +203,67 @@ def test_two_positions_may_each_be_ahead_of_the_other() -> None:
     one, other = memory.Offsets((3, 1)), memory.Offsets((2, 4))
     assert not one <= other and not other <= one and one.join(other) == memory.Offsets((3, 4))
     assert one.text == "topic/0:3,topic/1:1"
+
+
+def stored(place: Place) -> list[tuple[str, str]]:
+    """Each position of the state as text: of the stream, and of its tables."""
+    query = 'SELECT source, position FROM lakehouse.streams UNION SELECT "table", position FROM lakehouse.positions'
+    return sorted(cast(Any, place.states).execute(query).fetchall())
+
+
+def test_the_state_keeps_a_position_as_its_source_writes_it(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(12), {}, 5)
+    first = now_of(source, place).position
+    place.publish(first)
+    snapshotted = store.TablePosition("items", 1, first, "loading", first)
+    store.put_position(place.states, "shop", snapshotted, "load")
+    assert stored(place) == [("items", first.text), ("shop", first.text)]
+    change(place, random.Random(13), {}, 5)
+    later = now_of(source, place).position
+    store.put_position(place.states, "shop", replace(snapshotted, position=later, state="streaming"), "load")
+    place.publish(first)
+    stream, positions = store.read_stream(place.states, "shop"), store.read_positions(place.states, "shop")
+    assert stream is not None and (stream.position, positions["items"].position, positions["items"].point) == (
+        first, later, first,
+    )  # fmt: skip
+    assert covered(positions, first) == () and covered(positions, later) == ("items",)
+
+
+def test_of_two_positions_of_which_neither_is_further_the_state_keeps_what_both_have_reached() -> None:
+    """By numbers alone the smaller one was lost."""
+    with throwaway_postgres() as url, in_memory(url) as place:
+        one, other = memory.Offsets((3, 1)), memory.Offsets((2, 4))
+        store.put_position(place.states, "shop", store.TablePosition("items", 1, one, "loading", one), "load")
+        place.publish(other)
+        place.publish(one)
+        assert stored(place) == [("items", "topic/0:3,topic/1:4"), ("shop", "topic/0:3,topic/1:4")]
+        ahead = {"items": store.TablePosition("items", 1, one, "streaming", one)}
+        assert covered(ahead, cast(Any, other)) == (), "the cut has not reached one of its partitions"
+
+
+def test_the_pipeline_passes_a_backlog_in_parts_and_confirms_what_it_has_published(place: Place) -> None:
+    """A source of which no table is declared: all of a cycle but what writes rows."""
+    change(place, random.Random(14), {}, 40)
+    states = cast(Any, place.states)
+    lease = leases.acquire(states, "shop", 60, "once")
+    assert lease is not None
+    settings = Settings(ingestion=IngestionSettings(cycle_max_bytes=3))
+    session = Session(
+        settings,
+        cast(Any, None),
+        cast(Any, None),
+        lease,
+        Declared(name="shop", description="", load=LoadPolicy(), tables=()),
+        origin=place.source,
+    )
+    with place.source.open() as opened:
+        opened.check(states)
+        end = now_of(opened, place)
+        outcome = catch_up(session, opened, states, end.position)
+        assert end.position <= outcome.position and outcome.rows == {}
+        stream = store.read_stream(states, "shop")
+        assert stream is not None and stream.position == outcome.position
+        assert not [row for row in rows_of(opened.change_reader(end, None)) if place.is_from(row, outcome.position)]
 
 
 def test_to_read_twice_gives_the_same(place: Place, source: OpenSource[Any]) -> None:
@@ -207,9 +289,9 @@ def test_nothing_is_lost_whatever_was_confirmed(place: Place, source: OpenSource
             found = [row for row in rows_of(opened.change_reader(now, None)) if row[0] not in {had[0] for had in lake}]
             if crash != "before":
                 lake += found
-                place.publish(now.lsn)
+                place.publish(now.position)
             if crash == "none":
-                opened.confirm(now.lsn)
+                opened.confirm(now.position)
     assert replayed(lake) == table
     assert len({row[0] for row in lake}) == len(lake)
 
@@ -218,13 +300,13 @@ def test_a_confirmed_change_does_not_have_to_be_read_again(place: Place, source:
     change(place, random.Random(5), {}, 10)
     now = now_of(source, place)
     before = rows_of(source.change_reader(now, None))
-    place.publish(now.lsn)
-    source.confirm(now.lsn)
-    source.confirm(now.lsn)
+    place.publish(now.position)
+    source.confirm(now.position)
+    source.confirm(now.position)
     change(place, random.Random(6), replayed(before), 4)
     after = rows_of(source.change_reader(now_of(source, place), None))
-    assert len([row for row in after if place.is_from(row, now.lsn)]) == 4 and len(before) == 10
-    assert not [row for row in before if place.is_from(row, now.lsn)]
+    assert len([row for row in after if place.is_from(row, now.position)]) == 4 and len(before) == 10
+    assert not [row for row in before if place.is_from(row, now.position)]
 
 
 def test_a_snapshot_holds_what_the_stream_lacks_from_its_point_on(place: Place, source: OpenSource[Any]) -> None:
@@ -241,39 +323,39 @@ def test_a_snapshot_holds_what_the_stream_lacks_from_its_point_on(place: Place, 
     snapshot = {row["id"]: row["v"] for part in parts for row in part.to_pylist()}
     assert snapshot == at_point
     stream = rows_of(source.change_reader(now_of(source, place), None))
-    from_there_on = [row for row in stream if place.is_from(row, point.lsn)]
+    from_there_on = [row for row in stream if place.is_from(row, point.position)]
     assert len(from_there_on) == 15 and len(stream) - len(from_there_on) == 20
     assert replayed(from_there_on, snapshot) == table
 
 
 def test_a_backlog_is_read_in_parts_that_come_to_its_end(place: Place, source: OpenSource[Any]) -> None:
-    reached, chance, table = source.now().lsn, random.Random(11), dict[str, str | None]()
+    reached, chance, table = source.now().position, random.Random(11), dict[str, str | None]()
     change(place, chance, table, 40)
     now, found = now_of(source, place), list[Row]()
     for _ in range(50):
-        if now.lsn <= reached:
+        if now.position <= reached:
             break
-        stop = source.stop_between(reached, now.lsn, 7)
-        assert reached <= stop <= now.lsn and stop != reached and source.distance(reached, stop) > 0
-        found += rows_of(source.change_reader(replace(now, lsn=stop), None))
+        stop = source.stop_between(reached, now.position, 7)
+        assert reached <= stop <= now.position and stop != reached and source.distance(reached, stop) > 0
+        found += rows_of(source.change_reader(replace(now, position=stop), None))
         place.publish(stop)
         source.confirm(stop)
         reached = stop
-    assert now.lsn <= reached and replayed(found) == table
+    assert now.position <= reached and replayed(found) == table
 
 
 def test_the_live_stream_brings_what_a_read_brings(place: Place, source: OpenSource[Any]) -> None:
-    live = source.stream(source.now().lsn, 1 << 20)
+    live = source.stream(source.now().position, 1 << 20)
     try:
         change(place, random.Random(8), {}, 12)
         now = now_of(source, place)
-        live.reach(now.lsn, 20)
-        assert live.has_changes and now.lsn <= live.lsn
+        live.reach(now.position, 20)
+        assert live.has_changes and now.position <= live.position
         reader = source.change_reader(now, live)
         received = rows_of(reader)
         assert len(received) == 12 and not reader.is_silent
         assert rows_of(source.change_reader(now, live)) == received, "it stays until it is confirmed"
-        source.confirm(now.lsn, live)
+        source.confirm(now.position, live)
         assert source.change_reader(now, live).is_silent
     finally:
         live.close()

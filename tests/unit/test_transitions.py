@@ -9,9 +9,10 @@ import psycopg
 import pytest
 from throwaway_postgres import throwaway_postgres
 
+from ingestion.schema.positions import Lsn
 from ingestion.state import store
-from ingestion.state.store import Cluster, Position
-from ingestion.state.transitions import STATES, TRANSITIONS, Mover, TableState, may_move, moved_by
+from ingestion.state.store import Cluster, TablePosition
+from ingestion.state.transitions import ACTORS, STATES, TRANSITIONS, Mover, TableState, may_move, moved_by
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 
@@ -59,11 +60,11 @@ def put(states: Any, by: Mover, state: TableState | None, to: TableState) -> Tab
     if state is not None:
         insert(states, "orders", state)
     try:
-        store.put_position(states, "shop", Position("orders", 1, 9, to), by)
+        store.put_position(states, "shop", TablePosition("orders", 1, Lsn(9), to, Lsn(0)), by)
     except LakehouseError as error:
-        assert f"'orders': it is {state or 'not known'}, from where a {by} does not make it {to}" in str(error)
+        assert f"{ACTORS[by]} cannot change its state from {state or 'new'} to {to}; nothing was written" in str(error)
     there = store.read_positions(states, "shop").get("orders")
-    assert there is None or there.lsn == (9 if (there.state == to and may_move(by, state or "new", to)) else 5)
+    assert there is None or there.position == (9 if (there.state == to and may_move(by, state or "new", to)) else 5)
     return there.state if there else None
 
 
@@ -82,11 +83,11 @@ def test_recovery_moves_every_table_as_declared(states: Any) -> None:
     store.restart_stream(states, "shop", "slot", Cluster("8", 1), 2)
     positions = store.read_positions(states, "shop").values()
     assert {p.table: p.state for p in positions} == {state: moved_by("recovery", state) for state in STATES}
-    assert {(p.epoch, p.lsn) for p in positions} == {(2, 0)}
+    assert {(p.epoch, p.position) for p in positions} == {(2, 0)}
 
 
 def test_a_position_within_an_epoch_never_goes_back(states: Any) -> None:
-    position = Position("lines", 1, 20, "loading")
+    position = TablePosition("lines", 1, Lsn(20), "loading", Lsn(0))
     store.put_position(states, "shop", position, "load")
-    store.put_position(states, "shop", replace(position, lsn=10), cast(Mover, "load"))
-    assert store.read_positions(states, "shop")["lines"].lsn == 20
+    store.put_position(states, "shop", replace(position, position=Lsn(10)), cast(Mover, "load"))
+    assert store.read_positions(states, "shop")["lines"].position == 20

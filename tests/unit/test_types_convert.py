@@ -1,4 +1,4 @@
-"""Text as Postgres prints it becomes typed values; what has no place follows the policy and is counted."""
+"""Text as Postgres prints it becomes typed values; what the lake cannot hold follows the policy and is counted."""
 
 import math
 from datetime import UTC, date, datetime

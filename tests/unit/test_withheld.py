@@ -103,7 +103,7 @@ def lands(target: TableTarget, relation: Relation) -> list[str]:
     return [column.name for column in form_of(target, relation)[1]]
 
 
-def test_rows_of_before_and_after_land_and_those_of_doubtful_names_do_not() -> None:
+def test_rows_from_before_and_after_land_and_those_with_ambiguous_names_do_not() -> None:
     lent = target(BEFORE, LENT)
     assert lands(lent, streamed("id", "a", "secret", "b")) == ["id", "a", "b"]
     assert lands(lent, streamed("id", "secret", "b")) == ["id", "b"]
@@ -157,7 +157,7 @@ def test_a_look_that_the_lake_does_not_follow_tells_columns_apart_too() -> None:
     assert lands(parked, streamed("id", "a", "open", "b")) == ["id", "a", "b"]
 
 
-def test_descriptions_of_earlier_versions_do_not_put_ordinary_rows_in_doubt() -> None:
+def test_descriptions_of_earlier_versions_do_not_make_ordinary_rows_ambiguous() -> None:
     older = replace(BEFORE, attribute_rows=None)
     for looks in ((older,), (older, BEFORE), (older, LENT)):
         assert lands(target(*looks), streamed("id", "a", "secret", "b")) == ["id", "a", "b"]

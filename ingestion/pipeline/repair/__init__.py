@@ -4,7 +4,7 @@ Both servers spell their own values (`spelling`) and hash them. A digest of each
 the two differ; only there are rows fetched, joined by key, and compared. Nothing but digests reaches the driver.
 """
 
-from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.stage import stage_repair
+from ingestion.schema.compared import KeyRange
 
 __all__ = ["KeyRange", "stage_repair"]

@@ -20,7 +20,7 @@ _NEWEST = "row_number() OVER (PARTITION BY key ORDER BY position DESC) AS nth"
 def newest_filled(versions: DataFrame, lacks: Sequence[int], width: int) -> DataFrame:
     """`key`, `c0` … and `whole` of every live key.
 
-    `lacks` are the places of the columns that some update left out; `l0` … says whether a version did.
+    `lacks` are the indexes of the columns that some update left out; `l0` … says whether a version did.
     """
     names = [f"c{i}" for i in range(width)]
     if not lacks:
@@ -43,9 +43,9 @@ def _live(versions: DataFrame) -> DataFrame:
 def _carried(versions: DataFrame, lacks: Sequence[int]) -> DataFrame:
     """Beside each version: the last value carried in its life (`f`), where the life began, and from which key."""
 
-    def last(place: int) -> str:
-        value = f"CASE WHEN op <> 'd' AND NOT l{place} THEN named_struct('value', c{place}) END"
-        return f"last({value}, true) OVER (PARTITION BY key, life {_SO_FAR}) AS f{place}"
+    def last(i: int) -> str:
+        value = f"CASE WHEN op <> 'd' AND NOT l{i} THEN named_struct('value', c{i}) END"
+        return f"last({value}, true) OVER (PARTITION BY key, life {_SO_FAR}) AS f{i}"
 
     lives = versions.selectExpr("*", f"count_if(op IN ('c', 'r', 'd')) OVER (PARTITION BY key {_SO_FAR}) AS life")
     return lives.selectExpr(
@@ -56,32 +56,32 @@ def _carried(versions: DataFrame, lacks: Sequence[int]) -> DataFrame:
     )
 
 
-def _from_old_keys(newest: DataFrame, carried: DataFrame, places: Sequence[int]) -> DataFrame | None:
+def _from_old_keys(newest: DataFrame, carried: DataFrame, columns: Sequence[int]) -> DataFrame | None:
     """`key` and `g` for the keys whose lives began with a key change and lack a value; None when there are none.
 
     Every round follows one link; the rounds are as many as the longest chain of key changes without the value.
     """
     from pyspark.sql.functions import expr
 
-    lacking = " OR ".join(f"g{place} IS NULL" for place in places)
-    open_links = newest.selectExpr("key", "born", "born_from", *(f"f{place} AS g{place}" for place in places))
+    lacking = " OR ".join(f"g{i} IS NULL" for i in columns)
+    open_links = newest.selectExpr("key", "born", "born_from", *(f"f{i} AS g{i}" for i in columns))
     open_links = open_links.where(f"born_from IS NOT NULL AND ({lacking})").localCheckpoint()
     earlier = carried.where("op <> 'd'").selectExpr(
-        "key AS old_key", "position AS at", "born AS old_born", "born_from AS old_from", *(f"f{p}" for p in places)
+        "key AS old_key", "position AS at", "born AS old_born", "born_from AS old_from", *(f"f{p}" for p in columns)
     )
     closed: list[DataFrame] = []
     while not open_links.isEmpty():
         met = open_links.join(
             earlier, (open_links["born_from"] == earlier["old_key"]) & (earlier["at"] < open_links["born"]), "left"
         )
-        was = ", ".join(["old_born", "old_from", *(f"f{p}" for p in places)])
+        was = ", ".join(["old_born", "old_from", *(f"f{p}" for p in columns)])
         links = met.groupBy("key").agg(
-            expr(f"max_by(struct({was}), at) AS was"), *(expr(f"first(g{p}) AS g{p}") for p in places)
+            expr(f"max_by(struct({was}), at) AS was"), *(expr(f"first(g{p}) AS g{p}") for p in columns)
         )
-        values = [f"coalesce(g{p}, was.f{p}) AS g{p}" for p in places]
+        values = [f"coalesce(g{p}, was.f{p}) AS g{p}" for p in columns]
         links = links.selectExpr("key", "was.old_born AS born", "was.old_from AS born_from", *values).localCheckpoint()
         closed.append(links.where(f"born_from IS NULL OR NOT ({lacking})"))
         open_links = links.where(f"born_from IS NOT NULL AND ({lacking})")
     if not closed:
         return None
-    return reduce(lambda left, right: left.unionByName(right), closed).selectExpr("key", *(f"g{p}" for p in places))
+    return reduce(lambda left, right: left.unionByName(right), closed).selectExpr("key", *(f"g{p}" for p in columns))

@@ -8,9 +8,10 @@ from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from ingestion.pipeline.repair.carried import newest_filled
-from ingestion.pipeline.repair.key_range import Bounds
-from ingestion.pipeline.repair.source_side import BUCKET_DIGITS, Digests
+from ingestion.pipeline.repair.key_range import within
+from ingestion.pipeline.repair.source_side import Digests
 from ingestion.pipeline.repair.spelling import SpelledColumn, lake_cell
+from ingestion.schema.compared import BUCKET_DIGITS
 from lakehouse.text.sql import spark_ident
 
 if TYPE_CHECKING:
@@ -32,12 +33,16 @@ class Log:
     table: str
     columns: Sequence[SpelledColumn]
     key: Sequence[SpelledColumn]
-    bounds: Bounds
+    bounds: Sequence[tuple[str, str]]
+
+    def within(self, value: str) -> list[str]:
+        """The conditions that keep the leading key column's value in the range."""
+        return within(value, self.key[0].lake_type, self.bounds)
 
 
 @dataclass(frozen=True)
 class LakeSide:
-    """A log's rows below a point; `lacks` are the places of the columns that some update left out."""
+    """A log's rows below a point; `lacks` are the indexes of the columns that some update left out."""
 
     log: Log
     rows: DataFrame
@@ -53,7 +58,7 @@ class LakeSide:
         log = self.log
         versions = _versions(self.rows, log.columns, log.key, self.lacks)
         state = newest_filled(versions, self.lacks, len(log.columns))
-        conditions = log.bounds.on_lake(f"c{log.columns.index(log.key[0])}")
+        conditions = log.within(f"c{log.columns.index(log.key[0])}")
         line = _line([column.lake_text(f"c{i}") for i, column in enumerate(log.columns)])
         kept = state.where(" AND ".join(conditions)) if conditions else state
         return kept.selectExpr("*", f"CASE WHEN whole THEN {line} ELSE 'lacking' END AS line", f"{_BUCKET} AS bucket")
@@ -61,7 +66,7 @@ class LakeSide:
     def versions(self, nth: int) -> DataFrame:
         """Every version as its key and its line alone, so that logs of any columns go together."""
         log = self.log
-        conditions = ["_op <> 't'", *log.bounds.on_lake(spark_ident(log.key[0].lake_name))]
+        conditions = ["_op <> 't'", *log.within(spark_ident(log.key[0].lake_name))]
         keys = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in log.key)
         line = _line([column.lake_text(spark_ident(column.lake_name)) for column in log.columns])
         return self.rows.where(" AND ".join(conditions)).selectExpr(

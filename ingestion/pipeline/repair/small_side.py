@@ -17,8 +17,9 @@ from typing import Any
 from pyiceberg.table import Table
 from pyiceberg.types import FloatType, IcebergType, TimestamptzType
 
-from ingestion.pipeline.repair.source_side import BUCKET_DIGITS, Digests
+from ingestion.pipeline.repair.source_side import Digests
 from ingestion.pipeline.repair.spelling import SpelledColumn
+from ingestion.schema.compared import BUCKET_DIGITS
 
 SMALL_ROWS = 20_000
 SMALL_BYTES = 8 * 2**20

@@ -5,7 +5,6 @@ floats are spelled as their bits, times as microseconds. `NULL` stays null and i
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from pyiceberg.table import Table
 from pyiceberg.types import (
@@ -13,52 +12,26 @@ from pyiceberg.types import (
     BooleanType,
     DoubleType,
     FloatType,
-    IcebergType,
-    LongType,
     TimestamptzType,
 )
 
-from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.compared import ComparedColumn
+from ingestion.schema.facts import TableFacts
 from ingestion.schema.former_names import Called, names_of
 from lakehouse.declarations import RawTable
-from lakehouse.text.sql import ident, spark_literal
-
-TIME_OID = 1083
-Mask = Literal["null", "sha256"] | None
+from lakehouse.text.sql import spark_literal
 
 
 @dataclass(frozen=True)
-class SpelledColumn:
-    """A column on both sides. `names` are those by which rows call it: it may have been renamed since."""
+class SpelledColumn(ComparedColumn):
+    """A column and its SQL for Spark. `names` are those by which rows call it: it may have been renamed since."""
 
-    source: ColumnFacts
-    lake_type: IcebergType
-    mask: Mask
     names: tuple[Called, ...]
 
     @property
     def lake_name(self) -> str:
         """Its name in the lake."""
         return self.source.lake
-
-    @property
-    def printed(self) -> str:
-        """The value as the stream carries it; SQL for Postgres."""
-        return self.source.printed
-
-    @property
-    def source_text(self) -> str:
-        """The spelling of the source's value; SQL for Postgres."""
-        if self.mask == "null":
-            return "NULL::text"
-        if self.mask == "sha256":
-            return f"encode(sha256(convert_to({self.printed}, 'UTF8')), 'hex')"
-        column = ident(self.source.name)
-        if isinstance(self.lake_type, DoubleType):
-            return _bits(column, "float8", 64, "bigint")
-        if isinstance(self.lake_type, FloatType):
-            return _bits(column, "float4", 32, "integer")
-        return f"(extract(epoch FROM {column}) * 1000000)::bigint::text" if self._is_time else self.printed
 
     def lake_text(self, value: str) -> str:
         """The spelling of a lake value; SQL for Spark."""
@@ -79,7 +52,7 @@ class SpelledColumn:
         """The spelling of a value from what Postgres printed, as `_old_key` holds it; SQL for Spark."""
         if isinstance(self.lake_type, DoubleType | FloatType):
             return self.lake_text(f"CAST({text} AS {'double' if isinstance(self.lake_type, DoubleType) else 'float'})")
-        if self._is_time:
+        if self.is_time:
             part = f"split({text}, ':')"
             return (
                 f"CAST(CAST((CAST({part}[0] AS bigint) * 3600 + CAST({part}[1] AS bigint) * 60"
@@ -97,10 +70,6 @@ class SpelledColumn:
     def left_out(self, value: str) -> str:
         """Whether a row did not carry it: its value is null, and it is named as it was called then; SQL for Spark."""
         return f"({value} IS NULL AND coalesce({' OR '.join(map(_names, self.names))}, false))"
-
-    @property
-    def _is_time(self) -> bool:
-        return self.source.type_oid == TIME_OID and isinstance(self.lake_type, LongType) and self.mask is None
 
 
 def spelled_columns(table: RawTable, iceberg: Table, facts: TableFacts) -> tuple[SpelledColumn, ...]:
@@ -126,19 +95,9 @@ def _names(called: Called) -> str:
     return " AND ".join(parts)
 
 
-def source_cell(text: str) -> str:
-    """A spelling that can be put beside others without ambiguity; SQL for Postgres."""
-    return f"coalesce(length({text}) || ':' || {text}, 'n')"
-
-
 def lake_cell(text: str) -> str:
     """The same in SQL for Spark."""
     return f"coalesce(concat(length({text}), ':', {text}), 'n')"
-
-
-def _bits(column: str, kind: str, bits: int, integer: str) -> str:
-    sent = f"('x' || encode({kind}send({column}::{kind}), 'hex'))::bit({bits})::{integer}::text"
-    return f"CASE WHEN {column}::{kind} = 'NaN' THEN 'NaN' ELSE {sent} END"
 
 
 def _lake_bits(value: str, java_class: str, method: str, zero: str) -> str:

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 from pyiceberg.table import Table
 
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
-from ingestion.pipeline.repair.key_range import KeyRange
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.pipeline.session import Cycle, Session, meta_metadata, target
+from ingestion.schema.compared import KeyRange
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.rows import BadRow, Counts, TableTarget, raw_rows
@@ -85,7 +85,7 @@ def write_repair(
         yield pa.RecordBatch.from_pydict({"result": [pack(_outcome(task, batches))]})
 
     with plain_errors(table):
-        differing = found.differences([column.printed for column in found.columns])
+        differing = found.differences(printed=True)
         collected = differing.mapInArrow(write, "result binary").collect()
     parts: list[Any] = [unpack(bytes(row["result"])) for row in collected]
     for part in parts:
@@ -124,8 +124,8 @@ def _write(task: RepairTask, batches: Iterable[pa.RecordBatch]) -> Written:
         meta = rows_at(task.point, "r", landed, there.num_rows)
         session.add(raw_rows(task.target, _texts(task.columns, there), meta, session.schema, counts))
         landed += there.num_rows
-    odd = write_unrepresentable(counts.texts, task.unrepresentable, io, task.file_bytes)
-    return Written(task.target.name, session.close(), counts.operations, counts.unrepresentable, odd)
+    unrepresentable = write_unrepresentable(counts.texts, task.unrepresentable, io, task.file_bytes)
+    return Written(task.target.name, session.close(), counts.operations, counts.unrepresentable, unrepresentable)
 
 
 def _texts(columns: Sequence[SpelledColumn], rows: pa.Table) -> dict[str, pa.ChunkedArray]:
@@ -136,9 +136,9 @@ def _deletes(task: RepairTask, rows: pa.Table, first_seq: int, schema: pa.Schema
     """A delete carries the key as the lake has it."""
     deletes = raw_rows(task.target, {}, rows_at(task.point, "d", first_seq, rows.num_rows), schema, counts)
     for column in task.key:
-        place = schema.get_field_index(column.lake_name)
-        value = rows.column(f"c{task.columns.index(column)}").cast(schema.field(place).type)
-        deletes = deletes.set_column(place, schema.field(place), value)
+        index = schema.get_field_index(column.lake_name)
+        value = rows.column(f"c{task.columns.index(column)}").cast(schema.field(index).type)
+        deletes = deletes.set_column(index, schema.field(index), value)
     return deletes
 
 

@@ -1,6 +1,6 @@
 """Postgres types to Iceberg types, and the source's text to typed columns.
 
-`table` is the one place that decides which type becomes which; `convert` applies it to a column; `docs` prints
+`table` is the one module that maps types; `convert` applies it to a column; `docs` prints
 it as docs/types.md. A value that the target cannot hold is never changed silently: a policy names what happens and
 it is counted.
 """

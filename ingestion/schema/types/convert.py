@@ -1,6 +1,6 @@
 """Text columns to typed columns, with a policy for the values that the target type cannot hold.
 
-A column is read in one pass as if it had no odd value; only where that fails are the odd ones looked for.
+A column is read in one pass as if all its values were representable; only where that fails are the others searched for.
 """
 
 from functools import reduce
@@ -27,13 +27,13 @@ def convert(values: pa.Array | pa.ChunkedArray, source: SourceType, policy: Poli
 
 def _convert_unrepresentable(values: pa.Array, source: SourceType, target: Target, policy: Policy) -> Converted:
     found = list(find_unrepresentable(values, target))
-    odd = reduce(pc.or_, (mask for _, mask in found), pa.repeat(False, len(values)))
-    regular = pc.if_else(odd, pa.scalar(None, values.type), values)
+    bad = reduce(pc.or_, (mask for _, mask in found), pa.repeat(False, len(values)))
+    regular = pc.if_else(bad, pa.scalar(None, values.type), values)
     try:
         array = read(regular, target)
     except pa.ArrowInvalid:
         raise UnreadableValue(source, _first_unreadable(regular, target), "a text of unknown form") from None
-    rows = pc.indices_nonzero(odd).cast(pa.int64())
+    rows = pc.indices_nonzero(bad).cast(pa.int64())
     if policy == "error":
         first = rows[0].as_py()
         raise UnrepresentableValue(source, first, next(kind.name for kind, mask in found if mask[first].as_py()))

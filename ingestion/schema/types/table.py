@@ -43,11 +43,11 @@ def _texts(note: str, **oids: int) -> tuple[Rule, ...]:
     return tuple(Rule(oid, name, Form.TEXT, StringType(), note) for name, oid in oids.items())
 
 
-_YEARS = "years 0001 to 9999, which Trino and Spark both read; infinity has no place"
+_YEARS = "years 0001 to 9999, which Trino and Spark both read; infinity cannot be stored"
 _AS_PRINTED = "as Postgres prints it"
 _TIME = (
     "microseconds since midnight, up to 24:00:00, as Spark has no time type; the `current_` view shows Trino's time, "
-    "where 24:00:00 has no place and is 00:00:00"
+    "where 24:00:00 cannot be stored and becomes 00:00:00"
 )
 _MONEY = (
     "printed in the lc_monetary that ingestion's role has in the database, currency sign included; where that is "

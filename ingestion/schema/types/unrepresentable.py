@@ -20,7 +20,7 @@ _REST = r"( \d\d:\d\d:\d\d(\.\d+)?([+-]\d\d(:\d\d)*)?)?"
 
 @dataclass(frozen=True)
 class UnrepresentableKind:
-    """One kind of value that has no place in the target; `clamp` says which bound replaces it, if one can."""
+    """One kind of value that the target type cannot hold; `clamp` says which bound replaces it, if any."""
 
     name: str
     found: Callable[[pa.Array], pa.Array]
@@ -55,7 +55,7 @@ KINDS: dict[Form, tuple[UnrepresentableKind, ...]] = {
 
 
 def find_unrepresentable(values: pa.Array, target: Target) -> Iterator[tuple[UnrepresentableKind, pa.Array]]:
-    """The kinds of odd values that occur, each with a mask of where (false where null)."""
+    """The kinds of unrepresentable values that occur, each with a mask (false where null)."""
     for kind in KINDS.get(target.form, ()):
         mask = pc.fill_null(kind.found(values), False)
         if pc.any(mask).as_py():
@@ -63,7 +63,7 @@ def find_unrepresentable(values: pa.Array, target: Target) -> Iterator[tuple[Unr
 
 
 def stand_in(kind: UnrepresentableKind, target: Target) -> pa.Scalar:
-    """The value that replaces an odd one under `clamp`."""
+    """The value that replaces an unrepresentable one under `clamp`."""
     if kind.clamp == "null":
         return pa.scalar(None, target.arrow)
     lowest, highest = _bounds(target)

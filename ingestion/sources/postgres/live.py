@@ -145,7 +145,7 @@ class LiveStream:
         self._thread.start()
 
     @property
-    def lsn(self) -> Lsn:
+    def position(self) -> Lsn:
         """Every transaction that commits below has been received."""
         with self._changed:
             return Lsn(self._received.lsn)
@@ -156,14 +156,14 @@ class LiveStream:
         with self._changed:
             return self._received.has_transactions
 
-    def reach(self, lsn: int, seconds: float) -> None:
-        """Waits until everything below `lsn` has been received; raises LiveStreamLost when it takes too long."""
+    def reach(self, position: int, seconds: float) -> None:
+        """Waits until everything below `position` has been received; raises LiveStreamLost when it takes too long."""
         deadline = time.monotonic() + seconds
         with self._changed:
-            while self._received.lsn < lsn:
+            while self._received.lsn < position:
                 self._check()
                 if time.monotonic() > deadline:
-                    raise LiveStreamLost(f"nothing up to {lsn_text(lsn)} within {seconds:.0f} s")
+                    raise LiveStreamLost(f"nothing up to {lsn_text(position)} within {seconds:.0f} s")
                 self._ask()
                 self._changed.wait(0.05)
 
@@ -176,17 +176,17 @@ class LiveStream:
                 self._changed.wait_for(lambda: self._received.has_transactions or self._lost is not None, seconds)
             self._check()
 
-    def below(self, lsn: int) -> pa.Array:
-        """The messages of all transactions that commit below `lsn`; they stay until they are confirmed."""
+    def below(self, position: int) -> pa.Array:
+        """The messages of all transactions that commit below `position`; they stay until they are confirmed."""
         with self._changed:
             self._check()
-            return self._received.below(lsn)
+            return self._received.below(position)
 
-    def confirm(self, lsn: int) -> None:
-        """Everything below `lsn` is in the lake."""
+    def confirm(self, position: int) -> None:
+        """Everything below `position` is in the lake."""
         with self._changed:
-            self._received.forget(lsn)
-            self._confirmed = max(self._confirmed, lsn)
+            self._received.forget(position)
+            self._confirmed = max(self._confirmed, position)
         self._wake()
 
     def close(self) -> None:

@@ -1,12 +1,14 @@
 """The rows of a table at a consistent point, in ranges of its heap that are read by themselves."""
 
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from ingestion.schema.evolve import source_type
-from ingestion.schema.facts import TableFacts
+from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types import arrives_typed
 from ingestion.sources.postgres.points.together import PAGE_BYTES
@@ -14,6 +16,8 @@ from ingestion.state.chunks import Chunk
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal, relation
+
+ROWS_AT_A_TIME = 10_000
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,7 @@ class HeapReader:
         import adbc_driver_postgresql.dbapi as adbc
 
         try:
-            with adbc.connect(self.url) as connection, connection.cursor() as cursor:
-                cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-                cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(self.snapshot)}")
-                cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(self.batch_bytes)})
+            with on_snapshot(self.url, self.snapshot, self.batch_bytes) as cursor:
                 cursor.execute(self.select_text if as_text else self.select)
                 for batch in cursor.fetch_record_batch():
                     yield pa.Table.from_batches([batch])
@@ -47,6 +48,18 @@ class HeapReader:
                 raise refused(self.source, self.table, f"snapshot: {reason}", error) from None
             where = f"source {self.source!r}: snapshot of {'.'.join(self.chunk.relation)}"
             raise LakehouseError(f"{where}: {reason}") from None
+
+
+@contextmanager
+def on_snapshot(url: str, snapshot: str, batch_bytes: int) -> Iterator[Any]:
+    """A cursor of ADBC whose statements see an exported snapshot."""
+    import adbc_driver_postgresql.dbapi as adbc
+
+    with adbc.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        cursor.execute(f"SET TRANSACTION SNAPSHOT {literal(snapshot)}")
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(batch_bytes)})
+        yield cursor
 
 
 def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
@@ -91,6 +104,21 @@ def select_sql(facts: TableFacts, chunk: Chunk, typed: Collection[str] = ()) -> 
     columns = ", ".join(f"{ident(c.name) if c.name in typed else c.printed} AS {ident(c.name)}" for c in facts.columns)
     relations, bounds = from_sql(chunk)
     return f"SELECT {columns} FROM {relations} WHERE {' AND '.join(bounds) or 'true'}"
+
+
+def ordered_rows(
+    connection: SourceConnection,
+    relation_name: tuple[str, str],
+    columns: Sequence[ColumnFacts],
+    order: Sequence[tuple[ColumnFacts, bool]],
+) -> Iterator[Sequence[str | None]]:
+    """All rows of a relation as text, in the order of some columns: of their bytes (C) where the flag says so."""
+    listed = ", ".join(column.printed for column in columns)
+    by = ", ".join(f'{column.printed} COLLATE "C"' if as_bytes else ident(column.name) for column, as_bytes in order)
+    with connection.cursor(name="ordered") as cursor:
+        cursor.itersize = ROWS_AT_A_TIME
+        cursor.execute(f"SELECT {listed} FROM {relation(*relation_name)} ORDER BY {by}".encode())
+        yield from cursor
 
 
 def typed_columns(facts: TableFacts, masked: Collection[str]) -> frozenset[str]:

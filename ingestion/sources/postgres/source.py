@@ -4,14 +4,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Event
 
-from ingestion.schema.facts import TableFacts
+import psycopg
+
+from ingestion.schema.compared import ComparedColumn, KeyRange
+from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
-from ingestion.sources.base import LiveStream, Point, SourceNow
+from ingestion.sources.base import LiveStream, Point, Retention, SourceNow
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres import live as lives
 from ingestion.sources.postgres.catalog import describe
 from ingestion.sources.postgres.catalog.enforced import check_key_is_one
+from ingestion.sources.postgres.comparison import ComparedHeap, StatementReader, key_bounds
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.connection import source_url
 from ingestion.sources.postgres.history.server import started_at
@@ -20,7 +24,14 @@ from ingestion.sources.postgres.points import Patience, consistent_point
 from ingestion.sources.postgres.points.together import heap_bytes
 from ingestion.sources.postgres.reading import SlotReader
 from ingestion.sources.postgres.records import PgoutputRecords
-from ingestion.sources.postgres.snapshot import HeapReader, page_ranges, plan_chunks, select_sql, typed_columns
+from ingestion.sources.postgres.snapshot import (
+    HeapReader,
+    ordered_rows,
+    page_ranges,
+    plan_chunks,
+    select_sql,
+    typed_columns,
+)
 from ingestion.sources.postgres.stream import check_slot, ensure_stream
 from ingestion.state import store
 from ingestion.state.chunks import Chunk
@@ -40,10 +51,6 @@ def source(settings: Settings, name: str, seconds: float | None, stop: Event) ->
 class PostgresSource(Configured):
     """One source in Postgres."""
 
-    def position(self, text: str) -> Lsn:
-        """The LSN of a spelling."""
-        return Lsn.parse(text)
-
     @contextmanager
     def open(self) -> Iterator["OpenPostgres"]:
         """With a connection of its own; raises LakehouseError where the source cannot be reached."""
@@ -51,9 +58,11 @@ class PostgresSource(Configured):
             yield OpenPostgres(self, connection)
 
     @contextmanager
-    def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = lambda: None) -> Iterator[Point[Lsn]]:
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = lambda: None
+    ) -> Iterator[Point[Lsn]]:
         """A consistent point of the tables; see `consistent_point`."""
-        with consistent_point(self.settings, self.name, tables, self.patience, look) as point:
+        with consistent_point(self.settings, self.name, tables, self.patience, before_try) as point:
             yield point
 
 
@@ -84,6 +93,17 @@ class OpenPostgres:
         """The flushed end of the WAL."""
         return src.source_now(self.connection)
 
+    def committed(self) -> Lsn:
+        """Where the next record of the WAL will be: some transactions do not wait for the flush."""
+        return src.committed_lsn(self.connection)
+
+    def retention(self, stream: store.Stream | None) -> Retention:
+        """The WAL that the slot keeps; its state is Postgres's wal_status, or why it is of no use."""
+        slot = src.read_slot(self.connection, stream.slot if stream else self._of.slot)
+        if slot is None:
+            return Retention()
+        return Retention(slot.lag_bytes, slot.active_pid is not None, slot.invalid or slot.wal_status)
+
     def stop_between(self, reached: Lsn, end: Lsn, max_bytes: int) -> Lsn:
         """The end, or a page's boundary about `max_bytes` behind `reached`."""
         return Lsn(next_stop(reached, end, max_bytes))
@@ -107,6 +127,35 @@ class OpenPostgres:
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
         """Raises TableProblem when several rows have one declared key."""
         check_key_is_one(self.connection, table, facts)
+
+    @contextmanager
+    def at_one_moment(self) -> Iterator[None]:
+        """In one read-only transaction; row-level security is an error, not a filter."""
+        self.connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        try:
+            yield
+        except psycopg.Error as error:
+            raise LakehouseError(f"source {self._of.name!r}: {str(error).strip().splitlines()[0]}") from None
+        self.connection.execute("ROLLBACK")
+
+    def ordered_rows(
+        self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, bool]]
+    ) -> Iterator[Sequence[str | None]]:
+        """All rows, each value as its type's output function prints it."""
+        return ordered_rows(self.connection, table.relation, columns, order)
+
+    def compared(
+        self, table: RawTable, facts: TableFacts, columns: Sequence[ComparedColumn], key: Sequence[ComparedColumn],
+        point: Point[Lsn], key_range: KeyRange | None,
+    ) -> ComparedHeap:  # fmt: skip
+        """The table's heap on the point's snapshot."""
+        of, limits = self._of, self._of.settings.ingestion
+        where = f"source {of.name!r}, table {table.name!r}"
+        conditions, bounds = key_bounds(self.connection, facts, key[0], key_range, where)
+        url = source_url(of.settings.source(of.name))
+        reader = StatementReader(of.name, table.name, url, point.snapshot, limits.batch_bytes)
+        chunks = tuple(plan_chunks(self.connection, facts, limits.snapshot_chunk_bytes))
+        return ComparedHeap(reader, tuple(columns), tuple(key), chunks, conditions, bounds)
 
     def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
         """Bytes of each table's heaps."""
@@ -135,7 +184,7 @@ class OpenPostgres:
         )
 
     def change_reader(self, now: SourceNow[Lsn], live: LiveStream[Lsn] | None) -> SlotReader:
-        """Reads what is committed below `now.lsn`: what the live stream has brought, else a peek."""
+        """Reads what is committed below `now.position`: what the live stream has brought, else a peek."""
         of = self._of
         return SlotReader(
             source=of.name,
@@ -143,9 +192,9 @@ class OpenPostgres:
             server=0 if live else started_at(self.connection),
             slot=of.slot,
             publication=of.publication,
-            upto_lsn=now.lsn,
+            upto_lsn=now.position,
             xid=now.xid,
-            received=live.below(now.lsn) if live else None,
+            received=live.below(now.position) if live else None,
             batch_bytes=of.settings.ingestion.batch_bytes,
         )
 
@@ -154,17 +203,17 @@ class OpenPostgres:
         if isinstance(witness, Witness):
             put_witness(states, self._of.name, epoch, witness)
 
-    def confirm(self, lsn: Lsn, live: LiveStream[Lsn] | None = None) -> None:
+    def confirm(self, position: Lsn, live: LiveStream[Lsn] | None = None) -> None:
         """Lets the slot pass what is below."""
         if live is None:
-            src.advance_slot(self.connection, self._of.slot, lsn)
+            src.advance_slot(self.connection, self._of.slot, position)
         else:
-            live.confirm(lsn)
+            live.confirm(position)
 
-    def stream(self, lsn: Lsn, max_bytes: int) -> LiveStream[Lsn]:
-        """A walsender from there on."""
+    def stream(self, position: Lsn, max_bytes: int) -> LiveStream[Lsn]:
+        """A walsender from `position` on."""
         of, server = self._of, started_at(self.connection)
-        return lives.LiveStream(self._stream_url(), of.slot, of.publication, lsn, max_bytes, server)
+        return lives.LiveStream(self._stream_url(), of.slot, of.publication, position, max_bytes, server)
 
     def begin_anew(self) -> Callable[[CatalogConnection], None]:
         """Drops the slot; what is returned forgets slot, cluster and positions."""

@@ -53,14 +53,14 @@ def ensure_stream(
         stream = store.read_stream(states, name)
         assert stream is not None
     _check_identity(of, stream, cluster if live is None else None, publication)
-    if stream.lsn == 0:
-        lsn = slot.confirmed_lsn if slot else src.create_slot(connection, of.slot, of.patience.execute)
+    if stream.position == 0:
+        lsn = Lsn(slot.confirmed_lsn) if slot else src.create_slot(connection, of.slot, of.patience.execute)
         leave_mark(connection, name)
         with states.transaction():
             put_made_lsn(states, name, stream.epoch, lsn)
             store.advance_positions(states, name, lsn)
-        return replace(stream, lsn=Lsn(lsn))
-    _check_not_behind(of, max(stream.lsn, *_landed(states, name)), src.source_now(connection).lsn)
+        return replace(stream, position=lsn)
+    _check_not_behind(of, max(stream.position, *_landed(states, name)), src.source_now(connection).position)
     slot = check_slot(of, stream, slot)
     if live is None:
         _check_history(of, connection, states, stream, slot)
@@ -86,7 +86,7 @@ def _check_identity(of: Configured, stream: store.Stream, cluster: store.Cluster
 
 def _landed(states: CatalogConnection, source: str) -> list[int]:
     """How far tables are in the lake: one that is being loaded may be ahead of the stream."""
-    return [0, *(position.lsn for position in store.read_positions(states, source).values())]
+    return [0, *(position.position for position in store.read_positions(states, source).values())]
 
 
 def _check_not_behind(of: Configured, reached: int, flushed: int) -> None:
@@ -102,15 +102,15 @@ def check_slot(of: Configured, stream: store.Stream, slot: src.Slot | None) -> s
     where = f"source {of.name!r}: slot {of.slot}"
     if slot is None:
         raise LakehouseError(
-            f"{where} is gone: changes since {src.lsn_text(stream.lsn)} are lost to the stream; {_remedy(of)}"
+            f"{where} is gone: changes since {src.lsn_text(stream.position)} are lost to the stream; {_remedy(of)}"
         )
     if slot.invalid is not None:
         raise LakehouseError(
             f"{where} was invalidated by the server ({slot.invalid}{INVALIDATED.get(slot.invalid, '')}); {_remedy(of)}"
         )
-    if slot.confirmed_lsn > stream.lsn:
+    if slot.confirmed_lsn > stream.position:
         raise LakehouseError(
-            f"{where} stands at {src.lsn_text(slot.confirmed_lsn)}, beyond the lake's {src.lsn_text(stream.lsn)}: "
+            f"{where} stands at {src.lsn_text(slot.confirmed_lsn)}, beyond the lake's {src.lsn_text(stream.position)}: "
             f"something else consumed it or made it again, and the changes in between are lost to the stream; "
             f"{_remedy(of)}"
         )
@@ -121,16 +121,16 @@ def _check_history(
     of: Configured, connection: SourceConnection, states: CatalogConnection, stream: store.Stream, slot: src.Slot
 ) -> None:
     """Proves that the slot, and what is behind the position, are those of the source that the lake was read from."""
-    kept, behind = read_witness(states, of.name, stream.epoch), slot.confirmed_lsn < stream.lsn
+    kept, behind = read_witness(states, of.name, stream.epoch), slot.confirmed_lsn < stream.position
     seen = _newest(of, connection, stream) if behind else None
     if behind and not same_history(kept, seen, slot.confirmed_lsn):
         raise LakehouseError(
-            f"source {of.name!r}: below the lake's position {src.lsn_text(stream.lsn)} its WAL holds other "
+            f"source {of.name!r}: below the lake's position {src.lsn_text(stream.position)} its WAL holds other "
             f"transactions than the lake was read from: it was restored from an older backup and has gone on since; "
             f"{_remedy(of)}"
         )
     made = read_made_lsn(states, of.name, stream.epoch)
-    known = slot.signed or slot.confirmed_lsn == (stream.lsn if made is None else made)
+    known = slot.signed or slot.confirmed_lsn == (stream.position if made is None else made)
     proven = behind and proves(kept, slot.confirmed_lsn)
     if not known and not proven:
         raise LakehouseError(
@@ -146,7 +146,7 @@ def _check_history(
 
 def _newest(of: Configured, connection: SourceConnection, stream: store.Stream) -> Witness | None:
     try:
-        return newest_in_slot(connection, of.slot, of.publication, below=stream.lsn)
+        return newest_in_slot(connection, of.slot, of.publication, below=stream.position)
     except psycopg.errors.UndefinedFile as error:
         raise LakehouseError(
             f"source {of.name!r}: slot {of.slot} cannot be read ({error.diag.message_primary}); {_remedy(of)}"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from ingestion.schema.changes import Relation
 from ingestion.tasks.shared_keys.keys import Positions, key_values
-from ingestion.tasks.shared_keys.lives import Event, Lives, Untold, goes_without_saying, lives_of
+from ingestion.tasks.shared_keys.row_events import AmbiguousRows, Event, RowEvents, events_by_row, is_sequential
 
 _ALTERED = "the table was altered between them"
 _LEFT_OUT = "values that did not change were left out"
@@ -76,26 +76,26 @@ class Events:
     def _is_plain(self, rows: Positions, *, empty: bool) -> bool:
         if all(self._parts[part].alone for part in set(self._part[rows].tolist())):
             return True
-        return goes_without_saying("".join(self._operations(rows)), empty=empty)
+        return is_sequential("".join(self._operations(rows)), empty=empty)
 
-    def lives(self, rows: Positions, *, empty: bool) -> Lives:
-        """Which rows of a key belong together; raises Untold."""
+    def by_row(self, rows: Positions, *, empty: bool) -> RowEvents:
+        """Which rows of a key belong together; raises AmbiguousRows."""
         if len({self._parts[part].relation for part in self._part[rows].tolist()}) > 1:
-            raise Untold(_ALTERED)
+            raise AmbiguousRows(_ALTERED)
         events = [Event(self._ops[row], *self._images[row]) for row in rows.tolist()]
-        found = lives_of(events, empty=empty)
-        is_moved = [index for life in found.rows for index in life] != list(range(len(rows))) or not found.land
+        found = events_by_row(events, empty=empty)
+        is_moved = [index for row in found.rows for index in row] != list(range(len(rows))) or not found.land
         if is_moved and self.lsn[rows[0]] in self._lacking:
-            raise Untold(_LEFT_OUT)
+            raise AmbiguousRows(_LEFT_OUT)
         return found
 
-    def place(self, row: int) -> tuple[int, int]:
+    def lsn_and_seq(self, row: int) -> tuple[int, int]:
         """Commit LSN and `_seq` of a row."""
         return int(self.lsn[row]), int(self.seq[row])
 
     def second_halves(self) -> dict[tuple[int, int], int]:
-        """The creates of key changes, by place."""
-        return {self.place(row): row for row in np.flatnonzero(self.seq % 2).tolist()}
+        """The creates of key changes, by LSN and `_seq`."""
+        return {self.lsn_and_seq(row): row for row in np.flatnonzero(self.seq % 2).tolist()}
 
     def beside(self, row: int) -> list[int]:
         """All rows of its key and transaction, in order, itself among them."""

@@ -1,4 +1,4 @@
-"""Keeps the rows of a transaction until it has ended; then they land so that of each key the row that lives is last."""
+"""Holds the rows of a transaction until its end; then they land with the remaining row of each key last."""
 
 from dataclasses import dataclass, field, replace
 
@@ -7,8 +7,8 @@ import pyarrow.compute as pc
 
 from ingestion.tasks.shared_keys.events import Events, Landing
 from ingestion.tasks.shared_keys.large import LargeTransaction
-from ingestion.tasks.shared_keys.lives import Untold
 from ingestion.tasks.shared_keys.order import Order
+from ingestion.tasks.shared_keys.row_events import AmbiguousRows
 
 HELD_BYTES = 64 * 1024 * 1024  # of a table's rows; a transaction that is larger lands as it came
 SPLIT = "records of one transaction landed and were kept aside, in a table whose rows may share a key for a while"
@@ -42,7 +42,7 @@ class Held:
         size = sum(landing.nbytes for landing in waiting)
         if not self.in_order and not ended:
             if size > HELD_BYTES:
-                self._doubt(_TOO_MANY)
+                self._needs_resync(_TOO_MANY)
                 return waiting
             self._waiting = waiting
             return []
@@ -64,12 +64,12 @@ class Held:
         for landing in same:
             self._large.note(landing.rows)
         if rest or ended:
-            if (reason := self._large.doubt()) is not None:
-                self._doubt(reason)
+            if (reason := self._large.resync_reason()) is not None:
+                self._needs_resync(reason)
             self._large = None
         return same, rest
 
-    def _doubt(self, reason: str) -> None:
+    def _needs_resync(self, reason: str) -> None:
         self.stale = self.stale or f"several rows may have shared a key within a transaction: {reason}"
 
     def _resolved(self, parts: list[Landing]) -> list[Landing]:
@@ -81,10 +81,10 @@ class Held:
         for of_key, empty in events.shared_keys():
             try:
                 if events.lsn[of_key[0]] in self.unread:
-                    raise Untold(_UNREAD)
-                order.arrange(of_key, events.lives(of_key, empty=empty))
-            except Untold as reason:
-                self._doubt(str(reason))
+                    raise AmbiguousRows(_UNREAD)
+                order.arrange(of_key, events.by_row(of_key, empty=empty))
+            except AmbiguousRows as reason:
+                self._needs_resync(str(reason))
         return parts if order.natural else [order.landing(parts)]
 
 

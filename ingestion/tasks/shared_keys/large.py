@@ -25,7 +25,7 @@ class LargeTransaction:
             rows = rows.slice(int(np.flatnonzero(is_truncate)[-1]) + 1)
         self._hashes.append(np.array([hash(value) for value in key_values(rows, self._key)], np.int64))
 
-    def doubt(self) -> str | None:
+    def resync_reason(self) -> str | None:
         """Why its rows may have landed in a wrong order; None when no key was changed twice."""
         hashes = np.concatenate(self._hashes) if self._hashes else np.array([], np.int64)
         return _REPEATED if len(np.unique(hashes)) < len(hashes) else None

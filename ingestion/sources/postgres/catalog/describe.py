@@ -19,9 +19,9 @@ from lakehouse.servers.database import SourceConnection
 
 def fingerprints(connection: SourceConnection, tables: Iterable[RawTable], publication: str) -> dict[str, str]:
     """By table, a digest of all that `describe` reads; equal digests mean that nothing was altered."""
-    names, schemas, relations = zip(*((t.name, *t.relation) for t in tables), strict=True)
-    given = {"names": list(names), "schemas": list(schemas), "tables": list(relations), "publication": publication}
-    return dict(connection.execute(queries.FINGERPRINTS, given).fetchall())
+    wanted = [(table.name, *table.relation) for table in tables]
+    given = {name: [row[i] for row in wanted] for i, name in enumerate(("names", "schemas", "tables"))}
+    return dict(connection.execute(queries.FINGERPRINTS, given | {"publication": publication}).fetchall())
 
 
 def describe(connection: SourceConnection, table: RawTable, publication: str) -> TableFacts:

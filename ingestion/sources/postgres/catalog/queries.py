@@ -7,7 +7,7 @@ SELECT r.oid FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubi
 WHERE r.prrelid = c.oid AND p.pubname = %(publication)s
 """
 
-# What a publication says beside its tables; `xmin` tells of a change that was taken back between two looks. Where a
+# What a publication says beside its tables; `xmin` shows a change that was reverted between two inspections. Where a
 # schema is published, so does that of the row which ties the table to its schema.
 _PUBLISHES = """
 SELECT concat_ws(',', p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, p.puballtables, p.xmin,

@@ -93,8 +93,8 @@ def _marks(messages: pa.Array) -> list[int]:
 def _whole(held: "_Held", commit: bytes, aborted: Aborted) -> Iterator[pa.Array]:
     """Begin, messages and commit; without both where no more than descriptions is left of the transaction."""
     xid, flags, lsn, end_lsn, at = commit[1:5], commit[5:6], commit[6:14], commit[14:22], commit[22:30]
-    if doubtful := held.subtransactions - held.rolled_back:
-        held.rolled_back.update(aborted(doubtful))
+    if undecided := held.subtransactions - held.rolled_back:
+        held.rolled_back.update(aborted(undecided))
     described: list[pa.Array] | None = []
     for piece in held.messages():
         if described is not None and _only_describes(piece):

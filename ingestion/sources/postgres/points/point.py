@@ -51,11 +51,11 @@ def consistent_point(
     source: str,
     tables: Sequence[RawTable],
     patience: Patience | None = None,
-    look: Callable[[], None] = lambda: None,
+    before_try: Callable[[], None] = lambda: None,
 ) -> Iterator[Point[Lsn]]:
     """A point whose snapshot stays readable, and whose tables stay as they are, inside the `with` block.
 
-    `look` is called before each try, so that its caller can tell what was altered around the point.
+    `before_try` is called before each try, so that its caller can find schema changes around the point.
 
     Waits for transactions that are older than the point, and for who has a table locked, holding nothing but an
     unfinished slot; raises Blocked when the patience is at its end, NotThere for a table that has gone meanwhile.
@@ -66,7 +66,7 @@ def consistent_point(
             holder = held.enter_context(connect_source(settings, source))
             exporter = held.enter_context(connect_source(settings, source, replication=True))
             before = _definitions(holder, tables)
-            look()
+            before_try()
             point = _export(settings, source, exporter, waits)
             if _lock(holder, tables) and _definitions(holder, tables) == before:
                 yield point

@@ -27,7 +27,7 @@ from lakehouse.settings import Settings
 from lakehouse.text.shown import visible
 
 OF_PARSED = PARSED_METADATA.keys() - METADATA_COLUMNS  # ingestion goes on with these: only dbt refuses them
-Positions = Mapping[str, store.Position]
+Positions = Mapping[str, store.TablePosition]
 
 
 def known_positions(settings: Settings, source: str) -> Positions:
@@ -74,7 +74,7 @@ def _of_key(table: RawTable, facts: TableFacts, stored: list[Stored], existing: 
             yield TableProblem(table.source, table.name, f"partition {leaf.quoted}: {problem.says}")
 
 
-def _of_withheld(table: RawTable, position: store.Position | None, facts: TableFacts) -> TableProblem | None:
+def _of_withheld(table: RawTable, position: store.TablePosition | None, facts: TableFacts) -> TableProblem | None:
     try:
         check_withheld(table, position, facts)
     except TableProblem as problem:

@@ -1,4 +1,4 @@
-"""What a look at a source found: one line each, with the remedy."""
+"""What a check of a source found: one line each, with the remedy."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

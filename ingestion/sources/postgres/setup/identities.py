@@ -1,7 +1,7 @@
 """Whether UPDATE and DELETE go on working in the source's application once a table is published.
 
-Postgres looks at each of them whether the row can be told apart downstream (CheckCmdReplicaIdentity), and refuses the
-statement where it cannot; a partition is looked at by itself. The same rules are spelled out here, to be asked before.
+Postgres checks for each of them that the row is identified downstream (CheckCmdReplicaIdentity), and refuses the
+statement where it cannot; a partition is checked by itself. The same rules are repeated here, to be checked in advance.
 """
 
 from collections.abc import Iterator, Sequence

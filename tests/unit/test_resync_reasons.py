@@ -1,4 +1,4 @@
-"""What makes a table doubtful, by facts before and now and by what the stream tells; and what does not."""
+"""When a table needs a resync, by its descriptions before and now and by the stream; and when it does not."""
 
 import json
 from dataclasses import replace
@@ -9,27 +9,28 @@ from test_planning import FACTS, column, looks, position, resumed
 
 from ingestion.pipeline.table_plans import conclude, plan_course
 from ingestion.schema.changes import Relation, RelationColumn
-from ingestion.schema.evolve import Truncates, doubt
+from ingestion.schema.evolve import Truncates, resync_reason
 from ingestion.schema.facts import Leaf, facts_from_json
+from ingestion.schema.positions import Lsn
 from ingestion.schema.streamed_columns import UnknownRowSchema, columns_of
 from ingestion.tasks.lanes import Findings
 
 OLDER = "edges", "attribute_rows"
 
 
-def test_descriptions_of_an_earlier_version_are_read_and_bring_no_doubt_of_what_they_did_not_know() -> None:
+def test_descriptions_of_an_earlier_version_are_read_and_need_no_resync_for_what_they_lack() -> None:
     root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0, has_rows=False),))
     stored = {name: value for name, value in root.to_json().items() if name not in OLDER}
     kept = facts_from_json(json.loads(json.dumps(stored)))
     assert kept == root
     assert facts_from_json(json.loads(json.dumps({**stored, "attributes": "a digest of them"}))) == root
-    assert doubt(kept, replace(root, edges=((2, 700),), attribute_rows=((1, 1), (2, 2)))) is None
+    assert resync_reason(kept, replace(root, edges=((2, 700),), attribute_rows=((1, 1), (2, 2)))) is None
     now = replace(root, edges=((2, 700),), attribute_rows=((1, 700), (2, 701)))
     assert facts_from_json(json.loads(json.dumps(now.to_json()))) == now
 
 
 @pytest.mark.parametrize(
-    ("truncates", "now", "in_doubt"),
+    ("truncates", "now", "needs_resync"),
     [
         (Truncates(), {"filenode": 9}, True),
         (Truncates(frozenset({800}), frozenset({800})), {"filenode": 9}, False),
@@ -40,16 +41,16 @@ def test_descriptions_of_an_earlier_version_are_read_and_bring_no_doubt_of_what_
     ],
 )
 def test_a_truncate_explains_a_new_file_only_where_nothing_else_was_altered(
-    truncates: Truncates, now: dict[str, Any], in_doubt: bool
+    truncates: Truncates, now: dict[str, Any], needs_resync: bool
 ) -> None:
     before = replace(FACTS, attribute_rows=((1, 700),), member=now.get("member", 77))
     after = replace(before, changed_by=800, **now)
-    assert (doubt(before, after, truncates) is not None) == in_doubt
-    assert doubt(replace(before, attribute_rows=None), after, truncates) is not None, "an earlier version's"
+    assert (resync_reason(before, after, truncates) is not None) == needs_resync
+    assert resync_reason(replace(before, attribute_rows=None), after, truncates) is not None, "an earlier version's"
 
 
 @pytest.mark.parametrize(
-    ("truncates", "leaf", "in_doubt"),
+    ("truncates", "leaf", "needs_resync"),
     [
         (Truncates(frozenset({800})), Leaf(2, "public.a", 9, 800, has_rows=False), False),
         (Truncates(frozenset({800})), Leaf(2, "public.a", 9, 800, has_rows=True), True),
@@ -58,17 +59,17 @@ def test_a_truncate_explains_a_new_file_only_where_nothing_else_was_altered(
     ],
 )
 def test_a_truncate_of_the_root_explains_a_partition_that_stayed_empty(
-    truncates: Truncates, leaf: Leaf, in_doubt: bool
+    truncates: Truncates, leaf: Leaf, needs_resync: bool
 ) -> None:
     before = replace(FACTS, relkind="p", filenode=None, leaves=(Leaf(2, "public.a", 2, 0),))
-    assert (doubt(before, replace(before, leaves=(leaf,)), truncates) is not None) == in_doubt
+    assert (resync_reason(before, replace(before, leaves=(leaf,)), truncates) is not None) == needs_resync
 
 
-def test_a_partition_that_was_attached_again_is_a_doubt() -> None:
+def test_a_partition_that_was_attached_again_needs_a_resync() -> None:
     before = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),), edges=((2, 700), (3, 700)))
-    assert doubt(before, replace(before, edges=((2, 700), (3, 700)))) is None
-    assert "public.a was detached" in str(doubt(before, replace(before, edges=((2, 900), (3, 700)))))
-    assert "detached for a while" in str(doubt(before, replace(before, edges=((2, 700), (3, 900)))))
+    assert resync_reason(before, replace(before, edges=((2, 700), (3, 700)))) is None
+    assert "public.a was detached" in str(resync_reason(before, replace(before, edges=((2, 900), (3, 700)))))
+    assert "detached for a while" in str(resync_reason(before, replace(before, edges=((2, 700), (3, 900)))))
 
 
 def test_columns_that_bore_each_others_names_are_known_by_their_order() -> None:
@@ -85,14 +86,16 @@ def test_columns_that_bore_each_others_names_are_known_by_their_order() -> None:
             columns_of((facts,), streamed(*names), excluded)
 
 
-def test_rows_of_a_partition_that_nobody_has_seen_are_a_doubt_also_while_records_wait() -> None:
+def test_rows_of_an_unknown_partition_need_a_resync_also_while_records_are_spooled() -> None:
     root = replace(FACTS, relkind="p", leaves=(Leaf(2, "public.a", 2, 0),))
     passed = Findings(partitions=frozenset({2, 3}))
-    course = conclude(plan_course(position("streaming", root), looks(root)), passed, 200)
+    course = conclude(plan_course(position("streaming", root), looks(root)), passed, Lsn(200))
     assert "a partition came" in str(course.position.reason)
-    known = conclude(plan_course(position("streaming", root), looks(root)), Findings(partitions=frozenset({2})), 200)
+    known = conclude(
+        plan_course(position("streaming", root), looks(root)), Findings(partitions=frozenset({2})), Lsn(200)
+    )
     assert known.position.state == "streaming"
-    paused = conclude(plan_course(position("paused", root), looks(root)), passed, 200)
+    paused = conclude(plan_course(position("paused", root), looks(root)), passed, Lsn(200))
     assert "a partition came" in str(resumed(paused).position.reason)
 
 
@@ -103,7 +106,7 @@ def test_a_generated_column_that_is_published_all_the_same_does_not_land() -> No
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "in_doubt"),
+    ("rows", "columns", "needs_resync"),
     [
         (((1, 700), (2, 700)), (1, 2), False),
         (((1, 700), (2, 900)), (1, 2), False),
@@ -115,12 +118,12 @@ def test_a_generated_column_that_is_published_all_the_same_does_not_land() -> No
         (((1, 900), (2, 900)), (1,), True),
     ],
 )
-def test_a_name_is_doubtful_where_columns_came_or_went_and_others_were_altered(
-    rows: tuple[tuple[int, int], ...], columns: tuple[int, ...], in_doubt: bool
+def test_a_name_is_ambiguous_where_columns_were_added_or_dropped_and_others_were_altered(
+    rows: tuple[tuple[int, int], ...], columns: tuple[int, ...], needs_resync: bool
 ) -> None:
     before = replace(FACTS, columns=(column("c1", 1), column("c2", 2)), attribute_rows=((1, 700), (2, 700)))
     now = replace(before, columns=tuple(column(f"c{n}", n) for n in columns), attribute_rows=rows)
-    assert (doubt(before, now) is not None) == in_doubt
+    assert (resync_reason(before, now) is not None) == needs_resync
 
 
 @pytest.mark.parametrize("names", [("id", "b"), ("id", "a", "y")])

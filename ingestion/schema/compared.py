@@ -1,0 +1,38 @@
+"""What a comparison of a table with its raw log is about, as both sides know it: the columns, a range of keys.
+
+Each side writes the canonical form of its own values (SQL of its own), so that nothing passes through ingestion's
+conversion. A value is `<length>:<canonical form>`, and `n` where it is null. The values of a row's columns in a row, as
+MD5 in hex, are its `line`, those of its key columns its `key`; BUCKET_DIGITS digits of the key's MD5 are its `bucket`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pyiceberg.types import IcebergType, LongType
+
+from ingestion.schema.facts import ColumnFacts
+
+BUCKET_DIGITS = 3
+TIME_OID = 1083
+
+
+@dataclass(frozen=True)
+class ComparedColumn:
+    """A column on both sides."""
+
+    source: ColumnFacts
+    lake_type: IcebergType
+    mask: Literal["null", "sha256"] | None
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is a time of day, which the lake keeps as microseconds."""
+        return self.source.type_oid == TIME_OID and isinstance(self.lake_type, LongType) and self.mask is None
+
+
+@dataclass(frozen=True)
+class KeyRange:
+    """[first, end) of the leading key column, as Postgres prints its values; None is open."""
+
+    first: str | None
+    end: str | None

@@ -1,0 +1,20 @@
+"""A position as the state stores it: its text, and the number beside it that release 0.1 knows.
+
+A process of that release, which may run beside this one, writes the number alone: where the two do not agree, the
+number counts. The next release can do without it.
+"""
+
+from typing import Any
+
+from ingestion.schema.positions import POSITIONS, Lsn, Position
+
+
+def read(kind: str, text: str | None, number: int) -> Any:
+    """The position of a source of that kind."""
+    position = POSITIONS[kind].start() if text is None else POSITIONS[kind].parse(text)
+    return position if position.commit_bound == number else Lsn(number)
+
+
+def written(position: Position) -> tuple[str, int]:
+    """The text and the number."""
+    return position.text, position.commit_bound

@@ -1,0 +1,93 @@
+"""Positions in the state: text that its source writes, beside the number of release 0.1."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import psycopg
+import pytest
+from throwaway_postgres import throwaway_postgres
+
+from ingestion.schema.positions import POSITIONS, Lsn
+from ingestion.sources.base import KINDS
+from ingestion.state import store
+from lakehouse.errors import LakehouseError
+from lakehouse.migrations import ensure_state, known_steps, migrate
+from lakehouse.settings import SourceSettings, load_settings
+
+AT, CUT_AT, POINT = Lsn.parse("0/3C87757"), Lsn.parse("16/B374D848"), Lsn.parse("0/3C87700")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    with throwaway_postgres() as url:
+        yield url
+
+
+@pytest.fixture
+def states(cluster: str) -> Iterator[Any]:
+    """The state as release 0.1 left it, with a table that needs a resync once it is resumed."""
+    with psycopg.connect(cluster, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS lakehouse CASCADE")
+        migrate(connection, known_steps()[:1])
+        connection.execute(
+            "INSERT INTO lakehouse.streams (source, epoch, lsn, slot, system_identifier, timeline, publication_oid,"
+            " cut_lsn) VALUES ('shop', 1, %s, 's', '7', 1, 2, %s), ('bank', 1, 0, 's', '7', 1, 2, NULL)",
+            (AT, CUT_AT - 1),
+        )
+        connection.execute(
+            'INSERT INTO lakehouse.positions (source, "table", epoch, lsn, state, point, facts)'
+            " VALUES ('shop', 'items', 1, %s, 'parked', %s, '{\"doubt\": \"it was rewritten\", \"versions\": []}')",
+            (AT, POINT),
+        )
+        yield connection
+
+
+def test_positions_of_release_0_1_are_upgraded_to_text(states: Any) -> None:
+    ensure_state(states)
+    written = states.execute("SELECT position, cut_position FROM lakehouse.streams ORDER BY source").fetchall()
+    assert written == [("0/0", None), ("0/3C87757", "16/B374D848")]
+    stream, items = store.read_stream(states, "shop"), store.read_positions(states, "shop")["items"]
+    assert stream is not None and (stream.position, stream.cut_position, stream.cut_lsn) == (AT, CUT_AT, CUT_AT - 1)
+    assert (items.position, items.point, items.resync_reason) == (AT, POINT, "it was rewritten")
+    assert isinstance(stream.position, Lsn) and isinstance(items.point, Lsn)
+    before = store.read_stream(states, "bank")
+    assert before is not None and before.position == Lsn.start() and before.cut_position is None
+
+
+def test_what_a_process_of_release_0_1_writes_meanwhile_counts(states: Any) -> None:
+    """It knows the numbers alone, and may go on beside a command of this release that has upgraded the state."""
+    ensure_state(states)
+    states.execute("UPDATE lakehouse.streams SET lsn = lsn + 16, cut_lsn = cut_lsn + 16 WHERE source = 'shop'")
+    facts = '{"doubt": "other", "versions": []}'
+    states.execute("UPDATE lakehouse.positions SET lsn = lsn + 16, point = point + 16, facts = %s", (facts,))
+    stream, items = store.read_stream(states, "shop"), store.read_positions(states, "shop")["items"]
+    assert stream is not None and (stream.position, stream.cut_position) == (AT + 16, CUT_AT + 16)
+    assert (items.position, items.point, items.resync_reason) == (AT + 16, POINT + 16, "other")
+    store.advance_positions(states, "shop", Lsn(AT + 8))
+    store.put_position(states, "shop", items, "read")
+    rows = states.execute("SELECT position, lsn FROM lakehouse.positions").fetchall()
+    assert rows == [(Lsn(AT + 16).text, AT + 16)]
+    assert states.execute("SELECT facts ->> 'doubt' FROM lakehouse.positions").fetchall() == [("other",)]
+
+
+def test_the_next_epoch_begins_at_the_start(states: Any) -> None:
+    ensure_state(states)
+    store.restart_stream(states, "shop", "slot", store.Cluster("8", 1), 2)
+    stream, items = store.read_stream(states, "shop"), store.read_positions(states, "shop")["items"]
+    assert stream is not None and (stream.epoch, stream.position, items.position, items.point) == (2, 0, 0, 0)
+
+
+def test_every_kind_of_source_that_can_be_set_has_a_module_and_a_position() -> None:
+    known = set(get_args(SourceSettings.model_fields["kind"].annotation))
+    assert known == KINDS.keys() == POSITIONS.keys()
+
+
+def test_an_unknown_kind_is_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lakehouse.toml"
+    file.write_text('[sources.shop]\nurl = "postgresql://localhost/shop"\nkind = "mysql"\n')
+    file.chmod(0o600)
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(file))
+    with pytest.raises(LakehouseError) as told:
+        load_settings()
+    assert f"{file}:3: LAKEHOUSE_SOURCES__SHOP__KIND: Input should be 'postgres'" in str(told.value)
