@@ -191,7 +191,7 @@ class OpenSource(Protocol[P]):
         """What a relation is called now; None when it is gone."""
 
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
-        """Raises TableProblem when several rows have one declared key."""
+        """Raises TableProblem when not every column may be read, or several rows have one declared key."""
 
     def snapshot(self, tables: Sequence[RawTable], look: Callable[[], None] = ...) -> AbstractContextManager[Point[P]]:
         """A point at which the tables stay readable, and as they are, inside the `with` block.

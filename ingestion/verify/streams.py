@@ -12,6 +12,7 @@ import psycopg
 from ingestion.schema.facts import ColumnFacts
 from ingestion.sources.postgres.catalog.describe import describe
 from ingestion.sources.postgres.connection import connect_source
+from ingestion.sources.postgres.snapshot import check_readable
 from ingestion.verify.canonical import Canonical, is_text, lake_form, source_form
 from ingestion.verify.compare import Row
 from lakehouse.declarations import RawTable
@@ -85,7 +86,9 @@ def pair_columns(
     cursor.fetchall()
     types = {column.name.lower(): column.type_code for column in cursor.description}  # a view keeps capitals
     pairs, absent = [], []
-    for column in describe(source, table, publication).columns:
+    facts = describe(source, table, publication)
+    check_readable(source, table, facts)
+    for column in facts.columns:
         name = table.raw.alias.get(column.name, column.name).lower()
         if column.name in table.raw.mask:
             continue

@@ -29,7 +29,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import Point
 from ingestion.sources.postgres.connection import connect_source, source_url
-from ingestion.sources.postgres.snapshot import plan_chunks
+from ingestion.sources.postgres.snapshot import check_readable, plan_chunks
 from ingestion.state.chunks import Chunk
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -159,6 +159,7 @@ def _plan(
     where = f"source {table.source!r}, table {table.name!r}"
     if not table.key:
         raise ValueError(f"{where}: no key, so rows cannot be told apart")
+    check_readable(connection, table, facts)
     columns = spelled_columns(table, wanted.iceberg, facts)
     key = tuple(column for name in table.key for column in columns if column.source.name == name)
     url, size = source_url(session.settings.source(session.name)), session.limits.batch_bytes

@@ -20,7 +20,14 @@ from ingestion.sources.postgres.points import Patience, consistent_point
 from ingestion.sources.postgres.points.together import heap_bytes
 from ingestion.sources.postgres.reading import SlotReader
 from ingestion.sources.postgres.records import PgoutputRecords
-from ingestion.sources.postgres.snapshot import HeapReader, page_ranges, plan_chunks, select_sql, typed_columns
+from ingestion.sources.postgres.snapshot import (
+    HeapReader,
+    check_readable,
+    page_ranges,
+    plan_chunks,
+    select_sql,
+    typed_columns,
+)
 from ingestion.sources.postgres.stream import check_slot, ensure_stream
 from ingestion.state import store
 from ingestion.state.chunks import Chunk
@@ -105,7 +112,8 @@ class OpenPostgres:
         return describe.name_of(self.connection, oid)
 
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
-        """Raises TableProblem when several rows have one declared key."""
+        """Raises TableProblem when the role may not read each column, or several rows have one declared key."""
+        check_readable(self.connection, table, facts)
         check_key_is_one(self.connection, table, facts)
 
     def sizes(self, tables: Sequence[RawTable]) -> dict[str, list[int]]:
