@@ -1,0 +1,98 @@
+"""Who has read personal data is written down, outside Trino and past its restart."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.declarations.access import RULES, Relation, rules
+from lakehouse.files.private_files import write_private
+from lakehouse.servers.reads import not_for_readers
+from lakehouse.servers.trino import query
+from lakehouse.settings import Settings
+from lakehouse_stack.servers.reads import log_file
+from tests.slots import until
+from tests.test_access import ADDRESS, eventually
+
+pytestmark = pytest.mark.stack
+
+RELATIONS = (
+    Relation("read", "people", "reader", frozenset({"email"})),
+    Relation("read", "shown", "reader", frozenset({"email"})),
+    Relation("read", "sat_pii", "privacy"),
+)
+
+
+@pytest.fixture(scope="module")
+def people(settings: Settings) -> Iterator[Settings]:
+    """A table with a personal column, a view of it, a personal satellite."""
+    assert settings.trino.access is not None
+    file = settings.trino.access / RULES
+    before = file.read_text()
+    query(settings, "CREATE SCHEMA read")
+    query(settings, f"CREATE TABLE read.people AS SELECT 1 AS id, '{ADDRESS}' AS email, 'Brno' AS city")
+    query(settings, "CREATE TABLE read.sat_pii AS SELECT id, email FROM read.people")
+    query(settings, "CREATE VIEW read.shown SECURITY DEFINER AS SELECT * FROM read.people")
+    write_private(file, json.dumps(rules(RELATIONS)))
+    try:
+        eventually(lambda: query(settings, "SELECT id FROM read.people", role="reader"))
+        yield settings
+    finally:
+        write_private(file, before)
+        query(settings, "DROP SCHEMA read CASCADE")
+
+
+def lines(settings: Settings, user: str) -> list[dict[str, Any]]:
+    text = log_file(settings.home).read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line.get("user") == user]
+
+
+def logged(settings: Settings, user: str, table: str) -> list[dict[str, Any]]:
+    return [
+        {**entry, "user": line["user"], "at": line["at"]}
+        for line in lines(settings, user)
+        for entry in line["tables"]
+        if entry["table"] == table
+    ]
+
+
+def test_who_reads_personal_data_is_logged_with_table_and_columns(people: Settings) -> None:
+    """Only the text of the last fifty queries was to be had, until Trino stopped."""
+    query(people, "SELECT count(*) FROM read.people WHERE email LIKE 'a%'", role="privacy")
+    query(people, "SELECT * FROM read.shown", role="privacy")
+    query(people, "SELECT * FROM read.sat_pii", role="privacy")
+    query(people, "SELECT id, city FROM read.people", role="reader")
+    until(lambda: logged(people, "privacy", "read.sat_pii"), 30)
+    (pii,) = logged(people, "privacy", "read.sat_pii")
+    assert pii["columns"] == ["email", "id"] and pii["hidden"] == ["*"] and pii["at"]
+    first, second = logged(people, "privacy", "read.people")
+    assert first["columns"] == ["email"] and first["hidden"] == ["email"]
+    assert second["columns"] == ["city", "email", "id"], "through a view"
+    assert lines(people, "reader") == [], "what everybody may read is no news"
+    text = log_file(people.home).read_text()
+    assert ADDRESS not in text and "LIKE" not in text
+    assert Path(log_file(people.home)).stat().st_mode & 0o077 == 0
+
+
+def test_a_query_that_its_reader_cancels_is_logged(people: Settings) -> None:
+    from lakehouse.servers.trino import connect
+
+    before = len(logged(people, "privacy", "read.sat_pii"))
+    cursor = connect(people, "privacy").cursor()
+    cursor.execute(
+        "SELECT s.email FROM read.sat_pii s, UNNEST(sequence(1, 10000)) a(n), UNNEST(sequence(1, 10000)) b(m)"
+    )
+    assert cursor.fetchone() == [ADDRESS]
+    cursor.cancel()
+    until(lambda: len(logged(people, "privacy", "read.sat_pii")) > before, 30)
+
+
+def test_the_rules_say_what_readers_may_not_see() -> None:
+    made = rules(RELATIONS)
+    assert not_for_readers(made, "lake", "read", "people", ["id", "email"]) == ["email"]
+    assert not_for_readers(made, "lake", "read", "people", ["id"]) == []
+    assert not_for_readers(made, "lake", "read", "sat_pii", ["id"]) == ["*"]
+    assert not_for_readers(made, "lake", "raw_shop", "orders", ["id"]) == ["*"]
+    assert not_for_readers(made, "lake", "meta", "cuts", ["source"]) == []
