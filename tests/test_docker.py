@@ -154,6 +154,7 @@ SECRETS_OF = {
     "s3": {"S3_ACCESS_KEY", "S3_SECRET_KEY"},
     "trino-access": TRINO_LOGINS,
     "trino": {"TRINO_INTERNAL_SECRET", "TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
+    "trino-reads": TRINO_LOGINS,
     "spark-master": {"SPARK_SECRET"},
     "spark-worker": {"SPARK_SECRET"},
     "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},

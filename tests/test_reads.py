@@ -12,6 +12,7 @@ from lakehouse.files.private_files import write_private
 from lakehouse.servers.reads import not_for_readers
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
+from lakehouse_stack.control.start_stop import running, up
 from lakehouse_stack.servers.reads import log_file
 from tests.slots import until
 from tests.test_access import ADDRESS, eventually
@@ -96,3 +97,18 @@ def test_the_rules_say_what_readers_may_not_see() -> None:
     assert not_for_readers(made, "lake", "read", "sat_pii", ["id"]) == ["*"]
     assert not_for_readers(made, "lake", "raw_shop", "orders", ["id"]) == ["*"]
     assert not_for_readers(made, "lake", "meta", "cuts", ["source"]) == []
+
+
+@pytest.mark.slow
+def test_a_restart_of_trino_is_in_the_log(people: Settings) -> None:
+    """Its queries are gone with it, and the log says where they may be missing."""
+    known = running(people, "trino")
+    assert known is not None
+    query(people, "SELECT email FROM read.people", role="privacy")
+    until(lambda: logged(people, "privacy", "read.people"), 30)
+    before = len(lines(people, "privacy"))
+    known.kill()
+    up(people)
+    query(people, "SELECT email FROM read.people", role="privacy")
+    until(lambda: len(lines(people, "privacy")) > before, 60)
+    assert '"event": "Trino was started anew' in log_file(people.home).read_text()
