@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakehouse.declarations.access import RULES, Relation, rules
+from lakehouse.declarations.access import OWN, RULES, Relation, rules
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.reads import not_for_readers
 from lakehouse.servers.trino import query
@@ -91,7 +91,7 @@ def test_a_query_that_its_reader_cancels_is_logged(people: Settings) -> None:
 
 
 def test_the_rules_say_what_readers_may_not_see() -> None:
-    made = rules(RELATIONS)
+    made = rules((*OWN, *RELATIONS))
     assert not_for_readers(made, "lake", "read", "people", ["id", "email"]) == ["email"]
     assert not_for_readers(made, "lake", "read", "people", ["id"]) == []
     assert not_for_readers(made, "lake", "read", "sat_pii", ["id"]) == ["*"]
