@@ -64,6 +64,7 @@ class S3Settings(Section):
     access_key: SecretStr | None = None
     secret_key: SecretStr | None = None
     path_style: bool = Field(True, description="bucket in the path rather than in the host name")
+    ca: Path | None = Field(None, description="PEM file of the authorities to trust; unset means those of the system")
 
 
 class Login(NamedTuple):

@@ -1,4 +1,4 @@
-"""`python -m lakehouse_stack render|access|jars|s3`: the commands that the containers of docker/ run."""
+"""`python -m lakehouse_stack render|access|jars|s3|reads`: the commands that the containers of docker/ run."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from lakehouse_stack.control.containers import write_access_files, write_contain
 from lakehouse_stack.downloads.artifacts import read_manifest
 from lakehouse_stack.downloads.download import ensure_artifacts
 from lakehouse_stack.home.config import stack_settings
+from lakehouse_stack.servers.reads import keep_log
 from lakehouse_stack.servers.s3 import serve_in_container
 
 
@@ -25,6 +26,7 @@ def main() -> None:
     access = commands.add_parser("access", help="write Trino's certificate, logins and rules")
     access.add_argument("folder", type=Path)
     access.add_argument("certificates", type=Path, help="folder that may hold trino.pem and trino-ca.pem")
+    commands.add_parser("reads", help="log who reads from Trino what readers may not")
     arguments = parser.parse_args()
     if arguments.command == "render":
         write_container_files(arguments.folder, load_settings(), stack_settings().trino_heap_mb)
@@ -32,6 +34,8 @@ def main() -> None:
         write_access_files(arguments.folder, arguments.certificates, load_settings())
     elif arguments.command == "s3":
         serve_in_container(arguments.folder, load_settings(), stack_settings().s3_heap_mb)
+    elif arguments.command == "reads":
+        keep_log(load_settings())
     else:
         ensure_artifacts(load_settings(), artifacts=tuple(a for a in read_manifest() if a.unpack_to is None))
 

@@ -154,6 +154,7 @@ SECRETS_OF = {
     "s3": {"S3_ACCESS_KEY", "S3_SECRET_KEY"},
     "trino-access": TRINO_LOGINS,
     "trino": {"TRINO_INTERNAL_SECRET", "TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
+    "trino-reads": TRINO_LOGINS,
     "spark-master": {"SPARK_SECRET"},
     "spark-worker": {"SPARK_SECRET"},
     "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},
@@ -237,6 +238,8 @@ def test_the_s3_server_takes_its_keys_and_no_others(tmp_path: Path) -> None:
             file.write(b"content")
         with pytest.raises(OSError, match=r"(?i)signature|denied"):
             fs.S3FileSystem(**at, secret_key="x" * 32).open_input_stream("warehouse/a/b").read()
+        with pytest.raises(OSError, match=r"(?i)denied|forbidden"):
+            fs.S3FileSystem(**at, secret_key="s" * 32, allow_bucket_creation=True).create_dir("another")
         written = [path for path in (tmp_path / "data").rglob("*") if path.is_file()]
         assert written and not any(path.stat().st_mode & 0o077 for path in (tmp_path / "data").iterdir())
     finally:

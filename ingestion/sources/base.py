@@ -236,8 +236,11 @@ class OpenSource(Protocol[P]):
     def name_of(self, oid: int) -> tuple[str, str] | None:
         """What a relation is called now; None when it is gone."""
 
+    def check_readable(self, table: RawTable, facts: TableFacts) -> None:
+        """Raises TableProblem when not every column may be read."""
+
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
-        """Raises TableProblem when several rows have one declared key."""
+        """Raises TableProblem when not every column may be read, or several rows have one declared key."""
 
     def snapshot(
         self, tables: Sequence[RawTable], before_try: Callable[[], None] = ...

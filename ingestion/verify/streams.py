@@ -84,6 +84,7 @@ def _described(source: OpenSource, table: RawTable) -> TableFacts:
     facts, problem = source.inspect(table, None)
     if facts is None or problem is not None:
         raise problem or TableProblem(table.source, table.name, "it cannot be described")
+    source.check_readable(table, facts)
     return facts
 
 

@@ -15,8 +15,11 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
+
+from lakehouse.catalog.open import S3_CA
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store
@@ -69,9 +72,13 @@ def _store(properties: Mapping[str, str], bucket: str) -> S3Store:
         secret_access_key=properties["s3.secret-access-key"],
         region=properties["s3.region"],
         virtual_hosted_style_request=in_host,
-        client_options={"allow_http": True, **_without_proxy(endpoint)},
+        client_options={"allow_http": True, **_without_proxy(endpoint), **_trusting(properties.get(S3_CA))},
         retry_config={"retry_timeout": PATIENCE},
     )
+
+
+def _trusting(authorities: str | None) -> ClientConfig:
+    return {"root_certificate": Path(authorities).read_bytes()} if authorities else {}
 
 
 def _endpoint(endpoint: str | None, bucket_in_host: str | None) -> str | None:

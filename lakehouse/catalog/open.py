@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
 LOST_CONNECTION = ("57P01", "57P02", "57P03")
+S3_CA = "s3.ca-file"  # ours: PyIceberg has no such property
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
 
@@ -59,6 +60,8 @@ def file_io_properties(settings: Settings) -> dict[str, str]:
     }
     if settings.s3.endpoint:
         properties["s3.endpoint"] = settings.s3.endpoint
+    if settings.s3.ca:
+        properties[S3_CA] = str(settings.s3.ca)
     if settings.s3.access_key and settings.s3.secret_key:
         properties["s3.access-key-id"] = settings.s3.access_key.get_secret_value()
         properties["s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()

@@ -24,6 +24,8 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
+from lakehouse.catalog.open import S3_CA
+
 
 def iceberg_schema(schema: Schema | pa.Schema) -> Schema:
     """An Arrow schema as Iceberg's, without field ids that mean anything; one of Iceberg as it is."""
@@ -151,5 +153,6 @@ class LakeFileIO(PyArrowFileIO):
 
     def _initialize_s3_fs(self, netloc: str | None) -> FileSystem:
         remake, (options,) = super()._initialize_s3_fs(netloc).__reduce__()
-        made: S3FileSystem = remake(options | {"allow_delayed_open": True})
+        trusted = {"tls_ca_file_path": self.properties[S3_CA]} if S3_CA in self.properties else {}
+        made: S3FileSystem = remake(options | {"allow_delayed_open": True} | trusted)
         return made

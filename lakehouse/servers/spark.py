@@ -21,6 +21,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import privately, write_private
 from lakehouse.files.workspace import private_workspace
 from lakehouse.servers.java import spark_java_home
+from lakehouse.servers.trust import TRUST_STORE_PASSWORD, write_trust_store
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 
@@ -99,7 +100,6 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
     catalog = f"spark.sql.catalog.{settings.catalog_name}"
     url = parse_url(settings.catalog_dsn())
-    derby = settings.home / "data" / "derby"
     fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)
     properties = {
         "spark.master": settings.spark.master,
@@ -125,7 +125,7 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100000",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
-        "spark.driver.extraJavaOptions": f"{STEADY_HEAP} {_option('derby.system.home', derby)}",
+        "spark.driver.extraJavaOptions": " ".join((STEADY_HEAP, *_java_options(settings, local))),
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         f"{catalog}.uri": url.jdbc(),
@@ -150,6 +150,25 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
     if settings.spark.secret is not None:
         properties[AUTH_SECRET] = settings.spark.secret.get_secret_value()
     return _known_to_its_peers(properties | settings.spark.conf)
+
+
+def _java_options(settings: Settings, local: Path) -> list[str]:
+    options = [_option("derby.system.home", settings.home / "data" / "derby")]
+    if settings.s3.ca:  # Iceberg's S3 client trusts what Java trusts
+        options.append(_option("javax.net.ssl.trustStore", _trust_store(local)))
+        options.append(f"-Djavax.net.ssl.trustStorePassword={TRUST_STORE_PASSWORD}")
+    return options
+
+
+def _authorities(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError as error:
+        raise LakehouseError(f"LAKEHOUSE_S3__CA: {file} cannot be read: {error.strerror}") from None
+
+
+def _trust_store(local: Path) -> Path:
+    return local.with_name("trusted.p12")
 
 
 def _option(name: str, value: Path) -> str:
@@ -203,6 +222,8 @@ def _write_properties(settings: Settings, app_name: str) -> Path:
     workspace = private_workspace(folder / "spark")
     path = workspace / "spark.properties"
     properties = spark_properties(settings, app_name, workspace / "local")
+    if settings.s3.ca and write_trust_store(_authorities(settings.s3.ca), _trust_store(workspace / "local")) is None:
+        raise LakehouseError(f"LAKEHOUSE_S3__CA: {settings.s3.ca} has no certificate")
     write_private(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
     return path
 

@@ -32,6 +32,9 @@ def prepare(
     check: Annotated[
         bool, typer.Option("--check", help="change nothing, list what is wrong; exit 1 if something is")
     ] = False,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="take excluded columns from a role that may read them")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Create a source's publication and grants: run as the owner if its URL is known, otherwise printed.
@@ -43,13 +46,15 @@ def prepare(
 
     if as_json and not check:
         raise typer.BadParameter("--json needs --check")
+    if revoke and check:
+        raise typer.BadParameter("--check changes nothing: leave out --revoke")
     settings = load_settings()
     declarations = load_declarations(settings)
     if check:
         _check(settings, declarations, _chosen(settings, declarations, sources), as_json)
         return
     for name in _chosen(settings, declarations, sources):
-        statements, done = prepare_source(settings, declarations.source(name))
+        statements, done = prepare_source(settings, declarations.source(name), revoke=revoke)
         say(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
             say(f"{statement};")

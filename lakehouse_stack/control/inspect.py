@@ -52,7 +52,7 @@ def _status(server: Server, settings: Settings) -> ServerStatus:
     return ServerStatus(
         name=server.name,
         pid=process.pid if process else None,
-        port=server.port,
+        port=server.port or None,
         healthy=trouble is None,
         trouble=trouble,
         uptime_seconds=int(time.time() - process.create_time()) if process else None,

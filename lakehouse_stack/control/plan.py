@@ -9,9 +9,10 @@ from lakehouse_stack.home.pathnames import run_dir
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import find_placement
 from lakehouse_stack.servers.postgres import postgres_server
+from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.s3 import s3_server
 from lakehouse_stack.servers.server import Server
-from lakehouse_stack.servers.trino import trino_server
+from lakehouse_stack.servers.trino import trino_client, trino_server
 from lakehouse_stack.templates.render import render
 
 
@@ -56,4 +57,5 @@ def build_servers(
         f"http://{LOOPBACK}:{ports['s3']}",
         credentials,
     )
-    return sources, catalog, s3, trino
+    reads = reads_server(home, trino_client(home, ports["trino"], credentials))
+    return sources, catalog, s3, trino, reads

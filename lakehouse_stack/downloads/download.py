@@ -21,10 +21,10 @@ from itertools import groupby
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.trust import TRUST_STORE_PASSWORD
 from lakehouse.settings import Settings
 from lakehouse_stack.downloads.artifacts import Artifact, missing, read_manifest
 from lakehouse_stack.downloads.java import (
-    TRUST_STORE_PASSWORD,
     install_private_java,
     proxy_options,
     server_java,

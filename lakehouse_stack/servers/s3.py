@@ -1,10 +1,12 @@
 """The object store: S3Proxy on a folder of the home."""
 
+import hashlib
 import os
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,42 +26,50 @@ CONTAINER_PORT = 9000
 
 def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mapping[str, str]) -> Server:
     """S3Proxy with one bucket, `warehouse`."""
-    folder, config_file = home / "data" / "s3", home / "run" / "s3proxy.properties"
-    config = _config(folder, LOOPBACK, port, credentials["s3_access_key"], credentials["s3_secret_key"])
+    folder, run = home / "data" / "s3", home / "run"
+    files = _files(folder, LOOPBACK, port, credentials["s3_access_key"], credentials["s3_secret_key"])
     launch = Launch(
-        argv=_command(jar, heap_mb, config_file),
+        argv=_command(jar, heap_mb, run, files),
         cwd=folder,
         log=home / "logs" / "s3.log",
         env={"LOG_LEVEL": "warn"},
-        config=config,
+        config="".join(files.values()),
     )
     return Server(
         name="s3",
         port=port,
         launch=launch,
         check_health=lambda: check_health(port),
-        prepare=lambda: _prepare(folder, config_file, config),
+        prepare=lambda: _prepare(folder, run, files),
         after_start=lambda: None,
         working_dir=folder,
         program="java",
     )
 
 
-def _config(folder: Path, host: str, port: int, access_key: str, secret_key: str) -> str:
-    return render(
-        "s3proxy.properties.j2", host=host, port=port, access_key=access_key, secret_key=secret_key, basedir=folder
-    )
+def _files(folder: Path, host: str, port: int, access_key: str, secret_key: str) -> dict[str, str]:
+    """A configuration per key, in S3Proxy's order: the last one that fits a bucket's name says whose the bucket is.
+
+    All buckets but ours are those of a key that nobody has: alone, a key reaches every bucket, and may make more.
+    """
+    nobodys = hashlib.sha256(f"nobody {secret_key}".encode()).hexdigest()
+    render_for = partial(render, "s3proxy.properties.j2", host=host, port=port)
+    return {
+        "s3proxy-others.properties": render_for(access_key="nobody", secret_key=nobodys, buckets="*", basedir=None),
+        "s3proxy.properties": render_for(access_key=access_key, secret_key=secret_key, buckets=BUCKET, basedir=folder),
+    }
 
 
-def _prepare(folder: Path, config_file: Path, config: str) -> None:
+def _prepare(folder: Path, run: Path, files: Mapping[str, str]) -> None:
     private_dir(folder)
     private_dir(folder / BUCKET)
-    write_private(config_file, config)
+    for name, text in files.items():
+        write_private(run / name, text)
 
 
-def _command(jar: Path, heap_mb: int, config_file: Path) -> tuple[str, ...]:
+def _command(jar: Path, heap_mb: int, run: Path, names: Iterable[str]) -> tuple[str, ...]:
     java = (str(server_java()), f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
-    return (*java, "-jar", str(jar), "--properties", str(config_file))
+    return (*java, "-jar", str(jar), *(part for name in names for part in ("--properties", str(run / name))))
 
 
 def serve_in_container(folder: Path, settings: Settings, heap_mb: int) -> NoReturn:
@@ -70,9 +80,10 @@ def serve_in_container(folder: Path, settings: Settings, heap_mb: int) -> NoRetu
     if settings.s3.access_key is None or settings.s3.secret_key is None:
         raise LakehouseError("the S3 server has no keys: set LAKEHOUSE_S3__ACCESS_KEY and LAKEHOUSE_S3__SECRET_KEY")
     keys = settings.s3.access_key.get_secret_value(), settings.s3.secret_key.get_secret_value()
-    config_file = Path(tempfile.mkdtemp()) / "s3proxy.properties"
-    _prepare(folder, config_file, _config(folder, "0.0.0.0", CONTAINER_PORT, *keys))
-    command = _command(settings.artifacts / artifact("s3proxy").target, heap_mb, config_file)
+    run = Path(tempfile.mkdtemp())
+    files = _files(folder, "0.0.0.0", CONTAINER_PORT, *keys)
+    _prepare(folder, run, files)
+    command = _command(settings.artifacts / artifact("s3proxy").target, heap_mb, run, files)
     os.execve(command[0], command, {**os.environ, "LOG_LEVEL": "warn"})
 
 

@@ -241,7 +241,9 @@ def test_a_home_may_have_any_letters_in_its_path():
         etc=home / "etc", certificate=home / "pem", access=home / "access", port=1, heap_mb=2048, host="127.0.0.1",
         catalog_jdbc="jdbc:postgresql://h/lake", s3_endpoint="http://s3", plugin_dir=home / "plugin",
     )  # fmt: skip
-    files["s3"] = render("s3proxy.properties.j2", host="h", port=1, access_key="a", secret_key="s", basedir=home)
+    files["s3"] = render(
+        "s3proxy.properties.j2", host="h", port=1, access_key="a", secret_key="s", basedir=home, buckets="b"
+    )
     written = "".join(files.values())
     assert written.isascii() and written.count(r"/home/r\u00e9my \\ \ud83e\udd86") == 9
 

@@ -13,6 +13,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.types import arrives_typed
 from ingestion.sources.postgres.points.together import PAGE_BYTES
 from ingestion.state.chunks import Chunk
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal, relation
@@ -75,20 +76,37 @@ def from_sql(chunk: Chunk) -> tuple[str, list[str]]:
 def plan_chunks(connection: SourceConnection, facts: TableFacts, chunk_bytes: int) -> list[Chunk]:
     """Splits a table, or the leaves of a partitioned one, into page ranges of about `chunk_bytes`.
 
-    Where the role may read the root alone (a partition that was attached later), the root is read in one piece; so is
-    a root without partitions, for what a first chunk does beside reading.
+    Where the role may read the root alone (a partition that was attached later), or may not read `ctid`, the root is
+    read in one piece; so is a root without partitions, for what a first chunk does beside reading.
     """
     leaves = connection.execute(
-        "SELECT n.nspname, c.relname, pg_relation_size(c.oid), has_table_privilege(c.oid, 'SELECT')"
-        " FROM pg_class c JOIN pg_namespace n"
+        "SELECT n.nspname, c.relname, pg_relation_size(c.oid), (SELECT count(*) FROM pg_attribute a WHERE"
+        " a.attrelid = c.oid AND a.attname = ANY(%(columns)s) AND has_column_privilege(c.oid, a.attnum, 'SELECT'))"
+        " = cardinality(%(columns)s::text[]) FROM pg_class c JOIN pg_namespace n"
         " ON n.oid = c.relnamespace WHERE c.oid = %(oid)s AND c.relkind = 'r'"
         " OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s) WHERE isleaf) ORDER BY c.oid",
-        {"oid": facts.oid},
+        {"oid": facts.oid, "columns": ["ctid", *(column.name for column in facts.columns)]},
     ).fetchall()
     if not leaves or not all(readable for *_, readable in leaves):
         return [Chunk(0, facts.relation, -1, None)]
     ranges = [(schema, name, *pages) for schema, name, size, _ in leaves for pages in page_ranges(size, chunk_bytes)]
     return [Chunk(number, (schema, name), first, end) for number, (schema, name, first, end) in enumerate(ranges)]
+
+
+def check_readable(connection: SourceConnection, table: RawTable, facts: TableFacts) -> None:
+    """Raises TableProblem for columns that the role may not read; those that came after `prepare`, as a rule."""
+    found = connection.execute(
+        "SELECT attname FROM pg_attribute WHERE attrelid = %s AND attname = ANY(%s)"
+        " AND NOT has_column_privilege(attrelid, attnum, 'SELECT') ORDER BY attnum",
+        (facts.oid, [column.name for column in facts.columns]),
+    ).fetchall()
+    if found:
+        raise TableProblem(
+            table.source,
+            table.name,
+            f"no SELECT right on column {', '.join(name for (name,) in found)} of {table.raw.relation}: run "
+            f"`lakehouse prepare {table.source}`",
+        )
 
 
 def page_ranges(size: int, chunk_bytes: int) -> list[tuple[int, int | None]]:

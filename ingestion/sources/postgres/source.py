@@ -26,6 +26,7 @@ from ingestion.sources.postgres.reading import SlotReader
 from ingestion.sources.postgres.records import PgoutputRecords
 from ingestion.sources.postgres.snapshot import (
     HeapReader,
+    check_readable,
     ordered_rows,
     page_ranges,
     plan_chunks,
@@ -124,8 +125,13 @@ class OpenPostgres:
         """The present name of a relation, or None when it was dropped."""
         return describe.name_of(self.connection, oid)
 
+    def check_readable(self, table: RawTable, facts: TableFacts) -> None:
+        """Raises TableProblem for columns that the role may not read."""
+        check_readable(self.connection, table, facts)
+
     def check_key(self, table: RawTable, facts: TableFacts) -> None:
-        """Raises TableProblem when several rows have one declared key."""
+        """Raises TableProblem when the role may not read each column, or several rows have one declared key."""
+        check_readable(self.connection, table, facts)
         check_key_is_one(self.connection, table, facts)
 
     @contextmanager
@@ -148,7 +154,8 @@ class OpenPostgres:
         self, table: RawTable, facts: TableFacts, columns: Sequence[ComparedColumn], key: Sequence[ComparedColumn],
         point: Point[Lsn], key_range: KeyRange | None,
     ) -> ComparedHeap:  # fmt: skip
-        """The table's heap on the point's snapshot."""
+        """The table's heap on the point's snapshot. Raises TableProblem for columns that the role may not read."""
+        check_readable(self.connection, table, facts)
         of, limits = self._of, self._of.settings.ingestion
         where = f"source {of.name!r}, table {table.name!r}"
         conditions, bounds = key_bounds(self.connection, facts, key[0], key_range, where)

@@ -20,7 +20,7 @@ FROM pg_publication p WHERE p.pubname = %(publication)s
 RELATION = f"""
 SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
   c.relreplident AS replica_identity, pg_relation_filenode(c.oid)::bigint AS filenode,
-  c.xmin::text::bigint AS changed_by, has_table_privilege(c.oid, 'SELECT') AS readable,
+  c.xmin::text::bigint AS changed_by, has_any_column_privilege(c.oid, 'SELECT') AS readable,
   coalesce(({_MEMBER})::bigint, 0) AS member, ({_PUBLISHES}) AS publishes,
   p.tablename IS NOT NULL AS published, p.attnames AS published_columns,
   p.rowfilter IS NOT NULL AS filtered,
@@ -105,7 +105,7 @@ ORDER BY k.place
 LEAVES = """
 SELECT l.oid::bigint AS oid, quote_ident(n.nspname) || '.' || quote_ident(l.relname) AS name,
   coalesce(pg_relation_filenode(l.oid), 0)::bigint AS filenode, l.xmin::text::bigint AS changed_by,
-  has_table_privilege(l.oid, 'SELECT') AS readable, l.relkind AS relkind, l.relpersistence AS persistence,
+  has_any_column_privilege(l.oid, 'SELECT') AS readable, l.relkind AS relkind, l.relpersistence AS persistence,
   l.relreplident AS replica_identity,
   (SELECT array_agg(a.attname::text) FROM pg_index i JOIN pg_attribute a
    ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::smallint[])
@@ -124,7 +124,7 @@ ORDER BY i.inhrelid
 FINGERPRINTS = f"""
 SELECT w.name, md5(concat_ws('|', c.oid, quote_ident(n.nspname), quote_ident(c.relname), c.relkind, c.relreplident,
   pg_relation_filenode(c.oid),
-  has_table_privilege(c.oid, 'SELECT'),
+  has_any_column_privilege(c.oid, 'SELECT'),
   (SELECT string_agg(concat_ws(',', a.attnum, quote_ident(a.attname), a.atttypid, a.atttypmod, a.attisdropped,
      a.attgenerated, a.atthasmissing, a.xmin), ';' ORDER BY a.attnum)
    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0),

@@ -18,6 +18,7 @@ from ingestion.sources.postgres.setup.relations import (
     read_publication,
     read_stored,
 )
+from ingestion.sources.postgres.setup.rights import needed, relations_of
 from ingestion.sources.postgres.setup.server import server_findings
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
@@ -140,13 +141,31 @@ def _readable(source: Source, table: RawTable, stored: list[Stored], settings: S
     finding = partial(Finding, source.name, table.name)
     role = ident(parse_url(settings.source(source.name).url.get_secret_value()).user)
     named = [item for item in stored if item.name is not None]
-    if unreadable := [item.quoted for item in named if not item.readable]:
-        says = f"role {role} may not read {', '.join(unreadable)}"
-        yield finding("rights", "prepare", says, f"`lakehouse prepare {source.name}` grants that")
+    prepare = f"`lakehouse prepare {source.name}"
+    for says in _too_little(table, stored):
+        yield finding("rights", "prepare", f"role {role} may not read {says}", f"{prepare}` grants that")
+    for says in _too_much(table, stored):
+        remedy = (
+            f"{prepare} --revoke` takes back what it was granted itself, not the rights of PUBLIC or of other roles"
+        )
+        yield finding("rights", "warning", f"role {role} may read {says}, declared to be excluded", remedy)
     if secured := [item.quoted for item in named if item.row_security]:
         says = f"row-level security of {', '.join(secured)} holds for role {role}, so it may not see every row"
         remedy = f"run ALTER ROLE {role} BYPASSRLS as a superuser"
         yield finding("row-level security", "in the way", says, remedy)
+
+
+def _too_little(table: RawTable, stored: list[Stored]) -> Iterator[str]:
+    columns = needed(table, stored)
+    for quoted, reads in relations_of(table, stored):
+        if missing := [name for name in columns if name not in reads]:
+            yield f"{quoted} ({', '.join(missing)})" if len(missing) < len(columns) else quoted
+
+
+def _too_much(table: RawTable, stored: list[Stored]) -> Iterator[str]:
+    for quoted, reads in relations_of(table, stored):
+        if excess := [name for name in table.raw.exclude if name in reads]:
+            yield f"{', '.join(excess)} of {quoted}"
 
 
 def _of_owner(settings: Settings, source: Source) -> Iterator[Finding]:

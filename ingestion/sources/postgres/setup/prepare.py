@@ -23,16 +23,17 @@ class Unfit(LakehouseError):
     """Publishing the tables would make statements of the source's application fail."""
 
 
-def prepare(settings: Settings, source: Source) -> tuple[list[str], bool]:
+def prepare(settings: Settings, source: Source, *, revoke: bool = False) -> tuple[list[str], bool]:
     """The missing set-up statements of a source, run as the owner when its URL is set.
 
-    Returns the statements and whether they were run. Raises Unfit, with nothing run, when the application's UPDATE or
-    DELETE of a table would fail afterwards; LakehouseError naming the statement that failed.
+    `revoke` takes excluded columns from the run-time role. Returns the statements and whether they were run. Raises
+    Unfit, with nothing run, when the application's UPDATE or DELETE of a table would fail afterwards; LakehouseError
+    naming the statement that failed.
     """
     configured = settings.source(source.name)
     role = parse_url(configured.url.get_secret_value()).user
     with connect_source(settings, source.name) as connection:
-        statements = setup_statements(source, configured.publication, role, existing(settings, source))
+        statements = setup_statements(source, configured.publication, role, existing(settings, source), revoke=revoke)
         _refuse(connection, source, configured.publication)
     if configured.owner_url is None:
         return statements, False

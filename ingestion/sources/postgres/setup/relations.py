@@ -14,7 +14,10 @@ _STORED = """
 SELECT w.name AS table, c.oid IS NOT NULL AS exists, c.relkind::text AS root_kind, coalesce(
     (SELECT bool_or(true) FROM pg_inherits h WHERE h.inhparent = c.oid AND c.relkind = 'r'), false) AS has_children,
   pg_get_userbyid(c.relowner) AS owner, coalesce(pg_has_role(c.relowner, 'MEMBER'), false) AS is_owner,
-  coalesce(has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(l.oid, 'SELECT'), false) AS readable,
+  ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = l.oid AND NOT a.attisdropped
+    AND has_schema_privilege(ln.oid, 'USAGE') AND has_column_privilege(l.oid, a.attnum, 'SELECT')) AS reads,
+  ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+    AND has_schema_privilege(n.oid, 'USAGE') AND has_column_privilege(c.oid, a.attnum, 'SELECT')) AS root_reads,
   coalesce(row_security_active(l.oid), false) AS row_security,
   ln.nspname AS schema, l.relname AS name, l.relkind::text AS kind, l.relpersistence::text AS persistence,
   l.relreplident::text AS identity, coalesce(k.usable, false) AS usable, coalesce(k.deferrable, false) AS deferrable,
@@ -65,7 +68,8 @@ class Stored:
 
     `identified_by` are the columns of its replica identity, `usable` tells whether the index of it serves; `has_key`
     and `root_has_key` whether it, and the table it is a partition of, have a primary key that would. `columns` are
-    those of the declared table.
+    those of the declared table; `reads` and `root_reads` are the columns, `ctid` and its like among them, that the
+    connection's role may SELECT of it and of that table.
     """
 
     table: str
@@ -74,7 +78,8 @@ class Stored:
     has_children: bool
     owner: str | None
     is_owner: bool
-    readable: bool
+    reads: list[str]
+    root_reads: list[str]
     row_security: bool
     schema: str | None
     name: str | None

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.identities import publishes
+from ingestion.sources.postgres.setup.relations import Stored, read_stored
+from ingestion.sources.postgres.setup.rights import granting, tightening
 from lakehouse.declarations import Source
 from lakehouse.settings import Settings
 from lakehouse.text.sql import typed_ident as ident
@@ -14,26 +16,39 @@ Relation = tuple[str, str]
 
 @dataclass(frozen=True)
 class Existing:
-    """What the source has: the publication's tables (None without a publication) and the partitions to read."""
+    """What the source has: the publication's tables (None without a publication), and the relations to read."""
 
     published: frozenset[Relation] | None
-    partitions: tuple[Relation, ...] = ()
+    stored: tuple[Stored, ...] = ()
+
+    @property
+    def partitions(self) -> tuple[Relation, ...]:
+        """By schema and name."""
+        leaves = [item for item in self.stored if item.root_kind == "p"]
+        return tuple(sorted((item.schema, item.name) for item in leaves if item.schema and item.name))
 
 
-def setup_statements(source: Source, publication: str, role: str, existing: Existing) -> list[str]:
-    """The set-up DDL: rights (granting them twice changes nothing), and what the publication lacks. Pure."""
+def setup_statements(
+    source: Source, publication: str, role: str, existing: Existing, *, revoke: bool = False
+) -> list[str]:
+    """The set-up DDL: rights (granting them twice changes nothing), and what the publication lacks. Pure.
+
+    `revoke` takes excluded columns from a role that may read them.
+    """
     wanted = [table.relation for table in source.tables]
-    readable = [*wanted, *existing.partitions]  # a snapshot reads partitions one by one
-    grants = [f"GRANT USAGE ON SCHEMA {ident(schema)} TO {ident(role)}" for schema in sorted({s for s, _ in readable})]
-    grants += [f"GRANT SELECT ON {relation(*table)} TO {ident(role)}" for table in readable]
+    schemas = sorted({schema for schema, _ in (*wanted, *existing.partitions)})
+    grants = [f"GRANT USAGE ON SCHEMA {ident(schema)} TO {ident(role)}" for schema in schemas]
+    for table in source.tables:
+        tighter = list(tightening(table, existing.stored, role)) if revoke else []
+        grants += tighter or granting(table, existing.stored, role)
     if existing.published is None:
-        listed = ", ".join(relation(*table) for table in wanted)
+        listed = ", ".join(relation(*named) for named in wanted)
         options = "publish_via_partition_root = true"
         if not publishes(source.tables).updates:
             options += ", publish = 'insert, truncate'"
         return [*grants, f"CREATE PUBLICATION {ident(publication)} FOR TABLE {listed} WITH ({options})"]
-    missing = [table for table in wanted if table not in existing.published]
-    added = [f"ALTER PUBLICATION {ident(publication)} ADD TABLE {relation(*table)}" for table in missing]
+    missing = [named for named in wanted if named not in existing.published]
+    added = [f"ALTER PUBLICATION {ident(publication)} ADD TABLE {relation(*named)}" for named in missing]
     return [*grants, *added]
 
 
@@ -41,18 +56,10 @@ def existing(settings: Settings, source: Source) -> Existing:
     """What the source has now."""
     publication = settings.source(source.name).publication
     with connect_source(settings, source.name) as connection:
-        leaves = connection.execute(
-            "SELECT n.nspname, c.relname FROM pg_class root JOIN pg_namespace rn ON rn.oid = root.relnamespace"
-            " CROSS JOIN LATERAL pg_partition_tree(root.oid) t JOIN pg_class c ON c.oid = t.relid"
-            " JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " JOIN unnest(%s::text[], %s::text[]) AS w(schema, name) ON w.schema = rn.nspname AND w.name = root.relname"
-            " WHERE root.relkind = 'p' AND t.isleaf ORDER BY 1, 2",
-            tuple(map(list, zip(*(table.relation for table in source.tables), strict=True))),
-        ).fetchall()
-        partitions = tuple((schema, name) for schema, name in leaves)
+        stored = tuple(read_stored(connection, source.tables))
         if connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)).fetchone() is None:
-            return Existing(None, partitions)
+            return Existing(None, stored)
         rows = connection.execute(
             "SELECT schemaname, tablename FROM pg_publication_tables WHERE pubname = %s", (publication,)
         ).fetchall()
-    return Existing(frozenset((schema, table) for schema, table in rows), partitions)
+    return Existing(frozenset((schema, table) for schema, table in rows), stored)
