@@ -14,12 +14,12 @@ with span as (
   from {{ model }}
 ),
 versions as (
-  select {{ key }}, {{ cdc_vault.source_position() }} as position, _op
+  select {{ key }}, _epoch, _commit_lsn, _seq, _op {#- names that no column of the source has #}
   from {{ model }}
   where _loaded_at >= (select oldest from span)
 ),
 parsed_rows as (
-  select count(*) as row_count, checksum(position) as positions
+  select count(*) as row_count, checksum({{ cdc_vault.source_position() }}) as positions
   from versions
   where _op <> 't'
 ),
@@ -35,7 +35,7 @@ where raw_rows.row_count <> parsed_rows.row_count or raw_rows.positions is disti
 union all
 select 'version twice', 1, count(*)
 from versions
-group by {{ key }}, position
+group by {{ key }}, _epoch, _commit_lsn, _seq
 having count(*) > 1
 {%- endif %}
 {% endtest %}
