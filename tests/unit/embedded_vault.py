@@ -131,7 +131,7 @@ class Vault:
         if header["anew"]:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
-        elif header["news"]:
+        elif header["new_data"]:
             columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
             self.commit(name)
