@@ -32,8 +32,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hub_row": ("hub", {"src_pk": "hk_row", "src_nk": ["id", "line"]}),
     "hub_owner": ("hub", {"src_pk": "hk_owner", "src_nk": "owner"}),
     "link_row_owner": ("link", {"src_pk": "hk_row_owner", "src_fk": ["hk_row", "hk_owner", "owner"]}),
-    "eff_sat_row_owner": ("eff_sat", {"src_pk": "hk_row_owner", "src_dfk": "hk_row"}),
-    "sat_row": ("sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]}),
+    "eff_sat_row_owner": ("eff_sat", {"src_pk": "hk_row_owner", "src_dfk": "hk_row", "src_nk": ["id", "line"]}),
+    "sat_row": (
+        "sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["a", "b"], "src_nk": ["id", "line"]}),
     "sts_row": ("sts_sat", {"src_pk": "hk_row"}),
     "ma_sat_thing": (
         "ma_sat", {"src_pk": "hk_thing", "src_cdk": "line", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]}),
