@@ -116,9 +116,18 @@
   map(array[{{ cdc_vault.sql_texts(pairs | map(attribute=0)) }}], array[{{ cdc_vault.sql_texts(pairs | map(attribute=1)) }}])
 {%- endmacro %}
 
+{#-
+  Adds the rows of a query. Trino lets two INSERTs commit whatever they have read, so two loads at once would both add what
+  neither found. A MERGE is checked when it commits: if anybody has added a data file since it began, it fails. What a
+  compaction has rewritten does not count. There is no lock to wait for, and none that a killed load could leave.
+-#}
 {% macro insert_columns(relation, columns, query) %}
-  insert into {{ relation }} ({{ cdc_vault.quoted_names(columns) }})
-  {{ cdc_vault.cast_columns(columns, query) }}
+  {%- set names = cdc_vault.quoted_names(columns) %}
+  merge into {{ relation }} using (
+    {{ cdc_vault.cast_columns(columns, query) }}
+  ) as _lh_load
+  on false
+  when not matched then insert ({{ names }}) values ({% for column in columns %}_lh_load.{{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}{% endfor %})
 {%- endmacro %}
 
 {% macro cast_columns(columns, query) %}
