@@ -15,6 +15,7 @@ class Entity:
 
     table: RawTable
     vault: VaultPolicy
+    is_spelled_once: bool = True  # whether each hash key has one spelling: no hub of the key normalizes it
 
     @property
     def stage(self) -> str:
@@ -25,6 +26,16 @@ class Entity:
     def key(self) -> tuple[str, ...]:
         """The key columns."""
         return self.in_lake(self.table.key)
+
+    @property
+    def natural_key(self) -> dict[str, list[str]]:
+        """The parameter by which satellites find a key's rows unhashed; empty where an equal sign would miss some."""
+        kinds = {name: kind for name, kind, _ in self.columns()}
+        may_be_null = self.table.raw.on_unrepresentable == "null"
+        unlike = ("real", "double", *(("date", "timestamp", "decimal") if may_be_null else ()))
+        if not self.is_spelled_once or any(kinds[column].startswith(unlike) for column in self.key):
+            return {}
+        return {"src_nk": list(self.key)}
 
     @property
     def hub(self) -> HubPolicy:
@@ -52,7 +63,15 @@ class Entity:
 
 def entities(tables: Iterable[RawTable]) -> dict[str, Entity]:
     """Entities by `<source>.<table>`."""
-    return {f"{t.source}.{t.name}": Entity(t, t.vault) for t in tables if t.vault is not None and t.vault.is_modelled}
+    modelled = [(t, t.vault) for t in tables if t.vault is not None and t.vault.is_modelled]
+    normalized = {vault.hub.name for _, vault in modelled if vault.hub is not None and vault.hub.normalize}
+    return {f"{t.source}.{t.name}": Entity(t, vault, not _key_hubs(vault) & normalized) for t, vault in modelled}
+
+
+def _key_hubs(vault: VaultPolicy) -> set[str]:
+    """The hubs whose keys the table's own key consists of."""
+    roles = vault.link.to if vault.link else (vault.children_of,) if vault.children_of else ()
+    return {vault.hub_of(role) for role in roles} | ({vault.hub.name} if vault.hub else set())
 
 
 def names_in_vault(tables: Iterable[RawTable]) -> set[str]:

@@ -44,7 +44,7 @@ def _effectivity_models(entity: Entity, name: str, says: str, keys: Sequence[Col
     pk, driving = keys[0][0], [key[0] for key in keys[1:]]
     yield Model(
         f"vault/{entity.table.source}", f"eff_sat_{name}",
-        call("eff_sat", src_pk=pk, src_dfk=keys[-1][0], source_model=entity.stage),
+        call("eff_sat", src_pk=pk, src_dfk=keys[-1][0], source_model=entity.stage, **entity.natural_key),
         f"{says} When it began and ended.", (*keys, active, *EVENT),
         (("sat_is_sound", {"src_pk": pk, "parent": f"link_{name}"}),),
     )  # fmt: skip

@@ -20,7 +20,8 @@ def satellite_models(
     own: Column = (pk, HASH, f"Hash key of the {spoken(of)}.")
     yield Model(
         f"vault/{entity.table.source}", name,
-        call("sat", src_pk=pk, src_hashdiff=diff, src_payload=list(columns), source_model=entity.stage),
+        call("sat", src_pk=pk, src_hashdiff=diff, src_payload=list(columns), source_model=entity.stage,
+             **entity.natural_key),
         f"{text} One row per change, deletes included.", (own, fingerprint, *payload, DELETED, *EVENT),
         (("sat_is_sound", {"src_pk": pk, "parent": parent}),),
     )  # fmt: skip
@@ -32,7 +33,8 @@ def status_models(entity: Entity) -> Iterator[Model]:
     hub, pk, name = entity.hub.name, f"hk_{entity.hub.name}", f"sts_{entity.hub.name}"
     own: Column = (pk, HASH, f"Hash key of the {spoken(hub)}.")
     yield Model(
-        f"vault/{entity.table.source}", name, call("sts_sat", src_pk=pk, source_model=entity.stage),
+        f"vault/{entity.table.source}", name,
+        call("sts_sat", src_pk=pk, source_model=entity.stage, **entity.natural_key),
         f"Whether {article(hub)} exists in the source: every delete and revival.", (own, STATUS, DELETED, *EVENT),
         (("sat_is_sound", {"src_pk": pk, "parent": f"hub_{hub}"}),),
     )  # fmt: skip
@@ -89,7 +91,7 @@ def child_models(entity: Entity, role: str) -> Iterator[Model]:
         yield Model(
             f"vault/{entity.table.source}", table,
             call("ma_sat", src_pk=pk, src_cdk=child, src_hashdiff=diff, src_payload=list(columns),
-                 source_model=entity.stage),
+                 source_model=entity.stage, **entity.natural_key),
             f"{satellite.description or entity.table.description} Several rows at a time; one row per change of each.",
             (*keys, fingerprint, *payload, DELETED, *EVENT), (("sat_is_sound", test),),
         )  # fmt: skip

@@ -32,8 +32,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hub_row": ("hub", {"src_pk": "hk_row", "src_nk": ["id", "line"]}),
     "hub_owner": ("hub", {"src_pk": "hk_owner", "src_nk": "owner"}),
     "link_row_owner": ("link", {"src_pk": "hk_row_owner", "src_fk": ["hk_row", "hk_owner", "owner"]}),
-    "eff_sat_row_owner": ("eff_sat", {"src_pk": "hk_row_owner", "src_dfk": "hk_row"}),
-    "sat_row": ("sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]}),
+    "eff_sat_row_owner": ("eff_sat", {"src_pk": "hk_row_owner", "src_dfk": "hk_row", "src_nk": ["id", "line"]}),
+    "sat_row": (
+        "sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["a", "b"], "src_nk": ["id", "line"]}),
     "sts_row": ("sts_sat", {"src_pk": "hk_row"}),
     "ma_sat_thing": (
         "ma_sat", {"src_pk": "hk_thing", "src_cdk": "line", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]}),
@@ -46,6 +47,12 @@ TIMELINES: dict[str, dict[str, Any]] = {
     "ma_sat_thing": {"src_pk": ["hk_thing", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
     "ref_row": {"src_pk": ["id", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
     "eff_sat_row_owner": {"src_pk": "hk_row_owner", "src_hashdiff": "is_active", "src_payload": ["hk_row"]},
+}
+METADATA = {  # Iceberg's metadata tables
+    "properties": "select key, value from properties where model = '{}'",
+    "history": "select snapshot_id, is_current_ancestor from history where model = '{}'",
+    "refs": "select 'main' as name, max(snapshot_id) as snapshot_id from history"
+    " where model = '{}' and is_current_ancestor",
 }
 # Alike enough to be taken for one another by a hash without delimiters, escapes or a NULL of its own.
 STATES = [("p|b=1", None), ("p", 1), ("p", None), ("", None), (None, None), (None, 1)]
@@ -71,6 +78,7 @@ class Vault:
                 for e in events]  # fmt: skip
         if rows:
             self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
+            self.commit("parsed")
         for name in self.models:
             self._append(name)
 
@@ -86,8 +94,8 @@ class Vault:
         """Back to nothing."""
         for name in self.models:
             self.db.execute(f"drop table if exists {name} cascade")
-        self.db.execute("delete from parsed")
-        self.db.execute("delete from properties")
+        for table in ("parsed", "properties", "history"):
+            self.db.execute(f"delete from {table}")
 
     def make_stage(self) -> None:
         """The stage's view."""
@@ -108,6 +116,7 @@ class Vault:
             " _commit_lsn bigint, _seq bigint, _record_source varchar, _loaded_at timestamptz)"
         )
         self.db.execute("create table properties (model varchar, key varchar, value varchar)")
+        self.db.execute("create table history (model varchar, snapshot_id bigint, is_current_ancestor boolean)")
         self.db.execute(
             "create table run_bounds (invocation_id varchar, day_from date, day_to date, created_at timestamptz)"
         )
@@ -118,15 +127,29 @@ class Vault:
         sql = self._render(kind, name, **{"source_model": "stg"} | arguments)
         if not self._exists(name):
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
+            self.commit(name)
         header = self.context["load_header_of"](sql)
         if header["anew"]:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
+            self.commit(name, replaces=True)
         elif header["new_data"]:
             columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
+            self.commit(name)
         for key, value in header["remember"].items():
             self.db.execute("delete from properties where model = ? and key = ?", [name, key])
-            self.db.execute("insert into properties values (?, ?, ?)", [name, key, value])
+            self.db.execute("insert into properties values (?, ?, ?)", [name, key, f"{value}|{self.snapshot(name)}"])
+
+    def snapshot(self, name: str) -> int:
+        """The table's current one."""
+        [[newest]] = self.rows(f"select max(snapshot_id) from history where model = '{name}' and is_current_ancestor")
+        return int(newest)
+
+    def commit(self, name: str, replaces: bool = False) -> None:
+        """A snapshot of the table; one that replaces it descends from none."""
+        if replaces:
+            self.db.execute("update history set is_current_ancestor = false where model = ?", [name])
+        self.db.execute("insert into history select ?, coalesce(max(snapshot_id), 0) + 1, true from history", [name])
 
     def _render(self, macro: str, this: str, **arguments: Any) -> str:
         self.context["this"] = this
@@ -138,14 +161,22 @@ class Vault:
     def _provided(self) -> dict[str, Any]:
         columns = {name: SimpleNamespace(name=name, data_type=kind) for name, kind in COLUMNS}
         node = SimpleNamespace(columns=columns, config={"meta": {"raw": {"key": ["id", "line"]}}})
+        stage, parsed = (SimpleNamespace(materialized=kind) for kind in ("view", "append_only"))
+        nodes = {
+            "model.p.stg": SimpleNamespace(config=stage, depends_on=SimpleNamespace(nodes=["model.p.parsed"])),
+            "model.p.parsed": SimpleNamespace(config=parsed, database="", schema="", alias="parsed"),
+        }
         return {
+            "graph": SimpleNamespace(nodes=nodes),
+            "model": SimpleNamespace(name="a_model", depends_on=SimpleNamespace(nodes=["model.p.stg"])),
+            "api": SimpleNamespace(Relation=SimpleNamespace(create=lambda *names: names[-1])),
             "ref": lambda name: name,
             "config": lambda **_: "",
             "flags": SimpleNamespace(FULL_REFRESH=False),
             "load_relation": lambda name: name if self._exists(name) else None,
             "run_query": lambda sql: SimpleNamespace(rows=self.rows(sql)),
             "run_bounds_relation": lambda: "run_bounds",
-            "system_table": lambda name, _: f"(select key, value from properties where model = '{name}')",
+            "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",
             "declared_table": lambda *_: node,
             "invocation_id": "this-run",
         }

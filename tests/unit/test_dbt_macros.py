@@ -169,7 +169,7 @@ def test_equal_keys_of_hubs_are_one_key_of_their_link() -> None:
         macro("hashed_column")("hk_x", {"keys": ["hk_nope"]}, columns, hashes)
 
 
-MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5"]
+MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5", "11"]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_target_without_a_watermark_replays_its_keys() -> None:
 
 def test_the_watermark_remembers_the_rows_at_it_and_the_highest_position_ever() -> None:
     plan = plan_of(("2026-01-02 UTC", 2, 2, 3, "0001.2", "0001.4"), remembered={"stg": MARK})
-    assert plan["remember"] == {"lakehouse.loaded.stg": "2026-01-02 UTC|2|0001.5"}
+    assert plan["remember"] == {"lakehouse.loaded.stg": "2026-01-02 UTC|2|0001.5|12"}
 
 
 def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[str, Any]:
@@ -205,7 +205,15 @@ def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[st
     load_plan = macro(
         "load_plan",
         is_loaded=lambda: True,
-        remembered_loads=lambda _: {"inputs": remembered, "columns": None, "ghosts": False, "days": None},
+        tables_of_stages=lambda _: {},
+        remembered_loads=lambda *_: {
+            "inputs": remembered,
+            "columns": None,
+            "ghosts": False,
+            "days": None,
+            "states": {"stg": "12"},
+            "base": "1",
+        },
         stage_facts=lambda *_: "",
         run_query=lambda _: SimpleNamespace(rows=[("stg", *facts)]),
     )

@@ -147,7 +147,7 @@ def test_a_declaration_becomes_thin_models(tmp_path: Path) -> None:
     assert "src_pk=['code']" in sql["ref_currency"]
     assert sql["ma_sat_phone"] == (
         "{{ cdc_vault.ma_sat( src_pk='hk_owner', src_cdk=['kind'], src_hashdiff='hd_phone', src_payload=['digits'],"
-        " source_model='stg_shop__phones', ) }}"
+        " source_model='stg_shop__phones', src_nk=['person_id', 'kind'], ) }}"
     )
     assert "src_pk=['hk_owner', 'kind']" in sql["ma_sat_phone_v1"]
     assert "'src_pk': 'hk_owner', 'src_nk': ['person_id']" in sql["hub_person"], "children name their parent"

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from tests.unit.dbt_macros import Refused, macro_texts, macros
-from tests.unit.embedded_vault import START, Vault, history
+from tests.unit.embedded_vault import START, Vault, history, position
 
 ZERO = "0" * 32
 DAYS = "select timestamptz '2026-03-01' + n * interval '1 day' as sdts, true as is_active from range(0, 10) t (n)"
@@ -23,6 +23,8 @@ class Readers:
         self.db.execute("set TimeZone = 'UTC'")
         for name, select in {"control_snap": DAYS, **relations}.items():
             self.db.execute(f"create table {name} as {select}")
+            if name.endswith("_v1"):
+                self.db.execute(f"create table {name[:-3]} as {select}")
         called = SimpleNamespace(macros=["macro.cdc_vault.ma_sat"])
         nodes = {name: SimpleNamespace(name=name, depends_on=called) for name in relations if name.startswith("many")}
         self.context = macros(
@@ -39,12 +41,13 @@ class Readers:
 
 
 def timeline(*rows: tuple[str, int, int | None, bool, str], value: str = "value") -> str:
-    """A `_v1` view of key, first day, day it ends, whether deleted, and a value; source_seq is the first day."""
+    """A `_v1` view of key, first day, day it ends, whether deleted, and a value; positions are the days."""
     values = ", ".join(
         f"('{key}', {first}, {last or 'null'}, {gone}, '{said}')" for key, first, last, gone, said in rows
     )
     return (
-        "select hk, first::varchar as source_seq, make_timestamptz(2026, 3, first, 0, 0, 0) as valid_from,"
+        "select hk, format('{:02}', first) as source_seq, format('{:02}', last) as source_seq_to,"
+        f" make_timestamptz(2026, 3, first, 0, 0, 0) as valid_from,"
         f" make_timestamptz(2026, 3, last, 0, 0, 0) as valid_to, is_deleted, {value}"
         f" from (values {values}) t (hk, first, last, is_deleted, {value})"
     )
@@ -79,6 +82,35 @@ def test_a_point_in_time_has_no_key_that_every_satellite_calls_deleted() -> None
     days = {(hk, day) for hk, day, *_ in found}
     assert days == {("a", day) for day in (2, 3, 4, 5, 6)} | {("b", 9), ("b", 10)}
     assert [row[3] for row in found if row[:2] == ("a", 2)] == [ZERO], "the ghost record where nothing is known yet"
+
+
+def test_a_point_in_time_says_from_and_until_which_position_its_rows_held() -> None:
+    """At each of its moments, against what each satellite says after each commit."""
+    vault = Vault()
+    satellites = ["sat_row", "sts_row"]
+    vault.context["cdc_vault"].last_snapshot = lambda *_: "timestamptz '2027-01-01'"
+    vault.context["graph"] = {"nodes": {}}
+    for seed in range(3):
+        vault.clear()
+        events = history(random.Random(seed), keys=6, most=80)
+        vault.load(events, START + timedelta(days=40))
+        half = position(events[len(events) // 2])
+        vault.db.execute(f"delete from sat_row where record_source <> 'ghost' and source_seq < '{half}'")
+        vault.make_timelines()
+        vault.db.execute("create or replace table control_snap as select distinct applied_date as sdts,"
+                         " true as is_active from sts_row")  # fmt: skip
+        pit = vault.context["pit"](source_model="hub_row", src_pk="hk_row", satellites=satellites)
+        vault.db.execute(f"create or replace table pit as {pit}")
+        assert vault.rows("select 1 from pit where sat_row_hk <> hk_row"), "a satellite that knows nothing yet"
+        for commit in {event["lsn"] for event in events}:
+            held = vault.context["valid_after"]("pit", 1, commit)
+            then = " and ".join(
+                f"coalesce((select max(v.source_seq) from {name}_v1 as v where v.hk_row = pit.hk_row"
+                f" and {vault.context['valid_after']('v', 1, commit)}), {vault.context['ghost_position']()})"
+                f" = {name}_seq"
+                for name in satellites
+            )
+            assert not vault.rows(f"select * from pit where ({held}) <> ({then})"), (seed, commit)
 
 
 def test_a_point_in_time_over_a_satellite_of_several_rows_is_refused() -> None:

@@ -15,21 +15,47 @@ from tests.unit.test_vault_property import compare
 from tests.unit.test_vault_redeclared import MAY, event, said, say
 
 
-def restore(vault: Vault, tables: list[str]) -> Callable[[], None]:
-    """Puts these tables back, when it is called, as they are now; they remember no load then (see maintenance)."""
+def by_our_restore(vault: Vault, name: str, _: int) -> None:
+    """`lakehouse maintain restore --in-place`: the table remembers no load then."""
+    vault.db.execute("delete from properties where model = ? and key like 'lakehouse.loaded.%'", [name])
+
+
+def by_rollback(vault: Vault, name: str, snapshot: int) -> None:
+    """Trino's or Spark's `rollback_to_snapshot`: the properties stay as they are."""
+    vault.db.execute("update history set is_current_ancestor = snapshot_id <= ? where model = ?", [snapshot, name])
+
+
+def by_replacement(vault: Vault, name: str, _: int) -> None:
+    """`create or replace table … as select … for version as of`: another history, and the properties stay."""
+    vault.commit(name, replaces=True)
+
+
+WAYS = [by_our_restore, by_rollback, by_replacement]
+
+
+def restore(vault: Vault, tables: list[str], way: Callable[[Vault, str, int], None]) -> Callable[[], None]:
+    """Puts these tables back, when it is called, as they are now."""
+    snapshots = {name: vault.snapshot(name) for name in tables}
     for name in tables:
         vault.db.execute(f"create or replace table was_{name} as select * from {name}")
 
     def put_back() -> None:
         for name in tables:
-            vault.db.execute(f"create or replace table {name} as select * from was_{name}")
-            vault.db.execute("delete from properties where model = ? and key like 'lakehouse.loaded.%'", [name])
+            if way is by_our_restore:
+                vault.db.execute(f"create or replace table {name} as select * from was_{name}")
+            else:  # the table keeps its columns of today
+                vault.db.execute(f"delete from {name}")
+                vault.db.execute(f"insert into {name} by name select * from was_{name}")
+            way(vault, name, snapshots[name])
 
     return put_back
 
 
-@pytest.mark.parametrize("seeds", [range(4), slow(range(4, 60))])
-def test_whatever_is_restored_the_next_load_ends_with_the_timelines_of_the_source(seeds: range) -> None:
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("seeds", [range(3), slow(range(4, 60))])
+def test_whatever_is_restored_the_next_load_ends_with_the_timelines_of_the_source(
+    seeds: range, way: Callable[[Vault, str, int], None]
+) -> None:
     vault = Vault()
     for seed in seeds:
         rng = random.Random(seed)
@@ -44,7 +70,7 @@ def test_whatever_is_restored_the_next_load_ends_with_the_timelines_of_the_sourc
             if number == 0:
                 vault.make_timelines()
             if number == then:
-                put_back = restore(vault, restored)
+                put_back = restore(vault, restored, way)
         put_back()
         vault.load([], moment)
         compare(vault, arrived)
@@ -53,17 +79,57 @@ def test_whatever_is_restored_the_next_load_ends_with_the_timelines_of_the_sourc
         assert vault.counts() == before, "a rerun adds rows"
 
 
-def test_a_satellite_restored_to_before_a_column_was_declared_is_built_anew() -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_a_satellite_restored_to_before_a_column_was_declared_is_built_anew(
+    way: Callable[[Vault, str, int], None],
+) -> None:
     vault = Vault()
     say(vault, ["a"])
     vault.load([event(100, a="A", b=1), event(110, a="A", b=2)], MAY)
-    put_back = restore(vault, ["sat_row"])
+    put_back = restore(vault, ["sat_row"], way)
     say(vault, ["a", "b"])
     vault.load([event(120, a="A", b=3)], MAY + timedelta(days=1))
     put_back()
     vault.load([], MAY + timedelta(days=1))
     assert said(vault, "a, b") == [(100, "A", 1), (110, "A", 2), (120, "A", 3)]
     assert vault.rows("select count(*) from sat_row where record_source = 'ghost'") == [(1,)]
+
+
+def test_what_was_put_back_while_a_load_ran_is_compared_again() -> None:
+    """The load was planned on a state that is undone by the time that it would write down how far it came."""
+    lake = duckdb.connect()
+    lake.execute("create table refs as select 'main' as name, 3 as snapshot_id")
+    lake.execute("create table snapshots as select 3 as snapshot_id, map {'trino_query_id': 'q3'} as summary"
+                 " union all select 2, map {'trino_query_id': 'q2'}")  # fmt: skip
+    lake.execute("create table history as select 1 as snapshot_id, true as is_current_ancestor"
+                 " union all select 2, false union all select 3, true")  # fmt: skip
+    lake.execute("create macro element_at(m, k) as map_extract_value(m, k)")
+    after = macro(
+        "loaded_snapshot",
+        system_table=lambda _, name: name,
+        run_query=lambda sql: SimpleNamespace(rows=lake.execute(sql).fetchall()),
+    )
+    assert after("hub", "1", "q3") == "3" and after("hub", None, None) == "3"
+    assert after("hub", "1", "of a load that wrote nothing") == "3"
+    assert after("hub", "2", "q3") is None, "planned on what is undone"
+    assert after("hub", "1", "q2") is None, "written, and undone"
+
+
+def test_a_table_that_a_release_without_snapshots_loaded_is_compared_once_and_not_built_anew() -> None:
+    vault = Vault()
+    say(vault, ["a"])
+    vault.load([event(100, a="A"), event(110, a="B")], MAY)
+    lost = "delete from sat_row where source_seq like '%110.%'"
+    vault.db.execute(lost)
+    vault.db.execute("update properties set value = regexp_replace(value, '[|][^|]*$', '') where key like '%.columns'")
+    vault.db.execute(
+        "update properties set value = regexp_replace(value, '[|][^|]*[|][^|]*$', '') where key like '%.stg'"
+    )
+    vault.load([], MAY)
+    assert said(vault, "a") == [(100, "A"), (110, "B")]
+    vault.db.execute(lost)
+    vault.load([], MAY)
+    assert said(vault, "a") == [(100, "A")], "it goes on from there"
 
 
 def test_a_mart_goes_by_the_newest_state_of_what_it_reads_and_not_by_the_newest_snapshot() -> None:

@@ -1,2 +1,7 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 9e227c8720bfb8ee -#}
-{{ cdc_vault.eff_sat(src_pk='hk_account_user', src_dfk='hk_account', source_model='stg_bank__accounts') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: 8ed163d422b13352 -#}
+{{ cdc_vault.eff_sat(
+  src_pk='hk_account_user',
+  src_dfk='hk_account',
+  source_model='stg_bank__accounts',
+  src_nk=['id'],
+) }}

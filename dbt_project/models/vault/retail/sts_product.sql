@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: 3ba3c7e79844ca34 -#}
-{{ cdc_vault.sts_sat(src_pk='hk_product', source_model='stg_retail__products') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: bb6fd6212a8ad21d -#}
+{{ cdc_vault.sts_sat(src_pk='hk_product', source_model='stg_retail__products', src_nk=['product_id']) }}

@@ -1,2 +1,2 @@
-{#- Written by `lakehouse scaffold`, its own while unchanged: dd14d0e501d2c32d -#}
-{{ cdc_vault.sts_sat(src_pk='hk_transaction', source_model='stg_retail__transactions') }}
+{#- Written by `lakehouse scaffold`, its own while unchanged: aa2da3465b536791 -#}
+{{ cdc_vault.sts_sat(src_pk='hk_transaction', source_model='stg_retail__transactions', src_nk=['txn_id']) }}

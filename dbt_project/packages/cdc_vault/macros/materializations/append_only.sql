@@ -5,8 +5,8 @@
   - a model whose header says `new_data: false` is not run at all, so that a rerun costs nothing and makes no snapshot;
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
     other. It does not read the table itself.
-  - what it is to `remember` is written to the table's properties after the last insert. A model keeps its watermark there:
-    it is dropped with the table, and setting it makes no snapshot.
+  - what it is to `remember` is written to the table's properties after the last insert, with the snapshot that it is
+    true of. A model keeps its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
   The model says so in its header (`load_header`). The columns are those of the header, else those of the model's YAML when
   all carry a data_type; then new ones are added and types widened. A model with neither keeps the columns of its first
@@ -18,7 +18,6 @@
   {%- set header = cdc_vault.load_header_of(sql) -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}
   {%- set anew = header.anew and not fresh -%}
-  {%- set remember = header.remember.items() | list -%}
   {%- set columns = cdc_vault.described_columns(header.columns) -%}
 
   {{ run_hooks(pre_hooks) }}
@@ -31,7 +30,7 @@
   {%- endif -%}
   {%- if anew -%}
     {%- call statement("main") -%}
-      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, remember, with_data=true) }}
+      {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, with_data=true) }}
     {%- endcall -%}
     {%- do cdc_vault.comment_columns(relation) -%}
   {%- elif not header.new_data -%}
@@ -39,7 +38,7 @@
   {%- else -%}
     {%- call statement("main") -%}{{ cdc_vault.insert_columns(relation, columns or cdc_vault.table_columns(relation), sql) }}{%- endcall -%}
   {%- endif -%}
-  {%- if remember and not anew -%}{%- do run_query(cdc_vault.set_properties(relation, remember)) -%}{%- endif -%}
+  {%- if header.remember -%}{%- do cdc_vault.remember_load(relation, header, load_result("main").response.query_id) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
@@ -48,13 +47,13 @@
   What a model that plans its load says to the materialization, to which dbt hands nothing of it but SQL: its first line is
   a comment of JSON, written and read here alone. JSON escapes line breaks, so no name and no text can begin such a line.
 -#}
-{% macro load_header(new_data=true, anew=false, columns=none, remember={}) -%}
--- lakehouse: {{ tojson({"new_data": new_data, "anew": anew, "columns": columns, "remember": remember}) }}
+{% macro load_header(new_data=true, anew=false, columns=none, remember={}, base=none) -%}
+-- lakehouse: {{ tojson({"new_data": new_data, "anew": anew, "columns": columns, "remember": remember, "base": base}) }}
 {%- endmacro %}
 
 {% macro load_header_of(sql) %}
   {%- set first = sql.strip().split("\n")[0] -%}
-  {%- set silent = {"new_data": true, "anew": false, "columns": none, "remember": {}} -%}
+  {%- set silent = {"new_data": true, "anew": false, "columns": none, "remember": {}, "base": none} -%}
   {{ return(fromjson(first[13:]) if first.startswith("-- lakehouse: {") else silent) }}
 {% endmacro %}
 
@@ -72,7 +71,7 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{% macro create_append_only(relation, columns, sql, remember=[], with_data=false) %}
+{% macro create_append_only(relation, columns, sql, with_data=false) %}
   {%- set properties = config.get("properties", {}) -%}
   create or replace table {{ relation }}
   {%- if columns %} (
@@ -86,7 +85,7 @@
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ cdc_vault.table_properties(remember) }}
+    extra_properties = {{ cdc_vault.table_properties() }}
   )
   {%- if not columns %}
   as {{ sql }}
@@ -100,6 +99,15 @@
   {{ cdc_vault.map_of(properties) }}
 {%- endmacro %}
 
+{#- Writes down what the header wants remembered, each with the snapshot that it is true of. -#}
+{% macro remember_load(relation, header, query_id) %}
+  {%- set snapshot, remembered = cdc_vault.loaded_snapshot(relation, header.base, query_id), [] -%}
+  {%- if snapshot -%}
+    {%- for name, value in header.remember.items() -%}{%- do remembered.append((name, value ~ "|" ~ snapshot)) -%}{%- endfor -%}
+    {%- do run_query(cdc_vault.set_properties(relation, remembered)) -%}
+  {%- endif -%}
+{% endmacro %}
+
 {% macro set_properties(relation, properties) %}
   alter table {{ relation }} set properties extra_properties = {{ cdc_vault.map_of(properties) }}
 {%- endmacro %}
@@ -108,9 +116,18 @@
   map(array[{{ cdc_vault.sql_texts(pairs | map(attribute=0)) }}], array[{{ cdc_vault.sql_texts(pairs | map(attribute=1)) }}])
 {%- endmacro %}
 
+{#-
+  Adds the rows of a query. Trino lets two INSERTs commit whatever they have read, so two loads at once would both add what
+  neither found. A MERGE is checked when it commits: if anybody has added a data file since it began, it fails. What a
+  compaction has rewritten does not count. There is no lock to wait for, and none that a killed load could leave.
+-#}
 {% macro insert_columns(relation, columns, query) %}
-  insert into {{ relation }} ({{ cdc_vault.quoted_names(columns) }})
-  {{ cdc_vault.cast_columns(columns, query) }}
+  {%- set names = cdc_vault.quoted_names(columns) %}
+  merge into {{ relation }} using (
+    {{ cdc_vault.cast_columns(columns, query) }}
+  ) as _lh_load
+  on false
+  when not matched then insert ({{ names }}) values ({% for column in columns %}_lh_load.{{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}{% endfor %})
 {%- endmacro %}
 
 {% macro cast_columns(columns, query) %}

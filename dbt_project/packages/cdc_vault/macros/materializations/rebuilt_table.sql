@@ -9,7 +9,7 @@
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set existing = load_cached_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
-  {%- set built_from = cdc_vault.tables_read() -%}
+  {%- set built_from = cdc_vault.tables_read(model.unique_id).tables -%}
   {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
 
   {{ run_hooks(pre_hooks) }}
@@ -34,21 +34,22 @@
   {{ return({"relations": [relation]}) }}
 {% endmaterialization %}
 
-{#- The nearest tables upstream, seen through views and other marts. -#}
-{% macro tables_read() %}
-  {%- set waiting, seen, tables = [model.unique_id], [], [] -%}
+{#- The nearest appended `tables` below a model, seen through views and marts; `whole`: through views alone, and it reads nothing else. -#}
+{% macro tables_read(id) %}
+  {%- set waiting, seen, found = [id], [], {"tables": [], "whole": true} -%}
   {%- for _ in range(10000) if waiting -%}
-    {%- set node = graph.nodes[waiting.pop()] -%}
-    {%- for parent in node.depends_on.nodes if parent in graph.nodes and parent not in seen -%}
-      {%- do seen.append(parent) -%}
-      {%- if graph.nodes[parent].config.materialized == "append_only" -%}
-        {%- do tables.append(api.Relation.create(graph.nodes[parent].database, graph.nodes[parent].schema, graph.nodes[parent].alias)) -%}
-      {%- else -%}
-        {%- do waiting.append(parent) -%}
-      {%- endif -%}
-    {%- endfor -%}
+    {%- set next = waiting.pop() -%}
+    {%- set node = graph.nodes.get(next) -%}
+    {%- if next in seen -%}
+    {%- elif node and node.config.materialized == "append_only" -%}
+      {%- do found.tables.append(api.Relation.create(node.database, node.schema, node.alias)) -%}
+    {%- else -%}
+      {%- if not node or node.config.materialized != "view" -%}{%- do found.update(whole=false) -%}{%- endif -%}
+      {%- if node -%}{%- do waiting.extend(node.depends_on.nodes) -%}{%- endif -%}
+    {%- endif -%}
+    {%- do seen.append(next) -%}
   {%- endfor -%}
-  {{ return(tables) }}
+  {{ return(found) }}
 {% endmacro %}
 
 {#- Name and number of rows of each table, as text. -#}

@@ -7,7 +7,7 @@
   Late events are handled as in `sat`; what a replay finds stored already is left out at the end. The stored rows are read
   once: an event's own are gathered beside it, so that the same scan serves the comparison and the leaving out.
 -#}
-{% macro eff_sat(src_pk, src_dfk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+{% macro eff_sat(src_pk, src_dfk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_nk=none) -%}
   {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
   {%- set stage = ref(source_model) -%}
   {%- if not execute -%}
@@ -17,7 +17,7 @@
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (
-    {{ cdc_vault.batch_of(stage, plan, source_model, [src_dfk], cdc_vault.is_known(src_dfk)) }}
+    {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or src_dfk), cdc_vault.is_known(src_dfk)) }}
   ),
   statements as (
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new

@@ -1,12 +1,13 @@
 {#-
-  What a vault table has to load from each of its stages. The answer costs two small queries per model, and the load
-  itself then follows the batch, not the history.
+  What a vault table has to load from each of its stages. Without new data the answer costs one query of metadata per model,
+  with new data one more that counts, and the load itself then follows the batch, not the history.
 
   The watermark of a stage is kept in the target's table properties, not read from its rows: a hub that sees no new key
   in a year of sales would otherwise read that year again each time. It follows publication into the lake (load_date),
-  never event order, is compared with `>=`, and is remembered together with the number of rows at that moment and the
-  highest source_seq so far. Where as many rows are at it as were loaded, they are the same ones and are not loaded again: a
-  snapshot gives millions of rows one moment. The two tell apart, from facts and not by hope:
+  never event order, is compared with `>=`, and is remembered together with the number of rows at that moment, the
+  highest source_seq so far, and the snapshots of what the stage reads. Where those are the same there is nothing to ask.
+  Where as many rows are at the watermark as were loaded, they are the same ones and are not loaded again: a
+  snapshot gives millions of rows one moment. These facts tell apart:
 
   - no new data: nothing after the watermark and as many rows at it as before. The load is not run at all.
   - in order: whatever is new comes after everything that was loaded. Satellites then compare the batch with what they
@@ -17,20 +18,25 @@
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`).
   A table that is to have ghost records gets them once (`ghosts`).
-  One that remembers nothing although it is there (it was restored, or its first load was killed) is asked both itself.
+  What is remembered counts while the target still descends from the snapshot it was remembered with: after
+  `rollback_to_snapshot`, or a replacement by an earlier state, everything is compared again. One that remembers nothing
+  although it is there (it was restored, or its first load was killed) is asked both itself.
 
-  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts`, and the properties to `remember`.
+  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts`, the properties to `remember`, and the
+  target's snapshot that all this is true of (`base`).
 -#}
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
-  {%- set before = cdc_vault.remembered_loads(loaded) -%}
+  {%- set stages = cdc_vault.tables_of_stages(inputs) -%}
+  {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
   {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
   {%- set redeclared = columns is not none and before.columns != signature -%}
   {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
-  {%- if anew -%}{%- set loaded, before = false, {"inputs": {}, "days": none, "ghosts": false} -%}{%- endif -%}
+  {%- if anew -%}{%- set loaded, before = false, dict(before, inputs={}, days=none, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
     "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and cdc_vault.ghost_is_stored(src_ldts, src_seq)),
+    "base": before.base if loaded else none,
   } -%}
   {%- if redeclared -%}{%- do plan.remember.update({cdc_vault.load_property("columns"): signature}) -%}{%- endif -%}
   {%- if unsure -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
@@ -40,8 +46,30 @@
     {%- endfor -%}
     {{ return(plan) }}
   {%- endif -%}
-  {%- for row in run_query(cdc_vault.stage_facts(inputs, before.inputs, src_ldts, src_seq)).rows -%}
-    {%- set mark = before.inputs.get(row[0]) -%}
+  {%- set marks = cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq) -%}
+  {%- if plan.remember or marks.values() | selectattr("is_new") | list -%}
+    {#- All of them, so that none is left with a snapshot that expires while the others go on. -#}
+    {%- for name, mark in marks.items() -%}
+      {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
+    {%- endfor -%}
+  {%- endif -%}
+  {{ return(plan) }}
+{% endmacro %}
+
+{#- Adds to the plan what each input has to load, and returns what is to be remembered of it, and whether that is new. -#}
+{% macro plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq) %}
+  {%- set asked, marks = [], {} -%}
+  {%- for name in inputs -%}
+    {%- set mark = before.inputs.get(name) -%}
+    {%- if mark and before.states.get(name) and mark[3] == before.states[name] -%}
+      {%- do plan.inputs.update({name: {"new_data": false, "late": false, "rows": "false"}}) -%}
+      {%- do marks.update({name: {"values": mark, "is_new": false}}) -%}
+    {%- else -%}
+      {%- do asked.append(name) -%}
+    {%- endif -%}
+  {%- endfor -%}
+  {%- for row in (run_query(cdc_vault.stage_facts(asked, before.inputs, src_ldts, src_seq)).rows if asked else []) -%}
+    {%- set mark, state = before.inputs.get(row[0]), before.states.get(row[0], "") -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
     {%- set late = not steady or (later > 0 and first_later <= mark[2]) if loaded else false -%}
@@ -50,9 +78,13 @@
     {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if new_data else "false" -%}
     {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows}}) -%}
     {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
-    {%- if new_data -%}{%- do plan.remember.update({cdc_vault.load_property(row[0]): [newest, at_newest, highest] | join("|")}) -%}{%- endif -%}
+    {%- if new_data -%}
+      {%- do marks.update({row[0]: {"values": [newest, at_newest, highest, state], "is_new": true}}) -%}
+    {%- elif steady -%}
+      {%- do marks.update({row[0]: {"values": mark[:3] + [state], "is_new": mark[3] != state}}) -%}
+    {%- endif -%}
   {%- endfor -%}
-  {{ return(plan) }}
+  {{ return(marks) }}
 {% endmacro %}
 
 {% macro within_days(moment, days) -%}
@@ -97,7 +129,7 @@
 {% macro plan_header(plan) -%}
   {%- if plan -%}
     {%- set new_data = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
-    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember) }}
+    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base) }}
   {%- endif -%}
 {%- endmacro %}
 
@@ -105,31 +137,106 @@
   lakehouse.loaded.{{ input }}
 {%- endmacro %}
 
+{#- By input, the tables that its stage reads; none where it reads anything else beside them. -#}
+{% macro tables_of_stages(inputs) %}
+  {%- set found = {} -%}
+  {%- for name in inputs -%}
+    {%- for id in model.depends_on.nodes if id.split(".")[-1] == name.split(".")[0] -%}
+      {%- set read = cdc_vault.tables_read(id) -%}
+      {%- if read.whole -%}{%- do found.update({name: read.tables}) -%}{%- endif -%}
+    {%- endfor -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
+
 {#-
-  What the target's properties say: `inputs` → [watermark, rows at it, highest source_seq], the signature of its `columns`,
-  whether it has its `ghosts`; and the `days` of a backfill, the first and the one after the last, from the run's bounds.
+  What the target's properties say, as far as it counts: `inputs` → [watermark, rows at it, highest source_seq, snapshots of
+  the stage], the signature of its `columns`, whether it has its `ghosts`. Beside it the `days` of a backfill, the first and the
+  one after the last, from the run's bounds; the snapshots of the stages now (`states`), and of the target (`base`).
+
+  A value ends with the snapshot it was remembered with. One of a release that wrote none: its columns are believed, all else
+  is asked again.
 -#}
-{% macro remembered_loads(loaded) %}
-  {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "days": none} -%}
+{% macro remembered_loads(loaded, stages={}) %}
+  {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "days": none, "states": {}, "base": none} -%}
   {%- set prefix = cdc_vault.load_property("") -%}
-  {%- set facts -%}
-    select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
-    from {{ cdc_vault.run_bounds_relation() }}
-    where invocation_id = '{{ invocation_id }}' and day_from is not null
-      and created_at >= current_timestamp - interval '2' day
-    {%- if loaded %}
-    union all
-    select key, value from {{ cdc_vault.system_table(this, "properties") }} where key like '{{ prefix }}%'
-    {%- endif %}
-  {%- endset -%}
-  {%- for key, value in run_query(facts).rows -%}
-    {%- if key == "days" -%}{%- do found.update(days=value.split("|")) -%}
-    {%- elif key == cdc_vault.load_property("columns") -%}{%- do found.update(columns=value) -%}
-    {%- elif key == cdc_vault.load_property("ghost") -%}{%- do found.update(ghosts=true) -%}
-    {%- else -%}{%- do found.inputs.update({key.replace(prefix, "", 1): value.split("|")}) -%}
+  {%- set values, ancestors, tables = {}, [], {} -%}
+  {%- for kind, key, value in run_query(cdc_vault.load_metadata(loaded, stages)).rows -%}
+    {%- if kind == "days" -%}{%- do found.update(days=value.split("|")) -%}
+    {%- elif kind == "property" -%}{%- do values.update({key.replace(prefix, "", 1): value}) -%}
+    {%- elif kind == "ancestor" -%}{%- do ancestors.append(value) -%}
+    {%- elif kind == "base" -%}{%- do found.update(base=value) -%}
+    {%- else -%}{%- do tables.update({key: value}) -%}
+    {%- endif -%}
+  {%- endfor -%}
+  {%- for name, relations in stages.items() -%}
+    {%- set snapshots = [] -%}
+    {%- for relation in relations -%}{%- do snapshots.append(tables.get(relation | string, "")) -%}{%- endfor -%}
+    {%- do found.states.update({name: snapshots | join(",") if "" not in snapshots else ""}) -%}
+  {%- endfor -%}
+  {%- for key, value in values.items() -%}
+    {%- set value, _, snapshot = value.rpartition("|") -%}
+    {%- set counts = snapshot in ancestors -%}
+    {%- if key == "columns" -%}{%- do found.update(columns=value if counts else (snapshot if not value else "of another state")) -%}
+    {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts) -%}
+    {%- elif counts -%}{%- do found.inputs.update({key: value.split("|")}) -%}
     {%- endif -%}
   {%- endfor -%}
   {{ return(found) }}
+{% endmacro %}
+
+{#-
+  Rows of kind, key and value: the days of a backfill; of the target its properties, those snapshots they name that it
+  descends from, and its own; and the snapshots of the tables that the stages read.
+-#}
+{% macro load_metadata(loaded, stages) -%}
+  select distinct 'days' as kind, '' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
+  from {{ cdc_vault.run_bounds_relation() }}
+  where invocation_id = '{{ invocation_id }}' and day_from is not null
+    and created_at >= current_timestamp - interval '2' day
+  {%- if loaded %}
+  {%- set properties -%}
+    from {{ cdc_vault.system_table(this, "properties") }} where key like '{{ cdc_vault.load_property("") }}%'
+  {%- endset %}
+  union all
+  select 'property', key, value {{ properties }}
+  union all
+  select distinct 'ancestor', '', cast(snapshot_id as varchar)
+  from {{ cdc_vault.system_table(this, "history") }}
+  where is_current_ancestor and cast(snapshot_id as varchar) in (select regexp_extract(value, '[^|]*$') {{ properties }})
+  union all
+  select 'base', '', {{ cdc_vault.current_snapshot(this) }}
+  {%- endif %}
+  {%- for relation in stages.values() | sum(start=[]) | unique %}
+  union all
+  select 'table', '{{ relation }}', {{ cdc_vault.current_snapshot(relation) }}
+  {%- endfor %}
+{%- endmacro %}
+
+{% macro current_snapshot(relation) -%}
+  cast(snapshot_id as varchar) from {{ cdc_vault.system_table(relation, "refs") }} where name = 'main'
+{%- endmacro %}
+
+{#-
+  The target's snapshot after a load, if it still descends from the one that the load was planned on and from what the load
+  wrote; else none: somebody has put it back meanwhile, and what was planned is not to be remembered.
+-#}
+{% macro loaded_snapshot(relation, base, query_id) %}
+  {%- set ancestors = "select snapshot_id from " ~ cdc_vault.system_table(relation, "history") ~ " where is_current_ancestor" -%}
+  {%- set found -%}
+    select {{ cdc_vault.current_snapshot(relation) }}
+    {%- if base %}
+    and {{ base }} in ({{ ancestors }})
+    {%- endif %}
+    {%- if query_id %}
+    and not exists (
+      select 1 from {{ cdc_vault.system_table(relation, "snapshots") }}
+      where element_at(summary, 'trino_query_id') = '{{ query_id }}' and snapshot_id not in ({{ ancestors }})
+    )
+    {%- endif %}
+  {%- endset -%}
+  {%- for row in run_query(found).rows -%}{{ return(row[0]) }}{%- endfor -%}
+  {{ return(none) }}
 {% endmacro %}
 
 {#- Per input: newest moment, rows at it, rows after the watermark, rows at the watermark, lowest seq after it, highest seq. -#}

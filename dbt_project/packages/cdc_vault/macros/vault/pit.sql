@@ -3,7 +3,8 @@
   A satellite row is named by `<satellite>_hk` and `<satellite>_seq` (its key and source_seq: load dates are shared by all rows
   of a load, and the order of commits is what counts). Where a satellite knew nothing yet, both name its ghost record, so that
   a query joins by equality. A key is there while any of the satellites says that it exists. A multi-active satellite has
-  several rows of a key at a moment and is refused.
+  several rows of a key at a moment and is refused. From `source_seq` until `source_seq_to`, in the source's order, these
+  and no other rows held: `valid_after` asks it as it asks a `_v1` view.
 
   Built whole, because a late event changes moments that are past: after it the answer is the one the source gave then.
 -#}
@@ -14,18 +15,31 @@
   {%- for satellite in satellites if cdc_vault.is_multi_active(satellite) -%}
     {{ exceptions.raise_compiler_error(model.name ~ ": " ~ satellite ~ " has several rows of a key at a time, and a PIT names one: leave it out and join its _v1 view by valid_from and valid_to") }}
   {%- endfor -%}
+  {#- What a satellite does not know yet ends where it first knows anything; `~` is after every position. -#}
+  {%- set begins, ends = [], [] -%}
+  {%- for satellite in satellites -%}
+    {%- do begins.append("coalesce(" ~ satellite ~ ".source_seq, " ~ cdc_vault.ghost_position() ~ ")") -%}
+    {%- set first = "case when " ~ satellite ~ "." ~ src_pk ~ " is null then " ~ satellite ~ "_first.source_seq end" -%}
+    {%- do ends.append("coalesce(" ~ satellite ~ ".source_seq_to, " ~ first ~ ", '~')") -%}
+  {%- endfor -%}
   select
     hub.{{ src_pk }},
     snapshots.{{ src_snapshot }},
     {%- for satellite in satellites %}
     coalesce({{ satellite }}.{{ src_pk }}, {{ cdc_vault.zero_key() }}) as {{ satellite }}_hk,
-    coalesce({{ satellite }}.source_seq, {{ cdc_vault.ghost_position() }}) as {{ satellite }}_seq{{ "," if not loop.last }}
+    coalesce({{ satellite }}.source_seq, {{ cdc_vault.ghost_position() }}) as {{ satellite }}_seq,
     {%- endfor %}
+    greatest({{ begins | join(", ") }}) as source_seq,
+    nullif(least({{ ends | join(", ") }}), '~') as source_seq_to
   from {{ ref(source_model) }} as hub
   cross join {{ cdc_vault.active_snapshots(snapshots, src_snapshot) }} as snapshots
   {%- for satellite in satellites %}
   left join {{ ref(satellite ~ "_v1") }} as {{ satellite }}
     on {{ satellite }}.{{ src_pk }} = hub.{{ src_pk }} and {{ cdc_vault.valid_at(satellite, "snapshots." ~ src_snapshot) }}
+  left join (
+    select {{ src_pk }}, min(source_seq) as source_seq from {{ ref(satellite) }} group by {{ src_pk }}
+  ) as {{ satellite }}_first
+    on {{ satellite }}_first.{{ src_pk }} = hub.{{ src_pk }}
   {%- endfor %}
   where {% for satellite in satellites %}{{ "or " if not loop.first }}not {{ satellite }}.is_deleted {% endfor %}
 {%- endmacro %}

@@ -7,16 +7,19 @@
   has late events, it replays the stage for the keys of its batch. Leaving out rows with an equal neighbour, the timeline
   is then the same for any split into loads and any order of arrival.
 
+  `src_nk` are the columns that tell rows apart exactly as the key does (no spelling is normalized): a replay then finds the
+  rows by them, reads those files alone that may hold them, and hashes nothing else.
+
   With other columns every hashdiff is another one, and would not compare with those that are stored. So the satellite is
   then built anew from its stage, with the new columns for its whole past. A stored event is never stored again.
 -#}
-{% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ cdc_vault.changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+{% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_nk=none) -%}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk) }}
 {%- endmacro %}
 
 {#- Status tracking satellite: whether a key exists in its source, with every delete and revival. -#}
-{% macro sts_sat(src_pk, source_model, src_hashdiff="hd_status", src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ cdc_vault.changes_of([src_pk], src_hashdiff, [], source_model, src_ldts, src_source, src_seq) }}
+{% macro sts_sat(src_pk, source_model, src_hashdiff="hd_status", src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_nk=none) -%}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, [], source_model, src_ldts, src_source, src_seq, src_nk) }}
 {%- endmacro %}
 
 {#-
@@ -24,17 +27,17 @@
   number of the line). Each has a timeline of its own, because a change says which one it is about. The child's key has to
   be part of the source table's key, or a delete would not carry it; a child that is a thing of its own is a hub and a link.
 -#}
-{% macro ma_sat(src_pk, src_cdk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ cdc_vault.changes_of([src_pk] + cdc_vault.as_list(src_cdk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq) }}
+{% macro ma_sat(src_pk, src_cdk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_nk=none) -%}
+  {{ cdc_vault.changes_of([src_pk] + cdc_vault.as_list(src_cdk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk) }}
 {%- endmacro %}
 
 {#- Reference table: codes and what they mean, under their natural key, with history; no hub and no hash key. -#}
 {% macro ref_table(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ cdc_vault.changes_of(cdc_vault.as_list(src_pk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=false) }}
+  {{ cdc_vault.changes_of(cdc_vault.as_list(src_pk), src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, cdc_vault.as_list(src_pk), hashed=false) }}
 {%- endmacro %}
 
 {#- What all of them are: the changes of each key's state in source order. `hashed`: the first of the keys is a hash key. -#}
-{% macro changes_of(keys, src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, hashed=true) -%}
+{% macro changes_of(keys, src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk=none, hashed=true) -%}
   {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
   {%- set stage = ref(source_model) -%}
   {%- if not execute -%}
@@ -49,7 +52,7 @@
   {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (
-    {{ cdc_vault.batch_of(stage, plan, source_model, keys if not hashed else [keys[0]], given) }}
+    {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or [keys[0]]), given) }}
   ),
   timeline as (
     select {{ columns | join(", ") }}, false as _lh_is_stored
