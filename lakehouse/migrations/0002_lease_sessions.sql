@@ -1,0 +1,4 @@
+-- ingestion: the session that the holder of a lease keeps open; it counts for the token it was stored with
+ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS session_pid integer;
+ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS session_began timestamptz;
+ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS session_token bigint;
