@@ -24,12 +24,13 @@ from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
 Mode = Literal["once", "follow"]
+Follower = Literal["none", "alive", "hung", "dead"]
 RECONNECT_SECONDS = 1.0
 
-_HOLDER_IS_GONE: LiteralString = """held.session_token IS NOT DISTINCT FROM held.token
- AND held.session_began > pg_postmaster_start_time()
- AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = held.session_pid
-  AND coalesce(backend_start, held.session_began) = held.session_began)"""
+_SESSION: LiteralString = """SELECT FROM pg_stat_activity WHERE pid = held.session_pid
+ AND coalesce(backend_start, held.session_began) = held.session_began"""
+_HOLDER_IS_GONE: LiteralString = f"""held.session_token IS NOT DISTINCT FROM held.token
+ AND held.session_began > pg_postmaster_start_time() AND NOT EXISTS ({_SESSION})"""
 _IS_FREE: LiteralString = f"(held.expires_at <= clock_timestamp() OR {_HOLDER_IS_GONE})"
 
 
@@ -50,11 +51,12 @@ def acquire(connection: CatalogConnection, source: str, seconds: float, mode: Mo
     """Takes the lease when it is free, has run out or its holder was killed; None when another writer holds it."""
     holder = f"{socket.gethostname()}:{os.getpid()}:{threading.get_ident()}"
     row = connection.execute(
-        "INSERT INTO lakehouse.leases AS held (source, token, holder, mode, acquired_at, expires_at)"
+        "INSERT INTO lakehouse.leases AS held (source, token, holder, mode, acquired_at, expires_at, follower_token)"
         " VALUES (%(source)s, 1, %(holder)s, %(mode)s, clock_timestamp(),"
-        "  clock_timestamp() + make_interval(secs => %(seconds)s))"
+        "  clock_timestamp() + make_interval(secs => %(seconds)s), CASE WHEN %(mode)s = 'follow' THEN 1 END)"
         " ON CONFLICT (source) DO UPDATE SET token = held.token + 1, holder = excluded.holder, mode = excluded.mode,"
-        "  acquired_at = excluded.acquired_at, expires_at = excluded.expires_at"
+        "  acquired_at = excluded.acquired_at, expires_at = excluded.expires_at,"
+        "  follower_token = CASE WHEN excluded.mode = 'follow' THEN held.token + 1 ELSE held.follower_token END"
         f" WHERE {_IS_FREE} RETURNING token",
         {"source": source, "holder": holder, "mode": mode, "seconds": seconds},
     ).fetchone()
@@ -87,7 +89,8 @@ def _renew(connection: CatalogConnection, lease: Lease, seconds: float) -> bool:
 def release(connection: CatalogConnection, lease: Lease) -> None:
     """Lets the next writer in at once; does nothing when the lease is lost already."""
     connection.execute(
-        "UPDATE lakehouse.leases SET expires_at = clock_timestamp(), session_token = NULL"
+        "UPDATE lakehouse.leases SET expires_at = clock_timestamp(), session_token = NULL,"
+        " follower_token = nullif(follower_token, token)"
         " WHERE source = %s AND token = %s AND holder = %s",
         (lease.source, lease.token, lease.holder),
     )
@@ -99,6 +102,21 @@ def holder_of(connection: CatalogConnection, source: str) -> tuple[str, Mode] | 
         f"SELECT holder, mode FROM lakehouse.leases AS held WHERE source = %s AND NOT {_IS_FREE}", (source,)
     ).fetchone()
     return (row[0], row[1]) if row else None
+
+
+def follower_of(connection: CatalogConnection, source: str) -> Follower:
+    """Whether the source has a follower, and if the last one did not end by itself, what became of it."""
+    row = connection.execute(
+        "SELECT follower_token IS NULL, token = follower_token, token = follower_token AND session_token = token"
+        f" AND EXISTS ({_SESSION}), {_IS_FREE} FROM lakehouse.leases AS held WHERE source = %s",
+        (source,),
+    ).fetchone()
+    none, is_last, has_session, is_free = row or (True, False, False, True)
+    if none:
+        return "none"
+    if is_last and not is_free:
+        return "alive"
+    return "hung" if has_session else "dead"
 
 
 def refuse_writers(connection: CatalogConnection) -> None:

@@ -2,3 +2,5 @@
 ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS session_pid integer;
 ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS session_began timestamptz;
 ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS session_token bigint;
+-- the token of the last follower, until it ends by itself: without a living one somebody has to know
+ALTER TABLE lakehouse.leases ADD COLUMN IF NOT EXISTS follower_token bigint;

@@ -135,6 +135,28 @@ def test_a_released_lease_is_free_and_is_no_killed_holders(settings: Settings, s
     assert states.execute("SELECT session_token FROM lakehouse.leases").fetchone() == (None,)
 
 
+def test_it_is_known_what_became_of_a_follower(
+    settings: Settings, states: CatalogConnection, holder: subprocess.Popen[str]
+) -> None:
+    """Also after somebody else has ingested once: the source has no follower any more."""
+    assert leases.follower_of(states, "shop") == "alive" and leases.follower_of(states, "other") == "none"
+    states.execute("UPDATE lakehouse.leases SET expires_at = clock_timestamp()")
+    assert leases.follower_of(states, "shop") == "hung", "it is there and does not renew its lease"
+    holder.kill()
+    holder.wait()
+    time.sleep(1)
+    assert leases.follower_of(states, "shop") == "dead"
+    once = take(states)
+    assert once is not None
+    with leases.kept_alive(settings, once):
+        assert leases.follower_of(states, "shop") == "dead"
+    assert leases.follower_of(states, "shop") == "dead"
+    follower = leases.acquire(states, "shop", SECONDS, "follow")
+    assert follower is not None and leases.follower_of(states, "shop") == "alive"
+    leases.release(states, follower)
+    assert leases.follower_of(states, "shop") == "none", "it has ended by itself"
+
+
 def test_sessions_of_other_roles_are_seen(settings: Settings, states: CatalogConnection) -> None:
     """Who may not see when a session began sees at least that it is there."""
     lease = take(states)
