@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("lakehouse_cli.show", "show"),
     "demo": ("lakehouse_cli.demo", "demo"),
     "dev": ("lakehouse_cli.dev", "dev"),
+    "watch": ("lakehouse_cli.watch", "watch"),
 }
 
 

@@ -187,6 +187,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         store.ensure_state(states)
         stream, held = store.read_stream(states, source), leases.holder_of(states, source)
         tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
+        follower = leases.follower_of(states, source)
         under_way = progress.read(states, source) if held else None
     with src.connect_source(settings, source) as connection:
         slot_name = stream.slot if stream else settings.source(source).slot or f"lakehouse_{source}"
@@ -206,6 +207,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
         slot_state=(slot.invalid or slot.wal_status) if slot else "missing",
         progress=under_way,
+        follower=follower,
         tables=tuple(TableStatus(p.table, p.state, p.reason, p.lsn) for p in sorted(tables, key=lambda p: p.table)),
     )
 

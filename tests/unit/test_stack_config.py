@@ -27,7 +27,8 @@ from lakehouse_stack.instance import dagster_yaml, ensure_instance, password_fil
 from lakehouse_stack.render import render
 from lakehouse_stack.trino import trino_files
 
-PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}
+PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005,
+         "follower_metrics": 21006, "watch_metrics": 21007}  # fmt: skip
 CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
 
 
