@@ -47,7 +47,6 @@ def declared_probes(settings: Settings) -> list[Probe]:
         Probe("lake", partial(lake.read_lake, settings), every=60, needs_catalog=True),
         Probe("backups", partial(lake.read_backups, settings), every=60, needs_catalog=True),
         Probe("servers", partial(servers.read_servers, settings)),
-        Probe("processes", partial(servers.read_processes, settings)),
         Probe("disk", partial(servers.read_disk, settings), every=60),
     ]
     if settings.dagster.storage_url is not None:

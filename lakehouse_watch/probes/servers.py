@@ -1,20 +1,17 @@
-"""The servers and supervised processes of this machine, and its disk."""
+"""The servers of this machine, and its disk."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 from lakehouse.metrics import sample
 from lakehouse.settings import Settings
-from lakehouse_stack.inspect import inspect
+from lakehouse_stack.control.inspect import inspect
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.reading import Reading
 
 START_SECONDS = 20.0  # a supervised server that was killed is back by then
-CRASHES = 3
 
 
 def read_servers(settings: Settings) -> Reading:
@@ -28,24 +25,6 @@ def read_servers(settings: Settings) -> Reading:
         for server in servers if not server.healthy
     )  # fmt: skip
     return Reading(occasions, tuple(sample("lakehouse_server_up", s.healthy, server=s.name) for s in servers))
-
-
-def read_processes(settings: Settings) -> Reading:
-    """The processes that `lakehouse dev` restarts: told if they end again and again."""
-    try:
-        children: list[dict[str, Any]] = json.loads((settings.home / "run" / "dev.json").read_text())
-    except (OSError, ValueError):
-        return Reading()
-    return Reading(
-        tuple(
-            Occasion(
-                f"process/{child['name']}",
-                f"{child['name']} has ended {child['crashes']} times in a row, with status {child['status']} at last",
-                f"see {child['log']}; `lakehouse dev` keeps restarting it",
-            )
-            for child in children if child["crashes"] >= CRASHES
-        )
-    )  # fmt: skip
 
 
 def read_disk(settings: Settings) -> Reading:

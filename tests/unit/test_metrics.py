@@ -11,6 +11,7 @@ import pytest
 
 from lakehouse.metrics import METRICS, Registry, sample
 from lakehouse.servers.exporter import served
+from lakehouse.settings import PROJECT_DIR
 from lakehouse.text.log_lines import JsonFormatter, about, note
 
 LINE = re.compile(r"^(lakehouse_\w+)(\{(\w+=\"(\\.|[^\"\\])*\",?)*\})? (-?[\d.e+-]+|[+-]Inf|NaN)$")
@@ -95,3 +96,9 @@ def test_log_lines_of_json_say_what_the_work_was_about() -> None:
         thread.join()
         assert "source" not in others[0], "another thread works on something else"
     assert "source" not in line("after") and "cycle" not in line("after")
+
+
+def test_alert_rules_name_metrics_that_exist() -> None:
+    """Promtool knows the syntax, not our names."""
+    named = re.findall(r"lakehouse_[a-z_]+", (PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text())
+    assert len(set(named)) > 10 and not set(named) - set(METRICS)

@@ -14,7 +14,7 @@ from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.metrics import REGISTRY
 from lakehouse.settings import Settings, load_settings
-from lakehouse_stack.instance import with_driver
+from lakehouse_stack.home.instance import with_driver
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.dagster_state import read_checks, read_runs

@@ -1,0 +1,63 @@
+{#-
+  What has arrived in a raw table since its parsed table was last loaded, in at most three small queries.
+
+  Normally: rows published at or after the newest one that is there (`>=`: rows of one moment may come in two loads), up
+  to the run's cut. The watermark follows publication into the lake, never event order. In a backfill: rows committed on
+  the days asked for and published up to the watermark. Newer ones are left to the next load, or they would move the
+  watermark past rows of other days. In both cases what is there already is left out. Without a watermark (`newest`) it is
+  the whole history, in a backfill too.
+-#}
+{% macro new_raw_rows(source_name, table_name, raw, columns, newest) %}
+  {%- set bounds = cdc_vault.run_bounds(source_name) -%}
+  {%- if bounds is none or bounds.epoch is none or table_name not in bounds.tables -%}
+    {{ return(none) }}
+  {%- endif -%}
+  {%- set backfill = newest is not none and bounds.day_from is not none -%}
+  {%- set reach = "(_epoch < " ~ bounds.epoch ~ " or (_epoch = " ~ bounds.epoch ~ " and _commit_lsn <= " ~ bounds.cut_lsn ~ "))" -%}
+  {%- set window, known = reach, none -%}
+  {%- if backfill -%}
+    {%- set days = ["timestamp '" ~ bounds.day_from ~ " 00:00:00 UTC'", "timestamp '" ~ bounds.day_after ~ " 00:00:00 UTC'"] -%}
+    {%- set reach = "_ingested_at <= timestamp '" ~ newest ~ "' and " ~ reach -%}
+    {%- set window = "_committed_at >= " ~ days[0] ~ " and _committed_at < " ~ days[1] ~ " and " ~ reach -%}
+    {%- set known = "_lh_known._valid_from >= " ~ days[0] ~ " and _lh_known._valid_from < " ~ days[1] -%}
+  {%- elif newest is not none -%}
+    {%- set window = "_ingested_at >= timestamp '" ~ newest ~ "' and " ~ reach -%}
+    {%- set known = "_lh_known._loaded_at >= timestamp '" ~ newest ~ "'" -%}
+  {%- endif -%}
+
+  {%- set mark = none if backfill else newest -%}
+  {%- set found = run_query(cdc_vault.raw_facts(raw, window, mark)).rows[0] -%}
+  {%- set rows, truncates, unchanged, moves, later, known_now = found[0], found[1], found[2], found[3], found[4], found[5] -%}
+  {%- if not rows and not truncates or mark and not later and not truncates and rows == known_now -%}
+    {{ return(none) }}
+  {%- endif -%}
+  {%- set unchanged = fromjson(unchanged) if unchanged else [] -%}
+  {%- set columns = cdc_vault.with_former_names(raw, columns, unchanged) -%}
+  {{ return({
+    "columns": columns,
+    "window": window,
+    "known": known,
+    "truncated": reach if backfill else window,
+    "unchanged": unchanged,
+    "moves": moves > 0,
+    "roots": cdc_vault.chained_key_changes(raw, columns, window) if moves else {},
+    "truncates": truncates > 0,
+  }) }}
+{% endmacro %}
+
+{#- Rows, truncates, columns that some row lacks, key changes among those rows, rows newer than the watermark. -#}
+{% macro raw_facts(raw, window, mark) %}
+  select
+    count_if(_op <> 't'),
+    count_if(_op = 't'),
+    json_format(cast(array_distinct(flatten(array_agg(_unchanged) filter (where _unchanged is not null))) as json)),
+    count_if(_unchanged is not null and _old_key is not null),
+    {% if mark -%}
+    count_if(_ingested_at > timestamp '{{ mark }}'),
+    (select count(*) from {{ this }} where _loaded_at = timestamp '{{ mark }}' and _op <> 't')
+    {%- else -%}
+    count(*), 0
+    {%- endif %}
+  from {{ raw }}
+  where {{ window }}
+{% endmacro %}

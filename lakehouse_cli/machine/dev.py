@@ -1,0 +1,87 @@
+"""`lakehouse dev`: the stack, the followers, and Dagster with its UI, in the foreground."""
+
+import fcntl
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import privately
+from lakehouse.settings import Settings, config_file, load_settings
+from lakehouse.text.shown import say
+from lakehouse_cli.machine.foreground import Command, keep_running
+from lakehouse_stack.home.instance import ensure_instance
+from orchestration.web.login import login_url
+
+
+def dev(
+    stack: Annotated[bool, typer.Option(help="Start the servers of this machine first.")] = True,
+    ingest: Annotated[bool, typer.Option(help="Ingest the sources continuously.")] = True,
+) -> None:
+    """Run ingestion, the Dagster UI and its daemon until Ctrl-C; the stack keeps running."""
+    if stack:
+        from lakehouse_cli.machine.stack import up
+
+        up()
+    settings = load_settings()
+    ensure_instance(settings)
+    with alone(settings):
+        _check_port(settings)
+        say(f"Dagster UI: {login_url(settings)}  (logs a browser in; Ctrl-C ends)", flush=True)
+        environment = {
+            "DAGSTER_HOME": str(settings.dagster_home),
+            "LAKEHOUSE_HOME": str(settings.home),
+            "LAKEHOUSE_CACHE": str(settings.cache),
+            **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
+            "PYTHONUNBUFFERED": "1",
+        }
+        with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
+            keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
+        say("ended; the stack keeps running: `lakehouse down` stops it")
+
+
+def commands(settings: Settings, ingest: bool) -> list[Command]:
+    """The children: a follower for the sources, Dagster's web server and daemon, and the watch over them."""
+    bin_dir, logs = Path(sys.executable).parent, settings.home / "logs"
+    workspace = ["--workspace", str(settings.project_dir / "workspace.yaml")]
+    web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
+    children = [
+        Command(
+            "webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web], logs / "dagster-webserver.log"
+        ),
+        Command("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace], logs / "dagster-daemon.log"),
+        Command("watch", [str(bin_dir / "lakehouse"), "watch"], logs / "watch.log"),
+    ]
+    if ingest:
+        children.append(Command("ingest", [str(bin_dir / "lakehouse"), "ingest", "--follow"], logs / "ingest.log"))
+    return children
+
+
+def _check_port(settings: Settings) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((settings.dagster.host, settings.dagster.port))
+        except OSError as error:
+            raise LakehouseError(
+                f"{settings.dagster.host}:{settings.dagster.port}: {error.strerror}; "
+                "set LAKEHOUSE_DAGSTER__PORT to a free port"
+            ) from None
+
+
+@contextmanager
+def alone(settings: Settings) -> Iterator[None]:
+    """Two daemons on one instance would launch everything twice."""
+    path = settings.home / "run" / "dev.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise LakehouseError(f"`lakehouse dev` runs for {settings.home}: stop it, then run this again") from None
+        yield

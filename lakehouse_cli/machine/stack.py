@@ -1,0 +1,175 @@
+"""`lakehouse up|down|status|env`: the servers of this machine."""
+
+import shlex
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+
+from lakehouse.settings import Settings, load_settings
+from lakehouse.text.shown import console, say, say_json, table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def up() -> None:
+    """Start Postgres, S3 and Trino, unless they run already; download them first if needed."""
+    from lakehouse_stack.control.start_stop import up as stack_up
+
+    settings, begun = load_settings(), time.monotonic()
+    out = console()
+    download = _DownloadBar(out)
+    try:
+        stack_up(settings, report=lambda *what: _tell(out, *what), progress=download)
+    finally:
+        download.close()
+    settings = load_settings()
+    out.print(f"stack is up after {time.monotonic() - begun:.1f} s; home {settings.home}", soft_wrap=True)
+
+
+def down() -> None:
+    """Stop every server of this home; the data is kept."""
+    from lakehouse_stack.control.start_stop import down as stack_down
+
+    stopped = stack_down(load_settings())
+    say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def status(as_json: Json = False) -> None:
+    """Show each server, and the lag of each source; exits 1 if a server is down."""
+    from lakehouse_cli.machine.lag import lag_table, source_lags
+    from lakehouse_stack.control.inspect import inspect
+
+    settings = load_settings()
+    servers, lags = inspect(settings), source_lags(settings)
+    if as_json:
+        shown = {"servers": [{**asdict(s), "log": str(s.log)} for s in servers], "sources": lags}
+        say_json(shown, indent=2)
+    else:
+        rows = [
+            (
+                s.name, "healthy" if s.healthy else f"unhealthy: {s.trouble}" if s.pid else "down", _text(s.pid),
+                _text(s.port), _duration(s.uptime_seconds), s.log,
+            )
+            for s in servers
+        ]  # fmt: skip
+        out = console(width=None if sys.stdout.isatty() else 200)
+        if servers:
+            out.print(table(("server", "state", "pid", "port", "up for", "log"), rows))
+        if servers and lags:
+            out.print()
+        if lags:
+            out.print(lag_table(lags))
+    if not all(s.healthy for s in servers):
+        raise typer.Exit(1)
+
+
+def env(as_json: Json = False) -> None:
+    """Print how to connect to everything; `eval "$(lakehouse env)"` sets it in a shell."""
+    values = environment(load_settings())
+    if as_json:
+        say_json(values, indent=2)
+        return
+    for name, value in values.items():
+        if isinstance(value, dict):
+            for key, url in value.items():
+                _export(f"{name}_{key}", url)
+        else:
+            _export(name, value)
+
+
+def _export(name: str, value: object) -> None:
+    print(f"export {name.upper()}={shlex.quote(str(value))}")  # noqa: T201 (a shell takes it to the letter)
+
+
+def environment(settings: Settings) -> dict[str, Any]:
+    """Addresses and credentials by name, of what is set; raises LakehouseError where there is no catalog yet."""
+    from orchestration.web.login import login_url
+
+    keys = {"s3_access_key": settings.s3.access_key, "s3_secret_key": settings.s3.secret_key}
+    trino = settings.trino
+    keys |= {
+        "trino_password": trino.password,
+        "trino_reader_password": trino.reader_password,
+        "trino_privacy_password": trino.privacy_password,
+    }
+    owners = {name: source.owner_url or source.url for name, source in settings.sources.items()}
+    values = {
+        "sources": {name: url.get_secret_value() for name, url in owners.items()},
+        "catalog_url": settings.catalog_dsn(),
+        "trino_host": trino.host,
+        "trino_port": trino.port,
+        "trino_catalog": trino.catalog,
+        "trino_http_scheme": trino.http_scheme,
+        "trino_ca": None if trino.ca is None else str(trino.ca),
+        "trino_user": trino.user,
+        "trino_reader_user": trino.reader_user,
+        "trino_privacy_user": trino.privacy_user,
+        "s3_endpoint": settings.s3.endpoint,
+        "s3_region": settings.s3.region,
+        **{name: key.get_secret_value() for name, key in keys.items() if key is not None},
+        "warehouse": settings.warehouse,
+        "dagster_url": f"http://{settings.dagster.host}:{settings.dagster.port}",
+        "dagster_login": login_url(settings),
+        "dagster_home": str(settings.dagster_home),
+        **{
+            f"{name}_metrics": None if port is None else f"http://{settings.metrics.host}:{port}/metrics"
+            for name, port in (("follower", settings.metrics.follower_port), ("watch", settings.metrics.watch_port))
+        },
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class _DownloadBar:
+    """Shows the download: a bar on a terminal, one line per stage elsewhere."""
+
+    def __init__(self, console: "Console") -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        self.task: TaskID | None = None
+        self.stage = ""
+
+    def __call__(self, stage: str, done: int, total: int) -> None:
+        if not self.console.is_terminal:
+            if stage != self.stage:
+                self.console.print(f"{stage} ({total >> 20} MB)" if total and not done else stage)
+        elif self.bar is None:
+            self.bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                DownloadColumn(),
+                TransferSpeedColumn(),
+                console=self.console,
+            )
+            self.task = self.bar.add_task(stage, total=total or None)
+            self.bar.start()
+        elif self.task is not None:
+            self.bar.update(self.task, description=stage, completed=done, total=total or None)
+        self.stage = stage
+
+    def close(self) -> None:
+        """Leaves the terminal as it was."""
+        if self.bar is not None:
+            self.bar.stop()
+
+
+def _tell(console: "Console", server: str, what: str, seconds: float) -> None:
+    if what != "starting" or console.is_terminal:
+        console.print(f"  {server:<8} {what} {'' if what == 'starting' else f'({seconds:.1f} s)'}".rstrip())
+
+
+def _text(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _duration(seconds: int | None) -> str:
+    if seconds is None:
+        return "-"
+    hours, rest = divmod(seconds, 3600)
+    return f"{hours}h{rest // 60:02}m" if hours else f"{rest // 60}m{rest % 60:02}s"

@@ -1,0 +1,222 @@
+"""`lakehouse prepare` and `lakehouse ingest`."""
+
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from lakehouse.declarations import Declarations, load_declarations, source_and_table
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+from lakehouse.text.shown import console, say, say_json
+from lakehouse_cli.logs import log_to_stderr
+from lakehouse_cli.source.progress import shown
+
+Sources = Annotated[list[str] | None, typer.Argument(help="sources; default: all declared ones")]
+Tables = list[str] | None
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+
+
+def _table_option(name: str, help: str) -> Any:
+    return typer.Option(name, metavar="SOURCE.TABLE", help=help)
+
+
+def prepare(
+    sources: Sources = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="change nothing, list what is wrong; exit 1 if something is")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Create a source's publication and grants: run as the owner if its URL is known, otherwise printed.
+
+    Refuses a table if publishing it would make the application's UPDATE and DELETE fail.
+    """
+    from ingestion.sources.postgres.setup import advice, may_copy_cluster
+    from ingestion.sources.postgres.setup import prepare as prepare_source
+
+    if as_json and not check:
+        raise typer.BadParameter("--json needs --check")
+    settings = load_settings()
+    declarations = load_declarations(settings)
+    if check:
+        _check(settings, declarations, _chosen(settings, declarations, sources), as_json)
+        return
+    for name in _chosen(settings, declarations, sources):
+        statements, done = prepare_source(settings, declarations.source(name))
+        say(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
+        for statement in statements:
+            say(f"{statement};")
+        if may_copy_cluster(settings, name):
+            say("-- " + ": ".join(advice(settings, name)))
+
+
+def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
+    from ingestion.sources.postgres.setup import check_source
+
+    found = [finding for name in names for finding in check_source(settings, declarations.source(name))]
+    if as_json:
+        say_json([finding.as_dict() for finding in found])
+    else:
+        for finding in found:
+            say(f"{finding.weight:<11} {finding.line}")
+        for name in [name for name in names if name not in {f.source for f in found if f.weight == "in the way"}]:
+            say(f"{name}: nothing is in the way")
+    if any(finding.weight == "in the way" for finding in found):
+        raise typer.Exit(1)
+
+
+def ingest(
+    sources: Sources = None,
+    once: Annotated[bool, typer.Option("--once", help="bring the sources up to date, then exit")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="ingest continuously until stopped")] = False,
+    recover: Annotated[
+        bool,
+        typer.Option(
+            "--recover", help="continue after a lost slot or a restored source: compare with the lake, resync"
+        ),
+    ] = False,
+    pause: Annotated[Tables, _table_option("--pause", "keep a table's records in the spool from now on")] = None,
+    resume: Annotated[Tables, _table_option("--resume", "land a parked or paused table's spool and continue")] = None,
+    resnapshot: Annotated[Tables, _table_option("--resnapshot", "read a whole table again")] = None,
+    replay: Annotated[Tables, _table_option("--replay", "try a table's dead letters again")] = None,
+    remove: Annotated[Tables, _table_option("--remove", "forget a table that is no longer declared")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ingest committed changes into the raw layer; exits 1 if a table is parked."""
+    on_tables = {"pause": pause, "resume": resume, "resnapshot": resnapshot, "replay": replay, "remove": remove}
+    chosen = {name: tables for name, tables in on_tables.items() if tables}
+    if once + follow + recover + len(chosen) != 1:
+        raise typer.BadParameter("give one of --once, --follow, --recover, --" + ", --".join(on_tables))
+    if recover and not sources:
+        raise typer.BadParameter("name the sources to --recover: it compares all their tables")
+    if chosen and sources:
+        raise typer.BadParameter(f"--{next(iter(chosen))} names its tables as SOURCE.TABLE: omit {sources[0]}")
+    if follow and as_json:
+        raise typer.BadParameter("--follow logs until it is stopped: omit --json, or use `lakehouse status --json`")
+    settings = load_settings()
+    declarations = load_declarations(settings)
+    for command, tables in chosen.items():
+        _on_tables(settings, declarations, command, tables, as_json)
+        return
+    names = _chosen(settings, declarations, sources)
+    if follow:
+        _follow(settings, declarations, names)
+    else:
+        from ingestion import bring_up, recover_source
+
+        _each(
+            settings,
+            dict.fromkeys(names),
+            partial(recover_source if recover else bring_up, settings, declarations),
+            as_json,
+        )
+    if recover:
+        _erase_again(settings, declarations, names)
+
+
+def _erase_again(settings: Settings, declarations: Declarations, names: list[str]) -> None:
+    """After a restore the lake, or the source, may be of a time before an erasure."""
+    from erasure.run import remembered, repeat
+
+    problems: list[str] = []
+    for name in names:
+        if stones := remembered(settings, name):
+            say(f"{name}: erasing again {len(stones)} subjects", error=True)
+            done, not_done = repeat(settings, declarations, load_manifest(settings), name)
+            if left := [finding for erasure in done for finding in erasure.left]:
+                problems.append(
+                    f"{len(left)} objects still contain erased subjects, first {left[0].path}: {left[0].why}"
+                )
+            problems += not_done
+    if problems:
+        raise LakehouseError("; ".join(problems))
+
+
+def _on_tables(settings: Settings, declarations: Declarations, command: str, tables: list[str], as_json: bool) -> None:
+    import ingestion
+
+    if command == "remove":
+
+        def forget(name: str) -> None:
+            source, table = source_and_table(name)
+            ingestion.forget(settings, source, table, {table.name for table in declarations.source(source).tables})
+
+        _one_by_one(
+            tables, forget, "forgotten", "its rows stay in the lake, and its publication may drop it now", as_json
+        )
+        return
+    chosen = {name: declarations.named(name) for name in tables}  # all of them, before anything is done to one
+    if command == "pause":
+        kept = "its records are kept in the spool until --resume"
+        _one_by_one(tables, lambda name: ingestion.pause(settings, chosen[name]), "paused", kept, as_json)
+        return
+    by_source: dict[str, list[str]] = {}
+    for table in chosen.values():
+        by_source.setdefault(table.source, []).append(table.name)
+    _each(settings, by_source, partial(getattr(ingestion, command), settings, declarations), as_json)
+
+
+def _one_by_one(tables: list[str], act: Callable[[str], None], state: str, what_now: str, as_json: bool) -> None:
+    for name in tables:
+        act(name)
+        if not as_json:
+            say(f"{name}: {state}; {what_now}")
+    if as_json:
+        say_json([{"table": name, "state": state} for name in tables])
+
+
+def _each(settings: Settings, work: Mapping[str, Any], bring: Callable[..., Any], as_json: bool) -> None:
+    reports: list[dict[str, Any]] = []
+    failures: list[LakehouseError] = []
+    with shown(settings, console(error=True)) as show:
+        for name, tables in work.items():
+            with show(name):
+                try:
+                    reports.append(asdict(bring(name, tables) if tables else bring(name)))
+                except LakehouseError as error:
+                    failures.append(error)
+    if as_json:
+        say_json(reports)
+    else:
+        for report in reports:
+            _print_report(report)
+    problems = [str(failure) for failure in failures]
+    problems += [a["reason"] for report in reports for a in report["aside"] if a["state"] != "paused"]
+    if problems:
+        raise LakehouseError("; ".join(problems))
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    from ingestion.sources.postgres.connection import lsn_text
+
+    say(f"{report['source']}: cut {lsn_text(report['cut_lsn'])} at {report['cut_at']:%Y-%m-%d %H:%M:%S %Z}")
+    for table in report["tables"]:
+        new = ", ".join(f"{op} {count:,}" for op, count in sorted(table["rows"].items())) or "nothing new"
+        say(f"  {table['name']:<24} {table['total_rows']:>12,} rows   {new}")
+    for aside in report["aside"]:
+        say(f"  {aside['name']:<24} {aside['state']}")
+
+
+def _follow(settings: Settings, declarations: Declarations, names: list[str]) -> None:
+    from ingestion import follow_sources
+
+    log_to_stderr(settings)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    follow_sources(settings, declarations, names, stop)
+
+
+def _chosen(settings: Settings, declarations: Declarations, sources: list[str] | None) -> list[str]:
+    names = [declarations.source(name).name for name in sources] if sources else [s.name for s in declarations.sources]
+    for name in names:
+        settings.source(name)
+    if not names:
+        raise LakehouseError("no source is declared: add one in dbt_project/models/sources/")
+    return names

@@ -1,0 +1,59 @@
+"""Builds the servers of a home from settings, ports and credentials."""
+
+from collections.abc import Mapping
+
+from lakehouse.settings import Settings
+from lakehouse_stack.downloads.artifacts import artifact
+from lakehouse_stack.home.config import SAMPLE_DATABASES, StackSettings
+from lakehouse_stack.home.pathnames import run_dir
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.accounts import find_placement
+from lakehouse_stack.servers.postgres import postgres_server
+from lakehouse_stack.servers.s3 import s3_server
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.servers.trino import trino_server
+from lakehouse_stack.templates.render import render
+
+
+def build_servers(
+    settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
+) -> tuple[Server, ...]:
+    """All servers. Nothing is started; only the data folder of Postgres is created."""
+    home, placement = settings.home, find_placement(settings.home, stack.system_dir)
+    sources = postgres_server(
+        "sources",
+        ports["sources"],
+        placement,
+        home / "logs" / "sources.log",
+        credentials["sources_superuser"],
+        render("sources.sql.j2", databases=SAMPLE_DATABASES),
+        {
+            "LAKEHOUSE_APP_PASSWORD": credentials["app"],
+            "LAKEHOUSE_INGEST_PASSWORD": credentials["lakehouse_ingest"],
+        },
+    )
+    catalog = postgres_server(
+        "catalog",
+        ports["catalog"],
+        placement,
+        home / "logs" / "catalog.log",
+        credentials["catalog_superuser"],
+        render("catalog.sql.j2"),
+        {
+            "LAKEHOUSE_CATALOG_PASSWORD": credentials["lakehouse"],
+            "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
+            "LAKEHOUSE_DAGSTER_PASSWORD": credentials["dagster"],
+        },
+    )
+    s3 = s3_server(home, settings.artifacts / artifact("s3proxy").target, ports["s3"], stack.s3_heap_mb, credentials)
+    trino = trino_server(
+        home,
+        run_dir(settings) / "trino",
+        settings.artifacts,
+        ports["trino"],
+        stack.trino_heap_mb,
+        f"jdbc:postgresql://{LOOPBACK}:{ports['catalog']}/lake",
+        f"http://{LOOPBACK}:{ports['s3']}",
+        credentials,
+    )
+    return sources, catalog, s3, trino

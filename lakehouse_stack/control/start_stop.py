@@ -1,0 +1,218 @@
+"""Starts and stops the servers of one home.
+
+`up` is idempotent: it starts the servers that do not run, all at once.
+"""
+
+import fcntl
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from lakehouse.declarations import load_declarations
+from lakehouse.declarations.manifest import manifest_path
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+from lakehouse_stack.control.endpoints import write_endpoints
+from lakehouse_stack.control.plan import build_servers
+from lakehouse_stack.downloads.download import Progress, ensure_artifacts
+from lakehouse_stack.home.config import SERVERS, StackSettings, stack_settings
+from lakehouse_stack.home.credentials import ensure_credentials
+from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
+from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
+from lakehouse_stack.processes import process
+from lakehouse_stack.servers.postgres_versions import refuse_other_versions
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.servers.trino import ensure_access
+
+Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
+OURS = ("dagster", "follower_metrics", "watch_metrics")  # ports of processes that `lakehouse dev` starts
+STOP_SECONDS = 20.0  # time for a server to shut down before it is killed
+
+
+def up(
+    settings: Settings,
+    report: Report = lambda *_: None,
+    progress: Progress = lambda *_: None,
+) -> None:
+    """Downloads missing artifacts, starts the servers that do not run, and writes the endpoints.
+
+    Raises LakehouseError; servers that were started keep running, and the next `up` continues from there.
+    """
+    stack = stack_settings()
+    with locked_home(settings):
+        refuse_other_versions(settings, stack)
+        ensure_artifacts(settings, progress)
+        credentials = ensure_credentials(credentials_file(settings))
+        ensure_access(settings.home, credentials)
+        ports = _choose_ports(settings, stack)
+        servers = build_servers(settings, stack, ports, credentials)
+        _start_all(servers, settings, stack.start_seconds, report)
+        write_endpoints(settings, ports, credentials)
+        _renew_rules(load_settings(home=settings.home))
+
+
+def _renew_rules(settings: Settings) -> None:
+    """Writes the access rules of the current declarations; without a parsed manifest there is nothing to read."""
+    if manifest_path(settings).exists():
+        with suppress(LakehouseError):  # commands that need the declarations report mistakes; the old rules stay
+            load_declarations(settings)
+
+
+def down(settings: Settings) -> list[str]:
+    """Stops all servers of this home and their orphans; returns the names of those that ran."""
+    if not run_dir(settings).exists():
+        return _stop_leftovers(settings)
+    with locked_home(settings):
+        ports = dict.fromkeys(SERVERS, 0) | read_ports(ports_file(settings))
+        credentials = ensure_credentials(credentials_file(settings))
+        servers = build_servers(settings, stack_settings(), ports, credentials)
+        with ThreadPoolExecutor(len(servers)) as pool:
+            stopped = list(pool.map(lambda server: _stop(server, settings), servers))
+    return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]
+
+
+def running(settings: Settings, name: str) -> psutil.Process | None:
+    """The process of a server; None if it is not running."""
+    return process.find(process.read_record(pid_file(settings, name)))
+
+
+def _start_all(servers: tuple[Server, ...], settings: Settings, patience: float, report: Report) -> None:
+    """Starts all servers. Raises the first failure and then leaves the other servers to start by themselves."""
+    started, aborted = time.monotonic(), threading.Event()
+    failures: list[Exception] = []
+
+    def start_one(server: Server) -> None:
+        def report_state(what: str) -> None:
+            report(server.name, what, time.monotonic() - started)
+
+        try:
+            _start(server, settings, started + patience, aborted, report_state)
+        except Exception as error:
+            failures.append(error)
+            aborted.set()
+            report_state("failed")
+
+    with ThreadPoolExecutor(len(servers)) as pool:
+        try:
+            list(pool.map(start_one, servers))
+        except BaseException:
+            aborted.set()
+            raise
+    if failures:
+        raise failures[0]
+
+
+def _start(
+    server: Server, settings: Settings, deadline: float, aborted: threading.Event, report_state: Callable[[str], None]
+) -> None:
+    record = process.read_record(pid_file(settings, server.name))
+    alive = process.find(record)
+    keep = alive is not None and record is not None and record.fingerprint == server.launch.fingerprint()
+    if keep:
+        process.rotate(server.launch.log)
+    else:
+        _stop(server, settings)
+        report_state("starting")
+        server.prepare()
+        process.start(server.launch, server.port, pid_file(settings, server.name))
+    while (problem := server.check_health()) is not None:
+        if running(settings, server.name) is None:
+            raise LakehouseError(
+                f"{server.name} ended while starting: {process.last_lines(server.launch.log)}; "
+                f"see {server.launch.log}, then run `lakehouse up` again"
+            )
+        if aborted.is_set():
+            return
+        if time.monotonic() > deadline:
+            raise LakehouseError(
+                f"{server.name} (port {server.port}) does not serve: {problem[-300:]}; see {server.launch.log}, "
+                "run `lakehouse down` and `lakehouse up`, or raise LAKEHOUSE_STACK_START_SECONDS"
+            )
+        time.sleep(0.1)
+    server.after_start()
+    report_state("running" if keep else "started")
+
+
+def _stop(server: Server, settings: Settings) -> bool:
+    """Stops the server and orphans of a killed one; returns whether any process was found."""
+    known = running(settings, server.name)
+    if known is not None:
+        process.stop([known], server.launch.stop_signal, STOP_SECONDS)
+    orphans = process.working_in(server.working_dir, server.program)
+    process.stop(orphans, server.launch.stop_signal, 5.0)
+    pid_file(settings, server.name).unlink(missing_ok=True)
+    return known is not None or bool(orphans)
+
+
+def _stop_leftovers(settings: Settings) -> list[str]:
+    """Stops the servers of a deleted home: they still have its folders as working directories."""
+    found = {
+        name: [
+            *process.working_in(settings.home / "data" / name, "postgres"),
+            *process.working_in(settings.home / "data" / name, "java"),
+        ]
+        for name in SERVERS
+    }
+    for leftovers in found.values():
+        process.stop(leftovers, signal.SIGTERM, 5.0)
+    return [name for name, leftovers in found.items() if leftovers]
+
+
+def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
+    ours = {}
+    for name in SERVERS:
+        record = process.read_record(pid_file(settings, name))
+        if record is not None and process.find(record) is not None:
+            ours[name] = record.port
+    kept = read_ports(ports_file(settings))
+    _wait_for_ports({port for name, port in kept.items() if name not in ours and name not in OURS})
+    for name, (variable, value) in _marks(settings).items():
+        if name in kept and process.listener_has(kept[name], variable, value):
+            ours[name] = kept[name]
+    ports = plan_ports((*SERVERS, *OURS), kept, stack.fixed_ports(), ours)
+    write_ports(ports_file(settings), ports)
+    return ports
+
+
+def _marks(settings: Settings) -> dict[str, tuple[str, str]]:
+    """By which variable a process that listens is known as this home's."""
+    home = ("LAKEHOUSE_HOME", str(settings.home))
+    return {"dagster": ("DAGSTER_HOME", str(settings.dagster_home)), "follower_metrics": home, "watch_metrics": home}
+
+
+def _wait_for_ports(ports: set[int], patience: float = 3.0) -> None:
+    """Waits for servers killed a moment ago to release their ports; after that, another process holds the port."""
+    deadline = time.monotonic() + patience
+    while not all(map(is_free, ports)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+@contextmanager
+def locked_home(settings: Settings) -> Iterator[None]:
+    """Locks the home: a second `up` or `down` waits for the first."""
+    folder = run_dir(settings)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _protect(settings.home)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise LakehouseError(
+            f"the home {settings.home} cannot be written: {error.strerror}; set LAKEHOUSE_HOME to another folder"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _protect(home: Path) -> None:
+    """Lets other users traverse the home, as Postgres may run as another user, but not list it."""
+    home.chmod(0o711)
+    for name in ("run", "logs", "dagster", "erasures"):  # release 0.1 left `erasures` readable by all
+        (home / name).mkdir(exist_ok=True)
+        (home / name).chmod(0o700)

@@ -1,0 +1,95 @@
+"""Dagster's instance file. Its URL has no password, because Dagster passes it to processes on the command line."""
+
+import json
+import os
+import re
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import yaml
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
+
+from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import write_private
+from lakehouse.settings import Settings
+from lakehouse_stack.templates.render import render
+
+SETTING = "LAKEHOUSE_DAGSTER__STORAGE_URL"
+DRIVER = "postgresql+psycopg2"
+
+
+def write_instance(settings: Settings) -> None:
+    """Writes the instance file for the configured database and a password file; raises LakehouseError."""
+    if settings.dagster.storage_url is None:
+        raise LakehouseError(f"Dagster's database is not set: run `lakehouse up`, or set {SETTING}")
+    url = _hide_password(settings, settings.dagster.storage_url.get_secret_value())
+    instance = dagster_yaml(json.dumps(with_driver(url)), settings.home / "logs" / "dagster")
+    write_private(_file(settings), instance)
+
+
+def ensure_instance(settings: Settings) -> None:
+    """Writes the instance file if it is missing; removes the password from one of release 0.1.0.
+
+    Raises LakehouseError if PGPASSWORD is set, because libpq would prefer it.
+    """
+    if not _file(settings).exists():
+        write_instance(settings)
+    else:
+        _hide_stored_password(settings)
+    if "PGPASSWORD" in os.environ and str(password_file(settings)) in _file(settings).read_text():
+        raise LakehouseError(
+            f"PGPASSWORD is set and wins over {password_file(settings)}, which has that of Dagster's database: unset it"
+        )
+
+
+def _hide_stored_password(settings: Settings) -> None:
+    """Replaces the URL in the instance file by one without the password; keeps the rest of the file."""
+    text = _file(settings).read_text()
+    url = (yaml.safe_load(text) or {}).get("storage", {}).get("postgres", {}).get("postgres_url")
+    if not isinstance(url, str) or not url.startswith(f"{DRIVER}://"):
+        return
+    hidden = with_driver(_hide_password(settings, url.replace(DRIVER, "postgresql", 1)))
+    updated = text.replace(url, hidden).replace(json.dumps(url), json.dumps(hidden))
+    if updated != text:
+        write_private(_file(settings), updated)
+
+
+def password_file(settings: Settings) -> Path:
+    """The password file, which libpq reads for this connection only."""
+    return settings.dagster_home / "pgpass"
+
+
+def with_driver(url: str) -> str:
+    """The URL with its driver: dagster-postgres needs psycopg2, but SQLAlchemy 2.1 defaults to psycopg 3."""
+    return re.sub("^postgres(ql)?(?=://)", DRIVER, url)
+
+
+def dagster_yaml(storage_url: str, compute_logs: Path) -> str:
+    """Dagster's instance file; `storage_url` is YAML: a quoted literal, or {env: NAME}."""
+    return render("dagster.yaml.j2", storage_url=storage_url, compute_logs=compute_logs, max_concurrent_runs=2)
+
+
+def _file(settings: Settings) -> Path:
+    return settings.dagster_home / "dagster.yaml"
+
+
+def _hide_password(settings: Settings, url: str) -> str:
+    """The URL with a password file instead of the password; the LakehouseError of a bad URL does not quote it."""
+    try:
+        parts = conninfo_to_dict(url)
+    except ProgrammingError:
+        parts = {"port": "none"}
+    # a slash in the password splits it: the part before it parses as the port, the rest as the database
+    if not re.match("postgres(ql)?://", url) or not re.fullmatch("[0-9,]*", str(parts.get("port") or "")):
+        raise LakehouseError(f"{SETTING} is not of the form postgresql://user:password@host/database")
+    password = parts.get("password")
+    if password is None:
+        return url
+    escaped = re.sub(r"([\\:])", r"\\\1", str(password))
+    write_private(password_file(settings), f"*:*:*:*:{escaped}\n")
+    address = urlsplit(url)
+    login, at, hosts = address.netloc.rpartition("@")
+    options = {**dict(parse_qsl(address.query)), "passfile": str(password_file(settings))}
+    options.pop("password", None)
+    return address._replace(netloc=f"{login.partition(':')[0]}{at}{hosts}", query=urlencode(options, safe="/")).geturl()

@@ -1,0 +1,202 @@
+"""Trino with the catalog `lake`: coordinator and worker in one process, with TLS and password authentication."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lakehouse.catalog.open import LOST_CONNECTION
+from lakehouse.declarations.access import ensure_rules
+from lakehouse.files.private_files import private_dir, write_private
+from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
+from lakehouse.servers.trino import connect_to
+from lakehouse.settings import TrinoSettings
+from lakehouse_stack.downloads.artifacts import artifact
+from lakehouse_stack.downloads.java import server_java
+from lakehouse_stack.home.certificate import ensure_certificate
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.templates.render import render
+
+CATALOG = "lake"
+INTERNAL = "LAKEHOUSE_TRINO_INTERNAL"
+
+
+def access_dir(home: Path) -> Path:
+    """The folder of logins and access rules, which Trino reloads by itself."""
+    return home / "run" / "access"
+
+
+def authority_file(home: Path) -> Path:
+    """The authority's certificate, with which clients verify Trino's; readable by all."""
+    return home / "trino-ca.pem"
+
+
+def certificate_file(home: Path) -> Path:
+    """Trino's private key and certificate."""
+    return home / "run" / "trino.pem"
+
+
+def ensure_access(home: Path, credentials: Mapping[str, str]) -> None:
+    """Writes the files that Trino needs for logins: its certificate, the home's own logins, and access rules."""
+    ensure_certificate(certificate_file(home), authority_file(home), (LOOPBACK, "localhost"))
+    ensure_own_logins(access_dir(home), {name: credentials[f"trino_{role}"] for name, role in OWN.items()})
+    ensure_rules(access_dir(home))
+
+
+def trino_server(
+    home: Path,
+    etc: Path,
+    artifacts: Path,
+    port: int,
+    heap_mb: int,
+    catalog_jdbc: str,
+    s3_endpoint: str,
+    credentials: Mapping[str, str],
+) -> Server:
+    """Trino; its configuration refers to secrets in its environment."""
+    data, certificate = home / "data" / "trino", certificate_file(home)
+    programs = artifacts / artifact("trino-server-core").target
+    files = trino_files(
+        etc=etc,
+        certificate=certificate,
+        access=access_dir(home),
+        port=port,
+        heap_mb=heap_mb,
+        host=LOOPBACK,
+        catalog_jdbc=catalog_jdbc,
+        s3_endpoint=s3_endpoint,
+        plugin_dir=etc / "plugin",
+        bind=LOOPBACK,
+    )
+    plugins = (programs / "plugin" / "password-authenticators", artifacts / artifact("trino-iceberg").target)
+    authority = authority_file(home)
+
+    def prepare() -> None:
+        private_dir(data)
+        for name, text in files.items():
+            write_private(etc / name, text)
+        _link(data / "etc", etc)  # Trino reads the group provider's file below its working directory
+        for plugin in plugins:
+            _link(etc / "plugin" / plugin.name, plugin)
+
+    config = "".join((*files.values(), authority.read_text() if authority.exists() else ""))
+    launch = Launch(
+        argv=_command(etc, programs, files),
+        cwd=data,
+        log=home / "logs" / "trino.log",
+        env=_environment(credentials),
+        config=config,
+    )
+    return Server(
+        name="trino",
+        port=port,
+        launch=launch,
+        check_health=lambda: _check_health(home, port, credentials),
+        prepare=prepare,
+        after_start=lambda: None,
+        working_dir=data,
+        program="java",
+    )
+
+
+def _command(etc: Path, programs: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    node = (f"-D{line}" for line in files["node.properties"].splitlines() if not line.startswith("#"))
+    java = (str(server_java()), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}")
+    return (*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer")
+
+
+def _environment(credentials: Mapping[str, str]) -> dict[str, str]:
+    return {
+        "LAKEHOUSE_TRINO_CATALOG_USER": "trino",
+        "LAKEHOUSE_TRINO_CATALOG_PASSWORD": credentials["trino"],
+        "LAKEHOUSE_S3_ACCESS_KEY": credentials["s3_access_key"],
+        "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
+        INTERNAL: credentials["trino_internal"],
+    }
+
+
+def trino_files(
+    *,
+    etc: Path,
+    certificate: Path,
+    access: Path,
+    port: int,
+    heap_mb: int,
+    host: str,
+    catalog_jdbc: str,
+    s3_endpoint: str,
+    plugin_dir: Path | None = None,
+    bind: str | None = None,
+    data_dir: Path | None = None,
+) -> dict[str, str]:
+    """Trino's configuration files by name below `etc`: queries get half of the heap, a quarter is headroom."""
+    config = render(
+        "trino.config.properties.j2",
+        port=port,
+        host=host,
+        etc=etc,
+        certificate=certificate,
+        plugin_dir=plugin_dir,
+        heap=f"{heap_mb} MB",
+        query_memory=f"{heap_mb // 2}MB",
+        headroom=f"{heap_mb // 4}MB",
+        cores=os.cpu_count() or 1,
+    )
+    lake = render(
+        "lake.properties.j2",
+        catalog_name=CATALOG,
+        catalog_jdbc=catalog_jdbc,
+        warehouse="s3://warehouse/",
+        s3_endpoint=s3_endpoint,
+        s3_region="us-east-1",
+        lost_connection=",".join(LOST_CONNECTION),
+    )
+    return {
+        "config.properties": config,
+        "password-authenticator.properties": render("trino.password-authenticator.properties.j2", access=access),
+        "group-provider.properties": render("trino.group-provider.properties.j2", access=access),
+        "access-control.properties": render("trino.access-control.properties.j2", access=access),
+        "node.properties": render("trino.node.properties.j2", node_id=CATALOG, listen=bind, data_dir=data_dir),
+        "jvm.config": render("trino.jvm.config.j2", heap_mb=heap_mb),
+        f"catalog/{CATALOG}.properties": lake,
+    }
+
+
+def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[str, Any]:
+    """The connection of pipeline and readers, with the structure of `lakehouse.settings.TrinoSettings`."""
+    return {
+        "host": LOOPBACK,
+        "port": port,
+        "catalog": CATALOG,
+        "http_scheme": "https",
+        "ca": str(authority_file(home)),
+        "access": str(access_dir(home)),
+        "user": WRITER,
+        "password": credentials["trino_writer"],
+        "reader_user": "reader",
+        "reader_password": credentials["trino_reader"],
+        "privacy_user": "privacy",
+        "privacy_password": credentials["trino_privacy"],
+    }
+
+
+def _check_health(home: Path, port: int, credentials: Mapping[str, str]) -> str | None:
+    """Lists the lake's schemas, which tests catalog database, roles, credentials and worker."""
+    from trino.exceptions import Error, HttpError
+
+    try:
+        trino = TrinoSettings.model_validate(trino_client(home, port, credentials))
+        connect_to(trino, attempts=1).cursor().execute(f"SHOW SCHEMAS FROM {CATALOG}").fetchall()
+    except Error as error:
+        return " ".join(str(getattr(error, "message", error)).split())
+    except (OSError, HttpError) as error:
+        return f"no answer ({error})"
+    return None
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
