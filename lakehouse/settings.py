@@ -159,6 +159,51 @@ class DagsterSettings(Section):
     first_day: date = Field(date(2026, 1, 1), description="first day that can be backfilled")
 
 
+class MailSettings(Section):
+    """The mail server that sends alerts."""
+
+    host: str
+    port: Port = 587
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    user: str | None = None
+    password: SecretStr | None = None
+    sender: str = Field(description="the From address")
+    to: tuple[str, ...] = Field(min_length=1, description="who is told")
+
+    @model_validator(mode="after")
+    def _sends_no_password_in_the_clear(self) -> "MailSettings":
+        if self.password is not None and self.tls == "none":
+            raise ValueError("a password needs tls = starttls or tls")
+        return self
+
+
+class AlertSettings(Section):
+    """Who is told what needs attention, and the limits of what declares none of its own."""
+
+    webhook: SecretStr | None = Field(None, description="URL that takes JSON by POST, such as an incoming one of Slack")
+    mail: MailSettings | None = None
+    every_seconds: float = Field(15.0, gt=0, description="how often `lakehouse watch` looks")
+    lag_seconds: float = Field(900.0, gt=0, description="limit of tables without a declared one")
+    slot_bytes: int = Field(10 * 1024**3, gt=0, description="WAL retained by a source; limit without a declared one")
+    disk_free_bytes: int = Field(5 * 1024**3, ge=0, description="free space that the home's disk must have")
+    backup_hours: float = Field(50.0, gt=0, description="age of the last backup, once there is one")
+
+
+class MetricsSettings(Section):
+    """Where Prometheus reads. No port, no metrics."""
+
+    host: str = "127.0.0.1"
+    follower_port: Port | None = None
+    watch_port: Port | None = None
+
+
+class LogSettings(Section):
+    """What long-running processes log."""
+
+    format: Literal["text", "json"] = "text"
+    level: Literal["debug", "info", "warning", "error"] = "info"
+
+
 class Settings(BaseSettings):
     """All settings; see the module's docstring for where they come from."""
 
@@ -176,6 +221,9 @@ class Settings(BaseSettings):
     spark: SparkSettings = SparkSettings()
     ingestion: IngestionSettings = IngestionSettings()
     dagster: DagsterSettings = DagsterSettings()
+    alerts: AlertSettings = AlertSettings()
+    metrics: MetricsSettings = MetricsSettings()
+    log: LogSettings = LogSettings()
     project_dir: Path = Field(PROJECT_DIR, description="the checkout that holds dbt_project/")
 
     @field_validator("home", "cache")

@@ -64,7 +64,19 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
             fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
             about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
             write_atomically(folder / ABOUT, json.dumps(about) + "\n")
+            _record(settings, made_at, folder, catalog_only)
     return backup
+
+
+def _record(settings: Settings, made_at: datetime, folder: Path, catalog_only: bool) -> None:
+    """Notes the backup in the state, so that somebody is told when the last one is too old."""
+    with store.connect_catalog(settings) as states:
+        store.ensure_state(states)
+        states.execute(
+            "INSERT INTO lakehouse.backups (made_at, folder, catalog_only) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING",
+            (made_at, str(folder), catalog_only),
+        )
+        states.execute("DELETE FROM lakehouse.backups WHERE made_at < %s - interval '1 year'", (made_at,))
 
 
 def _consistent_backup(

@@ -43,6 +43,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("lakehouse_cli.lake.show", "show"),
     "demo": ("lakehouse_cli.machine.demo", "demo"),
     "dev": ("lakehouse_cli.machine.dev", "dev"),
+    "watch": ("lakehouse_cli.lake.watch", "watch"),
 }
 
 

@@ -15,6 +15,7 @@ from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.settings import Settings, load_settings
+from orchestration.runs.code import code_version
 from orchestration.runs.workers import sign
 
 if TYPE_CHECKING:
@@ -64,6 +65,10 @@ class Lake(dg.ConfigurableResource):
     def settings(self) -> Settings:
         """The current settings."""
         return load_settings()
+
+    def code_version(self) -> str:
+        """A hash of the code that a run launched now works with."""
+        return code_version(self.settings())
 
     def declarations(self) -> Declarations:
         """The current declarations."""

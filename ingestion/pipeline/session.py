@@ -32,6 +32,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import IngestionSettings, Settings
+from lakehouse.text.log_lines import note
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -126,6 +127,7 @@ def target(
 def begin_cycle(session: Session, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
     """A new cycle, whose staged prefixes are spared until the `with` block ends."""
     cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, session.name))
+    note(cycle=cycle.id)
     session.live.add(cycle.id)
     try:
         yield cycle

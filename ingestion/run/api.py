@@ -189,6 +189,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         store.ensure_state(states)
         stream, held = store.read_stream(states, source), leases.holder_of(states, source)
         tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
+        follower = leases.follower_of(states, source)
         under_way = progress.read(states, source) if held else None
     with source_of(settings, source).open() as opened:
         retained = opened.retention(stream)
@@ -209,6 +210,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
         slot_state=retained.state,
         progress=under_way,
+        follower=follower,
         tables=tuple(
             TableStatus(p.table, p.state, p.reason, p.position.text, p.position.commit_bound)
             for p in sorted(tables, key=lambda p: p.table)

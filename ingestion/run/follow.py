@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import socket
 import threading
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
@@ -29,9 +32,12 @@ from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
+from lakehouse.metrics import REGISTRY
 from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.exporter import served
 from lakehouse.servers.spark import has_ended, spark_session
 from lakehouse.settings import IngestionSettings, Settings
+from lakehouse.text.log_lines import about
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -51,6 +57,24 @@ def follow_sources(settings: Settings, declarations: Declarations, sources: list
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
     spark = spark_session(settings, "lakehouse-follow")
+    with served(settings.metrics.host, settings.metrics.follower_port, partial(_readiness, settings, sources)):
+        _run_threads(settings, declarations, sources, spark, stop)
+
+
+def _readiness(settings: Settings, sources: list[str]) -> dict[str, str]:
+    """Of each source, why this follower does not follow it; empty if it does."""
+    with store.connect_catalog(settings) as states:
+        held = {source: leases.holder_of(states, source) for source in sources}
+    mine = f"{socket.gethostname()}:{os.getpid()}:"
+    return {
+        source: "" if holder and holder[0].startswith(mine) else "this follower does not hold the lease"
+        for source, holder in held.items()
+    }
+
+
+def _run_threads(
+    settings: Settings, declarations: Declarations, sources: list[str], spark: SparkSession, stop: threading.Event
+) -> None:
     threads = [
         threading.Thread(target=_follow_source, name=name, args=(settings, declarations.source(name), spark, stop))
         for name in sources
@@ -77,6 +101,11 @@ def flush_in(limits: IngestionSettings, behind_bytes: int, since_begun: float, t
 
 
 def _follow_source(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
+    with about(source=source.name):
+        _follow_again(settings, source, spark, stop)
+
+
+def _follow_again(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
     pause = settings.ingestion.poll_seconds
     while not stop.is_set():
         try:
@@ -88,6 +117,8 @@ def _follow_source(settings: Settings, source: Source, spark: SparkSession, stop
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
         except Exception:
             log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
+        if not stop.is_set():
+            REGISTRY.add("lakehouse_cycle_failures_total", source=source.name)
         stop.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
@@ -117,6 +148,8 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
                 rows = catch_up(session, opened, states, live=live.stream).rows
                 _log_rows(source.name, rows)
                 last.passed(begun, time.monotonic() - begun, bool(rows))
+                if rows:
+                    REGISTRY.observe("lakehouse_publish_seconds", time.monotonic() - begun, source=source.name)
                 loader.start_if_needed(waiting_tables(session, opened, states))
                 live.open_if_near(opened, states)
                 _wait_for_flush(session, opened, states, live.stream, stop, loader.wake, last)
@@ -272,6 +305,9 @@ def _wait_for_flush(
 
 
 def _log_rows(source: str, rows: dict[str, dict[str, int]]) -> None:
+    for table, counts in rows.items():
+        for op, count in counts.items():
+            REGISTRY.add("lakehouse_rows_published_total", count, source=source, table=table, op=op)
     parts = [f"{table} {op}={count}" for table, ops in sorted(rows.items()) for op, count in sorted(ops.items())]
     if parts:
         log.info("source %r: published %s", source, ", ".join(parts))

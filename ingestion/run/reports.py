@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 
+from ingestion.state.lease import Follower
 from ingestion.state.progress import Progress
 
 
@@ -70,7 +71,8 @@ class SourceStatus:
 
     `slot_lag_bytes` is the WAL that the source keeps for the slot, `behind_bytes` what lies beyond the lake's position,
     and `lag_seconds` how long ago that position moved last, zero when nothing lies beyond it. `slot_state` is
-    Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ...
+    Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ... `follower` says
+    what became of the last follower; `none` if it ended by itself.
     """
 
     source: str
@@ -88,6 +90,7 @@ class SourceStatus:
     lag_seconds: float = 0.0
     slot_state: str = "reserved"
     progress: Progress | None = None
+    follower: Follower = "none"
     tables: tuple[TableStatus, ...] = ()
 
     @property

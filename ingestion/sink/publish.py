@@ -35,6 +35,7 @@ from lakehouse.catalog.private_pyiceberg import Staging, data_files
 from lakehouse.catalog.rewriting import needed_since
 from lakehouse.catalog.statistics import carry
 from lakehouse.errors import LakehouseError
+from lakehouse.metrics import REGISTRY
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.retry import until_answered
 from lakehouse.settings import Settings
@@ -155,6 +156,7 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
         try:
             _swap(settings, catalog.name, lease, publication, all_staged)
         except _Conflict:
+            REGISTRY.add("lakehouse_conflicts_total", source=lease.source)
             continue
         return
     raise LakehouseError(

@@ -44,7 +44,7 @@ def ensure_manifest(settings: Settings) -> Path:
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = target.with_suffix(".key")
-        key = _fingerprint(settings)
+        key = project_fingerprint(settings)
         if not (target.exists() and stamp.exists() and stamp.read_text() == key):
             parsed = _parse(settings, target.parent / "target")
             parsed.replace(target)
@@ -66,7 +66,8 @@ def dbt_environment(settings: Settings) -> dict[str, str]:
     return found
 
 
-def _fingerprint(settings: Settings) -> str:
+def project_fingerprint(settings: Settings) -> str:
+    """A hash of names, sizes and times of the files that `dbt parse` reads, and of the connection."""
     project_dir = settings.dbt_project_dir
     digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
     for part in _PARTS:

@@ -46,7 +46,7 @@ def dev(
 
 
 def commands(settings: Settings, ingest: bool) -> list[Command]:
-    """The children: a follower for the sources, Dagster's web server, Dagster's daemon."""
+    """The children: a follower for the sources, Dagster's web server and daemon, and the watch over them."""
     bin_dir, logs = Path(sys.executable).parent, settings.home / "logs"
     workspace = ["--workspace", str(settings.project_dir / "workspace.yaml")]
     web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
@@ -55,6 +55,7 @@ def commands(settings: Settings, ingest: bool) -> list[Command]:
             "webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web], logs / "dagster-webserver.log"
         ),
         Command("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace], logs / "dagster-daemon.log"),
+        Command("watch", [str(bin_dir / "lakehouse"), "watch"], logs / "watch.log"),
     ]
     if ingest:
         children.append(Command("ingest", [str(bin_dir / "lakehouse"), "ingest", "--follow"], logs / "ingest.log"))

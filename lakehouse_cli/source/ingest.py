@@ -1,8 +1,6 @@
 """`lakehouse prepare` and `lakehouse ingest`."""
 
-import logging
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -15,7 +13,8 @@ from lakehouse.declarations import Declarations, load_declarations, source_and_t
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import LineFormatter, console, say, say_json
+from lakehouse.text.shown import console, say, say_json
+from lakehouse_cli.logs import log_to_stderr
 from lakehouse_cli.source.progress import shown
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; default: all declared ones")]
@@ -210,11 +209,7 @@ def _print_report(report: dict[str, Any]) -> None:
 def _follow(settings: Settings, declarations: Declarations, names: list[str]) -> None:
     from ingestion import follow_sources
 
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    for chatty in ("py4j", "pyiceberg"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    log_to_stderr(settings)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())

@@ -43,6 +43,11 @@ def endpoints(home: Path, ports: Mapping[str, int], credentials: Mapping[str, st
             "path_style": True,
         },
         "trino": trino_client(home, ports["trino"], credentials),
+        "metrics": {
+            "host": LOOPBACK,
+            "follower_port": ports["follower_metrics"],
+            "watch_port": ports["watch_metrics"],
+        },
         "dagster": {
             "host": LOOPBACK,
             "port": ports["dagster"],

@@ -31,6 +31,7 @@ from lakehouse_stack.servers.server import Server
 from lakehouse_stack.servers.trino import ensure_access
 
 Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
+OURS = ("dagster", "follower_metrics", "watch_metrics")  # ports of processes that `lakehouse dev` starts
 STOP_SECONDS = 20.0  # time for a server to shut down before it is killed
 
 
@@ -170,12 +171,19 @@ def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
         if record is not None and process.find(record) is not None:
             ours[name] = record.port
     kept = read_ports(ports_file(settings))
-    _wait_for_ports({port for name, port in kept.items() if name not in ours and name != "dagster"})
-    if "dagster" in kept and process.listener_has(kept["dagster"], "DAGSTER_HOME", str(settings.dagster_home)):
-        ours["dagster"] = kept["dagster"]
-    ports = plan_ports((*SERVERS, "dagster"), kept, stack.fixed_ports(), ours)
+    _wait_for_ports({port for name, port in kept.items() if name not in ours and name not in OURS})
+    for name, (variable, value) in _marks(settings).items():
+        if name in kept and process.listener_has(kept[name], variable, value):
+            ours[name] = kept[name]
+    ports = plan_ports((*SERVERS, *OURS), kept, stack.fixed_ports(), ours)
     write_ports(ports_file(settings), ports)
     return ports
+
+
+def _marks(settings: Settings) -> dict[str, tuple[str, str]]:
+    """By which variable a process that listens is known as this home's."""
+    home = ("LAKEHOUSE_HOME", str(settings.home))
+    return {"dagster": ("DAGSTER_HOME", str(settings.dagster_home)), "follower_metrics": home, "watch_metrics": home}
 
 
 def _wait_for_ports(ports: set[int], patience: float = 3.0) -> None:

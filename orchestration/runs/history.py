@@ -16,6 +16,7 @@ from orchestration.runs.workers import fail_orphaned_runs
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
 RECENT = 50
+COUNTED = 8  # of the failures in a row; with more the backoff is no longer
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class PastRun:
     created_at: datetime
     ended_at: datetime | None
     end_state: LoadState = field(default_factory=LoadState)
+    code: str | None = None
+    failed_in_step: bool = True
 
     @property
     def short_id(self) -> str:
@@ -62,9 +65,15 @@ def read_history(instance: dg.DagsterInstance, job: str, whole: dg.JobDefinition
     load, failures = _last_load(instance, job, whole)
     return JobHistory(
         last_load=_past(load, whole) if load else None,
-        failures=tuple(map(_past, failures)),
+        failures=tuple(_failure(instance, record) for record in failures[:COUNTED]),
         unfinished=tuple(map(_past, _runs(instance, job, UNFINISHED))),
     )
+
+
+def _failure(instance: dg.DagsterInstance, record: dg.RunRecord) -> PastRun:
+    """The run, and whether its own work failed: else its process was killed, or it could not start."""
+    steps = instance.get_run_stats(record.dagster_run.run_id).steps_failed
+    return replace(_past(record), failed_in_step=bool(steps))
 
 
 def read_state(instance: dg.DagsterInstance, whole: dg.JobDefinition) -> LoadState:
@@ -140,5 +149,6 @@ def _past(record: dg.RunRecord, whole: dg.JobDefinition | None = None) -> PastRu
         snapshots=tags.unpack_snapshots(run.tags.get(tags.SNAPSHOTS)),
         created_at=record.create_timestamp,
         ended_at=datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else None,
+        code=run.tags.get(tags.CODE),
         end_state=replace(left, tables={name: held for name, held in left.tables.items() if name in current}),
     )

@@ -17,7 +17,10 @@ SNAPSHOTS = "lakehouse/snapshots"
 """JSON: table → id of the newest data snapshot the run reads; written by its first step."""
 
 TRIGGER = "lakehouse/trigger"
-"""Hash of the facts that made a sensor launch the run; limits the attempts per set of facts."""
+"""Hash of the facts that made a sensor launch the run; with the failure before it, the run key."""
+
+CODE = "lakehouse/code"
+"""Hash of models and Python code that the launching sensor saw; failures of other code delay nothing."""
 
 WHY = "lakehouse/why"
 """The reason for the launch, for people."""

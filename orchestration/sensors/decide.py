@@ -18,7 +18,7 @@ from orchestration.runs.load_state import HeldTable, pause
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
-MAX_ATTEMPTS = 3
+LONGEST_START_WAIT = timedelta(minutes=5)
 PULL_BYTES = 64 * 1024
 NEW_DATA_BYTES = 1024 * 1024
 PULL_AFTER = timedelta(minutes=15)
@@ -45,23 +45,29 @@ class Observed:
     """The observed state of the lake and, for a job that ingests, of the source.
 
     `derived` maps each watched or held-back table to the job's tables downstream of it. `waiting` maps tables that
-    cannot be built now to the reason.
+    cannot be built now to the reason. `code` is the version of models and Python code.
     """
 
     newest: Mapping[str, SnapshotFact]
     source: SourceFacts | None = None
     derived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
+    code: str | None = None
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Run the job now without the tables in `without`; `attempt` counts the runs of one `trigger` from 1."""
+    """Run the job now without the tables in `without`; `after` is the run whose failure this one follows."""
 
     why: str
     trigger: str
-    attempt: int
+    after: str | None = None
     without: frozenset[str] = frozenset()
+
+    @property
+    def run_key(self) -> str:
+        """Dagster launches a key only once: each attempt has its own, and a crash between ticks launches no second."""
+        return f"{self.trigger}-{self.after}" if self.after else self.trigger
 
 
 @dataclass(frozen=True)
@@ -74,14 +80,15 @@ class Skip:
 def decide(
     job: str, seen: Observed, history: JobHistory, now: datetime, confirm_after: timedelta | None = None
 ) -> Launch | Skip:
-    """Launches the job for new data, never in parallel to itself, and at most MAX_ATTEMPTS times for the same data.
+    """Launches the job for new data, never in parallel to itself; after failures again and again, in growing intervals.
 
     After `confirm_after` without new data, a run confirms this; otherwise a quiet source would look stale.
     """
     if history.unfinished:
         run = history.unfinished[0]
         return Skip(f"run {run.short_id} of {job} is {run.status}; the sensor waits for its end")
-    without = excluded_tables(seen, history.state.tables, now)
+    rested = {} if _is_of_other_code(history.last_load, seen) else history.state.tables
+    without = excluded_tables(seen, rested, now)
     reason = (
         _new_data(seen, history, now, without)
         or _retry_due(history, without)
@@ -89,16 +96,10 @@ def decide(
     )
     if reason is None:
         return Skip(_nothing_new(job, seen, history, without) + _held_back(seen, history, now))
-    trigger = fingerprint(seen, history)
-    failed = [run for run in history.failures if run.trigger == trigger]
-    if len(failed) >= MAX_ATTEMPTS:
-        return Skip(
-            f"{reason}, but {len(failed)} runs of {job} have failed on it, the last is {failed[0].short_id}: "
-            f"see its log, fix the cause, then launch {job} by hand"
-        )
-    if wait := _backoff(history, now):
+    if wait := _backoff(seen, history, now):
         return Skip(f"{reason}; run {history.failures[0].short_id} of {job} has failed, next attempt in {_span(wait)}")
-    return Launch(reason, trigger, len(failed) + 1, without)
+    after = history.failures[0].short_id if history.failures else None
+    return Launch(reason, fingerprint(seen, history), after, without)
 
 
 def excluded_tables(seen: Observed, held: Mapping[str, HeldTable], now: datetime) -> frozenset[str]:
@@ -186,13 +187,24 @@ def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozens
     return f"run {run.short_id} has loaded the newest data snapshots of {len(loaded)} tables{at}{follower}"
 
 
-def _backoff(history: JobHistory, now: datetime) -> timedelta | None:
-    """The remaining backoff: it doubles with each failure, so that steady new data cannot flood a broken job."""
-    if not history.failures:
-        return None
-    since = _ended(history.failures[0]) or history.failures[0].created_at
-    left = since + pause(len(history.failures)) - now
+def _backoff(seen: Observed, history: JobHistory, now: datetime) -> timedelta | None:
+    """The remaining backoff: it doubles with each failure, so that steady new data cannot flood a broken job.
+
+    A run that failed in no step (killed, or not started) says nothing about the job, and is repeated sooner. A run of
+    other code says nothing about this one.
+    """
+    failures = [run for run in history.failures if not _is_of_other_code(run, seen)]
+    broken = [run for run in failures if run.failed_in_step]
+    not_run = [run for run in failures if not run.failed_in_step]
+    due = [_end(broken[0]) + pause(len(broken))] if broken else []
+    due += [_end(not_run[0]) + min(pause(len(not_run)), LONGEST_START_WAIT)] if not_run else []
+    left = max(due, default=now) - now
     return left if left > timedelta(0) else None
+
+
+def _is_of_other_code(run: PastRun | None, seen: Observed) -> bool:
+    """Whether the run is known to have worked with another version of the code."""
+    return run is not None and None not in (run.code, seen.code) and run.code != seen.code
 
 
 def _held_back(seen: Observed, history: JobHistory, now: datetime) -> str:
@@ -207,8 +219,12 @@ def _held_back(seen: Observed, history: JobHistory, now: datetime) -> str:
     return f"; {_list(resting + waiting)}" if resting or waiting else ""
 
 
+def _end(run: PastRun) -> datetime:
+    return run.ended_at or run.created_at
+
+
 def _ended(run: PastRun | None) -> datetime | None:
-    return None if run is None else run.ended_at or run.created_at
+    return None if run is None else _end(run)
 
 
 def _fact(table: str, fact: SnapshotFact) -> str:

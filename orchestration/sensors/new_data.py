@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from lakehouse.errors import LakehouseError
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import named
@@ -39,6 +40,10 @@ class Watch:
     first_day: date | None = None
 
 
+class CannotInspectError(LakehouseError):
+    """A server that the sensor asks does not answer; the tick fails, the next one asks again."""
+
+
 def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     """A sensor that runs by default. It keeps no cursor, so a restart of the daemon loses nothing."""
 
@@ -53,16 +58,18 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
         try:
             seen = observe(lake, watch)
             absent = [] if watch.source else lake.absent(t for t in watch.tables if ".".join(t) not in seen.newest)
-        except Exception as error:  # reports a server that is down in one line, not as a stack trace every 30 seconds
-            return dg.SkipReason(f"cannot inspect {_describe(watch)}: {_one_line(error)}")
+        except Exception as error:  # the tick fails, in one line: a skipped one would look like an idle sensor
+            raise CannotInspectError(f"cannot inspect {_describe(watch)}: {_one_line(error)}") from None
         repository = context.repository_def
         assert repository is not None
         whole = repository.get_job(job.name)
         history = read_history(context.instance, job.name, whole)
+        if history.failures or history.state.tables:  # else nothing depends on it, and it takes 30 ms
+            seen = replace(seen, code=lake.code_version())
         seen = with_dependencies(seen, absent, context.instance, repository, whole, history)
         decision = decide(job.name, seen, history, datetime.now(UTC), watch.confirm_after)
         if isinstance(decision, Launch):
-            return request(watch, decision, seen, history, whole)
+            return request(watch, decision, seen, history, whole, lake.code_version())
         return dg.SkipReason(decision.why)
 
     return new_data
@@ -90,13 +97,14 @@ def with_dependencies(
 
 
 def request(
-    watch: Watch, launch: Launch, seen: Observed, history: JobHistory, whole: dg.JobDefinition
+    watch: Watch, launch: Launch, seen: Observed, history: JobHistory, whole: dg.JobDefinition, code: str
 ) -> dg.RunRequest:
-    """The run request. Dagster ignores a run_key it has seen, so a crash between ticks launches no second run."""
+    """The run request."""
     now = datetime.now(UTC)
     run_tags = {
         tags.TRIGGER: launch.trigger,
         tags.WHY: launch.why,
+        tags.CODE: code,
         tags.SNAPSHOTS: tags.pack_snapshots(seen.newest),
         **load_state_tag(history.state, seen.waiting, now),
     }
@@ -104,7 +112,7 @@ def request(
         run_tags |= incremental_tags(watch.first_day, loaded_since(history.state, launch.without), now)
     subset = subset_without(whole, launch.without)
     return dg.RunRequest(
-        run_key=f"{launch.trigger}-{launch.attempt}",
+        run_key=launch.run_key,
         tags=run_tags,
         asset_selection=subset.assets,
         asset_check_keys=subset.checks,

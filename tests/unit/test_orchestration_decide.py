@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from lakehouse.catalog.open import SnapshotFact
 from orchestration.runs.history import JobHistory, PastRun
 from orchestration.runs.load_state import HeldTable, LoadState, loaded_since, pack_state, unpack_state
-from orchestration.sensors.decide import MAX_ATTEMPTS, PULL_BYTES, Launch, Observed, Skip, decide, fingerprint
+from orchestration.sensors.decide import LONGEST_START_WAIT, PULL_BYTES, Launch, Observed, Skip, decide, fingerprint
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 STORES = "raw_retail.stores"
@@ -46,7 +46,7 @@ def observe(snapshot_id: int = 1, source: Source | None = None) -> Observed:
 def test_a_snapshot_that_no_successful_run_has_loaded_launches_the_job() -> None:
     decision = decide("load_retail", observe(2), after(past(stores=1)), NOW)
     assert isinstance(decision, Launch)
-    assert decision.attempt == 1
+    assert decision.after is None and decision.run_key == decision.trigger
     assert "raw_retail.stores (snapshot 2, 2 rows added)" in decision.why
 
 
@@ -66,34 +66,55 @@ def test_nothing_is_launched_beside_a_queued_or_running_run() -> None:
         assert isinstance(decision, Skip) and status in decision.why
 
 
-def test_a_failed_load_is_tried_three_times_in_all_and_then_says_what_to_do() -> None:
+def failed(ago: float, number: int = 0, code: str | None = None, in_step: bool = True) -> PastRun:
+    run = past("FAILURE", ago=timedelta(seconds=ago))
+    return replace(run, run_id=f"{number:08}-failed", code=code, failed_in_step=in_step)
+
+
+def test_a_failed_load_is_tried_again_and_again_at_least_every_hour() -> None:
+    """After three failures it stopped for good: once the cause was mended nothing ran until a person launched it."""
     seen, success = observe(2), past(stores=1)
-    for failures in range(MAX_ATTEMPTS):
-        decision = decide("load_retail", seen, after(success, failures, seen), NOW)
-        assert isinstance(decision, Launch) and decision.attempt == failures + 1
-    decision = decide("load_retail", seen, after(success, MAX_ATTEMPTS, seen), NOW)
-    assert isinstance(decision, Skip) and "launch load_retail by hand" in decision.why
+    for failures in (1, 3, 8, 50):
+        runs = tuple(failed(3601 + number) for number in range(failures))
+        assert isinstance(decide("load_retail", seen, JobHistory(success, runs), NOW), Launch)
 
 
-def test_attempts_have_one_trigger_and_different_run_keys() -> None:
+def test_each_attempt_has_its_own_run_key_and_a_second_tick_the_same() -> None:
+    """Dagster launches a key once for ever; the number of failures is bounded by what is read of the history."""
     seen, success = observe(2), past(stores=1)
-    decisions = [decide("load_retail", seen, after(success, failures, seen), NOW) for failures in (0, 1)]
-    assert len({d.trigger for d in decisions if isinstance(d, Launch)}) == 1
-    assert len({(d.trigger, d.attempt) for d in decisions if isinstance(d, Launch)}) == 2
+    histories = [JobHistory(success, tuple(failed(7200, n) for n in range(first, 8))) for first in (0, 1, 2)]
+    decisions = [decide("load_retail", seen, history, NOW) for history in (*histories, histories[0])]
+    keys = [decision.run_key for decision in decisions if isinstance(decision, Launch)]
+    assert len(keys) == 4 and len(set(keys)) == 3 and keys[0] == keys[3]
+    assert len({decision.trigger for decision in decisions if isinstance(decision, Launch)}) == 1
 
 
-def test_a_source_that_goes_on_is_tried_again_after_three_failures_that_left_the_lake_as_it_was() -> None:
-    success = past(stores=1)
-    behind = observe(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))
-    failed = after(success, MAX_ATTEMPTS, behind)
-    assert isinstance(decide("load_retail", behind, failed, NOW), Skip)
-    further = observe(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES + 2**20))
-    assert isinstance(decide("load_retail", further, failed, NOW), Launch)
+def test_runs_that_failed_in_no_step_delay_a_load_by_minutes_however_many() -> None:
+    """A code server that was away for an afternoon used up the attempts of every job."""
+    success, wait = past(stores=1), LONGEST_START_WAIT.total_seconds()
+    for ago, launches in ((wait - 5, False), (wait + 5, True)):
+        history = JobHistory(success, tuple(failed(ago + n, in_step=False) for n in range(20)))
+        assert isinstance(decide("load_retail", observe(2), history, NOW), Launch) == launches
+    mixed = JobHistory(
+        success, (failed(400, in_step=False), *(failed(500, in_step=False) for _ in range(6)), failed(600))
+    )
+    assert isinstance(decide("load_retail", observe(2), mixed, NOW), Launch), "one step failure alone counts once"
 
 
-def test_new_data_after_three_failures_is_tried_again() -> None:
-    history = after(past(stores=1), MAX_ATTEMPTS, observe(2))
-    assert isinstance(decide("load_retail", observe(3), history, NOW), Launch)
+def test_other_code_is_tried_at_once() -> None:
+    seen, success = replace(observe(2), code="new"), past(stores=1)
+    for code, launches in (("old", True), ("new", False), (None, False)):
+        history = JobHistory(success, (failed(5, code=code),))
+        assert isinstance(decide("load_retail", seen, history, NOW), Launch) == launches
+
+
+def test_a_table_that_failed_with_other_code_is_tried_at_once() -> None:
+    history = resting(8, 5, stores=1, sales=1)
+    assert history.last_load is not None
+    history = replace(history, last_load=replace(history.last_load, code="old"))
+    for code, launches in (("new", True), ("old", False), (None, False)):
+        decision = decide("load_retail", replace(two(1, 1), code=code), history, NOW)
+        assert isinstance(decision, Launch) == launches, code
 
 
 def test_a_broken_job_waits_longer_and_longer_however_much_news_there_is() -> None:

@@ -18,7 +18,7 @@ from orchestration.resources import Lake, LakeSpark
 from orchestration.runs import load_state, tags, workers
 from orchestration.runs.history import read_history
 from orchestration.runs.partitions import daily_partitions
-from orchestration.sensors import decide
+from orchestration.sensors.new_data import CannotInspectError
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -36,6 +36,7 @@ class World:
     columns: tuple[tuple[str, str], ...] = (("id", "long"), ("_op", "string"))
     tables: tuple[str, ...] = ("things", "sales")
     brought_up: int = 0
+    code: str = "first"
 
 
 WORLD = World()
@@ -51,6 +52,9 @@ class InventedLake(Lake):
             for name in WORLD.tables
         )
         return SourceReport(source, 1, "0/1F5", 500, NOW, tables)
+
+    def code_version(self) -> str:
+        return WORLD.code
 
     def source_status(self, source: str) -> SourceStatus:
         return SourceStatus(source, WORLD.follower_alive, "host:1", 0, True, "0/1F4", 500, NOW, "0/1F5", 500, NOW, 0)
@@ -213,17 +217,42 @@ def test_a_failed_parsed_step_is_tried_again_although_raw_was_materialized(
     """The ancestor's sensors advanced their cursor with the request, so a failed load was never repeated."""
     WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
     keys = []
-    for _ in range(decide.MAX_ATTEMPTS):
+    for _ in range(5):
         asked = request(defs, instance)
         keys.append(asked.run_key)
         assert not launch(defs, instance, dict(asked.tags)).success
-    assert len(set(keys)) == decide.MAX_ATTEMPTS
-    assert "fix the cause, then launch load_shop by hand" in str(tick(defs, instance))
+    assert len(set(keys)) == 5
+    WORLD.parsed_fails = False
+    assert launch(defs, instance, dict(request(defs, instance).tags)).success
+    assert "has loaded" in str(tick(defs, instance))
+
+
+def test_what_failed_with_other_code_is_tried_at_once(
+    defs: dg.Definitions, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken model was mended, and nothing ran."""
+    WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
+    monkeypatch.setattr(load_state, "FIRST_WAIT", timedelta(minutes=10))
+    launch(defs, instance, dict(request(defs, instance).tags))
+    assert "has failed, next attempt in 9 min" in str(tick(defs, instance))
+    WORLD.code = "mended"
+    assert request(defs, instance).tags[tags.CODE] == "mended"
+
+
+def test_a_run_that_was_killed_before_a_step_failed_is_known_as_such(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
+    job = defs.get_repository_def().get_job("load_shop")
+    launch(defs, instance, dict(request(defs, instance).tags))
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTING)
+    instance.report_run_failed(run, "the code server did not answer")
+    assert [past.failed_in_step for past in read_history(instance, job.name, job).failures] == [False, True]
 
 
 def test_a_run_by_hand_clears_the_failures(defs: dg.Definitions, instance: dg.DagsterInstance) -> None:
     WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
-    for _ in range(decide.MAX_ATTEMPTS):
+    for _ in range(3):
         launch(defs, instance, dict(request(defs, instance).tags))
     WORLD.parsed_fails = False
     assert launch(defs, instance).success
@@ -311,11 +340,13 @@ def test_a_run_that_may_still_live_is_left_alone(
     assert "is STARTED" in str(tick(defs, instance))
 
 
-def test_a_lake_that_does_not_answer_is_a_reason_and_not_a_stack_trace(
+def test_a_lake_that_does_not_answer_fails_the_tick_in_one_line(
     defs: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     WORLD.down = "connection refused\n  and many more lines"
-    assert tick(defs, instance) == "cannot inspect source shop: ConnectionError: connection refused"
+    with pytest.raises(CannotInspectError) as failed:
+        tick(defs, instance)
+    assert str(failed.value) == "cannot inspect source shop: ConnectionError: connection refused"
 
 
 def test_a_load_marks_the_days_since_the_last_one_and_a_backfill_the_day_asked_for(

@@ -1,0 +1,20 @@
+"""The log of long-running processes: on stderr, one line per record, as text or JSON."""
+
+import logging
+import sys
+
+from lakehouse.settings import Settings
+from lakehouse.text.log_lines import JsonFormatter
+from lakehouse.text.shown import LineFormatter
+
+CHATTY = ("py4j", "pyiceberg")
+
+
+def log_to_stderr(settings: Settings) -> None:
+    """Logs as the settings say."""
+    as_text = LineFormatter("%(asctime)s %(levelname)s %(message)s")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if settings.log.format == "json" else as_text)
+    logging.basicConfig(level=settings.log.level.upper(), handlers=[handler])
+    for name in CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)

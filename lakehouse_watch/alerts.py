@@ -1,0 +1,119 @@
+"""Which alerts are open and what has to be told: one message when an alert begins, one when it is over. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+Severity = Literal["warning", "error"]
+CALM = timedelta(seconds=30)
+"""An alert is over if it was absent for so long: what comes and goes is told once."""
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """Something that needs attention. `key` is `<kind>/<subject>` and stays the same until it is over.
+
+    It is told once it has lasted for `patience` seconds. The end of one that does not `ends` is not told.
+    """
+
+    key: str
+    summary: str
+    to_do: str
+    severity: Severity = "error"
+    source: str | None = None
+    patience: float = 0.0
+    ends: bool = True
+
+    @property
+    def kind(self) -> str:
+        """What it is about, such as `parked`."""
+        return self.key.partition("/")[0]
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An occasion since it was first seen; `probe` found it, `gone_at` is when it was missing first."""
+
+    occasion: Occasion
+    probe: str
+    since: datetime
+    told: bool = False
+    gone_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """What one target is told."""
+
+    id: str
+    target: str
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """The open alerts by key, and the messages that wait, oldest first."""
+
+    alerts: Mapping[str, Alert] = field(default_factory=dict)
+    outbox: tuple[Message, ...] = ()
+
+
+def advance(
+    state: State, found: Mapping[str, Iterable[Occasion] | None], targets: Collection[str], now: datetime
+) -> State:
+    """The state after a look. `found` is by probe; None if it could not tell, which changes nothing of its alerts."""
+    seen = {occasion.key: (probe, occasion) for probe, occasions in found.items() for occasion in occasions or ()}
+    alerts: dict[str, Alert] = {}
+    messages: list[Message] = []
+    for key in {**state.alerts, **seen}:
+        before = state.alerts.get(key)
+        after = _seen(before, *seen[key], now) if key in seen else _missed(before, found, now)
+        if after is not None:
+            alerts[key] = after
+        messages += _news(before, after, targets, now)
+    return State(alerts, (*state.outbox, *messages))
+
+
+def _seen(before: Alert | None, probe: str, occasion: Occasion, now: datetime) -> Alert:
+    since = before.since if before else now
+    told = (before is not None and before.told) or now - since >= timedelta(seconds=occasion.patience)
+    return Alert(occasion, probe, since, told)
+
+
+def _missed(before: Alert | None, found: Mapping[str, Iterable[Occasion] | None], now: datetime) -> Alert | None:
+    """The alert while it may come back; None when it is over. A probe that is no longer there has nothing to tell."""
+    if before is None or (before.probe in found and found[before.probe] is None):
+        return before
+    if not before.told:
+        return None
+    gone_at = before.gone_at or now
+    return None if now - gone_at >= CALM else replace(before, gone_at=gone_at)
+
+
+def _news(before: Alert | None, after: Alert | None, targets: Collection[str], now: datetime) -> list[Message]:
+    if after is not None and after.told and not (before and before.told):
+        return _messages(after, "began", targets, now)
+    if after is None and before is not None and before.told and before.occasion.ends:
+        return _messages(before, "over", targets, now)
+    return []
+
+
+def _messages(alert: Alert, state: Literal["began", "over"], targets: Collection[str], now: datetime) -> list[Message]:
+    occasion = alert.occasion
+    identity = f"{occasion.key}@{alert.since.isoformat()}/{state}"
+    body = {
+        "id": identity,
+        "state": state,
+        "severity": occasion.severity,
+        "kind": occasion.kind,
+        "key": occasion.key,
+        "source": occasion.source,
+        "summary": occasion.summary,
+        "to_do": occasion.to_do,
+        "since": alert.since.isoformat(),
+        "at": now.isoformat(),
+    }
+    return [Message(f"{identity}/{target}", target, body) for target in sorted(targets)]

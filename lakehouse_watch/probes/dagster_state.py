@@ -1,0 +1,232 @@
+"""Dagster seen from outside, in its database: runs, checks, ticks, heartbeats. So it is told too when Dagster is down.
+
+The tables are those of the pinned release; a test writes them with Dagster and reads them here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, LiteralString
+
+import psycopg
+
+from lakehouse.errors import LakehouseError
+from lakehouse.metrics import REGISTRY, Sample, sample
+from lakehouse.servers.database import unreachable
+from lakehouse.settings import Settings
+from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.reading import Reading
+
+RECENT_RUNS, RECENT_TICKS, RECENT_CHECKS = 500, 1000, 20_000
+HEARTBEAT_SECONDS = 120.0
+TICK_SECONDS = 75.0  # two more ticks of a sensor fail before it is told
+BY_HAND = "__ASSET_JOB"  # materialized in the UI: whoever did it looks at it
+JUDGED_HERE = "lag_within_limits"  # the watch judges lag itself, also where no daemon runs
+
+_RUNS: LiteralString = """SELECT id, pipeline_name, run_id, status, start_time, end_time FROM runs
+ WHERE id > (SELECT coalesce(max(id), 0) FROM runs) - %s AND status IN ('SUCCESS', 'FAILURE')
+ AND pipeline_name <> %s ORDER BY coalesce(end_time, 0), id"""
+_CHECKS: LiteralString = """SELECT asset_key, check_name, evaluation_event FROM (
+ SELECT DISTINCT ON (asset_key, check_name) asset_key, check_name, execution_status, evaluation_event
+ FROM asset_check_executions WHERE id > (SELECT coalesce(max(id), 0) FROM asset_check_executions) - %s
+ AND execution_status <> 'PLANNED' ORDER BY asset_key, check_name, id DESC) AS newest
+ WHERE execution_status = 'FAILED' AND check_name <> %s"""
+_TICKS: LiteralString = """SELECT selector_id, status, CASE WHEN status = 'FAILURE' THEN tick_body END FROM job_ticks
+ WHERE id > (SELECT coalesce(max(id), 0) FROM job_ticks) - %s AND status <> 'STARTED' ORDER BY id"""
+_HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'utc') - min("timestamp"))::float8
+ FROM daemon_heartbeats WHERE daemon_type IN ('SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR')"""
+_ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s
+ AND dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE') ORDER BY dagster_event_type DESC, id LIMIT 1"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended."""
+
+    number: int
+    job: str
+    run_id: str
+    succeeded: bool
+    started: float | None
+    ended: float | None
+
+
+def read_runs(settings: Settings) -> Reading:
+    """Jobs whose last run failed, and failing sensors; raises LakehouseError."""
+    with _connect(settings) as connection:
+        if not _is_used(connection):
+            return Reading()
+        runs = [_run(row) for row in connection.execute(_RUNS, (RECENT_RUNS, BY_HAND)).fetchall()]
+        ticks = connection.execute(_TICKS, (RECENT_TICKS,)).fetchall()
+        age = connection.execute(_HEARTBEAT).fetchone()
+        observe_loads(runs)
+        failed = [_run_failed(runs, job, connection, settings) for job in failing_jobs(runs)]
+    ticking, tick_samples = judge_ticks(ticks)
+    heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
+    return Reading((*failed, *ticking, *heartbeat), (*measure_runs(runs), *tick_samples, *beat_samples))
+
+
+def read_checks(settings: Settings) -> Reading:
+    """Tables with failed checks; raises LakehouseError."""
+    with _connect(settings) as connection:
+        if not _is_used(connection):
+            return Reading()
+        found = connection.execute(_CHECKS, (RECENT_CHECKS, JUDGED_HERE)).fetchall()
+    checks = [(".".join(json.loads(key)), name, *_evaluation(event)) for key, name, event in found]
+    tables = sorted({table for table, *_ in checks})
+    counts = {level: sum(level == severity for _, _, severity, _ in checks) for level in ("error", "warning")}
+    return Reading(
+        tuple(_checks_failed(table, [check[1:] for check in checks if check[0] == table]) for table in tables),
+        tuple(sample("lakehouse_failed_checks", count, severity=level) for level, count in counts.items()),
+    )
+
+
+def failing_jobs(runs: Sequence[Run]) -> list[str]:
+    """The jobs whose newest run failed."""
+    newest = {run.job: run for run in runs}
+    return sorted(job for job, run in newest.items() if not run.succeeded)
+
+
+def measure_runs(runs: Sequence[Run]) -> Iterator[Sample]:
+    """Last success and failures since, by job."""
+    for job in sorted({run.job for run in runs}):
+        mine = [run for run in runs if run.job == job]
+        successes = [index for index, run in enumerate(mine) if run.succeeded]
+        yield sample("lakehouse_job_failures", len(mine) - 1 - (successes[-1] if successes else -1), job=job)
+        if successes and (ended := mine[successes[-1]].ended) is not None:
+            yield sample("lakehouse_job_last_success_timestamp_seconds", ended, job=job)
+
+
+_seen_runs: set[str] = set()
+
+
+def observe_loads(runs: Sequence[Run]) -> None:
+    """Counts the durations of runs that have ended since the last look; the first look only notes which there are."""
+    fresh = [run for run in runs if run.run_id not in _seen_runs]
+    if _seen_runs:
+        for run in fresh:
+            if run.started is not None and run.ended is not None:
+                REGISTRY.observe("lakehouse_load_seconds", run.ended - run.started, job=run.job)
+    _seen_runs.clear()
+    _seen_runs.update(run.run_id for run in runs)
+
+
+def judge_ticks(ticks: Sequence[tuple[str, str, str | None]]) -> tuple[list[Occasion], list[Sample]]:
+    """Sensors and schedules whose newest ticks failed; oldest tick first."""
+    failures: dict[str, int] = {}
+    last_body: dict[str, str] = {}
+    for selector, status, body in ticks:
+        failures[selector] = failures.get(selector, 0) + 1 if status == "FAILURE" else 0
+        last_body |= {selector: body} if body else {}
+    failing = {selector: count for selector, count in failures.items() if count}
+    named = {selector: _tick(last_body[selector]) for selector in failing}
+    occasions = [
+        Occasion(
+            f"sensor/{name}", f"{name} fails at each tick: {error}",
+            "it launches nothing meanwhile; it goes on by itself once the cause is gone", patience=TICK_SECONDS,
+        )
+        for name, error in sorted(named.values())
+    ]  # fmt: skip
+    counted = [sample("lakehouse_sensor_failures", failing[s], sensor=name) for s, (name, _) in named.items()]
+    return occasions, counted
+
+
+def judge_heartbeat(age: float | None) -> tuple[list[Occasion], list[Sample]]:
+    """Whether the daemon is alive; None where none ever ran."""
+    if age is None:
+        return [], []
+    measured = [sample("lakehouse_daemon_heartbeat_age_seconds", age)]
+    if age < HEARTBEAT_SECONDS:
+        return [], measured
+    dead = Occasion(
+        "daemon/dagster",
+        f"Dagster's daemon has given no sign of life for {age:,.0f} s: nothing is loaded or maintained",
+        "start `lakehouse dev`, or `dagster-daemon run`, and look at its log",
+    )  # fmt: skip
+    return [dead], measured
+
+
+def _run_failed(runs: Sequence[Run], job: str, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:
+    run = next(run for run in reversed(runs) if run.job == job)
+    url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
+    error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchone())
+    return Occasion(f"run/{job}", f"run {run.run_id[:8]} of {job} has failed: {error}", f"{url}; a load is retried")
+
+
+_known_errors: dict[str, str] = {}
+
+
+def _error(run_id: str, fetch: Any) -> str:
+    if run_id not in _known_errors:
+        _known_errors.clear()
+    return _known_errors.setdefault(run_id, _cause((fetch() or ("{}",))[0]))
+
+
+def _checks_failed(table: str, checks: list[tuple[str, str, str]]) -> Occasion:
+    names = ", ".join(f"{name} ({text})" if text else name for name, _, text in checks[:5])
+    more = f" and {len(checks) - 5} more" if len(checks) > 5 else ""
+    worst = "error" if any(severity == "error" for _, severity, _ in checks) else "warning"
+    return Occasion(
+        f"check/{table}", f"checks of {table} have failed: {names}{more}", "see the asset's checks in the UI",
+        "error" if worst == "error" else "warning",
+    )  # fmt: skip
+
+
+def _evaluation(event: str | None) -> tuple[str, str]:
+    """Severity and description of a check's evaluation; a check that could not run is an error."""
+    data = _data(event)
+    severity = "warning" if "WARN" in str(data.get("severity")) else "error"
+    return severity, _one_line(data.get("description") or "")
+
+
+def _cause(event: str) -> str:
+    """What a failure event says, on one line: the description, or the innermost error."""
+    data = _data(event)
+    described = (data.get("user_failure_data") or {}).get("description")
+    return _one_line(described) if described else _innermost(data.get("error"))
+
+
+def _innermost(error: dict[str, Any] | None) -> str:
+    while error and error.get("cause"):
+        error = error["cause"]
+    return _one_line((error or {}).get("message") or "without a message")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
+
+
+def _data(event: str | None) -> dict[str, Any]:
+    try:
+        return (json.loads(event or "{}").get("dagster_event") or {}).get("event_specific_data") or {}
+    except (ValueError, AttributeError):
+        return {}
+
+
+@lru_cache(maxsize=64)
+def _tick(body: str) -> tuple[str, str]:
+    """Name and error of a failed tick."""
+    tick = json.loads(body)
+    return str(tick["job_name"]), _innermost(tick.get("error"))
+
+
+def _run(row: tuple[Any, ...]) -> Run:
+    number, job, run_id, status, started, ended = row
+    return Run(number, job, run_id, status == "SUCCESS", started, ended)
+
+
+def _is_used(connection: psycopg.Connection[Any]) -> bool:
+    return connection.execute("SELECT to_regclass('runs') IS NOT NULL").fetchone() == (True,)
+
+
+def _connect(settings: Settings) -> psycopg.Connection[Any]:
+    if settings.dagster.storage_url is None:
+        raise LakehouseError("Dagster's database is not set: LAKEHOUSE_DAGSTER__STORAGE_URL")
+    try:
+        return psycopg.connect(settings.dagster.storage_url.get_secret_value(), autocommit=True, connect_timeout=10)
+    except psycopg.OperationalError as error:
+        reason = str(unreachable(error)).removeprefix("catalog database: ").partition("; check")[0]
+        raise LakehouseError(f"Dagster's database: {reason}; check LAKEHOUSE_DAGSTER__STORAGE_URL") from None

@@ -1,0 +1,115 @@
+"""The lake itself: schema changes, what was set aside, sizes, and backups. Metadata only, read when it has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.metrics import Sample, sample
+from lakehouse.servers.database import CatalogConnection, connect_catalog
+from lakehouse.settings import Settings
+from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.reading import Reading
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+SCHEMA_CHANGES, MAINTENANCE = ("meta", "schema_changes"), ("meta", "maintenance")
+QUARANTINE, SPOOL = ("meta", "quarantine"), ("meta", "spool")
+META = {SCHEMA_CHANGES, MAINTENANCE, QUARANTINE, SPOOL}
+TOLD_FOR = timedelta(hours=24)  # an older schema change is no news, also to a watch that starts now
+MAINTAINED = timedelta(days=8)
+
+
+def read_lake(settings: Settings) -> Reading:
+    """Schema changes of the last day, and the sizes of raw tables and of what was set aside."""
+    from lakehouse.catalog.open import open_catalog
+    from lakehouse.catalog.relations import list_relations
+
+    with closing(open_catalog(settings)) as catalog:
+        names = {(r.name.namespace, r.name.name) for r in list_relations(catalog) if r.kind == "table"}
+        tables = catalog.load_tables([name for name in names if name[0].startswith("raw_") or name in META])
+        return Reading(
+            tuple(_schema_changes(tables.get(SCHEMA_CHANGES))),
+            (*_sizes(tables), *_maintenance(tables.get(MAINTENANCE))),
+        )
+
+
+def _schema_changes(table: Table | None) -> list[Occasion]:
+    return [_schema_change(row) for row in _rows_since(table, "noticed_at", TOLD_FOR)]
+
+
+def _rows_since(table: Table | None, column: str, age: timedelta) -> list[dict[str, Any]]:
+    from pyiceberg.expressions import GreaterThanOrEqual
+
+    if table is None:
+        return []
+    since = (datetime.now(UTC) - age).isoformat()
+    return table.scan(row_filter=GreaterThanOrEqual(term=column, value=since)).to_arrow().to_pylist()
+
+
+def _schema_change(row: dict[str, Any]) -> Occasion:
+    name = f"{row['source']}.{row['table']}"
+    column = f" of column {row['column']}" if row["column"] else ""
+    change = " → ".join(filter(None, (row["before"], row["after"])))
+    return Occasion(
+        f"schema/{name}/{row['noticed_at'].isoformat()}/{row['kind']}/{row['column']}",
+        f"the source has changed {name}: {row['kind']}{column} {change}; in the lake: {row['effect']}",
+        "see that declaration and models agree with it", "warning", row["source"], ends=False,
+    )  # fmt: skip
+
+
+def _sizes(tables: Mapping[tuple[str, str], Table]) -> Iterator[Sample]:
+    sizes = {name: (_total(t, "total-records"), _total(t, "total-files-size")) for name, t in tables.items()}
+    for (namespace, name), (rows, size) in sorted(sizes.items()):
+        if namespace.startswith("raw_"):
+            source = namespace.removeprefix("raw_")
+            yield sample("lakehouse_table_rows", rows, source=source, table=name)
+            yield sample("lakehouse_table_bytes", size, source=source, table=name)
+    yield sample("lakehouse_quarantined_rows", sizes.get(QUARANTINE, (0, 0))[0])
+    yield sample("lakehouse_spool_rows", sizes.get(SPOOL, (0, 0))[0])
+    yield sample("lakehouse_spool_bytes", sizes.get(SPOOL, (0, 0))[1])
+
+
+def _total(table: Table, key: str) -> int:
+    snapshot = table.current_snapshot()
+    return int(snapshot.summary.additional_properties.get(key, 0)) if snapshot and snapshot.summary else 0
+
+
+def _maintenance(table: Table | None) -> Iterator[Sample]:
+    """Of each action the newest run that did something: when, and how many files fewer the tables have."""
+    done = [row for row in _rows_since(table, "started_at", MAINTAINED) if row["status"] == "done"]
+    for action in sorted({row["action"] for row in done}):
+        rows = [row for row in done if row["action"] == action]
+        newest = max(rows, key=lambda row: row["started_at"])
+        same_run = [row for row in rows if row["run_id"] == newest["run_id"]]
+        fewer = sum((row["files_before"] or 0) - (row["files_after"] or 0) for row in same_run)
+        yield sample("lakehouse_maintenance_last_timestamp_seconds", newest["started_at"].timestamp(), action=action)
+        yield sample("lakehouse_maintenance_removed_files", fewer, action=action)
+
+
+def read_backups(settings: Settings) -> Reading:
+    """The age of the last backup; no word where none was ever made."""
+    with connect_catalog(settings) as connection:
+        newest = _newest_backup(connection)
+    if newest is None:
+        return Reading()
+    made_at, age = newest
+    samples = (sample("lakehouse_last_backup_timestamp_seconds", made_at.timestamp()),)
+    if age < timedelta(hours=settings.alerts.backup_hours):
+        return Reading(samples=samples)
+    hours = age.total_seconds() / 3600
+    late = Occasion(
+        "backup/age",
+        f"the last backup was made {hours:,.0f} hours ago",
+        "run `lakehouse backup`; see why it did not run",
+    )
+    return Reading((late,), samples)
+
+
+def _newest_backup(connection: CatalogConnection) -> tuple[datetime, timedelta] | None:
+    query = "SELECT made_at, clock_timestamp() - made_at FROM lakehouse.backups ORDER BY made_at DESC LIMIT 1"
+    row = connection.execute(query).fetchone()
+    return (row[0], row[1]) if row else None

@@ -1,0 +1,104 @@
+"""A source and its follower: slot, lag, tables. The judgements are pure; `read_source` is the only one that asks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from ingestion import SourceStatus, source_status
+from lakehouse.declarations.policies import LagLevel, LagPolicy
+from lakehouse.metrics import Sample, sample
+from lakehouse.settings import AlertSettings, Settings
+from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes.limits import declared_limits
+from lakehouse_watch.probes.reading import Reading
+
+RESTART_SECONDS = 30.0  # a supervised follower that was killed is back by then
+SLOT_SECONDS = 10.0
+
+
+def read_source(settings: Settings, source: str) -> Reading:
+    """The source at this moment; nothing to tell of one that was never ingested. Raises LakehouseError."""
+    status = source_status(settings, source)
+    if status.position_lsn is None:
+        return Reading(samples=(sample("lakehouse_source_up", 1, source=source),))
+    found = tuple(judge(status, declared_limits(settings, source), settings.alerts))
+    errors = [occasion.summary for occasion in found if occasion.severity == "error"]
+    return Reading(found, tuple(measure(status, datetime.now(UTC))), {source: "; ".join(errors)})
+
+
+def judge(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertSettings) -> Iterator[Occasion]:
+    """What of the source needs attention."""
+    yield from _follower(status)
+    yield from _slot(status)
+    yield from _lag(status, limits, defaults)
+    for table in status.tables:
+        if table.state == "parked":
+            name = f"{status.source}.{table.name}"
+            yield Occasion(
+                f"parked/{name}", f"{name} is parked: {table.reason}",
+                f"fix the cause, then `lakehouse ingest --resume {name}`", source=status.source,
+            )  # fmt: skip
+
+
+def _follower(status: SourceStatus) -> Iterator[Occasion]:
+    states = {
+        "dead": ("was killed or lost its machine", RESTART_SECONDS),
+        "hung": ("does not renew its lease: it is stopped, or hangs", 0.0),
+    }
+    if status.follower in states:
+        what, patience = states[status.follower]
+        yield Occasion(
+            f"follower/{status.source}", f"the follower of {status.source} {what}",
+            "look at its log, then start `lakehouse ingest --follow` again; nothing is lost meanwhile, but the source "
+            "retains WAL", source=status.source, patience=patience,
+        )  # fmt: skip
+
+
+def _slot(status: SourceStatus) -> Iterator[Occasion]:
+    if status.slot_state == "unreserved" or not status.slot_is_sound:
+        yield Occasion(
+            f"slot/{status.source}", f"the slot of {status.source} is {status.slot_state}",
+            f"`lakehouse ingest --recover {status.source}`" if not status.slot_is_sound else
+            "ingest at once, or raise max_slot_wal_keep_size: the next checkpoint may remove WAL that the lake needs",
+            source=status.source, patience=SLOT_SECONDS,
+        )  # fmt: skip
+
+
+def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertSettings) -> Iterator[Occasion]:
+    """One for the source, named by the tables whose limits are reached; the default holds for all others."""
+    kept = max(status.slot_lag_bytes, status.behind_bytes)
+    usual = LagPolicy(warn_bytes=defaults.slot_bytes, error_seconds=defaults.lag_seconds)
+    levels = {table.name: limits.get(table.name, usual).level(kept, status.lag_seconds) for table in status.tables}
+    worst: LagLevel = "error" if "error" in levels.values() else "warn" if "warn" in levels.values() else "ok"
+    if worst == "ok":
+        return
+    names = sorted(name for name, level in levels.items() if level == worst)
+    shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    yield Occasion(
+        f"lag/{status.source}",
+        f"{status.source} is {status.lag_seconds:,.0f} s and {status.behind_bytes:,} bytes behind, and retains "
+        f"{status.slot_lag_bytes:,} bytes of WAL: beyond the limits of {shown}",
+        "see that a follower runs and what it logs; an open transaction in the source retains WAL too",
+        "error" if worst == "error" else "warning", status.source,
+    )  # fmt: skip
+
+
+def measure(status: SourceStatus, now: datetime) -> Iterator[Sample]:
+    """The source in numbers."""
+    source, states = status.source, Counter(table.state for table in status.tables)
+    yield sample("lakehouse_source_up", 1, source=source)
+    yield sample("lakehouse_follower_up", status.follower_alive, source=source)
+    for mode, held in (("follow", status.follower_alive), ("once", bool(status.holder) and not status.follower_alive)):
+        yield sample("lakehouse_lease_held", held, source=source, mode=mode)
+    if status.cut_at is not None:
+        yield sample("lakehouse_cut_age_seconds", max(0.0, (now - status.cut_at).total_seconds()), source=source)
+    yield sample("lakehouse_lag_seconds", status.lag_seconds, source=source)
+    yield sample("lakehouse_behind_bytes", status.behind_bytes, source=source)
+    yield sample("lakehouse_slot_lag_bytes", status.slot_lag_bytes, source=source)
+    yield sample("lakehouse_slot_active", status.slot_active, source=source)
+    yield sample("lakehouse_slot_wal_status", 1, source=source, status=status.slot_state)
+    for state, count in sorted(states.items()):
+        yield sample("lakehouse_tables", count, source=source, state=state)
+    yield sample("lakehouse_parked_tables", states["parked"], source=source)

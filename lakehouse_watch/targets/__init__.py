@@ -1,0 +1,1 @@
+"""Those who are told: webhooks and mail."""

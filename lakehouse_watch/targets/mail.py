@@ -1,0 +1,50 @@
+"""Mail by SMTP."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from collections.abc import Mapping
+from email.message import EmailMessage
+from email.utils import formatdate, make_msgid
+from typing import Any
+
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import MailSettings
+from lakehouse_watch.targets.text import full_text, headline
+
+SECONDS = 20.0
+
+
+def send(settings: MailSettings, body: Mapping[str, Any]) -> None:
+    """Sends the message; raises LakehouseError."""
+    try:
+        with _connected(settings) as server:
+            if settings.user is not None and settings.password is not None:
+                server.login(settings.user, settings.password.get_secret_value())
+            server.send_message(_mail(settings, body))
+    except (OSError, smtplib.SMTPException) as error:
+        reason = " ".join(str(error).split())[:200]
+        place = f"{settings.host}:{settings.port}"
+        raise LakehouseError(f"{place} did not take a mail: {reason}; check alerts.mail") from None
+
+
+def _connected(settings: MailSettings) -> smtplib.SMTP:
+    if settings.tls == "tls":
+        return smtplib.SMTP_SSL(settings.host, settings.port, timeout=SECONDS, context=ssl.create_default_context())
+    server = smtplib.SMTP(settings.host, settings.port, timeout=SECONDS)
+    if settings.tls == "starttls":
+        server.starttls(context=ssl.create_default_context())
+    return server
+
+
+def _mail(settings: MailSettings, body: Mapping[str, Any]) -> EmailMessage:
+    mail = EmailMessage()
+    mail["Subject"] = f"lakehouse {headline(body)}"[:200]
+    mail["From"] = settings.sender
+    mail["To"] = ", ".join(settings.to)
+    mail["Date"] = formatdate()
+    mail["Message-ID"] = make_msgid(domain="lakehouse")
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(full_text(body))
+    return mail

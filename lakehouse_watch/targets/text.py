@@ -1,0 +1,64 @@
+"""What a message says, for people; no secret of the settings is ever in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel, SecretStr
+
+from lakehouse.errors import LakehouseError
+from lakehouse.files.secret_files import NAMED
+from lakehouse.settings import Settings
+from lakehouse.text.shown import visible
+from lakehouse.text.urls import parse_url
+
+HIDDEN = "***"
+SHORTEST = 4  # a shorter secret would blank out parts of ordinary words
+LONGEST = 1000
+
+
+def headline(body: Mapping[str, Any]) -> str:
+    """The message on one line."""
+    what = "over" if body["state"] == "over" else body["severity"]
+    return f"[{what}] {body['summary']}"
+
+
+def full_text(body: Mapping[str, Any]) -> str:
+    """The message with what to do about it."""
+    if body["state"] == "over":
+        return f"{headline(body)}\nsince {body['since']}, over at {body['at']}"
+    return f"{headline(body)}\n{body['to_do']}\nsince {body['since']}"
+
+
+def hider(settings: Settings) -> Callable[[str], str]:
+    """A function that puts a text on one line and blanks out every secret of the settings."""
+    secrets = sorted({s for s in _secrets(settings) if len(s) >= SHORTEST}, key=len, reverse=True)
+
+    def hidden(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, HIDDEN)
+        return visible(" ".join(text.split()))[:LONGEST]
+
+    return hidden
+
+
+def _secrets(value: object) -> Iterator[str]:
+    if isinstance(value, SecretStr):
+        yield from _spellings(value.get_secret_value())
+    elif isinstance(value, BaseModel):
+        for part in dict(value).values():
+            yield from _secrets(part)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from [part] if isinstance(part, str) and NAMED.search(name) else _secrets(part)
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """The secret; of the address of a database, its password in either spelling too."""
+    yield secret
+    with suppress(LakehouseError):  # it is no address
+        password = parse_url(secret).password
+        yield from (password, quote(password, safe=""))

@@ -1,0 +1,33 @@
+"""A webhook: JSON by POST. `text` is what Slack and its kind show; the other keys are for programs."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from lakehouse.errors import LakehouseError
+from lakehouse_watch.targets.text import full_text
+
+SECONDS = 10.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirected POST would become a GET without a message."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def send(url: str, body: Mapping[str, Any]) -> None:
+    """Posts the message; raises LakehouseError, which does not tell the URL: who has it may post."""
+    data = json.dumps({"text": full_text(body), **body}).encode()
+    try:
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method="POST")
+        with urllib.request.build_opener(_NoRedirect).open(request, timeout=SECONDS) as answer:
+            answer.read(1000)
+    except (OSError, ValueError) as error:  # also an answer other than 2xx
+        reason = getattr(error, "reason", None) or type(error).__name__
+        status = f" {error.code}" if hasattr(error, "code") else ""
+        raise LakehouseError(f"the webhook did not take a message:{status} {reason}; check alerts.webhook") from None

@@ -1,0 +1,276 @@
+"""One message when something begins, one when it is over; a target that is down gets them later, in order."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+
+from lakehouse.errors import LakehouseError
+from lakehouse.migrations import ensure_state
+from lakehouse.servers.database import connect_catalog
+from lakehouse.settings import AlertSettings, MailSettings, Settings, load_settings
+from lakehouse_watch import store
+from lakehouse_watch.alerts import CALM, Message, Occasion, State, advance
+from lakehouse_watch.probes.reading import Probe, Reading
+from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, Delivery, declared_targets
+from lakehouse_watch.targets.text import full_text, hider
+from lakehouse_watch.watch import Watch
+from tests.listeners import mailbox, webhook
+from tests.unit.throwaway_postgres import throwaway_postgres
+
+NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+PARKED = Occasion("parked/shop.orders", "shop.orders is parked: too wide", "resume it", source="shop")
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def look(state: State, seconds: float, *found: Occasion, probe: str = "source shop") -> State:
+    return advance(state, {probe: found}, ["mail", "webhook"], at(seconds))
+
+
+def told(state: State, target: str = "webhook") -> list[tuple[str, str]]:
+    return [(message.body["key"], message.body["state"]) for message in state.outbox if message.target == target]
+
+
+def test_an_occasion_is_told_once_and_its_end_once() -> None:
+    state = look(State(), 0, PARKED)
+    for seconds in (15, 30, 45):
+        state = look(state, seconds, PARKED)
+    assert told(state) == told(state, "mail") == [("parked/shop.orders", "began")]
+    for seconds in (60, 75, 90, 105):
+        state = look(state, seconds)
+    assert told(state) == [("parked/shop.orders", "began"), ("parked/shop.orders", "over")] and not state.alerts
+
+
+def test_what_comes_and_goes_within_the_calm_is_one_occasion() -> None:
+    state = State()
+    for seconds in range(0, 300, 15):
+        state = look(state, seconds, *([PARKED] if seconds % 30 == 0 else []))
+    assert told(state) == [("parked/shop.orders", "began")]
+
+
+def test_an_occasion_that_ends_within_its_patience_is_not_told() -> None:
+    restarting = replace(PARKED, patience=20)
+    state = look(look(look(State(), 0, restarting), 15, restarting), 30)
+    assert not state.outbox and not state.alerts
+    state = look(look(State(), 0, restarting), 20, restarting)
+    assert told(state) == [("parked/shop.orders", "began")]
+
+
+def test_a_probe_that_cannot_tell_ends_nothing() -> None:
+    """When the source was down, its parked tables were not over."""
+    state = look(State(), 0, PARKED)
+    for seconds in range(15, 600, 15):
+        state = advance(state, {"source shop": None}, ["webhook"], at(seconds))
+    assert told(state) == [("parked/shop.orders", "began")] and state.alerts
+
+
+def test_a_source_that_is_watched_no_more_has_no_open_alerts() -> None:
+    state = look(State(), 0, PARKED)
+    for seconds in (15, 15 + CALM.total_seconds()):
+        state = advance(state, {}, ["webhook"], at(seconds))
+    assert not state.alerts
+
+
+def test_an_event_has_no_end_to_tell() -> None:
+    changed = replace(PARKED, key="schema/shop.orders/x", ends=False)
+    state = look(look(look(State(), 0, changed), 15), 60)
+    assert told(state) == [("schema/shop.orders/x", "began")] and not state.alerts
+
+
+def test_a_webhook_gets_text_for_people_and_keys_for_programs() -> None:
+    with webhook() as hook:
+        targets = declared_targets(AlertSettings(webhook=hook.url))
+        left = Delivery(targets).deliver(look(State(), 0, PARKED).outbox, 0)
+    assert left == ()
+    [posted] = hook.posted
+    assert posted["text"].splitlines()[:2] == ["[error] shop.orders is parked: too wide", "resume it"]
+    assert (posted["state"], posted["kind"], posted["source"]) == ("began", "parked", "shop")
+
+
+def test_mail_is_sent_by_smtp() -> None:
+    with mailbox() as box:
+        settings = MailSettings(
+            host="127.0.0.1",
+            port=box.port,
+            tls="none",
+            sender="lake@example.org",
+            to=("a@example.org", "b@example.org"),
+        )
+        Delivery(declared_targets(AlertSettings(mail=settings))).deliver(look(State(), 0, PARKED).outbox, 0)
+        Delivery(declared_targets(AlertSettings(mail=settings))).deliver(
+            look(State(), 0, replace(PARKED, summary="Öl → Ärger")).outbox, 0
+        )
+    first, second = box.mails
+    assert first["Subject"] == "lakehouse [error] shop.orders is parked: too wide"
+    assert first["To"] == "a@example.org, b@example.org" and "resume it" in str(first.get_payload())
+    body = second.get_payload(decode=True)
+    assert isinstance(body, bytes) and "Öl → Ärger" in body.decode()
+
+
+def test_a_password_is_not_sent_in_the_clear() -> None:
+    with pytest.raises(ValueError, match="tls"):
+        MailSettings(host="h", tls="none", user="u", password="p", sender="a@b.de", to=("a@b.de",))
+
+
+def test_a_target_that_is_down_gets_everything_later_in_order_and_holds_up_no_other() -> None:
+    with webhook() as hook, mailbox() as box:
+        mail = MailSettings(host="127.0.0.1", port=box.port, tls="none", sender="l@example.org", to=("a@b.org",))
+        delivery = Delivery(declared_targets(AlertSettings(webhook=hook.url, mail=mail)))
+        hook.status = 503
+        state = look(State(), 0, PARKED)
+        left = delivery.deliver(state.outbox, 0)
+        state = look(look(replace(state, outbox=left), 15), 60)
+        left, posts = delivery.deliver(state.outbox, 1), len(hook.text)
+        assert len(box.mails) == 2 and [message.target for message in left] == ["webhook", "webhook"]
+        assert len(hook.text) == posts, "the next try is not due"
+        hook.status = 200
+        assert delivery.deliver(left, FIRST_PAUSE + 1) == ()
+    assert [posted["state"] for posted in hook.posted] == ["began", "over"]
+
+
+def test_tries_are_further_and_further_apart_and_never_end() -> None:
+    tries = []
+
+    def refuse(_: object) -> None:
+        raise LakehouseError("not now")
+
+    delivery, outbox = Delivery({"webhook": refuse}), look(State(), 0, PARKED).outbox[1:]
+    for second in range(0, 7200, 5):
+        before = dict(delivery._pauses)
+        assert delivery.deliver(outbox, second) == outbox
+        tries += [second] if delivery._pauses != before else []
+    gaps = [after - before for before, after in pairwise(tries)]
+    assert gaps[:4] == [10, 20, 40, 80] and max(gaps) == gaps[-1] == LONGEST_PAUSE
+
+
+@pytest.mark.parametrize("status", [302, 404, 500])
+def test_a_webhook_that_answers_otherwise_has_taken_nothing_and_its_url_is_not_told(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with webhook() as hook:
+        hook.status = status
+        delivery = Delivery(declared_targets(AlertSettings(webhook=hook.url)))
+        assert len(delivery.deliver(look(State(), 0, PARKED).outbox[1:], 0)) == 1
+    assert str(status) in caplog.text and "hunter2" not in caplog.text and not hook.posted
+
+
+def test_no_secret_is_in_a_message() -> None:
+    settings = load_settings(
+        catalog_url="postgresql://me:p%40ss-of-catalog@db/lake",
+        sources={"shop": {"url": "host=db user=me password=secret-of-shop dbname=shop"}},
+        s3={"access_key": "AKIA-key", "secret_key": "secret-of-s3"},
+        alerts={"webhook": "https://hooks.example.org/T0/B0/hunter2"},
+        spark={"conf": {"spark.hadoop.fs.s3a.secret.key": "secret-of-spark"}},
+    )
+    text = (
+        "p@ss-of-catalog p%40ss-of-catalog secret-of-shop AKIA-key secret-of-s3 secret-of-spark\n"
+        "https://hooks.example.org/T0/B0/hunter2 postgresql://me:p%40ss-of-catalog@db/lake \x1b[31mred"
+    )
+    hidden = hider(settings)(text)
+    assert not [secret for secret in ("ss-of", "secret-of", "AKIA", "hunter2", "\x1b", "\n") if secret in hidden]
+    assert "red" in hidden
+
+
+def test_the_end_says_since_when_it_was() -> None:
+    state = look(look(look(State(), 0, PARKED), 15), 60)
+    assert full_text(state.outbox[-1].body).startswith("[over] shop.orders is parked: too wide\nsince 2026-05-04T12:00")
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[Settings]:
+    with throwaway_postgres() as url:
+        yield load_settings(catalog_url=url)
+
+
+@pytest.fixture
+def lake(settings: Settings) -> Settings:
+    with connect_catalog(settings) as connection:
+        ensure_state(connection)
+        connection.execute("TRUNCATE lakehouse.alerts, lakehouse.messages")
+    return settings
+
+
+class World:
+    """What the only probe finds."""
+
+    def __init__(self, *found: Occasion) -> None:
+        self.found = found
+
+    def watch(self, settings: Settings, url: str | None) -> Watch:
+        probe = Probe("source shop", lambda: Reading(self.found), source="shop", needs_catalog=True)
+        return Watch(settings, [probe], Delivery(declared_targets(AlertSettings(webhook=url))), hider(settings))
+
+
+def test_what_is_stored_is_read_again(lake: Settings) -> None:
+    state = look(look(State(), 0, PARKED, replace(PARKED, key="b/c", ends=False)), 15, PARKED)
+    with connect_catalog(lake) as connection:
+        store.save(connection, State(), state)
+        assert store.load(connection) == state
+        later = replace(look(state, 60), outbox=state.outbox[1:])
+        store.save(connection, state, later)
+        assert store.load(connection) == later
+
+
+def test_a_watch_that_is_restarted_tells_nothing_twice_and_forgets_nothing(lake: Settings) -> None:
+    world = World(PARKED)
+    with webhook() as hook:
+        hook.status = 500
+        first = world.watch(lake, hook.url)
+        first.look()
+        first._disconnect()  # killed, while the target was down
+        hook.status = 200
+        second = world.watch(lake, hook.url)
+        second.look()
+        second.look()
+        assert [posted["state"] for posted in hook.posted] == ["began"]
+        second._disconnect()
+        third = world.watch(lake, hook.url)
+        third.look()
+        third._disconnect()
+        assert len(hook.posted) == 1
+
+
+def test_of_two_watches_one_tells_and_the_other_takes_over(lake: Settings) -> None:
+    world = World(PARKED)
+    with webhook() as hook:
+        first, second = world.watch(lake, hook.url), world.watch(lake, hook.url)
+        for _ in range(2):
+            first.look()
+            second.look()
+        assert len(hook.posted) == 1
+        first._disconnect()
+        world.found = (PARKED, replace(PARKED, key="parked/shop.sales"))
+        second.look()
+        second._disconnect()
+        assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "parked/shop.sales"]
+
+
+def test_it_is_told_that_the_catalog_is_down_and_nothing_else_is_over(
+    lake: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own state is out of reach then; what it sent meanwhile is not sent again afterwards."""
+    monkeypatch.setattr("lakehouse_watch.watch.UNREADABLE_SECONDS", 0.0)
+    world = World(PARKED)
+    with webhook() as hook:
+        this = world.watch(lake, hook.url)
+        this.look()
+        this._disconnect()
+        this.settings = load_settings(catalog_url="postgresql://nobody@127.0.0.1:1/none")
+        for _ in range(3):
+            this.look()
+        assert [posted["key"] for posted in hook.posted] == ["parked/shop.orders", "unreadable/catalog"]
+        this.settings = lake
+        this.look()
+        assert len(hook.posted) == 2
+        with connect_catalog(lake) as connection:
+            assert set(store.load(connection).alerts) == {"parked/shop.orders", "unreadable/catalog"}
+        this._disconnect()
+
+
+def test_messages_of_a_target_that_is_declared_no_more_are_dropped() -> None:
+    assert Delivery({}).deliver((Message("1", "webhook", {}),), 0) == ()

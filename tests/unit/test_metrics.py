@@ -1,0 +1,104 @@
+"""Metrics as Prometheus reads them, readiness, and logs as lines of JSON."""
+
+import json
+import logging
+import re
+import threading
+import urllib.error
+import urllib.request
+
+import pytest
+
+from lakehouse.metrics import METRICS, Registry, sample
+from lakehouse.servers.exporter import served
+from lakehouse.settings import PROJECT_DIR
+from lakehouse.text.log_lines import JsonFormatter, about, note
+
+LINE = re.compile(r"^(lakehouse_\w+)(\{(\w+=\"(\\.|[^\"\\])*\",?)*\})? (-?[\d.e+-]+|[+-]Inf|NaN)$")
+
+
+def get(port: int | None, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def test_counters_gauges_and_histograms_are_rendered_as_prometheus_reads_them() -> None:
+    registry = Registry()
+    registry.add("lakehouse_rows_published_total", 3, source="shop", table="orders", op="c")
+    registry.add("lakehouse_rows_published_total", 2, source="shop", table="orders", op="c")
+    for seconds in (0.07, 0.2, 7200):
+        registry.observe("lakehouse_publish_seconds", seconds, source="shop")
+    registry.set_gauges(["lakehouse_parked_tables"], [sample("lakehouse_parked_tables", 1, source='a"b\\c\nd')])
+    text = registry.render()
+    assert 'lakehouse_rows_published_total{source="shop",table="orders",op="c"} 5\n' in text
+    assert 'lakehouse_publish_seconds_bucket{source="shop",le="0.1"} 1\n' in text
+    assert 'lakehouse_publish_seconds_bucket{source="shop",le="0.25"} 2\n' in text
+    assert 'lakehouse_publish_seconds_bucket{source="shop",le="+Inf"} 3\n' in text
+    assert 'lakehouse_publish_seconds_count{source="shop"} 3\n' in text
+    assert 'lakehouse_parked_tables{source="a\\"b\\\\c\\nd"} 1\n' in text
+    assert [line for line in text.splitlines() if not line.startswith("# ") and not LINE.match(line)] == []
+
+
+def test_what_is_no_longer_measured_disappears() -> None:
+    registry = Registry()
+    registry.set_gauges(["lakehouse_behind_bytes"], [sample("lakehouse_behind_bytes", 5, source="gone")])
+    registry.set_gauges(["lakehouse_behind_bytes"], [])
+    assert "lakehouse_behind_bytes" not in registry.render()
+
+
+def test_a_sample_with_other_labels_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="labels"):
+        Registry().add("lakehouse_conflicts_total", table="orders")
+
+
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    for name, metric in METRICS.items():
+        assert re.fullmatch(r"lakehouse_[a-z_]+", name)
+        assert name.endswith("_total") == (metric.kind == "counter"), name
+        assert metric.kind != "histogram" or name.endswith(("_seconds", "_bytes")), name
+        assert "timestamp" not in name or name.endswith("_timestamp_seconds"), name
+
+
+def test_metrics_and_readiness_are_served() -> None:
+    registry, ready = Registry(), {"shop": "", "bank": "its slot is lost"}
+    registry.add("lakehouse_conflicts_total", source="shop")
+    with served("127.0.0.1", 0, lambda: ready, registry) as port:
+        assert get(port, "/metrics") == (200, registry.render())
+        assert get(port, "/ready/shop") == (200, '{"shop": "ready"}')
+        assert get(port, "/ready/bank") == (503, '{"bank": "its slot is lost"}')
+        assert get(port, "/ready")[0] == get(port, "/ready/other")[0] == 503
+        ready["bank"] = ""
+        assert get(port, "/ready")[0] == 200
+        assert get(port, "/")[0] == 404
+
+
+def test_a_port_that_is_taken_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    with served("127.0.0.1", 0, dict) as port, served("127.0.0.1", port, dict) as second:
+        assert second is None and "no metrics at" in caplog.text
+
+
+def test_log_lines_of_json_say_what_the_work_was_about() -> None:
+    def line(message: str) -> dict[str, str]:
+        record = logging.LogRecord("lakehouse.follow", logging.INFO, __file__, 1, message, (), None)
+        return json.loads(JsonFormatter().format(record))  # type: ignore[no-any-return]
+
+    with about(source="shop"):
+        note(cycle="c1")
+        found = line("published\x1b[31m\nrows")
+        assert (found["level"], found["source"], found["cycle"]) == ("info", "shop", "c1")
+        assert found["message"] == "published\x1b[31m\nrows" and "T" in found["time"]
+        others: list[dict[str, str]] = []
+        thread = threading.Thread(target=lambda: others.append(line("x")))
+        thread.start()
+        thread.join()
+        assert "source" not in others[0], "another thread works on something else"
+    assert "source" not in line("after") and "cycle" not in line("after")
+
+
+def test_alert_rules_name_metrics_that_exist() -> None:
+    """Promtool knows the syntax, not our names."""
+    named = re.findall(r"lakehouse_[a-z_]+", (PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text())
+    assert len(set(named)) > 10 and not set(named) - set(METRICS)

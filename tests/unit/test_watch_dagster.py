@@ -1,0 +1,188 @@
+"""Dagster as the watch sees it: written by Dagster into its database, read from outside."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import dagster as dg
+import psycopg
+import pytest
+from dagster._core.definitions.run_request import InstigatorType
+from dagster._core.scheduler.instigation import TickData, TickStatus
+from dagster._daemon.types import DaemonHeartbeat
+from dagster_shared.error import SerializableErrorInfo
+
+from lakehouse.metrics import REGISTRY
+from lakehouse.settings import Settings, load_settings
+from lakehouse_stack.home.instance import with_driver
+from lakehouse_watch.alerts import Occasion
+from lakehouse_watch.probes import dagster_state
+from lakehouse_watch.probes.dagster_state import read_checks, read_runs
+from tests.unit.throwaway_postgres import throwaway_postgres
+
+BROKEN = {"orders": True, "check": True}
+
+
+@dg.asset(key=["raw_shop", "orders"])
+def orders() -> None:
+    if BROKEN["orders"]:
+        try:
+            raise ValueError("slot is lost\nand more")
+        except ValueError as error:
+            raise RuntimeError("wrapped") from error
+
+
+@dg.asset(key=["vault", "hub_store"])
+def hub() -> None:
+    return
+
+
+@dg.asset_check(asset=hub, name="unique_key")
+def unique() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=not BROKEN["check"], description="3 rows: a, b, c")
+
+
+@dg.asset_check(asset=hub, name="lag_within_limits")
+def lag() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=False)
+
+
+DEFS = dg.Definitions(
+    assets=[orders, hub],
+    asset_checks=[unique, lag],
+    jobs=[dg.define_asset_job("load_shop", [orders]), dg.define_asset_job("load_vault", dg.AssetSelection.assets(hub))],
+    executor=dg.in_process_executor,
+)
+
+
+@pytest.fixture(scope="module")
+def settings() -> Iterator[Settings]:
+    with throwaway_postgres() as url:
+        yield load_settings(dagster={"storage_url": url})
+
+
+@pytest.fixture
+def instance(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dg.DagsterInstance]:
+    assert settings.dagster.storage_url is not None
+    url = settings.dagster.storage_url.get_secret_value()
+    with psycopg.connect(url, autocommit=True) as admin:
+        admin.execute("DROP SCHEMA public CASCADE")
+        admin.execute("CREATE SCHEMA public")
+    storage = f"storage: {{postgres: {{postgres_url: '{with_driver(url)}'}}}}\ntelemetry: {{enabled: false}}\n"
+    (tmp_path / "dagster.yaml").write_text(storage)
+    monkeypatch.setattr(dagster_state, "_seen_runs", set())
+    with dg.DagsterInstance.from_config(str(tmp_path)) as made:
+        yield made
+
+
+def run(instance: dg.DagsterInstance, job: str, **broken: bool) -> None:
+    BROKEN.update({"orders": False, "check": False} | broken)
+    DEFS.resolve_job_def(job).execute_in_process(instance=instance, raise_on_error=False)
+
+
+def by_key(occasions: tuple[Occasion, ...]) -> dict[str, Occasion]:
+    return {occasion.key: occasion for occasion in occasions}
+
+
+def test_a_database_that_dagster_never_used_has_nothing_to_tell(settings: Settings) -> None:
+    assert read_runs(settings).occasions == read_checks(settings).occasions == ()
+
+
+def test_a_failed_job_is_told_with_its_cause_until_it_succeeds(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    run(instance, "load_shop")
+    assert not read_runs(settings).occasions
+    run(instance, "load_shop", orders=True)
+    run(instance, "load_shop", orders=True)
+    run(instance, "load_vault")
+    reading = read_runs(settings)
+    [failed] = reading.occasions
+    assert failed.key == "run/load_shop" and failed.summary.endswith(
+        "of load_shop has failed: ValueError: slot is lost and more"
+    )
+    failures = {s.labels: s.value for s in reading.samples if s.name == "lakehouse_job_failures"}
+    assert failures == {(("job", "load_shop"),): 2, (("job", "load_vault"),): 0}
+    run(instance, "load_shop")
+    reading = read_runs(settings)
+    assert not reading.occasions
+    ended = [s.value for s in reading.samples if s.name == "lakehouse_job_last_success_timestamp_seconds"]
+    assert len(ended) == 2 and all(time.time() - 60 < value <= time.time() for value in ended)
+
+
+def test_a_run_that_could_not_start_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
+    started = instance.create_run_for_job(DEFS.resolve_job_def("load_shop"), status=dg.DagsterRunStatus.STARTING)
+    instance.report_run_failed(started, "the code server did not answer")
+    [failed] = read_runs(settings).occasions
+    assert "of load_shop has failed" in failed.summary
+
+
+def test_durations_are_counted_from_the_second_look_on(instance: dg.DagsterInstance, settings: Settings) -> None:
+    def counted() -> int:
+        lines = REGISTRY.render().splitlines()
+        return sum(
+            int(line.split()[-1]) for line in lines if line.startswith('lakehouse_load_seconds_count{job="load_vault"')
+        )
+
+    run(instance, "load_vault")
+    before = counted()
+    read_runs(settings)
+    assert counted() == before
+    run(instance, "load_vault")
+    read_runs(settings)
+    read_runs(settings)
+    assert counted() == before + 1
+
+
+def test_failed_checks_are_told_by_table_until_they_pass(instance: dg.DagsterInstance, settings: Settings) -> None:
+    """One message for a table, however many of its checks fail; lag is judged by the watch itself."""
+    run(instance, "load_vault", check=True)
+    reading = read_checks(settings)
+    [failed] = reading.occasions
+    assert failed.key == "check/vault.hub_store" and failed.severity == "error"
+    assert failed.summary == "checks of vault.hub_store have failed: unique_key (3 rows: a, b, c)"
+    run(instance, "load_vault")
+    assert not read_checks(settings).occasions
+
+
+def test_a_sensor_whose_ticks_fail_is_told_until_one_does_not(instance: dg.DagsterInstance, settings: Settings) -> None:
+    def tick(status: TickStatus, name: str = "new_data_shop") -> None:
+        error = SerializableErrorInfo("CannotInspectError: connection refused", [], "CannotInspectError")
+        instance.create_tick(
+            TickData(
+                f"origin-{name}",
+                name,
+                InstigatorType.SENSOR,
+                status,
+                time.time(),
+                error=error if status == TickStatus.FAILURE else None,
+                selector_id=f"selector-{name}",
+            )
+        )
+
+    tick(TickStatus.FAILURE)
+    tick(TickStatus.SKIPPED)
+    tick(TickStatus.FAILURE, "other")
+    [failing] = read_runs(settings).occasions
+    assert failing.key == "sensor/other" and failing.patience > 60
+    tick(TickStatus.FAILURE)
+    tick(TickStatus.FAILURE)
+    tick(TickStatus.STARTED)
+    tick(TickStatus.SKIPPED, "other")
+    reading = read_runs(settings)
+    [failing] = reading.occasions
+    assert failing.summary == "new_data_shop fails at each tick: CannotInspectError: connection refused"
+    assert [s.value for s in reading.samples if s.name == "lakehouse_sensor_failures"] == [2]
+
+
+def test_a_daemon_without_a_heartbeat_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:
+    def beat(kind: str, ago: float) -> None:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - ago, kind, "id", None))
+
+    beat("SENSOR", 10)
+    beat("ASSET", 10_000)
+    assert not read_runs(settings).occasions, "one that is not needed counts for nothing"
+    beat("SCHEDULER", 10_000)
+    assert list(by_key(read_runs(settings).occasions)) == ["daemon/dagster"]
+    beat("SCHEDULER", 0)
+    assert not read_runs(settings).occasions
