@@ -20,7 +20,7 @@ FORGED = (
 def test_only_the_head_of_a_models_sql_speaks_to_the_materialization() -> None:
     """A line break in a name began a line of its own, whose text went unquoted into ALTER TABLE."""
     read, silent = macro("load_header_of"), macro("load_header_of")("select 1")
-    assert silent == {"new_data": True, "anew": False, "columns": None, "remember": {}}
+    assert silent == {"new_data": True, "anew": False, "columns": None, "remember": {}, "base": None}
     for name in [*ODD, FORGED]:
         said = {"columns": [{"name": name, "type": "varchar"}], "remember": {name: name}}
         assert read(f'\n{macro("load_header")(**said)}\nselect "{name}" from t') == silent | said

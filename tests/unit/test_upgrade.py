@@ -11,9 +11,9 @@ from pyiceberg.catalog.sql import SqlCatalog
 from sqlalchemy import create_engine
 from typer.testing import CliRunner
 
-from ingestion.state import lease as leases
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, pending, stamp
+from lakehouse.migrations import migrate as migrate_state
 from lakehouse.settings import Settings, load_settings
 from lakehouse_backup.dump import dump_catalog, load_catalog
 from lakehouse_cli.machine.dev import alone
@@ -103,13 +103,12 @@ def test_it_says_what_it_would_do_does_it_and_then_has_nothing_to_do(mine: Setti
 
 def test_it_refuses_in_one_line_while_somebody_is_at_work(mine: Settings) -> None:
     with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
-        ensure_state(states)
+        migrate_state(states, known_steps()[:1])
         states.execute("DELETE FROM lakehouse.schema_version")
-        lease = leases.acquire(states, "shop", 30, "follow")
-        assert lease is not None
+        states.execute("INSERT INTO lakehouse.leases VALUES ('shop', 1, 'me', 'follow', now(), now() + interval '1 h')")
         with pytest.raises(LakehouseError, match=r"^source 'shop': .* is at work: stop it, then run this again$"):
             typed()
-        leases.release(states, lease)
+        states.execute("DELETE FROM lakehouse.leases")
         with alone(mine), pytest.raises(LakehouseError, match=r"^`lakehouse dev` runs for .*: stop it, then run"):
             typed()
         assert states.execute("SELECT * FROM lakehouse.schema_version").fetchall() == []
@@ -147,7 +146,7 @@ def test_a_backup_of_a_newer_release_is_refused_before_anything_is_replaced(
 def test_a_backup_of_an_earlier_release_replaces_the_state_and_is_brought_up(mine: Settings, tmp_path: Path) -> None:
     """What it does not hold stayed beside what it holds: the later version's stamp above the earlier one's tables."""
     with psycopg.connect(mine.catalog_dsn(), autocommit=True) as states:
-        ensure_state(states)
+        migrate_state(states, known_steps()[:1])
         states.execute("DROP TABLE lakehouse.schema_version, lakehouse.witnesses")
         states.execute("INSERT INTO lakehouse.condemned VALUES ('raw_shop', 'orders', 'of the backup')")
         dump_catalog(mine, tmp_path / "catalog.dump")

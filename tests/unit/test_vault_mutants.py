@@ -8,10 +8,10 @@ from tests.unit.test_vault_property import check
 
 # What is wrong → macro, text, text of the mutant.
 MUTANTS: dict[str, tuple[str, str, str]] = {
-    "strict watermark": ("load_plan", '(" > " if steady else " >= ")', '" > "'),
-    "rows at the watermark not counted": ("load_plan", "at_mark == mark[1] | int", "true"),
+    "strict watermark": ("plan_inputs", '(" > " if steady else " >= ")', '" > "'),
+    "rows at the watermark not counted": ("plan_inputs", "at_mark == mark[1] | int", "true"),
     "highest position forgotten": (
-        "load_plan", "[highest, mark[2]] | max if mark and highest else highest", "highest"),
+        "plan_inputs", "[highest, mark[2]] | max if mark and highest else highest", "highest"),
     "no late replay": ("batch_of", "plan.inputs[source_model].late", "false"),
     "no null guard in the comparison": ("changes_of", "is distinct from _lh_hashdiff_before", "<> _lh_hashdiff_before"),
     "hashdiff anti-join over all history": (
