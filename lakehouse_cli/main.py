@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "user": ("lakehouse_cli.user", "app"),
     "show": ("lakehouse_cli.show", "show"),
     "demo": ("lakehouse_cli.demo", "demo"),
+    "worker": ("lakehouse_cli.worker", "worker"),
     "dev": ("lakehouse_cli.dev", "dev"),
 }
 

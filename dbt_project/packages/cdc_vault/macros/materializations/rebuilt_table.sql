@@ -7,8 +7,8 @@
   nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
-  {%- set existing = load_cached_relation(this) -%}
-  {%- set relation = this.incorporate(type='table') -%}
+  {%- set relation = cdc_vault.next_of(this).incorporate(type='table') -%}
+  {%- set existing = load_cached_relation(relation) -%}
   {%- set built_from = cdc_vault.tables_read() -%}
   {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
 

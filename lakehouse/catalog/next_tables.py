@@ -1,0 +1,93 @@
+"""Tables that are built and tested beside the ones that readers see, then published together.
+
+A copy of a table is a row of the catalog, in the namespace `<namespace>_next`, that names the same metadata file. What
+replaces the copy writes a metadata file of its own, below the table's location and with the table's history. To publish
+is to point the tables there, all in one transaction: history stays, and no file is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.commit import enter, move_pointer, remove
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import connect_catalog
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    from lakehouse.settings import Settings
+
+Name = tuple[str, str]
+SUFFIX = "_next"
+
+
+def next_name(table: Name) -> Name:
+    """Where the next state of the table is built."""
+    return f"{table[0]}{SUFFIX}", table[1]
+
+
+@contextmanager
+def building_next(settings: Settings, catalog: SqlCatalog, tables: Collection[Name]) -> Iterator[set[Name]]:
+    """Copies the tables, and publishes them at the end, without those that the block puts into the set.
+
+    Drops the copies if the block raises. Raises LakehouseError if another writer has changed one in the meantime.
+    """
+    bases, refused = begin(settings, catalog, tables), set[Name]()
+    try:
+        yield refused
+        publish(settings, catalog, set(tables) - refused, bases)
+    finally:
+        with closing(connect_catalog(settings)) as connection:
+            drop(connection, catalog.name, tables)
+
+
+def begin(settings: Settings, catalog: SqlCatalog, tables: Collection[Name]) -> dict[Name, str]:
+    """Copies the tables that exist; the metadata file of each. What a killed build has left is dropped."""
+    for namespace in {next_name(table)[0] for table in tables}:
+        catalog.create_namespace_if_not_exists(namespace)
+    with closing(connect_catalog(settings)) as connection, connection.transaction():
+        drop(connection, catalog.name, tables)
+        bases = _locations(connection, catalog.name, tables)
+        for table, location in bases.items():
+            enter(connection, catalog.name, next_name(table), location)
+    return bases
+
+
+def publish(settings: Settings, catalog: SqlCatalog, tables: Collection[Name], bases: Mapping[Name, str]) -> list[Name]:
+    """Points the tables at their next state, all or none, and drops the copies; the tables that have changed.
+
+    Raises LakehouseError if another writer, such as a compaction, has changed one of them since `begin`.
+    """
+    with closing(connect_catalog(settings)) as connection, connection.transaction():
+        built = _locations(connection, catalog.name, [next_name(table) for table in tables])
+        made = {table: built[next_name(table)] for table in sorted(tables) if next_name(table) in built}
+        changed = [table for table, location in made.items() if bases.get(table) != location]
+        drop(connection, catalog.name, tables)
+        for table in changed:
+            if table not in bases:
+                enter(connection, catalog.name, table, made[table])
+            elif not move_pointer(connection, catalog.name, table, bases[table], made[table]):
+                raise LakehouseError(
+                    f"{'.'.join(table)} was changed by another writer while it was built: build it again"
+                )
+    return changed
+
+
+def drop(connection: psycopg.Connection[Any], catalog: str, tables: Collection[Name]) -> None:
+    """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
+    for table in tables:
+        remove(connection, catalog, next_name(table))
+
+
+def _locations(connection: psycopg.Connection[Any], catalog: str, tables: Collection[Name]) -> dict[Name, str]:
+    rows = connection.execute(
+        "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = %s"
+        " AND iceberg_type IS DISTINCT FROM 'VIEW' AND (table_namespace, table_name) IN"
+        " (SELECT * FROM unnest(%s::text[], %s::text[]))",
+        (catalog, [namespace for namespace, _ in tables], [name for _, name in tables]),
+    )
+    return {(namespace, name): location for namespace, name, location in rows}

@@ -1,0 +1,115 @@
+"""Tables that are built beside the ones that readers see: copied, replaced, published together or not at all."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from throwaway_postgres import throwaway_postgres
+
+from lakehouse.catalog.next_tables import begin, building_next, next_name, publish
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings, load_settings
+
+DIM, FACT = ("marts", "dim"), ("marts", "fact")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with throwaway_postgres() as url:
+        yield load_settings(home=tmp_path_factory.mktemp("home"), catalog_url=url)
+
+
+@pytest.fixture
+def catalog(settings: Settings, tmp_path: Path) -> Iterator[SqlCatalog]:
+    uri = settings.catalog_dsn().replace("postgresql://", "postgresql+psycopg://")
+    found = SqlCatalog(settings.catalog_name, uri=uri, warehouse=f"file://{tmp_path}")
+    found.create_namespace_if_not_exists("marts")
+    write(found, DIM, 1)
+    yield found
+    for (namespace,) in found.list_namespaces():
+        for table in found.list_tables(namespace):
+            found.drop_table(table)
+    found.close()
+
+
+def write(catalog: SqlCatalog, name: tuple[str, str], *rows: int) -> None:
+    """Replaces the rows of a table, as `create or replace` does: with its history."""
+    data = pa.table({"n": rows})
+    table = catalog.create_table_if_not_exists(name, data.schema)
+    table.overwrite(data)
+
+
+def rows(catalog: SqlCatalog, name: tuple[str, str]) -> Any:
+    return catalog.load_table(name).scan().to_arrow()["n"].to_pylist()
+
+
+def test_readers_see_all_tables_change_at_once_with_their_history(settings: Settings, catalog: SqlCatalog) -> None:
+    before = catalog.load_table(DIM)
+    with building_next(settings, catalog, [DIM, FACT]):
+        write(catalog, next_name(DIM), 1, 2)
+        write(catalog, next_name(FACT), 7)
+        assert rows(catalog, DIM) == [1] and not catalog.table_exists(FACT)
+    after = catalog.load_table(DIM)
+    assert rows(catalog, DIM) == [1, 2] and rows(catalog, FACT) == [7]
+    assert after.metadata.table_uuid == before.metadata.table_uuid and after.location() == before.location()
+    old = after.scan(snapshot_id=before.metadata.current_snapshot_id).to_arrow()["n"].to_pylist()
+    assert old == [1], "the past can still be queried"
+    assert not catalog.list_tables("marts_next")
+
+
+def test_a_table_that_its_tests_refuse_stays_as_it_was(settings: Settings, catalog: SqlCatalog) -> None:
+    with building_next(settings, catalog, [DIM, FACT]) as refused:
+        write(catalog, next_name(DIM), 9, 9)
+        write(catalog, next_name(FACT), 7)
+        refused.add(DIM)
+    assert rows(catalog, DIM) == [1] and rows(catalog, FACT) == [7]
+    assert not catalog.list_tables("marts_next")
+
+
+def test_a_build_that_breaks_off_publishes_nothing(settings: Settings, catalog: SqlCatalog) -> None:
+    with pytest.raises(RuntimeError), building_next(settings, catalog, [DIM]):
+        write(catalog, next_name(DIM), 9)
+        raise RuntimeError
+    assert rows(catalog, DIM) == [1] and not catalog.list_tables("marts_next")
+
+
+def test_what_a_killed_build_left_is_not_published_by_the_next(settings: Settings, catalog: SqlCatalog) -> None:
+    begin(settings, catalog, [DIM])
+    write(catalog, next_name(DIM), 9)
+    with building_next(settings, catalog, [DIM]):
+        pass
+    assert rows(catalog, DIM) == [1]
+
+
+def test_where_another_writer_was_faster_none_is_published(settings: Settings, catalog: SqlCatalog) -> None:
+    """A compaction, or a pin, of a mart: both would be lost without a word."""
+    write(catalog, FACT, 5)
+    bases = begin(settings, catalog, [DIM, FACT])
+    write(catalog, next_name(DIM), 2)
+    write(catalog, next_name(FACT), 6)
+    write(catalog, FACT, 50)
+    with pytest.raises(LakehouseError, match=r"marts\.fact was changed by another writer"):
+        publish(settings, catalog, [DIM, FACT], bases)
+    assert rows(catalog, DIM) == [1] and rows(catalog, FACT) == [50]
+
+
+def test_a_publish_is_one_transaction(settings: Settings, catalog: SqlCatalog) -> None:
+    bases = begin(settings, catalog, [DIM, FACT])
+    write(catalog, next_name(DIM), 2)
+    write(catalog, next_name(FACT), 6)
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as connection:
+        connection.execute(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no space'; END $$;"
+            " CREATE TRIGGER refuse BEFORE INSERT ON iceberg_tables FOR EACH ROW WHEN (new.table_name = 'fact')"
+            " EXECUTE FUNCTION refuse()"
+        )
+        try:
+            with pytest.raises(psycopg.Error, match="no space"):
+                publish(settings, catalog, [DIM, FACT], bases)
+        finally:
+            connection.execute("DROP TRIGGER refuse ON iceberg_tables; DROP FUNCTION refuse()")
+    assert rows(catalog, DIM) == [1] and not catalog.table_exists(FACT)
