@@ -21,6 +21,7 @@ from orchestration.resources import TableKey
 from orchestration.runs.load_state import pause
 from orchestration.runs.loaded import last_worker_load
 from orchestration.runs.presence import serve, withdraw
+from orchestration.runs.workers import is_orphan
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import report_tables, report_tests
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 TESTS_AT_ONCE = 4
+LONGEST_SLEEP = 60.0
+BUSY_SECONDS = 2.0
+BY_HAND = "__ASSET_JOB"  # Dagster's name for runs of selected assets
+WRITING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
 
 @dataclass
@@ -65,13 +70,21 @@ class Worker:
         self._tests = TestBudget(at=time.monotonic())
 
     def load_what_is_due(self) -> None:
-        """One round over all tasks. Raises LakehouseError if the project does not parse."""
+        """One round over all tasks; waits for a run of theirs. Raises LakehouseError if the project does not parse."""
         if self._dbt.refresh():
             self._read_project()
         for task in self._tasks:
             state = self._state[task.job]
             if time.monotonic() >= state.due:
                 self._attend(task, state)
+
+    def _waits(self, state: _State) -> bool:
+        """Whether a run writes what the worker would write: it reads the same news, and may take hours."""
+        jobs = {task.job for task in self._tasks} | {BY_HAND}
+        runs = self._instance.get_run_records(dg.RunsFilter(statuses=list(WRITING)))
+        busy = any(record.dagster_run.job_name in jobs and not is_orphan(record.dagster_run) for record in runs)
+        state.due = time.monotonic() + BUSY_SECONDS if busy else state.due
+        return busy
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
@@ -80,8 +93,9 @@ class Worker:
             begun = time.monotonic()
             report_tests(self._instance, self._manifest, self._dbt.run("test", self._names(tests)))
             self._tests.spent(time.monotonic() - begun)
-        retries = [state.due - time.monotonic() for state in self._state.values() if state.failures]
-        return max(0.0, min([60.0, *retries, *([] if (wait := self._tests.wait()) is None else [wait])]))
+        dues = [state.due - time.monotonic() for state in self._state.values()]
+        wait = self._tests.wait()
+        return max(0.1, min([LONGEST_SLEEP, *(due for due in dues if due > 0), *([] if wait is None else [wait])]))
 
     def _read_project(self) -> None:
         self._manifest = load_manifest(self._settings)
@@ -116,7 +130,7 @@ class Worker:
         newest = self._newest(task.tables)
         snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
         changed = [table for table in task.tables if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
-        if not changed:
+        if not changed or self._waits(state):
             return
         models = self._graph.models_of(task, changed, with_views=not state.views_checked)
         begun = time.monotonic()
