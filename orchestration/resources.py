@@ -123,8 +123,7 @@ class Lake(dg.ConfigurableResource):
         from lakehouse.catalog.next_tables import building_next
         from lakehouse.catalog.open import open_catalog
 
-        settings = self.settings()
-        with closing(open_catalog(settings)) as catalog, building_next(settings, catalog, tables) as refused:
+        with closing(open_catalog(self.settings())) as catalog, building_next(catalog, tables) as refused:
             yield refused
 
     def maintain(

@@ -49,7 +49,7 @@ def commit_to_fact(bench: Bench) -> Results:
 
 
 def sales(settings: Settings, contender: str, commits: int, pause: float | None) -> Results:
-    """Commits sales about `pause` seconds apart, or each after the one before has arrived; the seconds to each stage."""
+    """Sells about every `pause` seconds, or when the sale before has arrived; the seconds to each stage."""
     owner = settings.source("retail").owner_url
     assert owner is not None
     watch = Pointers(settings, list(STAGES.values()))

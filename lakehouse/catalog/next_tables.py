@@ -8,18 +8,15 @@ is to point the tables there, all in one transaction: history stays, and no file
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
-from lakehouse.servers.database import connect_catalog
 
 if TYPE_CHECKING:
     import psycopg
     from pyiceberg.catalog.sql import SqlCatalog
-
-    from lakehouse.settings import Settings
 
 Name = tuple[str, str]
 SUFFIX = "_next"
@@ -31,25 +28,25 @@ def next_name(table: Name) -> Name:
 
 
 @contextmanager
-def building_next(settings: Settings, catalog: SqlCatalog, tables: Collection[Name]) -> Iterator[set[Name]]:
+def building_next(catalog: SqlCatalog, tables: Collection[Name]) -> Iterator[set[Name]]:
     """Copies the tables, and publishes them at the end, without those that the block puts into the set.
 
     Drops the copies if the block raises. Raises LakehouseError if another writer has changed one in the meantime.
     """
-    bases, refused = begin(settings, catalog, tables), set[Name]()
+    bases, refused = begin(catalog, tables), set[Name]()
     try:
         yield refused
-        publish(settings, catalog, set(tables) - refused, bases)
+        publish(catalog, set(tables) - refused, bases)
     finally:
-        with closing(connect_catalog(settings)) as connection:
+        with _transaction(catalog) as connection:
             drop(connection, catalog.name, tables)
 
 
-def begin(settings: Settings, catalog: SqlCatalog, tables: Collection[Name]) -> dict[Name, str]:
+def begin(catalog: SqlCatalog, tables: Collection[Name]) -> dict[Name, str]:
     """Copies the tables that exist; the metadata file of each. What a killed build has left is dropped."""
     for namespace in {next_name(table)[0] for table in tables}:
         catalog.create_namespace_if_not_exists(namespace)
-    with closing(connect_catalog(settings)) as connection, connection.transaction():
+    with _transaction(catalog) as connection:
         drop(connection, catalog.name, tables)
         bases = _locations(connection, catalog.name, tables)
         for table, location in bases.items():
@@ -57,12 +54,12 @@ def begin(settings: Settings, catalog: SqlCatalog, tables: Collection[Name]) -> 
     return bases
 
 
-def publish(settings: Settings, catalog: SqlCatalog, tables: Collection[Name], bases: Mapping[Name, str]) -> list[Name]:
+def publish(catalog: SqlCatalog, tables: Collection[Name], bases: Mapping[Name, str]) -> list[Name]:
     """Points the tables at their next state, all or none, and drops the copies; the tables that have changed.
 
     Raises LakehouseError if another writer, such as a compaction, has changed one of them since `begin`.
     """
-    with closing(connect_catalog(settings)) as connection, connection.transaction():
+    with _transaction(catalog) as connection:
         built = _locations(connection, catalog.name, [next_name(table) for table in tables])
         made = {table: built[next_name(table)] for table in sorted(tables) if next_name(table) in built}
         changed = [table for table, location in made.items() if bases.get(table) != location]
@@ -81,6 +78,12 @@ def drop(connection: psycopg.Connection[Any], catalog: str, tables: Collection[N
     """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
     for table in tables:
         remove(connection, catalog, next_name(table))
+
+
+@contextmanager
+def _transaction(catalog: SqlCatalog) -> Iterator[psycopg.Connection[Any]]:
+    with catalog.engine.begin() as transaction:
+        yield transaction.connection.driver_connection  # type: ignore[misc]
 
 
 def _locations(connection: psycopg.Connection[Any], catalog: str, tables: Collection[Name]) -> dict[Name, str]:

@@ -11,7 +11,7 @@ from lakehouse.text.shown import LineFormatter
 
 def worker() -> None:
     """Load what each cut brings into parsed, vault and marts within seconds, until stopped; Dagster shows it."""
-    from lakehouse_stack.instance import ensure_instance
+    from lakehouse_stack.home.instance import ensure_instance
     from orchestration.worker.loop import work
 
     handler = logging.StreamHandler(sys.stderr)

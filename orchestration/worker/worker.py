@@ -142,7 +142,7 @@ class Worker:
 
     def _build_next(self, models: Sequence[str]) -> list[NodeResult]:
         """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
-        with building_next(self._settings, self._catalog, built_whole(self._manifest)) as refused:
+        with building_next(self._catalog, built_whole(self._manifest)) as refused:
             results = self._dbt.run("build", self._names(models), {"LAKEHOUSE_NEXT": "1"})
             refused |= {
                 table for result in results if result.failed for table in self._graph.tables_behind(result.unique_id)

@@ -47,9 +47,9 @@ def rows(catalog: SqlCatalog, name: tuple[str, str]) -> Any:
     return catalog.load_table(name).scan().to_arrow()["n"].to_pylist()
 
 
-def test_readers_see_all_tables_change_at_once_with_their_history(settings: Settings, catalog: SqlCatalog) -> None:
+def test_readers_see_all_tables_change_at_once_with_their_history(catalog: SqlCatalog) -> None:
     before = catalog.load_table(DIM)
-    with building_next(settings, catalog, [DIM, FACT]):
+    with building_next(catalog, [DIM, FACT]):
         write(catalog, next_name(DIM), 1, 2)
         write(catalog, next_name(FACT), 7)
         assert rows(catalog, DIM) == [1] and not catalog.table_exists(FACT)
@@ -61,8 +61,8 @@ def test_readers_see_all_tables_change_at_once_with_their_history(settings: Sett
     assert not catalog.list_tables("marts_next")
 
 
-def test_a_table_that_its_tests_refuse_stays_as_it_was(settings: Settings, catalog: SqlCatalog) -> None:
-    with building_next(settings, catalog, [DIM, FACT]) as refused:
+def test_a_table_that_its_tests_refuse_stays_as_it_was(catalog: SqlCatalog) -> None:
+    with building_next(catalog, [DIM, FACT]) as refused:
         write(catalog, next_name(DIM), 9, 9)
         write(catalog, next_name(FACT), 7)
         refused.add(DIM)
@@ -70,35 +70,35 @@ def test_a_table_that_its_tests_refuse_stays_as_it_was(settings: Settings, catal
     assert not catalog.list_tables("marts_next")
 
 
-def test_a_build_that_breaks_off_publishes_nothing(settings: Settings, catalog: SqlCatalog) -> None:
-    with pytest.raises(RuntimeError), building_next(settings, catalog, [DIM]):
+def test_a_build_that_breaks_off_publishes_nothing(catalog: SqlCatalog) -> None:
+    with pytest.raises(RuntimeError), building_next(catalog, [DIM]):
         write(catalog, next_name(DIM), 9)
         raise RuntimeError
     assert rows(catalog, DIM) == [1] and not catalog.list_tables("marts_next")
 
 
-def test_what_a_killed_build_left_is_not_published_by_the_next(settings: Settings, catalog: SqlCatalog) -> None:
-    begin(settings, catalog, [DIM])
+def test_what_a_killed_build_left_is_not_published_by_the_next(catalog: SqlCatalog) -> None:
+    begin(catalog, [DIM])
     write(catalog, next_name(DIM), 9)
-    with building_next(settings, catalog, [DIM]):
+    with building_next(catalog, [DIM]):
         pass
     assert rows(catalog, DIM) == [1]
 
 
-def test_where_another_writer_was_faster_none_is_published(settings: Settings, catalog: SqlCatalog) -> None:
+def test_where_another_writer_was_faster_none_is_published(catalog: SqlCatalog) -> None:
     """A compaction, or a pin, of a mart: both would be lost without a word."""
     write(catalog, FACT, 5)
-    bases = begin(settings, catalog, [DIM, FACT])
+    bases = begin(catalog, [DIM, FACT])
     write(catalog, next_name(DIM), 2)
     write(catalog, next_name(FACT), 6)
     write(catalog, FACT, 50)
     with pytest.raises(LakehouseError, match=r"marts\.fact was changed by another writer"):
-        publish(settings, catalog, [DIM, FACT], bases)
+        publish(catalog, [DIM, FACT], bases)
     assert rows(catalog, DIM) == [1] and rows(catalog, FACT) == [50]
 
 
 def test_a_publish_is_one_transaction(settings: Settings, catalog: SqlCatalog) -> None:
-    bases = begin(settings, catalog, [DIM, FACT])
+    bases = begin(catalog, [DIM, FACT])
     write(catalog, next_name(DIM), 2)
     write(catalog, next_name(FACT), 6)
     with psycopg.connect(settings.catalog_dsn(), autocommit=True) as connection:
@@ -109,7 +109,7 @@ def test_a_publish_is_one_transaction(settings: Settings, catalog: SqlCatalog) -
         )
         try:
             with pytest.raises(psycopg.Error, match="no space"):
-                publish(settings, catalog, [DIM, FACT], bases)
+                publish(catalog, [DIM, FACT], bases)
         finally:
             connection.execute("DROP TRIGGER refuse ON iceberg_tables; DROP FUNCTION refuse()")
     assert rows(catalog, DIM) == [1] and not catalog.table_exists(FACT)
