@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import psycopg
     from pyiceberg.catalog.sql import SqlCatalog
 
+    Connection = psycopg.Connection[Any]
+
 Name = tuple[str, str]
 SUFFIX = "_next"
 
@@ -27,26 +29,46 @@ def next_name(table: Name) -> Name:
     return f"{table[0]}{SUFFIX}", table[1]
 
 
+LOCK = "lakehouse.next_tables"
+
+
 @contextmanager
 def building_next(catalog: SqlCatalog, tables: Collection[Name]) -> Iterator[set[Name]]:
     """Copies the tables, and publishes them at the end, without those that the block puts into the set.
 
-    Drops the copies if the block raises. Raises LakehouseError if another writer has changed one in the meantime.
+    Drops the copies if the block raises. One builds at a time; another waits, until the session of the first has ended.
+    Raises LakehouseError if another writer has changed a table in the meantime.
     """
-    bases, refused = begin(catalog, tables), set[Name]()
+    refused: set[Name] = set()
+    with _alone(catalog) as connection:
+        bases = begin(connection, catalog, tables)
+        try:
+            yield refused
+            publish(connection, catalog.name, set(tables) - refused, bases)
+        finally:
+            with connection.transaction():
+                drop(connection, catalog.name, tables)
+
+
+@contextmanager
+def _alone(catalog: SqlCatalog) -> Iterator[Connection]:
+    """A session that holds the lock. It also publishes: one that was lost has lost the lock."""
+    pooled = catalog.engine.raw_connection()
+    connection: Connection = pooled.driver_connection  # type: ignore[assignment]
+    pooled.detach()
     try:
-        yield refused
-        publish(catalog, set(tables) - refused, bases)
+        connection.autocommit = True
+        connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (f"{LOCK}/{catalog.name}",))
+        yield connection
     finally:
-        with _transaction(catalog) as connection:
-            drop(connection, catalog.name, tables)
+        connection.close()
 
 
-def begin(catalog: SqlCatalog, tables: Collection[Name]) -> dict[Name, str]:
+def begin(connection: Connection, catalog: SqlCatalog, tables: Collection[Name]) -> dict[Name, str]:
     """Copies the tables that exist; the metadata file of each. What a killed build has left is dropped."""
     for namespace in {next_name(table)[0] for table in tables}:
         catalog.create_namespace_if_not_exists(namespace)
-    with _transaction(catalog) as connection:
+    with connection.transaction():
         drop(connection, catalog.name, tables)
         bases = _locations(connection, catalog.name, tables)
         for table, location in bases.items():
@@ -54,39 +76,32 @@ def begin(catalog: SqlCatalog, tables: Collection[Name]) -> dict[Name, str]:
     return bases
 
 
-def publish(catalog: SqlCatalog, tables: Collection[Name], bases: Mapping[Name, str]) -> list[Name]:
-    """Points the tables at their next state, all or none, and drops the copies; the tables that have changed.
+def publish(connection: Connection, catalog: str, tables: Collection[Name], bases: Mapping[Name, str]) -> list[Name]:
+    """Points the tables at their next state, all or none; the tables that have changed.
 
     Raises LakehouseError if another writer, such as a compaction, has changed one of them since `begin`.
     """
-    with _transaction(catalog) as connection:
-        built = _locations(connection, catalog.name, [next_name(table) for table in tables])
+    with connection.transaction():
+        built = _locations(connection, catalog, [next_name(table) for table in tables])
         made = {table: built[next_name(table)] for table in sorted(tables) if next_name(table) in built}
         changed = [table for table, location in made.items() if bases.get(table) != location]
-        drop(connection, catalog.name, tables)
         for table in changed:
             if table not in bases:
-                enter(connection, catalog.name, table, made[table])
-            elif not move_pointer(connection, catalog.name, table, bases[table], made[table]):
+                enter(connection, catalog, table, made[table])
+            elif not move_pointer(connection, catalog, table, bases[table], made[table]):
                 raise LakehouseError(
                     f"{'.'.join(table)} was changed by another writer while it was built: build it again"
                 )
     return changed
 
 
-def drop(connection: psycopg.Connection[Any], catalog: str, tables: Collection[Name]) -> None:
+def drop(connection: Connection, catalog: str, tables: Collection[Name]) -> None:
     """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
     for table in tables:
         remove(connection, catalog, next_name(table))
 
 
-@contextmanager
-def _transaction(catalog: SqlCatalog) -> Iterator[psycopg.Connection[Any]]:
-    with catalog.engine.begin() as transaction:
-        yield transaction.connection.driver_connection  # type: ignore[misc]
-
-
-def _locations(connection: psycopg.Connection[Any], catalog: str, tables: Collection[Name]) -> dict[Name, str]:
+def _locations(connection: Connection, catalog: str, tables: Collection[Name]) -> dict[Name, str]:
     rows = connection.execute(
         "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = %s"
         " AND iceberg_type IS DISTINCT FROM 'VIEW' AND (table_namespace, table_name) IN"

@@ -32,6 +32,13 @@ def report_tables(
         instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata))
 
 
+def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> list[dg.AssetCheckKey]:
+    """The checks that tests are in Dagster."""
+    translator = LakeTranslator()
+    keys = (get_asset_check_key_for_test(manifest, translator, test, project=None) for test in tests)
+    return [key for key in keys if key is not None]
+
+
 def report_tests(instance: dg.DagsterInstance, manifest: Mapping[str, Any], results: Iterable["NodeResult"]) -> None:
     """One check evaluation per test that ran."""
     translator = LakeTranslator()

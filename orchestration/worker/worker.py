@@ -21,10 +21,11 @@ from orchestration.resources import TableKey
 from orchestration.runs.load_state import pause
 from orchestration.runs.loaded import last_worker_load
 from orchestration.runs.presence import serve, withdraw
+from orchestration.runs.subset import failing_checks
 from orchestration.runs.workers import is_orphan
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.reports import report_tables, report_tests
+from orchestration.worker.reports import check_keys, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ log = logging.getLogger(__name__)
 TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
+HELD_SECONDS = 30.0
 BY_HAND = "__ASSET_JOB"  # Dagster's name for runs of selected assets
 WRITING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
 
@@ -91,8 +93,9 @@ class Worker:
         tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE)
         if tests:
             begun = time.monotonic()
-            report_tests(self._instance, self._manifest, self._dbt.run("test", self._names(tests)))
-            self._tests.spent(time.monotonic() - begun)
+            results = self._dbt.run("test", self._names(tests))
+            report_tests(self._instance, self._manifest, results)
+            self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
         dues = [state.due - time.monotonic() for state in self._state.values()]
         wait = self._tests.wait()
         return max(0.1, min([LONGEST_SLEEP, *(due for due in dues if due > 0), *([] if wait is None else [wait])]))
@@ -133,10 +136,13 @@ class Worker:
         if not changed or self._waits(state):
             return
         models = self._graph.models_of(task, changed, with_views=not state.views_checked)
+        held = self._held(task)
+        models = [model for model in models if model not in held | self._unloaded(task)]
         begun = time.monotonic()
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results = self._build_next(models) if task.marts else self._dbt.run("run", self._names(models))
-        state.loaded, state.views_checked = snapshots, True
+        state.loaded, state.views_checked = ({} if held else snapshots), True
+        state.due = time.monotonic() + HELD_SECONDS if held else 0.0
         self._report(task, state, models, before, results, changed)
         log.info("%s: %d tables changed, %.1f s", task.job, len(changed), time.monotonic() - begun)
 
@@ -179,10 +185,26 @@ class Worker:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             self._tests.changed(self._graph.tests_of(ids))
 
+    def _held(self, task: Task) -> set[str]:
+        """The marts downstream of a table whose blocking check fails."""
+        if not task.marts:
+            return set()
+        keys = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        failing = {(key.asset_key.path[0], key.asset_key.path[1]) for key in failing_checks(self._instance, keys)}
+        if failing:
+            log.warning("marts of %s wait: a blocking check fails", ", ".join(sorted(map(_name, failing))))
+        return set(self._graph.models_of(task, failing, with_views=True))
+
+    def _unloaded(self, task: Task) -> set[str]:
+        """The marts downstream of a table that was never loaded, such as one of a source that is not used here."""
+        missing = set(task.tables) - set(self._catalog.load_tables(task.tables)) if task.marts else set()
+        return set(self._graph.models_of(task, missing, with_views=True))
+
     def _exist(self, task: Task) -> bool:
         """Whether all tables of the task were loaded before; first loads are long and belong in a run."""
-        wanted = {table_of(self._graph.nodes[model]) for model in self._graph.models_of(task, task.tables)}
-        return len(self._catalog.load_tables(wanted)) == len(wanted)
+        models = set(self._graph.models_of(task, task.tables)) - self._unloaded(task)
+        wanted = {table_of(self._graph.nodes[model]) for model in models}
+        return bool(wanted) and len(self._catalog.load_tables(wanted)) == len(wanted)
 
     def _recorded(self, task: Task) -> dict[str, int]:
         models = self._graph.models_of(task, task.tables)

@@ -1,5 +1,7 @@
 """Tables that are built beside the ones that readers see: copied, replaced, published together or not at all."""
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 from throwaway_postgres import throwaway_postgres
 
-from lakehouse.catalog.next_tables import begin, building_next, next_name, publish
+from lakehouse.catalog.next_tables import begin, building_next, next_name
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
@@ -77,8 +79,9 @@ def test_a_build_that_breaks_off_publishes_nothing(catalog: SqlCatalog) -> None:
     assert rows(catalog, DIM) == [1] and not catalog.list_tables("marts_next")
 
 
-def test_what_a_killed_build_left_is_not_published_by_the_next(catalog: SqlCatalog) -> None:
-    begin(catalog, [DIM])
+def test_what_a_killed_build_left_is_not_published_by_the_next(settings: Settings, catalog: SqlCatalog) -> None:
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as killed:
+        begin(killed, catalog, [DIM])
     write(catalog, next_name(DIM), 9)
     with building_next(catalog, [DIM]):
         pass
@@ -88,28 +91,42 @@ def test_what_a_killed_build_left_is_not_published_by_the_next(catalog: SqlCatal
 def test_where_another_writer_was_faster_none_is_published(catalog: SqlCatalog) -> None:
     """A compaction, or a pin, of a mart: both would be lost without a word."""
     write(catalog, FACT, 5)
-    bases = begin(catalog, [DIM, FACT])
-    write(catalog, next_name(DIM), 2)
-    write(catalog, next_name(FACT), 6)
-    write(catalog, FACT, 50)
-    with pytest.raises(LakehouseError, match=r"marts\.fact was changed by another writer"):
-        publish(catalog, [DIM, FACT], bases)
+    message = r"marts\.fact was changed by another writer"
+    with pytest.raises(LakehouseError, match=message), building_next(catalog, [DIM, FACT]):
+        write(catalog, next_name(DIM), 2)
+        write(catalog, next_name(FACT), 6)
+        write(catalog, FACT, 50)
     assert rows(catalog, DIM) == [1] and rows(catalog, FACT) == [50]
 
 
 def test_a_publish_is_one_transaction(settings: Settings, catalog: SqlCatalog) -> None:
-    bases = begin(catalog, [DIM, FACT])
-    write(catalog, next_name(DIM), 2)
-    write(catalog, next_name(FACT), 6)
     with psycopg.connect(settings.catalog_dsn(), autocommit=True) as connection:
         connection.execute(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no space'; END $$;"
-            " CREATE TRIGGER refuse BEFORE INSERT ON iceberg_tables FOR EACH ROW WHEN (new.table_name = 'fact')"
-            " EXECUTE FUNCTION refuse()"
+            " CREATE TRIGGER refuse BEFORE INSERT ON iceberg_tables FOR EACH ROW WHEN (new.table_name = 'fact'"
+            " AND new.table_namespace = 'marts') EXECUTE FUNCTION refuse()"
         )
         try:
-            with pytest.raises(psycopg.Error, match="no space"):
-                publish(catalog, [DIM, FACT], bases)
+            with pytest.raises(psycopg.Error, match="no space"), building_next(catalog, [DIM, FACT]):
+                write(catalog, next_name(DIM), 2)
+                write(catalog, next_name(FACT), 6)
         finally:
             connection.execute("DROP TRIGGER refuse ON iceberg_tables; DROP FUNCTION refuse()")
     assert rows(catalog, DIM) == [1] and not catalog.table_exists(FACT)
+
+
+def test_one_build_waits_for_another(catalog: SqlCatalog) -> None:
+    """The second would drop the copies of the first, and the first publish what the second has not tested yet."""
+    events = []
+
+    def other() -> None:
+        with building_next(catalog, [DIM]):
+            events.append("second")
+
+    with building_next(catalog, [DIM]):
+        thread = threading.Thread(target=other)
+        thread.start()
+        time.sleep(1.0)
+        events.append("first")
+    thread.join(timeout=30)
+    assert events == ["first", "second"]
