@@ -4,7 +4,7 @@ Methods import pyiceberg, pyspark and drivers locally: at module level they woul
 by seconds.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +115,7 @@ class Lake(dg.ConfigurableResource):
             return [table for table in tables if load_table(catalog, *table) is None]
 
     @contextmanager
-    def next_tables(self, tables: Collection[TableKey]) -> "Iterator[set[TableKey]]":
+    def next_tables(self, tables: Mapping[TableKey, Mapping[str, str]]) -> "Iterator[set[TableKey]]":
         """Builds tables beside those that readers see, and publishes them at the end, without those put into the set.
 
         Nothing is published if the block raises. Raises LakehouseError if one was changed by another writer.

@@ -89,11 +89,18 @@ def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest
     finish(context, failures)
 
 
-def built_whole(manifest: Manifest) -> tuple[TableKey, ...]:
-    """The tables that are rebuilt and not appended to: marts, and the vault's PITs, bridges and rules."""
+def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
+    """The tables that are rebuilt and not appended to, with their columns' descriptions.
+
+    They are the marts, and the vault's PITs, bridges and rules.
+    """
     nodes = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
     whole = [node for node in nodes if node["config"]["materialized"] == REBUILT]
-    return tuple(sorted((node["schema"], node["alias"]) for node in whole))
+    return {(node["schema"], node["alias"]): _descriptions(node) for node in whole}
+
+
+def _descriptions(node: Mapping[str, Any]) -> dict[str, str]:
+    return {name.lower(): column["description"].strip() for name, column in node["columns"].items()}
 
 
 def build(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from dbt.contracts.graph.manifest import Manifest
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+QUICKLY = ("--no-write-json", "--cache-selected-only")
 FAILED = frozenset({"error", "fail", "runtime error"})
 
 
@@ -56,9 +57,7 @@ class WarmDbt:
 
     def run(self, command: str, names: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> list[NodeResult]:
         """Runs `dbt <command>` on models or tests; raises LakehouseError if dbt itself fails."""
-        done = (
-            self._invoke([command, "--select", *names, "--no-write-json"], self._project, variables) if names else None
-        )
+        done = self._invoke([command, "--select", *names, *QUICKLY], self._project, variables) if names else None
         return [_result(result) for result in getattr(done, "results", ())]
 
     def _invoke(

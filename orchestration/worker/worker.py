@@ -4,13 +4,15 @@ What it remembers only saves work. Each model decides by its own watermark what 
 that loads what a job has loaded, changes nothing. First loads, and whatever fails here, are left to the Dagster jobs.
 """
 
+import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from psycopg.rows import dict_row
 
 from lakehouse.catalog.next_tables import building_next
 from lakehouse.declarations import declarations_from
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from lakehouse.settings import Settings
 
 log = logging.getLogger(__name__)
+CUTS = "SELECT source, epoch, cut_lsn, cut_tables AS tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
 TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
@@ -140,19 +143,26 @@ class Worker:
         models = [model for model in models if model not in held | self._unloaded(task)]
         begun = time.monotonic()
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
-        results = self._build_next(models) if task.marts else self._dbt.run("run", self._names(models))
+        results = self._build_next(models, newest) if task.marts else self._run(models)
         state.loaded, state.views_checked = ({} if held else snapshots), True
         state.due = time.monotonic() + HELD_SECONDS if held else 0.0
         self._report(task, state, models, before, results, changed)
         log.info("%s: %d tables changed, %.1f s", task.job, len(changed), time.monotonic() - begun)
 
-    def _build_next(self, models: Sequence[str]) -> list[NodeResult]:
+    def _run(self, models: Sequence[str]) -> list[NodeResult]:
+        with self._connection.cursor(row_factory=dict_row) as cursor:
+            found = cursor.execute(CUTS).fetchall()
+        cuts = {row.pop("source"): row for row in found}
+        return self._dbt.run("run", self._names(models), {"LAKEHOUSE_CUTS": json.dumps(cuts)})
+
+    def _build_next(self, models: Sequence[str], newest: "Mapping[str, SnapshotFact]") -> list[NodeResult]:
         """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
+        rows = {name: fact.total_rows for name, fact in newest.items()}
+        variables = {"LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}"}
         with building_next(self._catalog, built_whole(self._manifest)) as refused:
-            results = self._dbt.run("build", self._names(models), {"LAKEHOUSE_NEXT": "1"})
-            refused |= {
-                table for result in results if result.failed for table in self._graph.tables_behind(result.unique_id)
-            }
+            results = self._dbt.run("build", self._names(models), variables)
+            failed = (result.unique_id for result in results if result.failed)
+            refused |= {table for unique_id in failed for table in self._graph.tables_behind(unique_id)}
         return results
 
     def _report(

@@ -105,7 +105,7 @@ def test_a_worker_serves_a_job_until_its_session_ends(settings: Settings) -> Non
         assert not is_served(settings, "load_bank")
         withdraw(one, lake, "load_shop")  # type: ignore[arg-type]
         assert serve(other, lake, "load_shop")  # type: ignore[arg-type]
-        one.execute("SELECT pg_terminate_backend(%s)", (other.info.backend_pid,))
+        one.execute("SELECT pg_terminate_backend(%s, 10000)", (other.info.backend_pid,))
         assert not is_served(settings, "load_shop")
 
 

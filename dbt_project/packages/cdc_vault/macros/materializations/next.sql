@@ -1,7 +1,8 @@
 {#-
   Tables that are built whole are built beside the ones that readers see, tested there, and published together when all
   of it is done. `LAKEHOUSE_NEXT` says so; whoever sets it has put a copy of each such table, at its present state, into
-  the schema `<schema>_next`, which readers may not read, and publishes it afterwards. Without it a table is built in place.
+  the schema `<schema>_next`, which readers may not read, and publishes it afterwards, with the descriptions of its columns.
+  Without it a table is built in place.
 -#}
 {% macro next_of(relation) %}
   {{ return(relation.incorporate(path={"schema": relation.schema ~ "_next"}) if env_var("LAKEHOUSE_NEXT", "") else relation) }}

@@ -113,10 +113,7 @@
   {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "days": none} -%}
   {%- set prefix = cdc_vault.load_property("") -%}
   {%- set facts -%}
-    select distinct 'days' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
-    from {{ cdc_vault.run_bounds_relation() }}
-    where invocation_id = '{{ invocation_id }}' and day_from is not null
-      and created_at >= current_timestamp - interval '2' day
+    select 'days' as key, days as value from ({{ cdc_vault.days_of_run() }})
     {%- if loaded %}
     union all
     select key, value from {{ cdc_vault.system_table(this, "properties") }} where key like '{{ prefix }}%'
