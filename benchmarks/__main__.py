@@ -17,6 +17,7 @@ import psutil
 from benchmarks.bench import Bench, Results
 from benchmarks.report import write_report
 from benchmarks.scenarios.changes import huge_transaction, mixed_changes, narrow_inserts
+from benchmarks.scenarios.commit_to_fact import commit_to_fact
 from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.maintenance import maintenance
 from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
@@ -38,6 +39,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "long_history": ("A cycle with a long history", long_history),
     "old_transaction": ("A transaction that stays open", old_transaction),
     "maintenance": ("Maintenance: a table after 5,000 small commits", maintenance),
+    "commit_to_fact": ("From the commit of a sale to its fact", commit_to_fact),
     "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),
 }
 VERSIONS = ("pyspark", "pyiceberg", "pyarrow", "numpy", "adbc-driver-postgresql", "trino", "dbt-trino", "dagster")

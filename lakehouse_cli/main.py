@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "user": ("lakehouse_cli.machine.user", "app"),
     "show": ("lakehouse_cli.lake.show", "show"),
     "demo": ("lakehouse_cli.machine.demo", "demo"),
+    "worker": ("lakehouse_cli.lake.worker", "worker"),
     "dev": ("lakehouse_cli.machine.dev", "dev"),
     "watch": ("lakehouse_cli.lake.watch", "watch"),
 }

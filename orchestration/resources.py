@@ -4,8 +4,8 @@ Methods import pyiceberg, pyspark and drivers locally: at module level they woul
 by seconds.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -16,6 +16,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.code import code_version
+from orchestration.runs.presence import is_served
 from orchestration.runs.workers import sign
 
 if TYPE_CHECKING:
@@ -102,11 +103,14 @@ class Lake(dg.ConfigurableResource):
 
     def newest_snapshots(self, tables: Iterable[TableKey]) -> dict[str, "SnapshotFact"]:
         """The newest data snapshot of each table that has one, by `namespace.table`."""
-        from lakehouse.catalog.open import newest_data_snapshot, open_catalog
+        from lakehouse.catalog.open import newest_data_snapshots, open_catalog
 
         with closing(open_catalog(self.settings())) as catalog:
-            facts = {".".join(table): newest_data_snapshot(catalog, *table) for table in tables}
-        return {table: fact for table, fact in facts.items() if fact is not None}
+            return newest_data_snapshots(catalog, list(tables))
+
+    def is_served(self, job: str) -> bool:
+        """Whether a living worker loads what the job would load."""
+        return is_served(self.settings(), job)
 
     def absent(self, tables: Iterable[TableKey]) -> list[TableKey]:
         """The tables among these that do not exist."""
@@ -114,6 +118,18 @@ class Lake(dg.ConfigurableResource):
 
         with closing(open_catalog(self.settings())) as catalog:
             return [table for table in tables if load_table(catalog, *table) is None]
+
+    @contextmanager
+    def next_tables(self, tables: Mapping[TableKey, Mapping[str, str]]) -> "Iterator[set[TableKey]]":
+        """Builds tables beside those that readers see, and publishes them at the end, without those put into the set.
+
+        Nothing is published if the block raises. Raises LakehouseError if one was changed by another writer.
+        """
+        from lakehouse.catalog.next_tables import building_next
+        from lakehouse.catalog.open import open_catalog
+
+        with closing(open_catalog(self.settings())) as catalog, building_next(catalog, tables) as refused:
+            yield refused
 
     def maintain(
         self,

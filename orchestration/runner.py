@@ -33,7 +33,14 @@ from orchestration.runs.load_state import LoadState, loaded_since
 from orchestration.runs.partitions import DayRange, incremental_tags
 from orchestration.runs.pools import WAITING
 from orchestration.runs.progress import Say, describe, only_progress
-from orchestration.runs.subset import JobSubset, load_state_tag, subset_without, waiting_for_others, waiting_for_tables
+from orchestration.runs.subset import (
+    JobSubset,
+    load_state_tag,
+    subset_without,
+    waiting_for_checks,
+    waiting_for_others,
+    waiting_for_tables,
+)
 from orchestration.runs.workers import fail_orphaned_runs, free_pools, signature
 
 WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"
@@ -104,7 +111,7 @@ def _run_unblocked(
     stop: Stop,
 ) -> Outcome:
     """Runs the job without the tables that wait for others; unsuccessful if failed tables were left out."""
-    failed = waiting_for_others(instance, repository, job)
+    failed = waiting_for_checks(instance, repository, job) | waiting_for_others(instance, repository, job)
     waiting = waiting_for_tables(repository.asset_graph, job, _absent(settings, job)) | failed
     for reason in sorted(set(waiting.values())):
         tables = sorted(name for name, why in waiting.items() if why == reason)

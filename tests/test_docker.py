@@ -158,6 +158,7 @@ SECRETS_OF = {
     "spark-master": {"SPARK_SECRET"},
     "spark-worker": {"SPARK_SECRET"},
     "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},
+    "worker": OF_THE_LAKE | {"DAGSTER_PASSWORD"},
     "setup": OF_THE_LAKE | {"APP_PASSWORD", "INGEST_PASSWORD"},
     "dagster-code": OF_THE_LAKE | {"DAGSTER_PASSWORD", "INGEST_PASSWORD"},
     "dagster-webserver": {"DAGSTER_PASSWORD", "UI_SECRET"},

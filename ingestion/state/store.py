@@ -19,7 +19,7 @@ from ingestion.state.transitions import ACTORS, STATES, Mover, moved_by, sources
 from ingestion.state.transitions import TableState as TableState
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
-from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.database import CUTS_CHANNEL, CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
 
 
@@ -322,6 +322,7 @@ def finish_cycle(
     )
     if cut:
         put_cut(connection, source, *cut)
+        connection.execute("SELECT pg_notify(%s, %s)", (CUTS_CHANNEL, source))
     connection.execute("DELETE FROM lakehouse.staged_files WHERE cycle_id = %s", (cycle_id,))
     connection.execute(
         "DELETE FROM lakehouse.cycles WHERE source = %s AND published_at < clock_timestamp() - interval '7 days'",

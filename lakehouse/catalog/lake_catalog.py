@@ -36,12 +36,14 @@ class LakeCatalog(StepwiseCatalog):
         self._lock = Lock()
 
     def load_tables(self, identifiers: Collection[tuple[str, str]]) -> dict[tuple[str, str], Table]:
-        """Loads several tables with one query; missing tables are omitted."""
+        """Loads several tables with one query; views and missing tables are omitted."""
         if not identifiers:
             return {}
         wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(identifiers))
+        no_view = IcebergTables.iceberg_type.is_distinct_from("VIEW")
+        own = select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted, no_view)
         with Session(self.engine) as session:
-            found = session.scalars(select(IcebergTables).where(IcebergTables.catalog_name == self.name, wanted)).all()
+            found = session.scalars(own).all()
         return {(row.table_namespace, row.table_name): self.table_of(row) for row in found}
 
     def remember(self, table: Name, location: str, metadata: TableMetadata) -> None:

@@ -5,6 +5,7 @@ This module alone knows that the catalog is a JDBC catalog, so that a REST catal
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -84,8 +85,18 @@ def newest_data_snapshot(catalog: SqlCatalog, namespace: str, name: str) -> Snap
     A `replace` (compaction) holds the same rows in other files and is passed over.
     """
     table = load_table(catalog, namespace, name)
-    snapshot = table.current_snapshot() if table else None
-    while table and snapshot and not _changes_data(snapshot):
+    return _newest(table) if table else None
+
+
+def newest_data_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, str]]) -> dict[str, SnapshotFact]:
+    """The same of several tables, by `namespace.table`, for one question to the database; without missing ones."""
+    facts = {".".join(name): _newest(table) for name, table in catalog.load_tables(tables).items()}
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _newest(table: Table) -> SnapshotFact | None:
+    snapshot = table.current_snapshot()
+    while snapshot and not _changes_data(snapshot):
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
     return _fact(snapshot) if snapshot else None

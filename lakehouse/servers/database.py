@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CatalogConnection = NewType("CatalogConnection", psycopg.Connection[Any])
 SourceConnection = NewType("SourceConnection", psycopg.Connection[Any])
 
+CUTS_CHANNEL = "lakehouse_cuts"
+"""A publish with a cut notifies this channel with the source's name, when it commits."""
+
 
 def connect_catalog(settings: Settings, **options: str) -> CatalogConnection:
     """A connection in autocommit mode, with further libpq options; raises Unreachable (a LakehouseError)."""

@@ -1,4 +1,4 @@
-"""`lakehouse dev`: the stack, the followers, and Dagster with its UI, in the foreground."""
+"""`lakehouse dev`: the stack, the followers, the worker, and Dagster with its UI, in the foreground."""
 
 import fcntl
 import socket
@@ -22,8 +22,9 @@ from orchestration.web.login import login_url
 def dev(
     stack: Annotated[bool, typer.Option(help="Start the servers of this machine first.")] = True,
     ingest: Annotated[bool, typer.Option(help="Ingest the sources continuously.")] = True,
+    worker: Annotated[bool, typer.Option(help="Load each cut within seconds, without a Dagster run.")] = True,
 ) -> None:
-    """Run ingestion, the Dagster UI and its daemon until Ctrl-C; the stack keeps running."""
+    """Run ingestion, the worker, the Dagster UI and its daemon until Ctrl-C; the stack keeps running."""
     if stack:
         from lakehouse_cli.machine.stack import up
 
@@ -41,12 +42,12 @@ def dev(
             "PYTHONUNBUFFERED": "1",
         }
         with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
-            keep_running(commands(settings, ingest), cwd=settings.project_dir, env=environment)
+            keep_running(commands(settings, ingest, worker), cwd=settings.project_dir, env=environment)
         say("ended; the stack keeps running: `lakehouse down` stops it")
 
 
-def commands(settings: Settings, ingest: bool) -> list[Command]:
-    """The children: a follower for the sources, Dagster's web server and daemon, and the watch over them."""
+def commands(settings: Settings, ingest: bool, worker: bool) -> list[Command]:
+    """The children: a follower, the worker, Dagster's web server and daemon, and the watch over them."""
     bin_dir, logs = Path(sys.executable).parent, settings.home / "logs"
     workspace = ["--workspace", str(settings.project_dir / "workspace.yaml")]
     web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
@@ -59,6 +60,8 @@ def commands(settings: Settings, ingest: bool) -> list[Command]:
     ]
     if ingest:
         children.append(Command("ingest", [str(bin_dir / "lakehouse"), "ingest", "--follow"], logs / "ingest.log"))
+    if worker:
+        children.append(Command("worker", [str(bin_dir / "lakehouse"), "worker"], logs / "worker.log"))
     return children
 
 

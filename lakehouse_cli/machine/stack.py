@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json, table
 
@@ -49,8 +50,8 @@ def status(as_json: Json = False) -> None:
     settings = load_settings()
     servers, lags = inspect(settings), source_lags(settings)
     if as_json:
-        shown = {"servers": [{**asdict(s), "log": str(s.log)} for s in servers], "sources": lags}
-        say_json(shown, indent=2)
+        named = [{**asdict(s), "log": str(s.log)} for s in servers]
+        say_json({"servers": named, "sources": lags, "worker_alive": _has_worker(settings)}, indent=2)
     else:
         rows = [
             (
@@ -66,8 +67,18 @@ def status(as_json: Json = False) -> None:
             out.print()
         if lags:
             out.print(lag_table(lags))
+            out.print("worker: alive" if _has_worker(settings) else "worker: none; sensors load new data")
     if not all(s.healthy for s in servers):
         raise typer.Exit(1)
+
+
+def _has_worker(settings: Settings) -> bool:
+    from orchestration.runs.presence import WORKER, is_served
+
+    try:
+        return is_served(settings, WORKER)
+    except LakehouseError:
+        return False
 
 
 def env(as_json: Json = False) -> None:

@@ -1,6 +1,6 @@
 """The dbt project as two sets of assets: parsed and vault, partitioned by day of commit, and the marts."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -13,7 +13,7 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.markdown import escape_markdown
-from orchestration.assets.translator import BUILT_WITH_MARTS, MARTS, LakeTranslator, is_raw, is_view, layer, node_key
+from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, is_view, layer, node_key
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
@@ -28,11 +28,16 @@ if TYPE_CHECKING:
 
 Manifest = dict[str, Any]
 VAULT_POOL = "vault"
+MARTS_MODELS = "marts_models"
+REBUILT = "rebuilt_table"  # the materialization of tables that are built whole
 IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
 
 
 def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:
-    """Parsed and vault. The pool admits one run: two runs that load the same hub would both add its new keys."""
+    """Parsed and vault. The pool admits one run: two runs that load the same hub would both add its new keys.
+
+    The marts share it, so that none is built in the middle of a load.
+    """
 
     @dbt_assets(
         manifest=manifest,
@@ -63,16 +68,40 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
 
     @dbt_assets(
         manifest=manifest,
-        name="marts_models",
+        name=MARTS_MODELS,
         select=IN_MARTS,
         dagster_dbt_translator=LakeTranslator(),
-        pool=MARTS,
+        pool=VAULT_POOL,
     )
     def marts_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
         tags.record_snapshots(context, lake.newest_snapshots(reads))
-        yield from build(context, dbt, lake, manifest, None)
+        yield from build_next(context, dbt, lake, manifest)
 
     return marts_models
+
+
+def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest) -> Iterator[Any]:
+    """Builds the selected marts beside the ones that readers see, tests them there, and publishes those that passed."""
+    failures: list[DbtFailure] = []
+    with lake.next_tables(built_whole(manifest)) as refused:
+        events = list(build_events(context, dbt, lake, manifest, None, failures))
+        refused |= {table for table in built_whole(manifest) if ".".join(table) in all_failed_tables(failures)}
+    yield from with_table_metadata(events, lake, manifest)
+    finish(context, failures)
+
+
+def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
+    """The tables that are rebuilt and not appended to, with their columns' descriptions.
+
+    They are the marts, and the vault's PITs, bridges and rules.
+    """
+    nodes = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
+    whole = [node for node in nodes if node["config"]["materialized"] == REBUILT]
+    return {(node["schema"], node["alias"]): _descriptions(node) for node in whole}
+
+
+def _descriptions(node: Mapping[str, Any]) -> dict[str, str]:
+    return {name.lower(): column["description"].strip() for name, column in node["columns"].items()}
 
 
 def build(
@@ -83,8 +112,22 @@ def build(
     A backfill first loads all new data. Otherwise the newest row it writes would become the table's watermark, and
     older rows of other days would be skipped. Tables whose new data failed to load are excluded from the backfill.
     """
-    nodes = {node_key(node).to_python_identifier(): node for node in manifest["nodes"].values() if "alias" in node}
     failures: list[DbtFailure] = []
+    events = build_events(context, dbt, lake, manifest, days, failures)
+    yield from with_table_metadata(events, lake, manifest)
+    finish(context, failures)
+
+
+def build_events(
+    context: dg.AssetExecutionContext,
+    dbt: Dbt,
+    lake: Lake,
+    manifest: Manifest,
+    days: DayRange | None,
+    failures: "list[DbtFailure]",
+) -> Iterator[Any]:
+    """The events of `dbt build`, without row counts; adds to `failures`."""
+    nodes = nodes_by_output(manifest)
     if days is not None:
         context.log.info(f"loading new data, then {days.first} to {days.last} again")
         with dbt_invocation(context, dbt, lake, manifest, ["run"], None, failures) as invocation:
@@ -92,17 +135,31 @@ def build(
     without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in all_failed_tables(failures)]
     command = ["build", *(["--exclude", *sorted(without)] if without else [])]
     with dbt_invocation(context, dbt, lake, manifest, command, days, failures) as invocation:
-        events = after_checks(
+        yield from after_checks(
             invocation.stream(),
             context.selected_asset_check_keys,
             context.assets_def.asset_deps,
             lambda event: node_key(nodes[event.output_name]),
         )
-        for event in events:
-            if isinstance(event, dg.Output):
-                yield event.with_metadata({**event.metadata, **table_metadata(lake, nodes[event.output_name])})
-            else:
-                yield event
+
+
+def nodes_by_output(manifest: Manifest) -> dict[str, Mapping[str, Any]]:
+    """The models by the name of their output."""
+    return {node_key(node).to_python_identifier(): node for node in manifest["nodes"].values() if "alias" in node}
+
+
+def with_table_metadata(events: Iterable[Any], lake: Lake, manifest: Manifest) -> Iterator[Any]:
+    """The events, with row count and snapshot of each table that was built."""
+    nodes = nodes_by_output(manifest)
+    for event in events:
+        if isinstance(event, dg.Output):
+            yield event.with_metadata({**event.metadata, **table_metadata(lake, nodes[event.output_name])})
+        else:
+            yield event
+
+
+def finish(context: dg.AssetExecutionContext, failures: "Sequence[DbtFailure]") -> None:
+    """Records the tables that failed; raises Failure if there are any."""
     record_load_state(context, all_failed_tables(failures))
     if failures:
         raise dg.Failure("\n".join(f.message for f in failures), metadata={"dbt_log": failures[-1].log})
@@ -137,7 +194,8 @@ def dbt_invocation(
     Adds failed tables to `failures`. Raises Failure if no table of this run is to blame.
     """
     end_abandoned_queries(lake.settings(), context.instance, context.run.run_id)
-    with environment(run_environment(lake.settings(), days, context.run.run_id)):
+    marts = {"LAKEHOUSE_NEXT": "1"} if context.assets_def.op.name == MARTS_MODELS else {}
+    with environment(run_environment(lake.settings(), days, context.run.run_id) | marts):
         invocation = dbt.cli(command, context=context)
     try:
         yield invocation

@@ -1,6 +1,6 @@
 """The subset of a job that a run executes: all tables except those held back or waiting for other jobs."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -53,6 +53,36 @@ def waiting_for_others(
             why = f"{name_of(key)} has failed {held[name_of(key)].tries} times in {other.name}"
             found |= dict.fromkeys(map(name_of, downstream(graph, [key]) & own), why)
     return found
+
+
+def waiting_for_checks(
+    instance: dg.DagsterInstance, repository: dg.RepositoryDefinition, job: dg.JobDefinition
+) -> dict[str, str]:
+    """The job's tables downstream of tables whose blocking check fails, each with the reason.
+
+    A job that ingests never waits: it checks the tables itself.
+    """
+    if ingests(job):
+        return {}
+    graph = repository.asset_graph
+    own = set(job.asset_layer.executable_asset_keys)
+    reads = upstream(graph, own) - own
+    found: dict[str, str] = {}
+    for check in failing_checks(instance, [key for key in graph.asset_check_keys if key.asset_key in reads]):
+        why = f"check {check.name} of {name_of(check.asset_key)} fails"
+        found |= dict.fromkeys(map(name_of, downstream(graph, [check.asset_key]) & own), why)
+    return found
+
+
+def failing_checks(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> list[dg.AssetCheckKey]:
+    """Those whose last evaluation failed and was no warning."""
+    records = instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
+    failed = []
+    for key, record in records.items():
+        event = record.event.dagster_event if record.event and record.status.value == "FAILED" else None
+        if event is not None and event.asset_check_evaluation_data.severity is dg.AssetCheckSeverity.ERROR:
+            failed.append(key)
+    return sorted(failed, key=str)
 
 
 def waiting_for_tables(graph: AssetGraph, job: dg.JobDefinition, missing: Iterable[dg.AssetKey]) -> dict[str, str]:

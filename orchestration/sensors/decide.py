@@ -45,7 +45,8 @@ class Observed:
     """The observed state of the lake and, for a job that ingests, of the source.
 
     `derived` maps each watched or held-back table to the job's tables downstream of it. `waiting` maps tables that
-    cannot be built now to the reason. `code` is the version of models and Python code.
+    cannot be built now to the reason. `code` is the version of models and Python code. `served`: a living worker loads
+    the job's new data.
     """
 
     newest: Mapping[str, SnapshotFact]
@@ -53,6 +54,7 @@ class Observed:
     derived: Mapping[str, frozenset[str]] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     code: str | None = None
+    served: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def _new_data(seen: Observed, history: JobHistory, now: datetime, without: froze
         for table, fact in seen.newest.items()
         if loaded.get(table) != fact.snapshot_id and not _is_excluded(seen, table, without)
     }
-    if changed:
+    if changed and not (seen.served and history.last_load):
         return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
     return _slot_behind(seen.source, history, now) if seen.source else None
 
@@ -178,6 +180,8 @@ def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozens
     if source is not None:
         alive = "a" if source.follower_alive else "no"
         follower = f"; {alive} follower is alive, the slot is {source.slot_lag_bytes} bytes behind"
+    if seen.served:
+        follower += "; a worker is alive and loads new data"
     if history.last_load is None:
         return f"{len(seen.newest)} tables have data and {job} has never loaded them{follower}"
     run = history.last_load

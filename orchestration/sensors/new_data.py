@@ -13,11 +13,13 @@ from orchestration.runs import tags
 from orchestration.runs.dependencies import named
 from orchestration.runs.history import JobHistory, read_history
 from orchestration.runs.load_state import loaded_since
+from orchestration.runs.loaded import last_worker_load, with_worker
 from orchestration.runs.partitions import incremental_tags
 from orchestration.runs.subset import (
     derived_tables,
     load_state_tag,
     subset_without,
+    waiting_for_checks,
     waiting_for_others,
     waiting_for_tables,
 )
@@ -56,14 +58,16 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     )
     def new_data(context: dg.SensorEvaluationContext, lake: Lake) -> dg.RunRequest | dg.SkipReason:
         try:
-            seen = observe(lake, watch)
+            seen = observe(lake, watch, job.name)
             absent = [] if watch.source else lake.absent(t for t in watch.tables if ".".join(t) not in seen.newest)
         except Exception as error:  # the tick fails, in one line: a skipped one would look like an idle sensor
             raise CannotInspectError(f"cannot inspect {_describe(watch)}: {_one_line(error)}") from None
         repository = context.repository_def
         assert repository is not None
         whole = repository.get_job(job.name)
-        history = read_history(context.instance, job.name, whole)
+        own = whole.asset_layer.executable_asset_keys
+        load = last_worker_load(context.instance, job.name, own)
+        history = with_worker(read_history(context.instance, job.name, whole), load)
         if history.failures or history.state.tables:  # else nothing depends on it, and it takes 30 ms
             seen = replace(seen, code=lake.code_version())
         seen = with_dependencies(seen, absent, context.instance, repository, whole, history)
@@ -75,10 +79,10 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
     return new_data
 
 
-def observe(lake: Lake, watch: Watch) -> Observed:
-    """Reads metadata only: table pointers, snapshot summaries, the slot's lag."""
-    newest = lake.newest_snapshots(watch.tables)
-    return Observed(newest=newest, source=lake.source_status(watch.source) if watch.source else None)
+def observe(lake: Lake, watch: Watch, job: str) -> Observed:
+    """Reads metadata only: table pointers, snapshot summaries, the slot's lag, and whether a worker serves the job."""
+    newest, source = lake.newest_snapshots(watch.tables), lake.source_status(watch.source) if watch.source else None
+    return Observed(newest=newest, source=source, served=lake.is_served(job))
 
 
 def with_dependencies(
@@ -92,7 +96,11 @@ def with_dependencies(
     """Adds the job's tables downstream of each observed table, and those that have to wait."""
     graph = repository.asset_graph
     keys = named(graph.get_all_asset_keys(), {*seen.newest, *history.state.tables})
-    waiting = waiting_for_tables(graph, job, map(dg.AssetKey, absent)) | waiting_for_others(instance, repository, job)
+    waiting = (
+        waiting_for_tables(graph, job, map(dg.AssetKey, absent))
+        | waiting_for_checks(instance, repository, job)
+        | waiting_for_others(instance, repository, job)
+    )
     return replace(seen, derived=derived_tables(graph, job, keys), waiting=waiting)
 
 

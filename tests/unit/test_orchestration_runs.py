@@ -17,8 +17,10 @@ from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
 from orchestration.runs import load_state, tags, workers
 from orchestration.runs.history import read_history
+from orchestration.runs.loaded import last_worker_load, with_worker
 from orchestration.runs.partitions import daily_partitions
 from orchestration.sensors.new_data import CannotInspectError
+from orchestration.worker.reports import report_tables
 
 FIRST_DAY = datetime.now(UTC).date() - timedelta(days=2)
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
@@ -37,6 +39,7 @@ class World:
     tables: tuple[str, ...] = ("things", "sales")
     brought_up: int = 0
     code: str = "first"
+    served: bool = False
 
 
 WORLD = World()
@@ -58,6 +61,9 @@ class InventedLake(Lake):
 
     def source_status(self, source: str) -> SourceStatus:
         return SourceStatus(source, WORLD.follower_alive, "host:1", 0, True, "0/1F4", 500, NOW, "0/1F5", 500, NOW, 0)
+
+    def is_served(self, job: str) -> bool:
+        return WORLD.served
 
     def newest_snapshots(self, tables: Iterable[tuple[str, str]]) -> dict[str, SnapshotFact]:
         if WORLD.down:
@@ -209,6 +215,47 @@ def test_a_compaction_launches_nothing(defs: dg.Definitions, instance: dg.Dagste
     WORLD.snapshots = {"things": 1}
     launch(defs, instance, dict(request(defs, instance).tags))
     assert isinstance(tick(defs, instance), str)
+
+
+def loaded_by_the_worker(instance: dg.DagsterInstance, things: int) -> None:
+    """What the worker reports after a load."""
+    facts = {("raw_shop", "things"): SnapshotFact(things, NOW, 10, 2)}
+    report_tables(instance, "load_shop", facts, {}, {"raw_shop.things": things})
+
+
+def test_while_a_worker_serves_a_job_its_sensor_leaves_new_data_to_it(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots, WORLD.served = {"things": 1}, True
+    assert launch(defs, instance, dict(request(defs, instance).tags)).success, "a first load is a run"
+    WORLD.snapshots = {"things": 2}
+    assert "a worker is alive and loads new data" in str(tick(defs, instance))
+    WORLD.served = False
+    assert "snapshot 2" in request(defs, instance).tags[tags.WHY], "the worker died before it loaded this"
+
+
+def test_what_a_worker_has_loaded_is_not_loaded_by_a_run_again(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots = {"things": 1}
+    launch(defs, instance, dict(request(defs, instance).tags))
+    WORLD.snapshots = {"things": 2}
+    loaded_by_the_worker(instance, 2)
+    assert "run worker-" in str(tick(defs, instance))
+    WORLD.snapshots = {"things": 3}
+    assert "snapshot 3" in request(defs, instance).tags[tags.WHY]
+
+
+def test_tables_that_are_held_back_stay_so_when_the_worker_loads_others(
+    defs: dg.Definitions, instance: dg.DagsterInstance
+) -> None:
+    WORLD.snapshots, WORLD.parsed_fails = {"things": 1}, True
+    launch(defs, instance, dict(request(defs, instance).tags))
+    loaded_by_the_worker(instance, 1)
+    whole = defs.get_repository_def().get_job("load_shop")
+    history = read_history(instance, "load_shop", whole)
+    merged = with_worker(history, last_worker_load(instance, "load_shop", whole.asset_layer.executable_asset_keys))
+    assert merged.state.tables == history.state.tables
 
 
 def test_a_failed_parsed_step_is_tried_again_although_raw_was_materialized(

@@ -2,6 +2,9 @@
   Every run writes down once what it reads: per source the newest cut, and the days of a backfill. All models of the
   run read up to that cut, however long the run takes and whatever ingestion publishes meanwhile; and because the
   bounds are rows and not `--vars`, dbt has no reason to parse the project again.
+
+  Who runs dbt every few seconds gives the cuts in the environment (`LAKEHOUSE_CUTS`: by source epoch, cut_lsn and tables, as
+  JSON). Nothing is written then, and there is no backfill: a row for each run would be a file for each run.
 -#}
 
 {% macro run_bounds_relation() %}
@@ -10,7 +13,7 @@
 
 {#- Hook on-run-start. Rows older than a week are dropped by whole partitions. -#}
 {% macro write_run_bounds() %}
-  {%- if execute -%}
+  {%- if execute and not env_var("LAKEHOUSE_CUTS", "") -%}
     {%- set bounds = cdc_vault.run_bounds_relation() -%}
     {%- if adapter.get_relation(bounds.database, bounds.schema, bounds.identifier) is none -%}
       {%- do run_query("create schema if not exists " ~ bounds.without_identifier()) -%}
@@ -88,6 +91,11 @@
 
 {#- The bounds of this run: epoch, cut_lsn and tables of one source, and the days of a backfill; none before any run. -#}
 {% macro run_bounds(source_name) %}
+  {%- set given = env_var("LAKEHOUSE_CUTS", "") -%}
+  {%- if given -%}
+    {%- set cut = fromjson(given).get(source_name) -%}
+    {{ return(dict(cut, day_from=none, day_after=none) if cut else none) }}
+  {%- endif -%}
   {%- set bounds = cdc_vault.run_bounds_relation() -%}
   {%- if adapter.get_relation(bounds.database, bounds.schema, bounds.identifier) is none -%}
     {{ return(none) }}
@@ -104,3 +112,15 @@
   {%- endfor -%}
   {{ return(none) }}
 {% endmacro %}
+
+{#- As a query with one row, or none: the days of this run's backfill, the first and the one after the last. -#}
+{% macro days_of_run() -%}
+  {%- if env_var("LAKEHOUSE_CUTS", "") -%}
+    select '' as days where false
+  {%- else -%}
+    select distinct cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as days
+    from {{ cdc_vault.run_bounds_relation() }}
+    where invocation_id = '{{ invocation_id }}' and day_from is not null
+      and created_at >= current_timestamp - interval '2' day
+  {%- endif -%}
+{%- endmacro %}

@@ -7,8 +7,8 @@
   nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
-  {%- set existing = load_cached_relation(this) -%}
-  {%- set relation = this.incorporate(type='table') -%}
+  {%- set relation = cdc_vault.next_of(this).incorporate(type='table') -%}
+  {%- set existing = load_cached_relation(relation) -%}
   {%- set built_from = cdc_vault.tables_read(model.unique_id).tables -%}
   {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
 
@@ -28,7 +28,7 @@
       )
       as {{ sql }}
     {%- endcall -%}
-    {%- do cdc_vault.comment_columns(relation) -%}
+    {%- if relation.schema == this.schema -%}{%- do cdc_vault.comment_columns(relation) -%}{%- endif -%}
   {%- endif -%}
   {{ run_hooks(post_hooks) }}
   {{ return({"relations": [relation]}) }}
@@ -52,8 +52,13 @@
   {{ return(found) }}
 {% endmacro %}
 
-{#- Name and number of rows of each table, as text. -#}
+{#- Name and number of rows of each table, as text; `LAKEHOUSE_TABLE_ROWS` gives them to who has looked already. -#}
 {% macro table_sizes(tables) %}
+  {%- set given, sizes = fromjson(env_var("LAKEHOUSE_TABLE_ROWS", "{}")), [] -%}
+  {%- for table in tables if table.schema ~ "." ~ table.identifier in given -%}
+    {%- do sizes.append(table.schema ~ "." ~ table.identifier ~ ":" ~ given[table.schema ~ "." ~ table.identifier]) -%}
+  {%- endfor -%}
+  {%- if sizes | length == tables | length -%}{{ return(sizes | sort(case_sensitive=true) | join(" ")) }}{%- endif -%}
   {%- set counts -%}
     {%- for table in tables | sort(attribute="identifier") -%}
     {{ "union all" if not loop.first }}

@@ -190,10 +190,7 @@
   descends from, and its own; and the snapshots of the tables that the stages read.
 -#}
 {% macro load_metadata(loaded, stages) -%}
-  select distinct 'days' as kind, '' as key, cast(day_from as varchar) || '|' || cast(cast(day_to + interval '1' day as date) as varchar) as value
-  from {{ cdc_vault.run_bounds_relation() }}
-  where invocation_id = '{{ invocation_id }}' and day_from is not null
-    and created_at >= current_timestamp - interval '2' day
+  select 'days' as kind, '' as key, days as value from ({{ cdc_vault.days_of_run() }})
   {%- if loaded %}
   {%- set properties -%}
     from {{ cdc_vault.system_table(this, "properties") }} where key like '{{ cdc_vault.load_property("") }}%'

@@ -1,0 +1,131 @@
+"""Tables that are built and tested beside the ones that readers see, then published together.
+
+A copy of a table is a row of the catalog, in the namespace `<namespace>_next`, that names the same metadata file. What
+replaces the copy writes a metadata file of its own, below the table's location and with the table's history. To publish
+is to point the tables there, all in one transaction: history stays, and no file is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.commit import enter, move_pointer, remove
+from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.errors import LakehouseError
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyiceberg.table import Table
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+    Connection = psycopg.Connection[Any]
+
+Name = tuple[str, str]
+Comments = Mapping[str, str]  # by column
+SUFFIX = "_next"
+
+
+def next_name(table: Name) -> Name:
+    """Where the next state of the table is built."""
+    return f"{table[0]}{SUFFIX}", table[1]
+
+
+LOCK = "lakehouse.next_tables"
+
+
+@contextmanager
+def building_next(catalog: LakeCatalog, tables: Mapping[Name, Comments]) -> Iterator[set[Name]]:
+    """Copies the tables, and publishes them at the end, without those that the block puts into the set.
+
+    Each gets the comments of its columns, which a replacement loses. Drops the copies if the block raises. One builds
+    at a time; another waits until the first has published, or its session has ended. Raises LakehouseError if another
+    writer has changed a table in the meantime.
+    """
+    refused: set[Name] = set()
+    with _alone(catalog) as connection:
+        bases = begin(connection, catalog, tables)
+        try:
+            yield refused
+            publish(connection, catalog, {name: tables[name] for name in set(tables) - refused}, bases)
+        finally:
+            with connection.transaction():
+                drop(connection, catalog.name, tables)
+
+
+@contextmanager
+def _alone(catalog: LakeCatalog) -> Iterator[Connection]:
+    """A session that holds the lock. It also publishes: one that was lost has lost the lock."""
+    pooled = catalog.engine.raw_connection()
+    connection: Connection = pooled.driver_connection  # type: ignore[assignment]
+    pooled.detach()
+    try:
+        connection.autocommit = True
+        connection.execute("SELECT pg_advisory_lock(hashtext(%s))", (f"{LOCK}/{catalog.name}",))
+        yield connection
+    finally:
+        connection.close()
+
+
+def begin(connection: Connection, catalog: LakeCatalog, tables: Collection[Name]) -> dict[Name, str]:
+    """Copies the tables that exist; the metadata file of each. What a killed build has left is dropped."""
+    for namespace in {next_name(table)[0] for table in tables}:
+        catalog.create_namespace_if_not_exists(namespace)
+    with connection.transaction():
+        drop(connection, catalog.name, tables)
+        bases = _locations(connection, catalog.name, tables)
+        for table, location in bases.items():
+            enter(connection, catalog.name, next_name(table), location)
+    return bases
+
+
+def publish(
+    connection: Connection, catalog: LakeCatalog, tables: Mapping[Name, Comments], bases: Mapping[Name, str]
+) -> None:
+    """Points the tables at their next state, all or none.
+
+    Raises LakehouseError if another writer, such as a compaction, has changed one of them since `begin`.
+    """
+    copies = catalog.load_tables([next_name(table) for table in tables])
+    built = {table: copies[next_name(table)] for table in sorted(tables) if next_name(table) in copies}
+    changed = {table: copy for table, copy in built.items() if bases.get(table) != copy.metadata_location}
+    locations = {table: _commented(catalog, copy, tables[table]) for table, copy in changed.items()}
+    with connection.transaction():
+        for table, location in locations.items():
+            if table not in bases:
+                enter(connection, catalog.name, table, location)
+            elif not move_pointer(connection, catalog.name, table, bases[table], location):
+                raise LakehouseError(
+                    f"{'.'.join(table)} was changed by another writer during the build: build it again"
+                )
+
+
+def _commented(catalog: LakeCatalog, table: Table, comments: Comments) -> str:
+    """The metadata file of the table with these comments on its columns."""
+    fields = table.schema().fields
+    lacking = {f.name: comments[f.name] for f in fields if comments.get(f.name) and comments[f.name] != f.doc}
+    if not lacking:
+        return table.metadata_location
+    staging = Staging(table)
+    with staging.update_schema() as update:
+        for name, comment in lacking.items():
+            update.update_column(name, doc=comment)
+    return staging.stage(catalog, table).metadata_location
+
+
+def drop(connection: Connection, catalog: str, tables: Collection[Name]) -> None:
+    """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
+    for table in tables:
+        remove(connection, catalog, next_name(table))
+
+
+def _locations(connection: Connection, catalog: str, tables: Collection[Name]) -> dict[Name, str]:
+    rows = connection.execute(
+        "SELECT table_namespace, table_name, metadata_location FROM iceberg_tables WHERE catalog_name = %s"
+        " AND iceberg_type IS DISTINCT FROM 'VIEW' AND (table_namespace, table_name) IN"
+        " (SELECT * FROM unnest(%s::text[], %s::text[]))",
+        (catalog, [namespace for namespace, _ in tables], [name for _, name in tables]),
+    )
+    return {(namespace, name): location for namespace, name, location in rows}

@@ -1,0 +1,45 @@
+"""How much of the time whole-table tests may take, and which is next. Pure: the clock is the caller's."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+SHARE = 0.1
+MOST_SECONDS = 60.0
+AGAIN_SECONDS = 60.0
+
+
+@dataclass
+class TestBudget:
+    """Tests that are due since their tables changed, oldest first. Running them earns nothing; waiting does."""
+
+    __test__ = False  # not a test of pytest's
+
+    share: float = SHARE
+    seconds: float = MOST_SECONDS
+    at: float = 0.0
+    due: dict[str, None] = field(default_factory=dict)
+    failed: dict[str, float] = field(default_factory=dict)
+
+    def changed(self, tests: Iterable[str]) -> None:
+        """The tables of these tests have changed; a test that waits keeps its turn."""
+        self.due |= {test: None for test in tests if test not in self.due}
+
+    def next(self, now: float, most: int) -> list[str]:
+        """The tests to run now, which are then no longer due; none while the budget is spent."""
+        self.seconds = min(MOST_SECONDS, self.seconds + (now - self.at) * self.share)
+        self.at = now
+        self.changed([test for test, at in self.failed.items() if now - at >= AGAIN_SECONDS])
+        chosen = list(self.due)[:most] if self.seconds > 0 else []
+        for test in chosen:
+            del self.due[test]
+            self.failed.pop(test, None)
+        return chosen
+
+    def spent(self, seconds: float, failed: Iterable[str] = ()) -> None:
+        """What running them took; those that failed run again, because somebody may mend their tables."""
+        self.seconds -= seconds
+        self.failed |= dict.fromkeys(failed, self.at)
+
+    def wait(self) -> float | None:
+        """Seconds until the next test may run; None if none is due."""
+        return max(0.0, -self.seconds / self.share) if self.due else None

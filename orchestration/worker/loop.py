@@ -1,0 +1,50 @@
+"""Keeps a worker going: sleeps until the next cut, and starts over when a server went away."""
+
+import logging
+import os
+from contextlib import closing
+from threading import Event
+from typing import TYPE_CHECKING
+
+import dagster as dg
+import psycopg
+
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import connect_catalog
+from orchestration.runs.presence import WORKER, serve
+from orchestration.worker import bell
+from orchestration.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+log = logging.getLogger(__name__)
+PAUSE_SECONDS = 5.0
+
+
+def work(settings: "Settings", stop: Event) -> None:
+    """Loads what each cut brings until `stop` is set."""
+    os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
+    while not stop.is_set():
+        try:
+            _work_connected(settings, stop)
+        except (LakehouseError, psycopg.Error, OSError) as error:
+            log.error("%s; goes on in %.0f s", str(error).splitlines()[0], PAUSE_SECONDS)
+            stop.wait(PAUSE_SECONDS)
+
+
+def _work_connected(settings: "Settings", stop: Event) -> None:
+    from lakehouse.catalog.open import open_catalog
+
+    with (
+        dg.DagsterInstance.get() as instance,
+        closing(open_catalog(settings)) as catalog,
+        closing(connect_catalog(settings)) as connection,
+    ):
+        bell.listen(connection)
+        serve(connection, catalog.name, WORKER)
+        worker = Worker(settings, instance, catalog, connection)
+        while not stop.is_set():
+            worker.load_what_is_due()
+            if not bell.wait(connection, 0, stop):
+                bell.wait(connection, worker.run_tests(), stop)

@@ -1,0 +1,92 @@
+"""Which models a change reaches. Pure: reads only dbt's manifest, so that each case is a unit test."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.declarations import Declarations
+from orchestration.assets.translator import MARTS, is_view, layer
+from orchestration.jobs.loads import loads_of
+from orchestration.jobs.marts import JOB as MARTS_JOB
+from orchestration.jobs.marts import tables_read
+from orchestration.resources import TableKey
+
+Manifest = Mapping[str, Any]
+Node = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one Dagster job loads: the tables it watches, and whether it builds the marts or parsed and vault."""
+
+    job: str
+    tables: tuple[TableKey, ...]
+    marts: bool = False
+
+
+def tasks(declared: Declarations, manifest: dict[str, Any]) -> tuple[Task, ...]:
+    """The load of each source that a sensor triggers, then the marts. A load with a schedule keeps to its schedule."""
+    loads = (load for source in declared.sources for load in loads_of(source) if isinstance(load.trigger, str))
+    found = [Task(load.job, load.tables) for load in loads]
+    reads = tables_read(manifest)
+    return (*found, *([Task(MARTS_JOB, reads, marts=True)] if reads else []))
+
+
+def table_of(node: Node) -> TableKey:
+    """Schema and name by which the catalog knows a source or model."""
+    return node["schema"], node["identifier"] if node["resource_type"] == "source" else node["alias"]
+
+
+class Graph:
+    """The manifest's models, and what is downstream of what."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        nodes = {**manifest["sources"], **manifest["nodes"]}
+        self.nodes: dict[str, Node] = {
+            unique_id: node for unique_id, node in nodes.items() if node["resource_type"] in ("source", "model")
+        }
+        self.tests: dict[str, Node] = {
+            unique_id: node for unique_id, node in nodes.items() if node["resource_type"] == "test"
+        }
+        self._children: Mapping[str, list[str]] = manifest["child_map"]
+        self._by_table = {table_of(node): unique_id for unique_id, node in self.nodes.items()}
+
+    def models_of(self, task: Task, changed: Iterable[TableKey], with_views: bool = False) -> list[str]:
+        """The models of a task downstream of changed tables; without views, whose definitions data does not change."""
+        reached = self._downstream(self._by_table[table] for table in changed if table in self._by_table)
+        own = (unique_id for unique_id in reached if (layer(self.nodes[unique_id]) == MARTS) == task.marts)
+        return sorted(
+            unique_id
+            for unique_id in own
+            if self.nodes[unique_id]["resource_type"] == "model" and (with_views or not is_view(self.nodes[unique_id]))
+        )
+
+    def tests_of(self, models: Collection[str]) -> list[str]:
+        """The tests that read these models, or views of them, and no mart: a mart's tests run when it is built."""
+        reached = set(models).union(*(self._views_of(model) for model in models))
+        found = {unique_id for model in reached for unique_id in self._children.get(model, ())}
+        return sorted(unique_id for unique_id in found if unique_id in self.tests and not self._reads_marts(unique_id))
+
+    def tables_behind(self, unique_id: str) -> set[TableKey]:
+        """The table that a model builds, or those that a test reads."""
+        behind = [unique_id, *self.tests.get(unique_id, {}).get("depends_on", {}).get("nodes", ())]
+        return {table_of(self.nodes[node]) for node in behind if node in self.nodes}
+
+    def _views_of(self, model: str) -> set[str]:
+        views = {child for child in self._children.get(model, ()) if child in self.nodes and is_view(self.nodes[child])}
+        return views.union(*map(self._views_of, views))
+
+    def _reads_marts(self, test: str) -> bool:
+        return any(
+            layer(self.nodes[node]) == MARTS for node in self.tests[test]["depends_on"]["nodes"] if node in self.nodes
+        )
+
+    def _downstream(self, start: Iterable[str]) -> set[str]:
+        seen: set[str] = set()
+        waiting = list(start)
+        while waiting:
+            unique_id = waiting.pop()
+            if unique_id not in seen and unique_id in self.nodes:
+                seen.add(unique_id)
+                waiting += self._children.get(unique_id, ())
+        return seen

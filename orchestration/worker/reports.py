@@ -1,0 +1,57 @@
+"""Tells Dagster what the worker did: runless materializations and check evaluations, as a run of the job would."""
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from dagster_dbt.asset_utils import get_asset_check_key_for_test
+
+from orchestration.assets.dbt_assets import snapshot_metadata
+from orchestration.assets.translator import LakeTranslator
+from orchestration.resources import TableKey
+from orchestration.runs.loaded import loaded_metadata
+
+if TYPE_CHECKING:
+    from lakehouse.catalog.open import SnapshotFact
+    from orchestration.worker.warm_dbt import NodeResult
+
+PASSED = frozenset({"pass", "warn"})
+
+
+def report_tables(
+    instance: dg.DagsterInstance,
+    job: str,
+    facts: Mapping[TableKey, "SnapshotFact"],
+    seconds: Mapping[TableKey, float],
+    loaded: Mapping[str, int],
+) -> None:
+    """One materialization per table that changed; each records all snapshots that the job has `loaded`."""
+    for table, fact in facts.items():
+        took = {"load_seconds": round(seconds[table], 2)} if table in seconds else {}
+        metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded)}
+        instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata))
+
+
+def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> list[dg.AssetCheckKey]:
+    """The checks that tests are in Dagster."""
+    translator = LakeTranslator()
+    keys = (get_asset_check_key_for_test(manifest, translator, test, project=None) for test in tests)
+    return [key for key in keys if key is not None]
+
+
+def report_tests(instance: dg.DagsterInstance, manifest: Mapping[str, Any], results: Iterable["NodeResult"]) -> None:
+    """One check evaluation per test that ran."""
+    translator = LakeTranslator()
+    for result in results:
+        key = get_asset_check_key_for_test(manifest, translator, result.unique_id, project=None)
+        if key is None or result.status == "skipped":
+            continue
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=key.asset_key,
+            check_name=key.name,
+            passed=result.status == "pass",
+            severity=dg.AssetCheckSeverity.WARN if result.status == "warn" else dg.AssetCheckSeverity.ERROR,
+            metadata={"status": result.status, "failing_rows": result.failures, "seconds": round(result.seconds, 2)},
+            description=result.message or None,
+        )
+        instance.report_runless_asset_event(evaluation)

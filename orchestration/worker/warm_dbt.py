@@ -1,0 +1,91 @@
+"""dbt in this process: its modules are imported and the project is parsed, so that a load only renders and runs SQL.
+
+The SQL is rendered for each load because windows and watermarks are literals in it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.declarations.manifest import ensure_manifest, manifest_path
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from orchestration.assets.dbt_resource import environment, run_environment
+from orchestration.runs.failures import database_message
+
+if TYPE_CHECKING:
+    from dbt.contracts.graph.manifest import Manifest
+
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+QUICKLY = ("--no-write-json", "--cache-selected-only")
+FAILED = frozenset({"error", "fail", "runtime error"})
+
+
+@dataclass(frozen=True)
+class NodeResult:
+    """What dbt says of one model or test: its status, rows found by a test, and the message of a failure."""
+
+    unique_id: str
+    status: str
+    seconds: float
+    failures: int
+    message: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether the model or test failed; a skipped one did not."""
+        return self.status in FAILED
+
+
+class WarmDbt:
+    """A parsed project, parsed again when its files have changed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._project: Manifest | None = None
+        self._key = ""
+
+    def refresh(self) -> bool:
+        """Parses the project if its files have changed; whether it did. Raises LakehouseError if it does not parse."""
+        target = ensure_manifest(self._settings)
+        key = target.with_suffix(".key").read_text()
+        if key == self._key:
+            return False
+        self._project, self._key = self._invoke(["parse"], None), key
+        return True
+
+    def run(self, command: str, names: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> list[NodeResult]:
+        """Runs `dbt <command>` on models or tests; raises LakehouseError if dbt itself fails."""
+        done = self._invoke([command, "--select", *names, *QUICKLY], self._project, variables) if names else None
+        return [_result(result) for result in getattr(done, "results", ())]
+
+    def _invoke(
+        self, arguments: Sequence[str], project: "Manifest | None", variables: Mapping[str, str] = NO_VARIABLES
+    ) -> Any:
+        from dbt.cli.main import dbtRunner
+
+        with environment({**run_environment(self._settings, None, ""), **variables}):
+            done = dbtRunner(manifest=project).invoke([*arguments, *_options(self._settings)])
+        if done.exception is not None:
+            raise LakehouseError(f"dbt {arguments[0]}: {database_message(str(done.exception))}")
+        return done.result
+
+
+def _options(settings: Settings) -> list[str]:
+    project, target = str(settings.dbt_project_dir), str(manifest_path(settings).with_name("worker"))
+    return [
+        "--quiet", "--no-use-colors", "--log-level", "none", "--log-level-file", "none",
+        "--no-send-anonymous-usage-stats",
+        "--project-dir", project, "--profiles-dir", project, "--target-path", target, "--log-path", target,
+    ]  # fmt: skip
+
+
+def _result(result: Any) -> NodeResult:
+    return NodeResult(
+        unique_id=result.node.unique_id,
+        status=str(result.status),
+        seconds=result.execution_time,
+        failures=result.failures or 0,
+        message=database_message(result.message) if result.status in FAILED else str(result.message or ""),
+    )

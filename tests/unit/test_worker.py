@@ -1,0 +1,121 @@
+"""What the worker decides without a server: which models a change reaches, which tests run, and who serves a job."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from throwaway_postgres import throwaway_postgres
+
+from lakehouse.declarations import declarations_from
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.settings import Settings, load_settings
+from orchestration.assets.translator import MARTS, is_view, layer
+from orchestration.runs.presence import is_served, serve, withdraw
+from orchestration.worker.bell import listen, wait
+from orchestration.worker.budget import MOST_SECONDS, SHARE, TestBudget
+from orchestration.worker.plan import Graph, Task, tasks
+
+
+@pytest.fixture(scope="module")
+def project(home: Path) -> tuple[dict[str, Any], tuple[Task, ...]]:
+    settings = load_settings(home=home)
+    manifest = load_manifest(settings)
+    return manifest, tasks(declarations_from(manifest, settings.dbt_project_dir), manifest)
+
+
+def models(graph: Graph, task: Task, *changed: tuple[str, str]) -> set[str]:
+    return {graph.nodes[unique_id]["name"] for unique_id in graph.models_of(task, changed)}
+
+
+def test_each_source_is_a_task_and_the_marts_come_last(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
+    _, found = project
+    assert {task.job for task in found[:-1]} == {"load_retail", "load_bank", "load_payroll_employee"}
+    assert found[-1].marts and ("vault", "hub_transaction") in found[-1].tables
+
+
+def test_a_change_reaches_the_tables_downstream_and_no_others(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    manifest, found = project
+    graph, retail = Graph(manifest), found[0]
+    reached = models(graph, retail, ("raw_retail", "stores"))
+    assert {"parsed_retail__stores", "hub_store", "sat_store_details"} <= reached
+    assert not {name for name in reached if "product" in name or name.startswith(("fct_", "dim_", "pit_"))}
+    assert not models(graph, retail, ("raw_bank", "users")) & models(graph, retail, ("raw_retail", "stores"))
+
+
+def test_views_are_left_out_because_data_does_not_change_them(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    manifest, (retail, *_, marts) = project
+    graph = Graph(manifest)
+    tables = graph.models_of(retail, retail.tables)
+    assert not [unique_id for unique_id in tables if is_view(graph.nodes[unique_id])]
+    assert set(tables) < set(graph.models_of(retail, retail.tables, with_views=True))
+    built = graph.models_of(marts, [("vault", "hub_store")])
+    assert built and {layer(graph.nodes[unique_id]) for unique_id in built} == {MARTS}
+
+
+def test_tests_of_a_table_are_those_of_its_views_too_but_none_that_reads_a_mart(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    graph = Graph(project[0])
+    [satellite] = [node for node in graph.nodes if node.endswith(".sat_store_details")]
+    names = {graph.tests[test]["name"] for test in graph.tests_of([satellite])}
+    assert [name for name in names if "sat_is_sound_sat_store_details" in name]
+    assert [name for name in names if "timeline_is_sound_sat_store_details_v1" in name]
+    assert not [name for name in names if "pit_is_sound" in name]
+
+
+def test_tests_take_no_more_than_their_share_of_the_time() -> None:
+    budget, now, ran = TestBudget(seconds=0.0), 0.0, 0.0
+    while now < 3600:
+        budget.changed(["slow", "slower"])
+        if budget.next(now, most=2):
+            budget.spent(30.0)
+            now, ran = now + 30, ran + 30
+        else:
+            now += max(1.0, budget.wait() or 0.0)
+    assert 0.5 * SHARE < ran / now <= SHARE + MOST_SECONDS / 3600
+
+
+def test_a_test_keeps_its_turn_however_often_its_table_changes() -> None:
+    budget = TestBudget()
+    budget.changed(["first", "second"])
+    budget.changed(["second", "first", "third"])
+    assert budget.next(0.0, most=2) == ["first", "second"]
+    assert budget.next(0.0, most=2) == ["third"] and budget.wait() is None
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    with throwaway_postgres() as url:
+        yield load_settings(home=tmp_path_factory.mktemp("home"), catalog_url=url)
+
+
+def test_a_worker_serves_a_job_until_its_session_ends(settings: Settings) -> None:
+    """However it ends: the lock is the session's, so no timeout has to pass."""
+    dsn, lake = settings.catalog_dsn(), settings.catalog_name
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        assert not is_served(settings, "load_shop")
+        assert serve(one, lake, "load_shop") and is_served(settings, "load_shop")  # type: ignore[arg-type]
+        assert not serve(other, lake, "load_shop")  # type: ignore[arg-type]
+        assert not is_served(settings, "load_bank")
+        withdraw(one, lake, "load_shop")  # type: ignore[arg-type]
+        assert serve(other, lake, "load_shop")  # type: ignore[arg-type]
+        one.execute("SELECT pg_terminate_backend(%s, 10000)", (other.info.backend_pid,))
+        assert not is_served(settings, "load_shop")
+
+
+def test_a_publish_wakes_the_worker(settings: Settings) -> None:
+    from threading import Event
+
+    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as listener:
+        listen(listener)  # type: ignore[arg-type]
+        assert not wait(listener, 0.1, Event())  # type: ignore[arg-type]
+        with psycopg.connect(settings.catalog_dsn(), autocommit=True) as publisher:
+            publisher.execute("SELECT pg_notify('lakehouse_cuts', 'shop'), pg_notify('lakehouse_cuts', 'bank')")
+        assert wait(listener, 5, Event())  # type: ignore[arg-type]
+        assert not wait(listener, 0.1, Event()), "one load reads all cuts"  # type: ignore[arg-type]
