@@ -47,13 +47,13 @@ lint: $(READY) ## ruff, mypy and the import rules
 docs: $(READY) ## write again what is generated from code
 	@$(BIN)/python -m ingestion.schema.types.docs > docs/types.md
 	@$(BIN)/python -m scaffold.docs
-	@$(BIN)/python -m lakehouse_stack.licences > NOTICE
+	@$(BIN)/python -m lakehouse_stack.downloads.licences > NOTICE
 
 audit: $(READY) ## look every pinned package up among the known vulnerabilities; one that cannot be looked up fails
-	@$(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements-dev.lock --requirement lakehouse_stack/jre21.lock
+	@$(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements-dev.lock --requirement lakehouse_stack/downloads/jre21.lock
 
 sbom: $(READY) ## write sbom.cdx.json: every package and file of an installation, as CycloneDX
-	@$(BIN)/python -m lakehouse_stack.sbom > sbom.cdx.json
+	@$(BIN)/python -m lakehouse_stack.downloads.sbom > sbom.cdx.json
 
 format: $(READY) ## let ruff rewrite the code
 	@$(BIN)/ruff check --fix .

@@ -24,7 +24,7 @@ from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
 from benchmarks.scenarios.tpcb import single_row_transactions
 from benchmarks.scenarios.vault import vault_loads
 from lakehouse.settings import load_settings
-from lakehouse_stack.control import down, up
+from lakehouse_stack.control.start_stop import down, up
 
 SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "narrow_inserts": ("Changes: narrow inserts", narrow_inserts),

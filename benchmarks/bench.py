@@ -21,8 +21,8 @@ from ingestion.state import store
 from lakehouse.declarations import Declarations
 from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings
-from lakehouse_stack.config import SERVERS
-from lakehouse_stack.control import running
+from lakehouse_stack.control.start_stop import running
+from lakehouse_stack.home.config import SERVERS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

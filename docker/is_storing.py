@@ -2,6 +2,6 @@
 
 import sys
 
-from lakehouse_stack.s3 import CONTAINER_PORT, check_health
+from lakehouse_stack.servers.s3 import CONTAINER_PORT, check_health
 
 sys.exit(check_health(CONTAINER_PORT))

@@ -17,7 +17,7 @@ from psycopg.conninfo import make_conninfo
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.accounts import packaged_programs
+from lakehouse_stack.processes.accounts import packaged_programs
 
 STATE = "lakehouse"
 ICEBERG = ("iceberg_tables", "iceberg_namespace_properties")

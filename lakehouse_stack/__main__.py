@@ -6,11 +6,11 @@ from pathlib import Path
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from lakehouse_stack.artifacts import read_manifest
-from lakehouse_stack.config import stack_settings
-from lakehouse_stack.containers import write_access_files, write_container_files
-from lakehouse_stack.download import ensure_artifacts
-from lakehouse_stack.s3 import serve_in_container
+from lakehouse_stack.control.containers import write_access_files, write_container_files
+from lakehouse_stack.downloads.artifacts import read_manifest
+from lakehouse_stack.downloads.download import ensure_artifacts
+from lakehouse_stack.home.config import stack_settings
+from lakehouse_stack.servers.s3 import serve_in_container
 
 
 def main() -> None:

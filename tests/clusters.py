@@ -21,7 +21,9 @@ from pydantic import SecretStr
 
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_stack.accounts import (
+from lakehouse_stack.control.postgres_upgrade import _reachable
+from lakehouse_stack.home.ports import is_free, plan_ports
+from lakehouse_stack.processes.accounts import (
     Account,
     Placement,
     can_enter,
@@ -30,9 +32,7 @@ from lakehouse_stack.accounts import (
     hand_over,
     packaged_programs,
 )
-from lakehouse_stack.ports import is_free, plan_ports
-from lakehouse_stack.postgres import CONFIG_FILE
-from lakehouse_stack.postgres_upgrade import _reachable
+from lakehouse_stack.servers.postgres import CONFIG_FILE
 from tests.world import World, declared_source, set_up, statements
 
 NEWEST, FORMER = "18", "16"

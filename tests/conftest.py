@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def settings() -> Iterator[Settings]:
     """Settings of a running stack in a home of its own."""
-    from lakehouse_stack.control import down, up
+    from lakehouse_stack.control.start_stop import down, up
 
     kept = os.environ.get("LAKEHOUSE_TEST_HOME")
     home = Path(kept or tempfile.mkdtemp(prefix="lakehouse-test-"))

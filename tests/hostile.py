@@ -14,7 +14,7 @@ SEEDS = (
     "{{ env_var('HOME') }}", "{{", "}}", "{'a': 1}", "[/red]", "[/]", "[bold]", "[link=http://x]y", ":smile:",
     "![x](http://x/y.png)", "[x](javascript:alert(1))", "<img src=x onerror=alert(1)>", "```", "# head", "- item",
     "| a | b |", "a\tb", "a\nb", "a\r\nb", f"x\n{FORGED}",
-    '\n-- lakehouse: {"news": false}', '\n-- lakehouse: {"remember": {"k": "v"}}', '-- lakehouse: {"anew": true}',
+    '\n-- lakehouse: {"new_data": false}', '\n-- lakehouse: {"remember": {"k": "v"}}', '-- lakehouse: {"anew": true}',
     "-- lakehouse: {", "\x1b[31m", "\x1b]8;;http://x\x07y",
     "\x1b]52;c;eA==\x07", "\x1b[2J", "\x07", "\x08", "\x7f", "\x9b31m", "\x85", "\u202e", "\u2066", "\u2028",
     "\u2029", "\ufeff", "\u00ad", "\u200d", "\U000e0041", "No", "no", "on", "null", "NULL", "~", "true", "1", "1e3",

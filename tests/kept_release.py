@@ -27,7 +27,7 @@ from lakehouse.servers.spark import spark_session
 from lakehouse.settings import Settings, SourceSettings, load_settings
 from lakehouse.text.urls import parse_url
 from lakehouse_backup.objects import load_objects, save_objects
-from lakehouse_stack.accounts import packaged_programs
+from lakehouse_stack.processes.accounts import packaged_programs
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.planning.history import record

@@ -21,8 +21,8 @@ from lakehouse.servers.logins import Role
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answering, connect_to, http_session, query
 from lakehouse.settings import Settings, TrinoSettings
-from lakehouse_cli.sql import sql
-from lakehouse_cli.user import add, remove
+from lakehouse_cli.lake.sql import sql
+from lakehouse_cli.machine.user import add, remove
 from tests.test_stack import until
 
 pytestmark = pytest.mark.stack

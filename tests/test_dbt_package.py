@@ -24,4 +24,4 @@ def test_another_project_builds_and_compiles_a_vault_with_the_package(settings: 
     assert query(settings, "select count(*) from stranger_parsed.sat_animal") == [[1]]
     run_dbt(project, "compile", "--select", "hub_animal", **server)
     (compiled,) = (project / "target" / "compiled").rglob("hub_animal.sql")
-    assert compiled.read_text().strip().startswith('-- lakehouse: {"news": false')
+    assert compiled.read_text().strip().startswith('-- lakehouse: {"new_data": false')

@@ -125,7 +125,7 @@ def test_a_day_with_lakehouse_dev(dev: Dev) -> None:
     assert equal()
     settled, counts = len(dev.runs()), o.counts()
     time.sleep(100)
-    assert len(dev.runs()) == settled, "without news nothing is launched"
+    assert len(dev.runs()) == settled, "without new data nothing is launched"
 
     # Dagster's own commands: a launch, a backfill (one run per day), a range (one run).
     workspace = ("-w", str(Path(o.environment["LAKEHOUSE_PROJECT_DIR"]) / "workspace.yaml"))

@@ -25,9 +25,9 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import GROUPS, PASSWORDS, read_logins
 from lakehouse.servers.spark import OVERRIDES
 from lakehouse.settings import Settings, load_settings
-from lakehouse_stack.certificate import make_certificate
-from lakehouse_stack.containers import container_files, write_access_files, write_container_files
-from lakehouse_stack.s3 import check_health
+from lakehouse_stack.control.containers import container_files, write_access_files, write_container_files
+from lakehouse_stack.home.certificate import make_certificate
+from lakehouse_stack.servers.s3 import check_health
 from orchestration.web.login import ui_secret
 from tests.test_stack import Home
 
@@ -224,7 +224,7 @@ def test_the_s3_server_takes_its_keys_and_no_others(tmp_path: Path) -> None:
     """As the container runs it, but for the port."""
     port, keys = free_port(), {"LAKEHOUSE_S3__ACCESS_KEY": "known", "LAKEHOUSE_S3__SECRET_KEY": "s" * 32}
     code = (
-        f"import lakehouse_stack.s3 as s; s.CONTAINER_PORT = {port}; import sys; "
+        f"import lakehouse_stack.servers.s3 as s; s.CONTAINER_PORT = {port}; import sys; "
         f"sys.argv[1:] = ['s3', {str(tmp_path / 'data')!r}]; from lakehouse_stack.__main__ import main; main()"
     )
     env = os.environ | keys | {"LAKEHOUSE_CONFIG": os.devnull, "TMPDIR": str(tmp_path)}

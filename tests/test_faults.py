@@ -23,7 +23,7 @@ from ingestion.state.lease import holder_of
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse_stack.control import running, up
+from lakehouse_stack.control.start_stop import running, up
 from tests.marks import slow
 from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES

@@ -37,7 +37,7 @@ def test_a_new_source_is_loaded_and_backfilled_by_yaml_and_models_alone(settings
 
     counts, snapshots = o.counts(), o.snapshots()
     o.command("lakehouse", "run", f"load_{o.name}")
-    assert o.snapshots() == snapshots, "a rerun with no news adds no snapshot"
+    assert o.snapshots() == snapshots, "a rerun with no new data adds no snapshot"
 
     today = datetime.now(UTC).date()
     start = (today - timedelta(days=3)).isoformat()

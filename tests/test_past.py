@@ -10,7 +10,7 @@ import pytest
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR, Settings
-from lakehouse_cli.sql import sql
+from lakehouse_cli.lake.sql import sql
 from tests.readers import Project, declared_as_is, project_of
 from tests.world import World, make_world
 

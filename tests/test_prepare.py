@@ -17,7 +17,7 @@ from lakehouse.declarations import Column, Declarations
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_cli.ingest import _check
+from lakehouse_cli.source.ingest import _check
 from scaffold.propose import lake_name, propose
 from tests.clusters import OWNER, OWNER_PASSWORD, ROLE, ROLE_PASSWORD, Cluster, cluster
 from tests.marks import slow

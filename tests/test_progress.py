@@ -9,8 +9,8 @@ from ingestion.pipeline import load_changes, load_tables
 from ingestion.state import progress, store
 from ingestion.state.progress import Progress
 from lakehouse.settings import Settings
-from lakehouse_cli.lag import lag_table, source_lags
-from lakehouse_cli.progress import pace
+from lakehouse_cli.machine.lag import lag_table, source_lags
+from lakehouse_cli.source.progress import pace
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
 from tests.world import World, make_world
 

@@ -8,7 +8,7 @@ import pytest
 
 from ingestion.verify import TableComparison
 from lakehouse.settings import Settings
-from lakehouse_cli.reconcile import _progress
+from lakehouse_cli.source.reconcile import _progress
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 from tests.repairing import spoil
 

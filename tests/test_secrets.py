@@ -15,7 +15,7 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.pathnames import credentials_file
+from lakehouse_stack.home.pathnames import credentials_file
 from orchestration.web.login import ui_secret
 from tests.orchestrated import Orchestrated, make_orchestrated
 from tests.test_dev import running_dev, wait_for

@@ -24,7 +24,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.accounts import hand_over
+from lakehouse_stack.processes.accounts import hand_over
 from tests.clusters import ROLE, ROLE_PASSWORD, Cluster, cluster, world_in
 from tests.repairing import spoil
 from tests.test_ingestion import ORDERS, TABLES, assert_equal

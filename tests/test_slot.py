@@ -13,7 +13,7 @@ from ingestion.schema.positions import Lsn
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_cli.lag import source_lags
+from lakehouse_cli.machine.lag import source_lags
 from orchestration.checks.lag import judge
 from tests.clusters import OWNER, ROLE, Cluster, cluster
 from tests.slots import (
@@ -56,7 +56,7 @@ def test_an_idle_database_beside_a_busy_one_does_not_pin_wal(source: Cluster, se
         assert busy_until - held > 5_000_000
         until(lambda: slot_lsn(source, world, "restart_lsn") >= busy_until)
     assert source_status(world.settings, world.source.name).slot_lag_bytes < 1_000_000
-    assert written(world)[:3] == before[:3], "moving on without news makes no snapshot and no cut"
+    assert written(world)[:3] == before[:3], "moving on without new data makes no snapshot and no cut"
 
 
 def test_a_dropped_slot_is_found_out_and_repaired(source: Cluster, settings: Settings, spark: Any) -> None:

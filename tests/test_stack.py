@@ -298,8 +298,8 @@ def test_status_and_env_of_a_home_without_a_stack_say_what_to_do() -> None:
 @pytest.mark.slow
 def test_a_home_of_another_postgres_is_upgraded_by_one_command() -> None:
     """`lakehouse up` told of it in a server's log."""
-    from lakehouse_stack import postgres_upgrade
-    from lakehouse_stack.accounts import find_placement
+    from lakehouse_stack.control import postgres_upgrade
+    from lakehouse_stack.processes.accounts import find_placement
     from tests.clusters import former_cluster, former_programs, one_port
 
     home = Home()

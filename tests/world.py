@@ -21,7 +21,7 @@ from lakehouse.declarations import METADATA_COLUMNS, Column, Declarations, RawTa
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.pathnames import credentials_file
+from lakehouse_stack.home.pathnames import credentials_file
 
 Row = dict[str, Any]
 _MADE: list[str] = []

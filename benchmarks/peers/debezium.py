@@ -24,8 +24,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.ports import plan_ports
-from lakehouse_stack.process import last_lines, stop
+from lakehouse_stack.home.ports import plan_ports
+from lakehouse_stack.processes.process import last_lines, stop
 
 DEBEZIUM, KAFKA = "3.3.1.Final", "4.1.0"
 DOES = f"Debezium {DEBEZIUM}, Kafka {KAFKA}: JSON without schemas in a topic per table; not typed, in no table yet"

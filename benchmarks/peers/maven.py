@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_stack.download import ivy_program
+from lakehouse_stack.downloads.download import ivy_program
 
 Module = tuple[str, str, str]  # organisation, name, version
 

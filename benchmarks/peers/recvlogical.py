@@ -6,7 +6,7 @@ import subprocess
 from benchmarks.workloads import SOURCE
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.accounts import packaged_programs
+from lakehouse_stack.processes.accounts import packaged_programs
 
 DOES = "receives the same changes and discards them"
 

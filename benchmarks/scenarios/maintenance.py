@@ -31,8 +31,8 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations.policies import MaintenancePolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
-from lakehouse_stack.config import SERVERS
-from lakehouse_stack.control import running
+from lakehouse_stack.control.start_stop import running
+from lakehouse_stack.home.config import SERVERS
 from maintenance.actions.purge import purge
 from maintenance.inventory import removed
 from maintenance.inventory.declared import MaintainedTable

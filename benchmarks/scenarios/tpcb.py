@@ -21,7 +21,7 @@ from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from lakehouse.text.urls import parse_url
-from lakehouse_stack.accounts import packaged_programs
+from lakehouse_stack.processes.accounts import packaged_programs
 
 SECONDS, CLIENTS, SCALE = 600, 4, 10
 POLL_SECONDS = 0.25

@@ -26,7 +26,7 @@ def main() -> int:
     home = Path(kept or tempfile.mkdtemp(prefix="lakehouse-hunt-"))
     home.chmod(0o755)
     os.environ |= {"LAKEHOUSE_HOME": str(home), "LAKEHOUSE_CONFIG": os.devnull}
-    from lakehouse_stack.control import down, up
+    from lakehouse_stack.control.start_stop import down, up
 
     up(load_settings())
     try:

@@ -61,7 +61,7 @@ class Parsed:
         self.db.execute(f"insert into raw ({', '.join(row)}) values ({', '.join('?' * len(row))})", list(row.values()))
 
     def load(self, cut: int, day: int | None = None, covered: bool = True) -> bool:
-        """A run of dbt that reads up to the cut, for a backfill of one day; whether there was news."""
+        """A run of dbt that reads up to the cut, for a backfill of one day; whether there was new data."""
         bounds = {
             "epoch": 1, "cut_lsn": cut, "tables": ["t"] if covered else [],
             "day_from": f"2026-11-{day:02}" if day else None, "day_after": f"2026-11-{day + 1:02}" if day else None,
@@ -72,7 +72,7 @@ class Parsed:
         columns = header["columns"]
         if not made:
             self.rows(f"create table parsed ({', '.join('{name} {type}'.format(**column) for column in columns)})")
-        if not header["news"]:
+        if not header["new_data"]:
             return False
         names = ", ".join(column["name"] for column in columns)
         if header["anew"]:

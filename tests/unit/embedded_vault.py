@@ -121,7 +121,7 @@ class Vault:
         header = self.context["load_header_of"](sql)
         if header["anew"]:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
-        elif header["news"]:
+        elif header["new_data"]:
             columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
         for key, value in header["remember"].items():

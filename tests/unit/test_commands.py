@@ -7,11 +7,11 @@ import typer
 from typer.testing import CliRunner
 
 from lakehouse.settings import load_settings
-from lakehouse_cli.erase import erase
-from lakehouse_cli.ingest import ingest
-from lakehouse_cli.scaffold import scaffold
-from lakehouse_cli.stack import environment
-from lakehouse_stack.inspect import inspect
+from lakehouse_cli.lake.erase import erase
+from lakehouse_cli.machine.stack import environment
+from lakehouse_cli.source.ingest import ingest
+from lakehouse_cli.source.scaffold import scaffold
+from lakehouse_stack.control.inspect import inspect
 
 REFUSED = [
     (erase, ["--repeat", "--end"], "give SOURCE.TABLE and the row's key"),

@@ -172,7 +172,7 @@ MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5"]
 
 
 @pytest.mark.parametrize(
-    ("facts", "news", "late"),
+    ("facts", "new_data", "late"),
     [
         pytest.param((MARK[0], 3, 0, 3, None, "0001.5"), False, False, id="nothing new"),
         pytest.param((MARK[0], 4, 0, 4, None, "0001.7"), True, True, id="another row at the watermark"),
@@ -181,13 +181,13 @@ MARK = ["2026-01-01 00:00:00.000000 UTC", "3", "0001.5"]
         pytest.param((None, None, 0, 0, None, None), False, True, id="a stage that has been emptied"),
     ],
 )
-def test_a_load_knows_from_facts_whether_there_is_news_and_whether_it_is_late(
-    facts: tuple[Any, ...], news: bool, late: bool
+def test_a_load_knows_from_facts_whether_there_is_new_data_and_whether_it_is_late(
+    facts: tuple[Any, ...], new_data: bool, late: bool
 ) -> None:
     window = plan_of(facts, remembered={"stg": MARK})["inputs"]["stg"]
-    assert (window["news"], window["late"]) == (news, late)
-    again = facts[3] != int(MARK[1])  # rows at the watermark are those that were loaded, or they are looked at again
-    assert window["rows"].startswith(f"load_date {'>=' if again else '>'} timestamp '{MARK[0]}' and ") or not news
+    assert (window["new_data"], window["late"]) == (new_data, late)
+    again = facts[3] != int(MARK[1])  # rows at the watermark are those that were loaded, or they are read again
+    assert window["rows"].startswith(f"load_date {'>=' if again else '>'} timestamp '{MARK[0]}' and ") or not new_data
 
 
 def test_a_target_without_a_watermark_replays_its_keys() -> None:

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 
 from lakehouse.settings import load_settings
-from lakehouse_stack.ports import is_free
+from lakehouse_stack.home.ports import is_free
 from orchestration.web.login import ui_secret
 from tests.test_dev import wait_for
 from tests.test_secrets import watched_processes, words

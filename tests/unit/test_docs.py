@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from lakehouse.declarations.policies import Policy
 from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
 from lakehouse_cli.main import COMMANDS
-from lakehouse_stack.config import StackSettings
+from lakehouse_stack.home.config import StackSettings
 from maintenance.actions.registry import documentation
 
 PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "docker/**/*.md") for path in PROJECT_DIR.glob(pattern))

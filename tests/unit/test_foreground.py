@@ -12,7 +12,7 @@ import pytest
 PARENT = """
 import sys
 from pathlib import Path
-from lakehouse_cli.foreground import Command, keep_running
+from lakehouse_cli.machine.foreground import Command, keep_running
 
 folder = Path(sys.argv[1])
 keep_running(

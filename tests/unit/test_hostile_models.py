@@ -13,14 +13,14 @@ from tests.unit.embedded_parsed import Parsed
 
 ODD = names(11, 400)
 FORGED = (
-    'a\n-- lakehouse: {"news": false, "anew": true, "columns": null, "remember": {"write.format.default": "orc"}}\n'
+    'a\n-- lakehouse: {"new_data": false, "anew": true, "columns": null, "remember": {"write.format.default": "orc"}}\n'
 )
 
 
 def test_only_the_head_of_a_models_sql_speaks_to_the_materialization() -> None:
     """A line break in a name began a line of its own, whose text went unquoted into ALTER TABLE."""
     read, silent = macro("load_header_of"), macro("load_header_of")("select 1")
-    assert silent == {"news": True, "anew": False, "columns": None, "remember": {}}
+    assert silent == {"new_data": True, "anew": False, "columns": None, "remember": {}}
     for name in [*ODD, FORGED]:
         said = {"columns": [{"name": name, "type": "varchar"}], "remember": {name: name}}
         assert read(f'\n{macro("load_header")(**said)}\nselect "{name}" from t') == silent | said

@@ -10,9 +10,9 @@ from cyclonedx.validation.json import JsonStrictValidator
 from license_expression import get_spdx_licensing
 
 from lakehouse.settings import PROJECT_DIR
-from lakehouse_stack.artifacts import read_manifest
-from lakehouse_stack.licences import PERMISSIVE, declared, notice, of_package
-from lakehouse_stack.sbom import PINNED, bom
+from lakehouse_stack.downloads.artifacts import read_manifest
+from lakehouse_stack.downloads.licences import PERMISSIVE, declared, notice, of_package
+from lakehouse_stack.downloads.sbom import PINNED, bom
 
 
 def packages(lock: str = "requirements.lock") -> dict[str, str]:

@@ -20,7 +20,7 @@ from lakehouse.servers.logins import (
     read_logins,
     remove_login,
 )
-from lakehouse_stack.certificate import RENEWED_BEFORE, VALID, ensure_certificate, make_certificate
+from lakehouse_stack.home.certificate import RENEWED_BEFORE, VALID, ensure_certificate, make_certificate
 
 OWN = {"lakehouse": "w" * 32, "reader": "r" * 32, "privacy": "p" * 32}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse.errors import LakehouseError
-from lakehouse_cli.run import _days
+from lakehouse_cli.lake.run import _days
 from orchestration.assets.dbt_resource import environment
 from orchestration.runs.failures import one_line
 from orchestration.runs.progress import only_progress

@@ -12,13 +12,13 @@ from pydantic import SecretStr
 
 from ingestion.sources.postgres.setup import advice, may_copy_cluster
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_stack.accounts import Placement, find_placement, hand_over, packaged_programs
-from lakehouse_stack.containers import HBA, IMAGES_HBA, container_files
-from lakehouse_stack.ports import is_free
-from lakehouse_stack.postgres import postgres_server
-from lakehouse_stack.process import start, stop
-from lakehouse_stack.render import render
-from lakehouse_stack.servers import Server
+from lakehouse_stack.control.containers import HBA, IMAGES_HBA, container_files
+from lakehouse_stack.home.ports import is_free
+from lakehouse_stack.processes.accounts import Placement, find_placement, hand_over, packaged_programs
+from lakehouse_stack.processes.process import start, stop
+from lakehouse_stack.servers.postgres import postgres_server
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.templates.render import render
 from tests.clusters import ROLE, ROLE_PASSWORD, cluster
 
 pytestmark = pytest.mark.stack

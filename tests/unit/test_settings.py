@@ -7,7 +7,7 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
-from lakehouse_stack.config import stack_settings
+from lakehouse_stack.home.config import stack_settings
 
 SECRET = "hunter2"
 

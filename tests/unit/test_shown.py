@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import LineFormatter, busy, cell, console, lines, say, say_json, table, visible
-from lakehouse_cli.foreground import Command, _Child, _copy
+from lakehouse_cli.machine.foreground import Command, _Child, _copy
 from tests.hostile import FORGED, effects, names
 
 TEXTS = st.one_of(st.sampled_from(names(1, 400)), st.text(max_size=80))

@@ -14,7 +14,7 @@ from lakehouse.declarations.read import _TableMeta, declarations_from
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.spelling import _alternatives, _is_model, _step, keys_at, line_in_toml
-from lakehouse_stack.config import StackSettings, stack_settings
+from lakehouse_stack.home.config import StackSettings, stack_settings
 from orchestration.assets.policies import policies
 
 ROOTS = (_TableMeta, ProjectMaintenance, ModelPolicy, Settings)

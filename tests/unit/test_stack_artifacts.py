@@ -10,8 +10,8 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.spark import JARS, OVERRIDES
 from lakehouse.settings import load_settings
-from lakehouse_stack import download, java
-from lakehouse_stack.artifacts import Artifact, missing, read_manifest
+from lakehouse_stack.downloads import download, java
+from lakehouse_stack.downloads.artifacts import Artifact, missing, read_manifest
 
 CONTENT = b"a jar"
 

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from lakehouse_stack.accounts import _system_data
-from lakehouse_stack.postgres import remove_stale_lock
+from lakehouse_stack.processes.accounts import _system_data
+from lakehouse_stack.servers.postgres import remove_stale_lock
 
 
 def test_a_home_finds_its_data_again_and_one_made_anew_leaves_the_former_data(tmp_path: Path) -> None:

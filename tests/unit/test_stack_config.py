@@ -19,13 +19,13 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.logins import ROLES
 from lakehouse.settings import load_settings
-from lakehouse_stack.config import SAMPLE_DATABASES, SERVERS, StackSettings
-from lakehouse_stack.control import locked_home
-from lakehouse_stack.credentials import NAMES, ensure_credentials
-from lakehouse_stack.endpoints import endpoints, to_toml, write_endpoints
-from lakehouse_stack.instance import dagster_yaml, ensure_instance, password_file
-from lakehouse_stack.render import render
-from lakehouse_stack.trino import trino_files
+from lakehouse_stack.control.endpoints import endpoints, to_toml, write_endpoints
+from lakehouse_stack.control.start_stop import locked_home
+from lakehouse_stack.home.config import SAMPLE_DATABASES, SERVERS, StackSettings
+from lakehouse_stack.home.credentials import NAMES, ensure_credentials
+from lakehouse_stack.home.instance import dagster_yaml, ensure_instance, password_file
+from lakehouse_stack.servers.trino import trino_files
+from lakehouse_stack.templates.render import render
 
 PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}
 CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
@@ -272,7 +272,7 @@ def test_fixed_ports_come_from_the_environment(monkeypatch):
 
 
 def test_a_home_of_a_release_without_passwords_is_told_to_upgrade(own):
-    from lakehouse_cli.upgrade import _logins_planned
+    from lakehouse_cli.machine.upgrade import _logins_planned
 
     assert _logins_planned(own) == []
     ensure_credentials(own.home / "run" / "credentials.json")

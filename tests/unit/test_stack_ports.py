@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from lakehouse.errors import LakehouseError
-from lakehouse_stack.ports import RANGE, is_free, plan_ports, read_ports, write_ports
+from lakehouse_stack.home.ports import RANGE, is_free, plan_ports, read_ports, write_ports
 
 NAMES = ("sources", "trino")
 

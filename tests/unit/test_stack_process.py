@@ -10,8 +10,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from lakehouse_stack import process
-from lakehouse_stack.process import Launch
+from lakehouse_stack.processes import process
+from lakehouse_stack.processes.process import Launch
 
 SLEEPER = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
 STUBBORN = (

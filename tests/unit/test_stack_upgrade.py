@@ -13,13 +13,13 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import load_settings
-from lakehouse_stack import postgres_upgrade
-from lakehouse_stack.accounts import Placement, find_placement
-from lakehouse_stack.config import stack_settings
-from lakehouse_stack.control import up
-from lakehouse_stack.pathnames import credentials_file
-from lakehouse_stack.postgres_upgrade import upgrade_cluster, upgrade_clusters
-from lakehouse_stack.postgres_versions import OldCluster, finish_upgrade, major_of, old_clusters, upgraded_path
+from lakehouse_stack.control import postgres_upgrade
+from lakehouse_stack.control.postgres_upgrade import upgrade_cluster, upgrade_clusters
+from lakehouse_stack.control.start_stop import up
+from lakehouse_stack.home.config import stack_settings
+from lakehouse_stack.home.pathnames import credentials_file
+from lakehouse_stack.processes.accounts import Placement, find_placement
+from lakehouse_stack.servers.postgres_versions import OldCluster, finish_upgrade, major_of, old_clusters, upgraded_path
 from tests.clusters import former_cluster, former_programs, one_port
 
 FORMER, PASSWORD = "16", "super-1a2b"

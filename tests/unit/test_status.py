@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_cli.lag import source_lags
+from lakehouse_cli.machine.lag import source_lags
 
 NOWHERE = "postgresql://x:y@127.0.0.1:1"
 SOURCE = """\

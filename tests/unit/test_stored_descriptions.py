@@ -13,7 +13,7 @@ from erasure import tombstones
 from ingestion.schema.facts import Leaf, facts_from_json
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from lakehouse_stack.credentials import ensure_credentials
+from lakehouse_stack.home.credentials import ensure_credentials
 from tests.unit.test_planning import FACTS
 
 

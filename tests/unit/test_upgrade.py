@@ -16,10 +16,10 @@ from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, pending, stamp
 from lakehouse.settings import Settings, load_settings
 from lakehouse_backup.dump import dump_catalog, load_catalog
-from lakehouse_cli.dev import alone
+from lakehouse_cli.machine.dev import alone
+from lakehouse_cli.machine.upgrade import upgrade
 from lakehouse_cli.main import _root
-from lakehouse_cli.upgrade import upgrade
-from lakehouse_stack.instance import with_driver, write_instance
+from lakehouse_stack.home.instance import with_driver, write_instance
 from orchestration.instance import migrate, outdated
 from tests.unit.throwaway_postgres import throwaway_postgres
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakehouse_stack.accounts import find_placement, hand_over
-from lakehouse_stack.ports import is_free
+from lakehouse_stack.home.ports import is_free
+from lakehouse_stack.processes.accounts import find_placement, hand_over
 
 SETTINGS = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
 

@@ -2,11 +2,11 @@
   A table that is only ever appended to. Against dbt's `incremental` with `append` it makes no temporary relation (a
   killed run leaves nothing behind), asks Trino two to five things fewer per model, and can do three things more:
 
-  - a model without `news` is not run at all, so that a rerun costs nothing and makes no snapshot;
+  - a model whose header says `new_data: false` is not run at all, so that a rerun costs nothing and makes no snapshot;
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
     other. It does not read the table itself.
   - what it is to `remember` is written to the table's properties after the last insert. A model keeps its watermark there:
-    it lives and dies with the table, and setting it makes no snapshot.
+    it is dropped with the table, and setting it makes no snapshot.
 
   The model says so in its header (`load_header`). The columns are those of the header, else those of the model's YAML when
   all carry a data_type; then new ones are added and types widened. A model with neither keeps the columns of its first
@@ -34,8 +34,8 @@
       {{ cdc_vault.create_append_only(relation, [], cdc_vault.cast_columns(columns, sql) if columns else sql, remember, with_data=true) }}
     {%- endcall -%}
     {%- do cdc_vault.comment_columns(relation) -%}
-  {%- elif not header.news -%}
-    {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
+  {%- elif not header.new_data -%}
+    {%- call noop_statement("main", "no new data", "no new data", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- call statement("main") -%}{{ cdc_vault.insert_columns(relation, columns or cdc_vault.table_columns(relation), sql) }}{%- endcall -%}
   {%- endif -%}
@@ -48,13 +48,13 @@
   What a model that plans its load says to the materialization, to which dbt hands nothing of it but SQL: its first line is
   a comment of JSON, written and read here alone. JSON escapes line breaks, so no name and no text can begin such a line.
 -#}
-{% macro load_header(news=true, anew=false, columns=none, remember={}) -%}
--- lakehouse: {{ tojson({"news": news, "anew": anew, "columns": columns, "remember": remember}) }}
+{% macro load_header(new_data=true, anew=false, columns=none, remember={}) -%}
+-- lakehouse: {{ tojson({"new_data": new_data, "anew": anew, "columns": columns, "remember": remember}) }}
 {%- endmacro %}
 
 {% macro load_header_of(sql) %}
   {%- set first = sql.strip().split("\n")[0] -%}
-  {%- set silent = {"news": true, "anew": false, "columns": none, "remember": {}} -%}
+  {%- set silent = {"new_data": true, "anew": false, "columns": none, "remember": {}} -%}
   {{ return(fromjson(first[13:]) if first.startswith("-- lakehouse: {") else silent) }}
 {% endmacro %}
 

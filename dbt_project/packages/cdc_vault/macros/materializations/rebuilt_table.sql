@@ -1,7 +1,7 @@
 {#-
-  A table that is built anew, in one atomic replacement, when a table it reads has news, and left alone otherwise: a
-  mart equals its source exactly, deleted rows gone, which no append can do; and a rerun with no news makes no snapshot.
-  News means that a row was added: everything below the marts only grows, so the number of rows of each table tells,
+  A table that is built anew, in one atomic replacement, when a table it reads has new data, and left alone otherwise: a
+  mart equals its source exactly, deleted rows gone, which no append can do; and a rerun with no new data makes no snapshot.
+  New data means that a row was added: everything below the marts only grows, so the number of rows of each table tells,
   through compaction and expiry. (A table that is made anew has other columns, and a mart that reads them other SQL.) It is
   that of the newest state, which after a restore in place is not the newest snapshot. It comes from snapshot summaries;
   nothing is counted. What the mart was built from stands in its own properties, written by the same statement that builds it.
@@ -14,7 +14,7 @@
 
   {{ run_hooks(pre_hooks) }}
   {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.table_property(existing, "lakehouse.built-from") == signature -%}
-    {%- call noop_statement("main", "no news", "no news", 0) -%}{%- endcall -%}
+    {%- call noop_statement("main", "no new data", "no new data", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
     {%- call statement("main") -%}

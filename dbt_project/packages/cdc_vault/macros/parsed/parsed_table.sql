@@ -2,7 +2,7 @@
   The parsed table of a raw table: typed, one row per change, nothing missing.
 
   The SQL is made for what has arrived. A first look at the metadata columns of the new raw rows tells whether any row
-  lacks a TOASTed column or truncates the table; those who do not are not made to pay for it. With no news at all there
+  lacks a TOASTed column or truncates the table; those who do not are not made to pay for it. With no new data at all there
   is nothing to run.
 
   What a declared column says is in raw for all rows, also those loaded before it was declared, or under its former name.
@@ -24,14 +24,14 @@
     {%- set newest = cdc_vault.newest_loaded() -%}
     {%- set loaded = cdc_vault.loaded_columns() -%}
     {%- set anew = newest is not none and columns | map(attribute="name") | map("lower") | reject("in", loaded) | list | length > 0 -%}
-    {%- set news = cdc_vault.raw_news(source_name, table_name, raw, columns, none if anew else newest) -%}
-    {%- if news is none -%}
-{{ cdc_vault.load_header(news=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
+    {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
+    {%- if new_data is none -%}
+{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
 select 1 where false
     {%- else -%}
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
 {{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns)) }}
-{{ cdc_vault.parsed_rows(raw, news.columns, cdc_vault.record_source(table), news) }}
+{{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
     {%- endif -%}
   {%- endif -%}
 {%- endmacro %}
@@ -117,32 +117,32 @@ select 1 where false
 {% endmacro %}
 
 {#-
-  The rows of one load. `news` says which raw rows (`window`), among which parsed rows they may already be (`known`, none where none count),
+  The rows of one load. `new_data` says which raw rows (`window`), among which parsed rows they may already be (`known`, none where none count),
   which columns have to be filled (`unchanged`), and whether there are truncates, and among which they are (`truncated`).
 -#}
-{% macro parsed_rows(raw, columns, record_source, news) -%}
+{% macro parsed_rows(raw, columns, record_source, new_data) -%}
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
   with arrived as (
     select {{ cdc_vault.quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ cdc_vault.source_position() }} as _lh_position
     from {{ raw }} as _lh_landed
-    where _op <> 't' and {{ news.window }}
-      {%- if news.known %}
+    where _op <> 't' and {{ new_data.window }}
+      {%- if new_data.known %}
       and not exists (
         select 1 from {{ this }} as _lh_known
-        where {{ news.known }} and _lh_known._epoch = _lh_landed._epoch
+        where {{ new_data.known }} and _lh_known._epoch = _lh_landed._epoch
           and _lh_known._commit_lsn = _lh_landed._commit_lsn and _lh_known._seq = _lh_landed._seq
       )
       {%- endif %}
   )
-  {%- if news.unchanged -%}
-  , {{ cdc_vault.toast_fill(columns, news) }}
+  {%- if new_data.unchanged -%}
+  , {{ cdc_vault.toast_fill(columns, new_data) }}
   {%- endif -%}
-  {%- if news.truncates -%}
-  , {{ cdc_vault.truncated_keys(raw, columns, news) }}
+  {%- if new_data.truncates -%}
+  , {{ cdc_vault.truncated_keys(raw, columns, new_data) }}
   {%- endif %}
   select
     {%- for column in columns %}
-    {{ cdc_vault.parsed_value(column, cdc_vault.lacking_columns(columns, news.unchanged)) }} as {{ cdc_vault.quoted(column.name) }},
+    {{ cdc_vault.parsed_value(column, cdc_vault.lacking_columns(columns, new_data.unchanged)) }} as {{ cdc_vault.quoted(column.name) }},
     {%- endfor %}
     _op,
     _op = 'd' as _is_deleted,
@@ -152,8 +152,8 @@ select 1 where false
     _seq,
     {{ cdc_vault.sql_text(record_source) }} as _record_source,
     _ingested_at as _loaded_at
-  from {{ "filled where _lh_kind = 'arrived'" if news.unchanged else "arrived" }}
-  {%- if news.truncates %}
+  from {{ "filled where _lh_kind = 'arrived'" if new_data.unchanged else "arrived" }}
+  {%- if new_data.truncates %}
   union all
   select
     {%- for column in columns %}

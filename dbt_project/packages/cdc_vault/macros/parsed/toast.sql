@@ -3,9 +3,10 @@
   column named in `_unchanged`. Parsed takes it from the version before, which may have arrived in the same batch, be
   in parsed already, or stand under another key, where `_old_key` leads.
 
-  A row's life begins with an insert of its key (`born`); within a life the last value that was carried counts. A life
-  that began with a key change goes on from the old key's: a probe reads what the old key had at that moment, and stands
-  at the beginning of the new life. Where the old key's life itself began so in this batch, the two are one life (`roots`).
+  A row has a key for a period that starts with an insert of the key (`period_start`); within a period the last value that
+  was carried counts. A period that starts with a key change continues the period of the old key: a probe reads what the
+  old key had at that moment, and stands at the start of the new period. Where the old key's period itself started with a
+  key change of this batch, the row starts with the first of them (`roots`).
 -#}
 
 {#- Whether this row lacks the column: it is null, and named as it was called when the row landed. -#}
@@ -84,31 +85,31 @@
 {% endmacro %}
 
 {#- CTEs that end in `filled`: the arrived rows, with `filled_1`, `filled_2` … for the lacking columns. -#}
-{% macro toast_fill(columns, news) -%}
-  {%- set lacking = cdc_vault.lacking_columns(columns, news.unchanged) -%}
+{% macro toast_fill(columns, new_data) -%}
+  {%- set lacking = cdc_vault.lacking_columns(columns, new_data.unchanged) -%}
   {%- set key = cdc_vault.key_names(columns) -%}
   lacking_keys as (
     select {{ key }} from arrived where _unchanged is not null
-    {%- if news.moves %}
+    {%- if new_data.moves %}
     union all
     select {{ cdc_vault.old_key_values(columns) }} from arrived where _unchanged is not null and _old_key is not null
     {%- endif %}
   ),
-  lives as (
-    select *, max(case when _op in ('c', 'r') then _lh_position end) over (partition by {{ key }} order by _lh_position) as _lh_born
+  key_periods as (
+    select *, max(case when _op in ('c', 'r') then _lh_position end) over (partition by {{ key }} order by _lh_position) as _lh_period_start
     from (
       select arrived.*, 'arrived' as _lh_kind
         {%- for column in lacking %},
         case when _op <> 'd' and not {{ cdc_vault.lacks(column) }} then array[{{ cdc_vault.quoted(column.name) }}] end as _lh_carried_{{ loop.index }}
         {%- endfor %}
       from arrived
-      {%- if news.known %}
+      {%- if new_data.known %}
       union all
       {{ cdc_vault.beside_arrived(columns, lacking, "known") }}
       from {{ this }}
       where ({{ cdc_vault.comparable_key(columns) }}) in (select {{ cdc_vault.comparable_key(columns) }} from lacking_keys)
       {%- endif %}
-      {%- if news.moves %}
+      {%- if new_data.moves %}
       union all
       {{ cdc_vault.beside_arrived(columns, lacking, "probe") }}
       from (
@@ -119,20 +120,20 @@
   ),
   carried_on as (
     select *
-      {%- if news.moves %},
-      case when _lh_kind = 'probe' then {{ cdc_vault.root_of("_lh_position", news.roots) }} else {{ cdc_vault.root_of("_lh_born", news.roots) }} end as _lh_life
+      {%- if new_data.moves %},
+      case when _lh_kind = 'probe' then {{ cdc_vault.root_of("_lh_position", new_data.roots) }} else {{ cdc_vault.root_of("_lh_period_start", new_data.roots) }} end as _lh_row_start
       {%- endif %}
       {%- for column in lacking %},
-      last_value(_lh_carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, _lh_born order by _lh_position) as _lh_value_{{ loop.index }}
+      last_value(_lh_carried_{{ loop.index }}) ignore nulls over (partition by {{ key }}, _lh_period_start order by _lh_position) as _lh_value_{{ loop.index }}
       {%- endfor %}
-    from lives
+    from key_periods
   ),
   filled as (
     select *
       {%- for column in lacking %},
-      {% if news.moves -%}
+      {% if new_data.moves -%}
       (last_value(case when _lh_kind = 'probe' then _lh_value_{{ loop.index }} else _lh_carried_{{ loop.index }} end) ignore nulls over (
-        partition by _lh_life, case when _lh_life is null then row({{ key }}) end order by _lh_position, case _lh_kind when 'probe' then 0 else 1 end
+        partition by _lh_row_start, case when _lh_row_start is null then row({{ key }}) end order by _lh_position, case _lh_kind when 'probe' then 0 else 1 end
       ))[1]
       {%- else -%}
       _lh_value_{{ loop.index }}[1]
@@ -155,7 +156,7 @@
     {%- endfor %}
 {%- endmacro %}
 
-{#- Where the life that began at this position really began. -#}
+{#- The start of the row whose period starts at this position. -#}
 {% macro root_of(position, roots) -%}
   {%- if roots -%}
     case {{ position }}

@@ -2,18 +2,18 @@
   A truncate names no key, so it becomes one delete for each key that is alive at its position: a version that is not a
   delete, with the truncate before the key's next event. One CTE chain that ends in `truncated`.
 -#}
-{% macro truncated_keys(raw, columns, news) -%}
+{% macro truncated_keys(raw, columns, new_data) -%}
   {%- set key = cdc_vault.key_names(columns) -%}
   truncates as (
     select _epoch, _commit_lsn, _seq, _committed_at, _ingested_at, {{ cdc_vault.source_position() }} as _lh_position
     from {{ raw }}
-    where _op = 't' and {{ news.truncated }}
+    where _op = 't' and {{ new_data.truncated }}
   ),
   versions as (
     select {{ key }}, _lh_position, _lh_dead, lead(_lh_position) over (partition by {{ key }} order by _lh_position) as _lh_next
     from (
       select {{ key }}, _lh_position, _op = 'd' as _lh_dead from arrived
-      {%- if news.known %}
+      {%- if new_data.known %}
       union all
       select {{ key }}, {{ cdc_vault.source_position() }}, _is_deleted from {{ this }}
       {%- endif %}

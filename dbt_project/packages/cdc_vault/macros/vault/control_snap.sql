@@ -30,7 +30,7 @@
 
 {#-
   The end of the running day, as text of the query rather than as current_date: a PIT is built anew when its text has
-  changed or a table has news, so that is once a day without news.
+  changed or a table has new data, so that is once a day without new data.
 -#}
 {% macro last_snapshot(type="timestamp") -%}
   {%- set day = (run_started_at + modules.datetime.timedelta(days=1)).strftime("%Y-%m-%d") -%}

@@ -39,7 +39,7 @@
   {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind)) -%}
 {{ cdc_vault.plan_header(plan) }}
   with incoming as (
-    {%- for input in cdc_vault.with_news(plan, inputs) %}
+    {%- for input in cdc_vault.with_new_data(plan, inputs) %}
     {{ "union all" if not loop.first }}
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}

@@ -8,7 +8,7 @@
   highest source_seq so far. Where as many rows are at it as were loaded, they are the same ones and are not loaded again: a
   snapshot gives millions of rows one moment. The two tell apart, from facts and not by hope:
 
-  - no news: nothing after the watermark and as many rows at it as before. The load is not run at all.
+  - no new data: nothing after the watermark and as many rows at it as before. The load is not run at all.
   - in order: whatever is new comes after everything that was loaded. Satellites then compare the batch with what they
     hold of its keys.
   - late: anything else (a backfill, a target without a watermark, rows out of order). Satellites replay their stage for
@@ -19,7 +19,7 @@
   A table that is to have ghost records gets them once (`ghosts`).
   One that remembers nothing although it is there (it was restored, or its first load was killed) is asked both itself.
 
-  The plan: by input what to load (`news`, `late`, `rows`), `anew`, `ghosts`, and the properties to `remember`.
+  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts`, and the properties to `remember`.
 -#}
 {% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
@@ -36,7 +36,7 @@
   {%- if unsure -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
   {%- if before.days is not none -%}
     {%- for name in inputs -%}
-      {%- do plan.inputs.update({name: {"news": true, "late": true, "rows": cdc_vault.within_days(src_applied, before.days)}}) -%}
+      {%- do plan.inputs.update({name: {"new_data": true, "late": true, "rows": cdc_vault.within_days(src_applied, before.days)}}) -%}
     {%- endfor -%}
     {{ return(plan) }}
   {%- endif -%}
@@ -46,11 +46,11 @@
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
     {%- set late = not steady or (later > 0 and first_later <= mark[2]) if loaded else false -%}
     {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ mark[0] ~ "' and " if mark else "" -%}
-    {%- set news = newest is not none and not (steady and later == 0) -%}
-    {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if news else "false" -%}
-    {%- do plan.inputs.update({row[0]: {"news": news, "late": late, "rows": rows}}) -%}
+    {%- set new_data = newest is not none and not (steady and later == 0) -%}
+    {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if new_data else "false" -%}
+    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows}}) -%}
     {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
-    {%- if news -%}{%- do plan.remember.update({cdc_vault.load_property(row[0]): [newest, at_newest, highest] | join("|")}) -%}{%- endif -%}
+    {%- if new_data -%}{%- do plan.remember.update({cdc_vault.load_property(row[0]): [newest, at_newest, highest] | join("|")}) -%}{%- endif -%}
   {%- endfor -%}
   {{ return(plan) }}
 {% endmacro %}
@@ -85,9 +85,9 @@
 {%- endmacro %}
 
 {#- The inputs with something to load, or all where none has. -#}
-{% macro with_news(plan, inputs) %}
+{% macro with_new_data(plan, inputs) %}
   {%- set found = [] -%}
-  {%- for input in inputs if plan and plan.inputs[input.name].news -%}
+  {%- for input in inputs if plan and plan.inputs[input.name].new_data -%}
     {%- do found.append(input) -%}
   {%- endfor -%}
   {{ return(found or inputs) }}
@@ -96,8 +96,8 @@
 {#- The plan as the materialization needs it. -#}
 {% macro plan_header(plan) -%}
   {%- if plan -%}
-    {%- set news = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("news") | list | length > 0 -%}
-    {{ cdc_vault.load_header(news=news, anew=plan.anew, remember=plan.remember) }}
+    {%- set new_data = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
+    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember) }}
   {%- endif -%}
 {%- endmacro %}
 

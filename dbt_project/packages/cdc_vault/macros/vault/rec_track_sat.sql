@@ -13,7 +13,7 @@
   {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
 {{ cdc_vault.plan_header(plan) }}
   with mentions as (
-    {%- for input in cdc_vault.with_news(plan, inputs) %}
+    {%- for input in cdc_vault.with_new_data(plan, inputs) %}
     {{ "union" if not loop.first }}
     select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
     from {{ ref(input.model) }}

@@ -1,4 +1,4 @@
-"""The licences of downloads, packages and images: `python -m lakehouse_stack.licences` prints NOTICE.
+"""The licences of downloads, packages and images: `python -m lakehouse_stack.downloads.licences` prints NOTICE.
 
 They are declared in artifacts.toml, except for packages whose own metadata states a permissive licence.
 """
@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 
 from pydantic import BaseModel, ConfigDict
 
-from lakehouse_stack.artifacts import MANIFEST, read_manifest
+from lakehouse_stack.downloads.artifacts import MANIFEST, read_manifest
 
 PERMISSIVE = re.compile(r"Apache|MIT\b|BSD|ISC|Python Software|PSF|Unlicense|Zope", re.IGNORECASE)
 HEAD = """Lakehouse

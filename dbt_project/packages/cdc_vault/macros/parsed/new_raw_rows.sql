@@ -7,7 +7,7 @@
   watermark past rows of other days. In both cases what is there already is left out. Without a watermark (`newest`) it is
   the whole history, in a backfill too.
 -#}
-{% macro raw_news(source_name, table_name, raw, columns, newest) %}
+{% macro new_raw_rows(source_name, table_name, raw, columns, newest) %}
   {%- set bounds = cdc_vault.run_bounds(source_name) -%}
   {%- if bounds is none or bounds.epoch is none or table_name not in bounds.tables -%}
     {{ return(none) }}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyiceberg.schema import Schema
 
-    from lakehouse_stack.postgres_versions import OldCluster
+    from lakehouse_stack.servers.postgres_versions import OldCluster
 
 RECOVER = "their replication slots do not go along; afterwards `lakehouse ingest --recover SOURCE` for each of them"
 
@@ -52,9 +52,9 @@ def upgrade(
 
 
 def _upgrade(settings: Settings) -> None:
-    from lakehouse_cli.dev import alone
-    from lakehouse_cli.stack import up
-    from lakehouse_stack.postgres_upgrade import upgrade_clusters
+    from lakehouse_cli.machine.dev import alone
+    from lakehouse_cli.machine.stack import up
+    from lakehouse_stack.control.postgres_upgrade import upgrade_clusters
 
     with alone(settings):
         _refuse_writers(settings)
@@ -70,9 +70,9 @@ def _upgrade(settings: Settings) -> None:
 
 
 def _clusters_planned(settings: Settings) -> list[str]:
-    from lakehouse_stack.accounts import find_placement
-    from lakehouse_stack.config import stack_settings
-    from lakehouse_stack.postgres_versions import old_clusters
+    from lakehouse_stack.home.config import stack_settings
+    from lakehouse_stack.processes.accounts import find_placement
+    from lakehouse_stack.servers.postgres_versions import old_clusters
 
     if not _is_embedded(settings):
         return []
@@ -159,7 +159,7 @@ def _logins_planned(settings: Settings) -> list[str]:
 
 
 def _start_again(settings: Settings) -> None:
-    from lakehouse_cli.stack import up
+    from lakehouse_cli.machine.stack import up
 
     up()
 
@@ -182,7 +182,7 @@ def _own_tables() -> dict[tuple[str, str], Schema | pa.Schema]:
 
 def _is_embedded(settings: Settings) -> bool:
     """Whether this home has servers of its own."""
-    from lakehouse_stack.pathnames import credentials_file
+    from lakehouse_stack.home.pathnames import credentials_file
 
     return credentials_file(settings).exists()
 
@@ -208,8 +208,8 @@ def _refuse_writers(settings: Settings) -> None:
 def _sources_of(settings: Settings, moved: tuple[OldCluster, ...]) -> list[str]:
     """The sources that have been ingested from a cluster that was moved."""
     from lakehouse.text.urls import parse_url
-    from lakehouse_stack.pathnames import ports_file
-    from lakehouse_stack.ports import read_ports
+    from lakehouse_stack.home.pathnames import ports_file
+    from lakehouse_stack.home.ports import read_ports
 
     if not any(old.name == "sources" for old in moved):
         return []

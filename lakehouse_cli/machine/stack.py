@@ -20,7 +20,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def up() -> None:
     """Start Postgres, S3 and Trino, unless they run already; download them first if needed."""
-    from lakehouse_stack.control import up as stack_up
+    from lakehouse_stack.control.start_stop import up as stack_up
 
     settings, begun = load_settings(), time.monotonic()
     out = console()
@@ -35,7 +35,7 @@ def up() -> None:
 
 def down() -> None:
     """Stop every server of this home; the data is kept."""
-    from lakehouse_stack.control import down as stack_down
+    from lakehouse_stack.control.start_stop import down as stack_down
 
     stopped = stack_down(load_settings())
     say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
@@ -43,8 +43,8 @@ def down() -> None:
 
 def status(as_json: Json = False) -> None:
     """Show each server, and the lag of each source; exits 1 if a server is down."""
-    from lakehouse_cli.lag import lag_table, source_lags
-    from lakehouse_stack.inspect import inspect
+    from lakehouse_cli.machine.lag import lag_table, source_lags
+    from lakehouse_stack.control.inspect import inspect
 
     settings = load_settings()
     servers, lags = inspect(settings), source_lags(settings)

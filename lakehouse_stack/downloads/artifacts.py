@@ -1,4 +1,4 @@
-"""The manifest of pinned downloads, and the artifacts that are missing. `lakehouse_stack.download` fetches them."""
+"""The manifest of pinned downloads, and the artifacts that are missing; `download.py` fetches them."""
 
 import tomllib
 from pathlib import Path

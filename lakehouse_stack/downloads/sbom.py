@@ -1,4 +1,4 @@
-"""`python -m lakehouse_stack.sbom` prints the bill of materials of an installation as CycloneDX JSON.
+"""`python -m lakehouse_stack.downloads.sbom` prints the bill of materials of an installation as CycloneDX JSON.
 
 It lists all runtime packages and files in the lock files and artifacts.toml, installed or not, without the development
 tools.
@@ -17,9 +17,9 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from lakehouse.settings import PROJECT_DIR
-from lakehouse_stack.artifacts import Artifact, read_manifest
-from lakehouse_stack.java import LOCK_FILE
-from lakehouse_stack.licences import declared, of_package
+from lakehouse_stack.downloads.artifacts import Artifact, read_manifest
+from lakehouse_stack.downloads.java import LOCK_FILE
+from lakehouse_stack.downloads.licences import declared, of_package
 
 PINNED = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", re.MULTILINE)
 

@@ -11,12 +11,12 @@ from typing import NoReturn
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir, write_private
 from lakehouse.settings import Settings
-from lakehouse_stack.artifacts import artifact
-from lakehouse_stack.java import server_java
-from lakehouse_stack.ports import LOOPBACK
-from lakehouse_stack.process import Launch
-from lakehouse_stack.render import render
-from lakehouse_stack.servers import Server
+from lakehouse_stack.downloads.artifacts import artifact
+from lakehouse_stack.downloads.java import server_java
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.templates.render import render
 
 BUCKET = "warehouse"
 CONTAINER_PORT = 9000

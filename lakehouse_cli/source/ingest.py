@@ -16,7 +16,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import LineFormatter, console, say, say_json
-from lakehouse_cli.progress import shown
+from lakehouse_cli.source.progress import shown
 
 Sources = Annotated[list[str] | None, typer.Argument(help="sources; default: all declared ones")]
 Tables = list[str] | None

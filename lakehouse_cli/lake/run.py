@@ -36,7 +36,7 @@ def run(
     from orchestration.runs.interrupts import interruptible
 
     with interruptible() as stop:
-        from lakehouse_stack.instance import ensure_instance
+        from lakehouse_stack.home.instance import ensure_instance
         from orchestration.runner import run_jobs
         from orchestration.runs.partitions import DayRange
 

@@ -11,13 +11,13 @@ from lakehouse.files.private_files import private_dir, write_private
 from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
 from lakehouse.servers.trino import connect_to
 from lakehouse.settings import TrinoSettings
-from lakehouse_stack.artifacts import artifact
-from lakehouse_stack.certificate import ensure_certificate
-from lakehouse_stack.java import server_java
-from lakehouse_stack.ports import LOOPBACK
-from lakehouse_stack.process import Launch
-from lakehouse_stack.render import render
-from lakehouse_stack.servers import Server
+from lakehouse_stack.downloads.artifacts import artifact
+from lakehouse_stack.downloads.java import server_java
+from lakehouse_stack.home.certificate import ensure_certificate
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.templates.render import render
 
 CATALOG = "lake"
 INTERNAL = "LAKEHOUSE_TRINO_INTERNAL"

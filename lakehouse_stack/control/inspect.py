@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lakehouse.settings import Settings
-from lakehouse_stack.config import SERVERS, stack_settings
-from lakehouse_stack.control import running
-from lakehouse_stack.credentials import ensure_credentials
-from lakehouse_stack.pathnames import credentials_file, ports_file
-from lakehouse_stack.plan import build_servers
-from lakehouse_stack.ports import read_ports
-from lakehouse_stack.servers import Server
+from lakehouse_stack.control.plan import build_servers
+from lakehouse_stack.control.start_stop import running
+from lakehouse_stack.home.config import SERVERS, stack_settings
+from lakehouse_stack.home.credentials import ensure_credentials
+from lakehouse_stack.home.pathnames import credentials_file, ports_file
+from lakehouse_stack.home.ports import read_ports
+from lakehouse_stack.servers.server import Server
 
 
 @dataclass(frozen=True)

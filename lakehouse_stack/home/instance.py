@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import Settings
-from lakehouse_stack.render import render
+from lakehouse_stack.templates.render import render
 
 SETTING = "LAKEHOUSE_DAGSTER__STORAGE_URL"
 DRIVER = "postgresql+psycopg2"

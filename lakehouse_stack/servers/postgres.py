@@ -13,12 +13,12 @@ import psutil
 import psycopg
 
 from lakehouse.errors import LakehouseError
-from lakehouse_stack.accounts import Account, Placement, hand_over
-from lakehouse_stack.ports import LOOPBACK
-from lakehouse_stack.postgres_versions import finish_upgrade
-from lakehouse_stack.process import Launch
-from lakehouse_stack.render import render
-from lakehouse_stack.servers import Server
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.accounts import Account, Placement, hand_over
+from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.servers.postgres_versions import finish_upgrade
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.templates.render import render
 
 CONFIG_FILE = "lakehouse.conf"
 HBA_FILE = "lakehouse_hba.conf"  # for the sources: includes the cluster's own pg_hba.conf

@@ -10,12 +10,12 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.settings import Settings
-from lakehouse_stack.certificate import ensure_certificate
-from lakehouse_stack.config import SAMPLE_DATABASES
-from lakehouse_stack.instance import dagster_yaml
-from lakehouse_stack.render import render
-from lakehouse_stack.s3 import CONTAINER_PORT
-from lakehouse_stack.trino import trino_files
+from lakehouse_stack.home.certificate import ensure_certificate
+from lakehouse_stack.home.config import SAMPLE_DATABASES
+from lakehouse_stack.home.instance import dagster_yaml
+from lakehouse_stack.servers.s3 import CONTAINER_PORT
+from lakehouse_stack.servers.trino import trino_files
+from lakehouse_stack.templates.render import render
 
 ETC = Path("/config/trino")
 ACCESS = Path("/access")

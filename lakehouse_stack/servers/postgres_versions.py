@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_stack.accounts import Placement, find_placement, packaged_programs
-from lakehouse_stack.config import StackSettings
+from lakehouse_stack.home.config import StackSettings
+from lakehouse_stack.processes.accounts import Placement, find_placement, packaged_programs
 
 CLUSTERS = ("sources", "catalog")
 DEBIAN = Path("/usr/lib/postgresql")

@@ -9,10 +9,10 @@ from typing import Any
 
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
-from lakehouse_stack.config import SAMPLE_DATABASES
-from lakehouse_stack.instance import write_instance
-from lakehouse_stack.ports import LOOPBACK
-from lakehouse_stack.trino import trino_client
+from lakehouse_stack.home.config import SAMPLE_DATABASES
+from lakehouse_stack.home.instance import write_instance
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.servers.trino import trino_client
 
 FIRST_DAY_MARGIN = timedelta(days=6)
 

@@ -1,10 +1,10 @@
-"""A server of the stack, as `lakehouse_stack.control` starts, checks and stops it."""
+"""A server of the stack, as `lakehouse_stack.control.start_stop` starts, checks and stops it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lakehouse_stack.process import Launch
+from lakehouse_stack.processes.process import Launch
 
 
 @dataclass(frozen=True)

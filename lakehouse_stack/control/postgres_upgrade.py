@@ -23,14 +23,20 @@ from psycopg import sql
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_stack.accounts import Placement, can_enter, copy_programs, find_placement, hand_over
-from lakehouse_stack.config import stack_settings
-from lakehouse_stack.control import down, locked_home
-from lakehouse_stack.credentials import ensure_credentials
-from lakehouse_stack.pathnames import credentials_file
-from lakehouse_stack.ports import LOOPBACK, plan_ports
-from lakehouse_stack.postgres import CONFIG_FILE, initialize, remove_stale_lock
-from lakehouse_stack.postgres_versions import OldCluster, finish_upgrade, old_clusters, programs_for, upgraded_path
+from lakehouse_stack.control.start_stop import down, locked_home
+from lakehouse_stack.home.config import stack_settings
+from lakehouse_stack.home.credentials import ensure_credentials
+from lakehouse_stack.home.pathnames import credentials_file
+from lakehouse_stack.home.ports import LOOPBACK, plan_ports
+from lakehouse_stack.processes.accounts import Placement, can_enter, copy_programs, find_placement, hand_over
+from lakehouse_stack.servers.postgres import CONFIG_FILE, initialize, remove_stale_lock
+from lakehouse_stack.servers.postgres_versions import (
+    OldCluster,
+    finish_upgrade,
+    old_clusters,
+    programs_for,
+    upgraded_path,
+)
 
 Say = Callable[[str], None]
 PRIVATE_OPTIONS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories=''"

@@ -3,16 +3,16 @@
 from collections.abc import Mapping
 
 from lakehouse.settings import Settings
-from lakehouse_stack.accounts import find_placement
-from lakehouse_stack.artifacts import artifact
-from lakehouse_stack.config import SAMPLE_DATABASES, StackSettings
-from lakehouse_stack.pathnames import run_dir
-from lakehouse_stack.ports import LOOPBACK
-from lakehouse_stack.postgres import postgres_server
-from lakehouse_stack.render import render
-from lakehouse_stack.s3 import s3_server
-from lakehouse_stack.servers import Server
-from lakehouse_stack.trino import trino_server
+from lakehouse_stack.downloads.artifacts import artifact
+from lakehouse_stack.home.config import SAMPLE_DATABASES, StackSettings
+from lakehouse_stack.home.pathnames import run_dir
+from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.accounts import find_placement
+from lakehouse_stack.servers.postgres import postgres_server
+from lakehouse_stack.servers.s3 import s3_server
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.servers.trino import trino_server
+from lakehouse_stack.templates.render import render
 
 
 def build_servers(

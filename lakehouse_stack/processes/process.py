@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from lakehouse.files.private_files import write_private
-from lakehouse_stack.accounts import Account
+from lakehouse_stack.processes.accounts import Account
 
 LOG_BYTES = 20 * 1024 * 1024
 LOG_COPIES = 3

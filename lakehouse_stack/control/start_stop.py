@@ -18,17 +18,17 @@ from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import manifest_path
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
-from lakehouse_stack import process
-from lakehouse_stack.config import SERVERS, StackSettings, stack_settings
-from lakehouse_stack.credentials import ensure_credentials
-from lakehouse_stack.download import Progress, ensure_artifacts
-from lakehouse_stack.endpoints import write_endpoints
-from lakehouse_stack.pathnames import credentials_file, pid_file, ports_file, run_dir
-from lakehouse_stack.plan import build_servers
-from lakehouse_stack.ports import is_free, plan_ports, read_ports, write_ports
-from lakehouse_stack.postgres_versions import refuse_other_versions
-from lakehouse_stack.servers import Server
-from lakehouse_stack.trino import ensure_access
+from lakehouse_stack.control.endpoints import write_endpoints
+from lakehouse_stack.control.plan import build_servers
+from lakehouse_stack.downloads.download import Progress, ensure_artifacts
+from lakehouse_stack.home.config import SERVERS, StackSettings, stack_settings
+from lakehouse_stack.home.credentials import ensure_credentials
+from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
+from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
+from lakehouse_stack.processes import process
+from lakehouse_stack.servers.postgres_versions import refuse_other_versions
+from lakehouse_stack.servers.server import Server
+from lakehouse_stack.servers.trino import ensure_access
 
 Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
 STOP_SECONDS = 20.0  # time for a server to shut down before it is killed

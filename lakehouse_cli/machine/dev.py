@@ -14,8 +14,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
-from lakehouse_cli.foreground import Command, keep_running
-from lakehouse_stack.instance import ensure_instance
+from lakehouse_cli.machine.foreground import Command, keep_running
+from lakehouse_stack.home.instance import ensure_instance
 from orchestration.web.login import login_url
 
 
@@ -25,7 +25,7 @@ def dev(
 ) -> None:
     """Run ingestion, the Dagster UI and its daemon until Ctrl-C; the stack keeps running."""
     if stack:
-        from lakehouse_cli.stack import up
+        from lakehouse_cli.machine.stack import up
 
         up()
     settings = load_settings()

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from lakehouse_stack.artifacts import Artifact, missing, read_manifest
-from lakehouse_stack.java import (
+from lakehouse_stack.downloads.artifacts import Artifact, missing, read_manifest
+from lakehouse_stack.downloads.java import (
     TRUST_STORE_PASSWORD,
     install_private_java,
     proxy_options,
@@ -31,8 +31,8 @@ from lakehouse_stack.java import (
     spark_java_missing,
     trust_store,
 )
-from lakehouse_stack.process import stop, working_in
-from lakehouse_stack.render import render
+from lakehouse_stack.processes.process import stop, working_in
+from lakehouse_stack.templates.render import render
 
 Progress = Callable[[str, int, int], None]  # current step, bytes done, total bytes
 REMEDY = "check the network (HTTPS_PROXY, SSL_CERT_FILE) and run the command again; what is complete is kept"

@@ -1,0 +1,1 @@
+"""Commands for the servers and processes of one machine."""

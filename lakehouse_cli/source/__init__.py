@@ -1,0 +1,1 @@
+"""Commands that read, compare or simulate sources."""

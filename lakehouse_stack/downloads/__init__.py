@@ -1,0 +1,1 @@
+"""The pinned downloads: manifest, download, Java runtimes, licences, bill of materials."""

@@ -1,0 +1,1 @@
+"""Processes, and the operating system user that they run as."""
