@@ -36,7 +36,7 @@ class AccessLog:
             "what": what,
             "warehouse": warehouse_of(values.get("prefix", ""), self._catalog),
             "namespace": values.get("namespace"),
-            "name": values.get("table") or values.get("view") or values.get("key") or values.get("rest"),
+            "name": values.get("name") or values.get("key") or values.get("rest"),
             "status": status,
         }
         text = json.dumps({name: value for name, value in line.items() if value is not None})

@@ -27,13 +27,13 @@ READS: tuple[tuple[str, str], ...] = (
     ("GET", NAMESPACE),
     ("HEAD", NAMESPACE),
     ("GET", f"{NAMESPACE}/tables"),
-    ("GET", f"{NAMESPACE}/tables/{{table}}"),
-    ("HEAD", f"{NAMESPACE}/tables/{{table}}"),
-    ("GET", f"{NAMESPACE}/tables/{{table}}/credentials"),
-    ("POST", f"{NAMESPACE}/tables/{{table}}/metrics"),
+    ("GET", f"{NAMESPACE}/tables/{{name}}"),
+    ("HEAD", f"{NAMESPACE}/tables/{{name}}"),
+    ("GET", f"{NAMESPACE}/tables/{{name}}/credentials"),
+    ("POST", f"{NAMESPACE}/tables/{{name}}/metrics"),
     ("GET", f"{NAMESPACE}/views"),
-    ("GET", f"{NAMESPACE}/views/{{view}}"),
-    ("HEAD", f"{NAMESPACE}/views/{{view}}"),
+    ("GET", f"{NAMESPACE}/views/{{name}}"),
+    ("HEAD", f"{NAMESPACE}/views/{{name}}"),
 )
 """Clients learn from this list what they may ask for."""
 

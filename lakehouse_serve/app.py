@@ -47,18 +47,18 @@ class Service:
 
     def application(self) -> Starlette:
         """The application; `close` of its parts is the caller's."""
-        ask, table = self.answers, f"{NAMESPACE}/tables/{{table}}"
+        ask, table = self.answers, f"{NAMESPACE}/tables/{{name}}"
         reads: Mapping[str, tuple[str, Answer]] = {
             "namespaces": (
                 "/namespaces",
-                lambda c, r: _json(ask.namespaces(c, *_path(r), r.query_params.get("parent"))),
+                lambda c, r: _json(ask.namespaces(c, _prefix(r), r.query_params.get("parent"))),
             ),
-            "namespace": (NAMESPACE, lambda c, r: _json(ask.namespace(c, *_path(r)))),
-            "tables": (f"{NAMESPACE}/tables", lambda c, r: _json(ask.names(c, *_path(r), "TABLE"))),
-            "table": (table, lambda c, r: _text(ask.table(c, *_path(r)))),
-            "credentials": (f"{table}/credentials", lambda c, r: _json(ask.credentials(c, *_path(r)))),
-            "views": (f"{NAMESPACE}/views", lambda c, r: _json(ask.names(c, *_path(r), "VIEW"))),
-            "view": (f"{NAMESPACE}/views/{{view}}", lambda c, r: _text(ask.view(c, *_path(r)))),
+            "namespace": (NAMESPACE, lambda c, r: _json(ask.namespace(c, *_space(r)))),
+            "tables": (f"{NAMESPACE}/tables", lambda c, r: _json(ask.names(c, *_space(r), "TABLE"))),
+            "table": (table, lambda c, r: _text(ask.table(c, *_name(r)))),
+            "credentials": (f"{table}/credentials", lambda c, r: _json(ask.credentials(c, *_name(r)))),
+            "views": (f"{NAMESPACE}/views", lambda c, r: _json(ask.names(c, *_space(r), "VIEW"))),
+            "view": (f"{NAMESPACE}/views/{{name}}", lambda c, r: _text(ask.view(c, *_name(r)))),
         }
         config = self._guarded("config", lambda _, r: _json(ask.config(r.query_params.get("warehouse", ""))))
         metrics = self._guarded("metrics", lambda *_: Response(status_code=204))
@@ -147,9 +147,16 @@ def _read_only(_: Caller, request: Request) -> Response:
     )
 
 
-def _path(request: Request) -> tuple[str, ...]:
-    """Prefix, namespace and, where there is one, the name."""
-    return tuple(str(value) for value in request.path_params.values())
+def _prefix(request: Request) -> str:
+    return str(request.path_params["prefix"])
+
+
+def _space(request: Request) -> tuple[str, str]:
+    return _prefix(request), str(request.path_params["namespace"])
+
+
+def _name(request: Request) -> tuple[str, str, str]:
+    return *_space(request), str(request.path_params["name"])
 
 
 def _json(value: dict[str, Any]) -> Response:

@@ -81,9 +81,9 @@ def _newest(table: Table, moment: Moment) -> tuple[Cut, ...]:
     """Positions first, which are small; then the snapshots of the cuts that were chosen."""
     condition: BooleanExpression = AlwaysTrue()
     if moment.at is not None:
-        condition = LessThanOrEqual("cut_at", moment.at.isoformat())
+        condition = LessThanOrEqual(term="cut_at", value=moment.at.isoformat())
     elif moment.source is not None:
-        condition = EqualTo("source", moment.source)
+        condition = EqualTo(term="source", value=moment.source)
     rows = table.scan(condition, ("source", "epoch", "cut_lsn", "published_at")).to_arrow().to_pylist()
     newest: dict[str, _Key] = {}
     for row in rows:
@@ -94,7 +94,11 @@ def _newest(table: Table, moment: Moment) -> tuple[Cut, ...]:
 
 
 def _cut(table: Table, source: str, key: _Key) -> Cut:
-    conditions = (EqualTo("source", source), EqualTo("epoch", key.epoch), EqualTo("cut_lsn", key.lsn))
+    conditions = (
+        EqualTo(term="source", value=source),
+        EqualTo(term="epoch", value=key.epoch),
+        EqualTo(term="cut_lsn", value=key.lsn),
+    )
     rows = table.scan(And(*conditions), ("published_at", "snapshots")).to_arrow().to_pylist()
     snapshots = next(row["snapshots"] for row in rows if row["published_at"] == key.published_at)
     return Cut(source, key.epoch, key.lsn, {name: int(snapshot) for name, snapshot in snapshots})

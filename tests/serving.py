@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from lakehouse_stack.ports import is_free
 from pyiceberg.catalog.rest import RestCatalog
 
 from lakehouse.declarations.access import RELATIONS
 from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.settings import Settings
-from lakehouse_stack.ports import is_free
 
 PASSWORDS = {"lakehouse": "writer's", "reader": "reader's", "privacy": "privacy's"}
 LOGINS = {"writer": "lakehouse", "reader": "reader", "privacy": "privacy"}

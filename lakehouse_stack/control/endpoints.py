@@ -43,6 +43,7 @@ def endpoints(home: Path, ports: Mapping[str, int], credentials: Mapping[str, st
             "path_style": True,
         },
         "trino": trino_client(home, ports["trino"], credentials),
+        "serve": {"host": LOOPBACK, "port": ports["serve"]},
         "dagster": {
             "host": LOOPBACK,
             "port": ports["dagster"],

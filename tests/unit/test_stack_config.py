@@ -27,7 +27,7 @@ from lakehouse_stack.home.instance import dagster_yaml, ensure_instance, passwor
 from lakehouse_stack.servers.trino import trino_files
 from lakehouse_stack.templates.render import render
 
-PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005}
+PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "serve": 21006, "dagster": 21005}
 CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
 
 
