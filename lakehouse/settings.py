@@ -204,6 +204,33 @@ class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = "info"
 
 
+class ServeSettings(Section):
+    """Where `lakehouse serve` listens: the Iceberg REST catalog, and the files of its tables."""
+
+    host: str = "127.0.0.1"
+    port: Port = 8181
+    url: str | None = Field(None, description="URL by which clients reach it, if it is not that of host and port")
+    certificate: Path | None = Field(None, description="PEM file of its certificate; with it clients use https")
+    key: Path | None = Field(None, description="PEM file of the certificate's key")
+    behind_proxy: bool = Field(False, description="a proxy ends TLS, and names the clients")
+    secret: SecretStr | None = Field(
+        None, min_length=32, description="signs tokens; made by itself in the home when unset"
+    )
+    requests_per_second: float = Field(100.0, gt=0, description="of one login, in the long run")
+
+    @model_validator(mode="after")
+    def _has_both_files(self) -> "ServeSettings":
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("certificate and key belong together")
+        return self
+
+    def address(self) -> str:
+        """The URL by which clients reach it."""
+        host = "127.0.0.1" if self.host in {"0.0.0.0", "::"} else self.host
+        own = f"{'https' if self.certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{self.port}"
+        return (self.url or own).rstrip("/")
+
+
 class Settings(BaseSettings):
     """All settings; see the module's docstring for where they come from."""
 
@@ -224,6 +251,7 @@ class Settings(BaseSettings):
     alerts: AlertSettings = AlertSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
+    serve: ServeSettings = ServeSettings()
     project_dir: Path = Field(PROJECT_DIR, description="the checkout that holds dbt_project/")
 
     @field_validator("home", "cache")

@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "backup": ("lakehouse_cli.lake.backup", "backup"),
     "restore-backup": ("lakehouse_cli.lake.backup", "restore_backup"),
     "sql": ("lakehouse_cli.lake.sql", "sql"),
+    "serve": ("lakehouse_cli.lake.serve", "serve"),
     "user": ("lakehouse_cli.machine.user", "app"),
     "show": ("lakehouse_cli.lake.show", "show"),
     "demo": ("lakehouse_cli.machine.demo", "demo"),

@@ -22,7 +22,7 @@ from tests.marks import slow
 pytestmark = pytest.mark.stack
 
 COMMAND = str(Path(sys.executable).with_name("lakehouse"))
-SERVERS = ("sources", "catalog", "s3", "trino")
+SERVERS = ("sources", "catalog", "s3", "trino", "serve")
 
 
 class Home:

@@ -31,7 +31,7 @@ from lakehouse.servers.logins import WRITER, Role
 CATALOG = "lake"
 OPEN = frozenset({"parsed", "vault", "marts"})  # schemas whose relations readers may read, unless one says otherwise
 PREPARED = "stage"  # folder of views with all columns of a source, between parsed and the vault
-RULES, REMEMBERED = "rules.json", "personal.json"
+RULES, REMEMBERED, RELATIONS = "rules.json", "personal.json", "relations.json"
 READERS = "reader|privacy"
 ALL = ("SELECT", "INSERT", "DELETE", "UPDATE", "OWNERSHIP", "GRANT_SELECT")
 ANY_ROW = "true"
@@ -58,9 +58,17 @@ def write_rules(folder: Path, manifest: Mapping[str, Any], declarations: Declara
     file = folder / REMEMBERED
     before = {table: frozenset(names) for table, names in json.loads(file.read_text()).items()} if file.exists() else {}
     hidden = not_for_readers(declarations, before)
-    wanted = rules(relations(manifest, declarations, project_dir, hidden))
+    found = relations(manifest, declarations, project_dir, hidden)
     _write(file, {table: sorted(names) for table, names in sorted(hidden.items())})
-    _write(folder / RULES, wanted)
+    _write(folder / RULES, rules(found))
+    _write(folder / RELATIONS, {"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in found]})
+
+
+def read_relations(folder: Path) -> tuple[Relation, ...]:
+    """The relations that the rules were made from, for servers other than Trino; none where there is no file yet."""
+    file = folder / RELATIONS
+    listed = json.loads(file.read_text())["relations"] if file.exists() else ()
+    return tuple(Relation(r["schema"], r["name"], r["least"], frozenset(r["personal"])) for r in listed)
 
 
 def ensure_rules(folder: Path) -> None:

@@ -12,6 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json, table
+from lakehouse_cli.machine.clients import client_text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,7 +21,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def up() -> None:
-    """Start Postgres, S3 and Trino, unless they run already; download them first if needed."""
+    """Start Postgres, S3, Trino and the catalog service, unless they run already; download them first if needed."""
     from lakehouse_stack.control.start_stop import up as stack_up
 
     settings, begun = load_settings(), time.monotonic()
@@ -81,8 +82,16 @@ def _has_worker(settings: Settings) -> bool:
         return False
 
 
-def env(as_json: Json = False) -> None:
+def env(
+    as_json: Json = False,
+    client: Annotated[
+        str | None, typer.Option("--for", help="Print what to paste into duckdb, pyiceberg, spark or trino.")
+    ] = None,
+) -> None:
     """Print how to connect to everything; `eval "$(lakehouse env)"` sets it in a shell."""
+    if client is not None:
+        print(client_text(load_settings(), client), end="")  # noqa: T201 (a client takes it to the letter)
+        return
     values = environment(load_settings())
     if as_json:
         say_json(values, indent=2)
@@ -122,6 +131,10 @@ def environment(settings: Settings) -> dict[str, Any]:
         "trino_user": trino.user,
         "trino_reader_user": trino.reader_user,
         "trino_privacy_user": trino.privacy_user,
+        "rest_uri": settings.serve.address(),
+        "rest_warehouse": settings.catalog_name,
+        "rest_client_id": trino.reader_user,
+        "rest_client_secret": trino.reader_password.get_secret_value() if trino.reader_password else None,
         "s3_endpoint": settings.s3.endpoint,
         "s3_region": settings.s3.region,
         **{name: key.get_secret_value() for name, key in keys.items() if key is not None},

@@ -48,6 +48,7 @@ def endpoints(home: Path, ports: Mapping[str, int], credentials: Mapping[str, st
             "follower_port": ports["follower_metrics"],
             "watch_port": ports["watch_metrics"],
         },
+        "serve": {"host": LOOPBACK, "port": ports["serve"]},
         "dagster": {
             "host": LOOPBACK,
             "port": ports["dagster"],

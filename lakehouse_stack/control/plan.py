@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from lakehouse.settings import Settings
+from lakehouse_stack.control.endpoints import postgres_url
 from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.home.config import SAMPLE_DATABASES, StackSettings
 from lakehouse_stack.home.pathnames import run_dir
@@ -11,8 +12,9 @@ from lakehouse_stack.processes.accounts import find_placement
 from lakehouse_stack.servers.postgres import postgres_server
 from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.s3 import s3_server
+from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.server import Server
-from lakehouse_stack.servers.trino import trino_client, trino_server
+from lakehouse_stack.servers.trino import access_dir, trino_client, trino_server
 from lakehouse_stack.templates.render import render
 
 
@@ -58,4 +60,15 @@ def build_servers(
         credentials,
     )
     reads = reads_server(home, trino_client(home, ports["trino"], credentials))
-    return sources, catalog, s3, trino, reads
+    serve = serve_server(
+        home,
+        ports["serve"],
+        access_dir(home),
+        {
+            "LAKEHOUSE_CATALOG_URL": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
+            "LAKEHOUSE_S3__ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
+            "LAKEHOUSE_S3__ACCESS_KEY": credentials["s3_access_key"],
+            "LAKEHOUSE_S3__SECRET_KEY": credentials["s3_secret_key"],
+        },
+    )
+    return sources, catalog, s3, trino, reads, serve

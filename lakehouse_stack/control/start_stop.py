@@ -27,6 +27,7 @@ from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_fil
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
 from lakehouse_stack.processes import process
 from lakehouse_stack.servers.postgres_versions import refuse_other_versions
+from lakehouse_stack.servers.serve import PROGRAM
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.servers.trino import ensure_access
 
@@ -154,8 +155,9 @@ def _stop_leftovers(settings: Settings) -> list[str]:
     """Stops the servers of a deleted home: they still have its folders as working directories."""
     found = {
         name: [
-            *process.working_in(settings.home / "data" / name, "postgres"),
-            *process.working_in(settings.home / "data" / name, "java"),
+            orphan
+            for program in ("postgres", "java", PROGRAM)
+            for orphan in process.working_in(settings.home / "data" / name, program)
         ]
         for name in SERVERS
     }

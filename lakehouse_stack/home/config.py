@@ -10,7 +10,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import TABLE, Port, wrong_settings
 from lakehouse.text.spelling import close
 
-SERVERS = ("sources", "catalog", "s3", "trino")
+SERVERS = ("sources", "catalog", "s3", "trino", "serve")
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
 
 
@@ -23,6 +23,7 @@ class StackSettings(BaseSettings):
     catalog_port: Port | None = None
     s3_port: Port | None = None
     trino_port: Port | None = None
+    serve_port: Port | None = None
     dagster_port: Port | None = None
     trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
     s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")

@@ -17,7 +17,7 @@ from maintenance.actions.registry import ACTIONS
 PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "docker/**/*.md") for path in PROJECT_DIR.glob(pattern))
 README = (PROJECT_DIR / "README.md").read_text()
 # Shared by all pages, or written as "…" in the settings table.
-SPELLED_SHORT = re.compile(r"LAKEHOUSE_STACK_(CATALOG|S3|TRINO|DAGSTER)_PORT")
+SPELLED_SHORT = re.compile(r"LAKEHOUSE_STACK_(CATALOG|S3|TRINO|SERVE|DAGSTER)_PORT")
 
 
 def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:

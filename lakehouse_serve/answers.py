@@ -1,0 +1,199 @@
+"""What the catalog answers to a role, as Iceberg's REST catalog specification has it (rest-catalog-open-api.yaml).
+
+A table is answered with the text of its metadata file, parsed only where it has to be changed, and keys for its files.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from lakehouse.servers.logins import Role
+from lakehouse_serve.cuts import Cut, Cuts, NoCut
+from lakehouse_serve.grants import Grants
+from lakehouse_serve.moments import parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.reading import CatalogRows, Document, Kind
+from lakehouse_serve.snapshots import AsOf, NoSnapshot, at_snapshot
+from lakehouse_serve.tokens import Tokens
+
+PREFIX = "/v1/{prefix}"
+NAMESPACE = "/namespaces/{namespace}"
+READS: tuple[tuple[str, str], ...] = (
+    ("GET", "/namespaces"),
+    ("GET", NAMESPACE),
+    ("HEAD", NAMESPACE),
+    ("GET", f"{NAMESPACE}/tables"),
+    ("GET", f"{NAMESPACE}/tables/{{name}}"),
+    ("HEAD", f"{NAMESPACE}/tables/{{name}}"),
+    ("GET", f"{NAMESPACE}/tables/{{name}}/credentials"),
+    ("POST", f"{NAMESPACE}/tables/{{name}}/metrics"),
+    ("GET", f"{NAMESPACE}/views"),
+    ("GET", f"{NAMESPACE}/views/{{name}}"),
+    ("HEAD", f"{NAMESPACE}/views/{{name}}"),
+)
+"""Clients learn from this list what they may ask for."""
+
+
+class Refused(Exception):
+    """An answer that is an error: HTTP status, the specification's type of error, and a text."""
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind = status, kind
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where clients find the store, and what they have to know of it."""
+
+    endpoint: str
+    region: str
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks."""
+
+    login: str
+    role: Role
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Answers to one caller at a time; keeps no state of callers."""
+
+    catalog: str
+    rows: CatalogRows
+    cuts: Cuts
+    grants: Grants
+    tokens: Tokens
+    access: Access
+
+    def config(self, warehouse: str) -> dict[str, Any]:
+        """What a client has to know first. Raises Refused for a warehouse that is none."""
+        self._cuts(warehouse)
+        prefix = self.catalog if warehouse in {"", self.catalog} else prefix_of(warehouse)
+        endpoints = [f"{method} {PREFIX}{path}" for method, path in READS]
+        return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": endpoints}
+
+    def namespaces(self, caller: Caller, prefix: str, parent: str | None) -> dict[str, Any]:
+        """All namespaces with something for the caller; they have one level."""
+        return {"namespaces": [] if parent else [[name] for name in self._namespaces(caller, prefix)]}
+
+    def namespace(self, caller: Caller, prefix: str, namespace: str) -> dict[str, Any]:
+        """A namespace; it has no properties of its own."""
+        if namespace not in self._namespaces(caller, prefix):
+            raise Refused(404, "NoSuchNamespaceException", f"there is no namespace {namespace}")
+        return {"namespace": [namespace], "properties": {}}
+
+    def names(self, caller: Caller, prefix: str, namespace: str, kind: Kind) -> dict[str, Any]:
+        """The tables or views of a namespace."""
+        self.namespace(caller, prefix, namespace)
+        names = [name for found, name in self._relations(caller, prefix, kind) if found == namespace]
+        return {"identifiers": [{"namespace": [namespace], "name": name} for name in names]}
+
+    def table(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
+        """A table's metadata and keys for its files, as JSON."""
+        document = self._document(caller, prefix, namespace, name, "TABLE")
+        content, location = document.content, document.location
+        if cut := self._cut(prefix, namespace):
+            state = AsOf(location, cut.snapshots[name])
+            try:
+                content = json.dumps(at_snapshot(document.metadata, state.snapshot)).encode()
+            except NoSnapshot:
+                raise Refused(404, "NoSuchTableException", _expired(namespace, name)) from None
+            location = state.location
+        keys = self._keys(caller, document)
+        rest = {"config": keys, "storage-credentials": [_credential(document, keys)]}
+        return _joined({"metadata-location": location}, content, rest)
+
+    def credentials(self, caller: Caller, prefix: str, namespace: str, name: str) -> dict[str, Any]:
+        """New keys for a table's files."""
+        document = self._document(caller, prefix, namespace, name, "TABLE")
+        return {"storage-credentials": [_credential(document, self._keys(caller, document))]}
+
+    def view(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
+        """A view's metadata, as JSON."""
+        document = self._document(caller, prefix, namespace, name, "VIEW")
+        return _joined({"metadata-location": document.location}, document.content, {"config": {}})
+
+    def _namespaces(self, caller: Caller, prefix: str) -> list[str]:
+        found = {namespace for kind in _KINDS for namespace, _ in self._relations(caller, prefix, kind)}
+        return sorted(found)
+
+    def _relations(self, caller: Caller, prefix: str, kind: Kind) -> list[tuple[str, str]]:
+        """What the caller may know of; as of a cut, the tables that it covers."""
+        found = [name for name in self.rows.relations(kind) if self.grants.shows(caller.role, *name)]
+        cuts = self._cuts(self._warehouse(prefix))
+        if cuts is None:
+            return found
+        covered = {(cut.namespace, name) for cut in cuts for name in cut.snapshots}
+        return [name for name in found if name in covered and kind == "TABLE"]
+
+    def _document(self, caller: Caller, prefix: str, namespace: str, name: str, kind: Kind) -> Document:
+        what = "table" if kind == "TABLE" else "view"
+        missing = Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
+        if (namespace, name) not in self._relations(caller, prefix, kind):
+            raise missing
+        document = self.rows.document(kind, namespace, name)
+        if document is None:
+            raise missing
+        if hidden := self.grants.hidden(caller.role, namespace, name, document.columns):
+            columns = ", ".join(sorted(hidden))
+            raise Refused(
+                403,
+                "ForbiddenException",
+                f"{namespace}.{name} has personal columns ({columns}): use a login that may read them",
+            )
+        return document
+
+    def _cut(self, prefix: str, namespace: str) -> Cut | None:
+        cuts = self._cuts(self._warehouse(prefix))
+        return next((cut for cut in cuts or () if cut.namespace == namespace), None)
+
+    def _cuts(self, warehouse: str) -> tuple[Cut, ...] | None:
+        """The cuts that a warehouse stands for; None is the lake as it is."""
+        try:
+            moment = parse_warehouse(warehouse, self.catalog)
+            return None if moment is None else self.cuts.at(moment, datetime.now(UTC))
+        except (ValueError, NoCut) as error:
+            raise Refused(404, "NotFoundException", str(error)) from None
+
+    def _warehouse(self, prefix: str) -> str:
+        warehouse = warehouse_of(prefix, self.catalog)
+        if warehouse is None:
+            raise Refused(404, "NotFoundException", f"there is no prefix {prefix!r}: ask /v1/config for it")
+        return warehouse
+
+    def _keys(self, caller: Caller, document: Document) -> dict[str, str]:
+        location = document.metadata["location"].rstrip("/") + "/"
+        keys = self.tokens.issue_storage(caller.login, location, time.time())
+        return {
+            "s3.access-key-id": keys.access_key,
+            "s3.secret-access-key": keys.secret_key,
+            "s3.session-token": keys.session_token,
+            "s3.endpoint": self.access.endpoint,
+            "s3.region": self.access.region,
+            "client.region": self.access.region,
+            "s3.path-style-access": "true",
+        }
+
+
+_KINDS: tuple[Kind, ...] = ("TABLE", "VIEW")
+
+
+def _credential(document: Document, keys: Mapping[str, str]) -> dict[str, Any]:
+    return {"prefix": document.metadata["location"].rstrip("/") + "/", "config": keys}
+
+
+def _expired(namespace: str, name: str) -> str:
+    return f"{namespace}.{name} has no snapshot of that cut any more: its retention has passed"
+
+
+def _joined(before: Mapping[str, Any], metadata: bytes, after: Mapping[str, Any]) -> bytes:
+    """One JSON object of them, with the metadata's text as it is."""
+    return b'%s,"metadata":%s,%s' % (json.dumps(before).encode()[:-1], metadata, json.dumps(after).encode()[1:])

@@ -1,0 +1,196 @@
+"""The HTTP application: routes, logins, limits and the access log around `answers` and `objects`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote_plus
+
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from lakehouse_serve.access_log import AccessLog
+from lakehouse_serve.answers import NAMESPACE, PREFIX, Answers, Caller, Refused
+from lakehouse_serve.grants import Grants
+from lakehouse_serve.limits import Limit
+from lakehouse_serve.objects import Objects
+from lakehouse_serve.tokens import CATALOG_SECONDS, Tokens
+
+EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
+ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
+MOST_FORM_BYTES = 16_384
+logger = logging.getLogger(__name__)
+Answer = Callable[[Caller, Request], Response]
+
+
+@dataclass(frozen=True)
+class Service:
+    """What answers requests."""
+
+    answers: Answers
+    objects: Objects
+    grants: Grants
+    tokens: Tokens
+    log: AccessLog
+    requests: Limit
+    logins: Limit
+
+    def application(self) -> Starlette:
+        """The application; `close` of its parts is the caller's."""
+        ask, table = self.answers, f"{NAMESPACE}/tables/{{name}}"
+        reads: Mapping[str, tuple[str, Answer]] = {
+            "namespaces": (
+                "/namespaces",
+                lambda c, r: _json(ask.namespaces(c, _prefix(r), r.query_params.get("parent"))),
+            ),
+            "namespace": (NAMESPACE, lambda c, r: _json(ask.namespace(c, *_space(r)))),
+            "tables": (f"{NAMESPACE}/tables", lambda c, r: _json(ask.names(c, *_space(r), "TABLE"))),
+            "table": (table, lambda c, r: _text(ask.table(c, *_name(r)))),
+            "credentials": (f"{table}/credentials", lambda c, r: _json(ask.credentials(c, *_name(r)))),
+            "views": (f"{NAMESPACE}/views", lambda c, r: _json(ask.names(c, *_space(r), "VIEW"))),
+            "view": (f"{NAMESPACE}/views/{{name}}", lambda c, r: _text(ask.view(c, *_name(r)))),
+        }
+        config = self._guarded("config", lambda _, r: _json(ask.config(r.query_params.get("warehouse", ""))))
+        metrics = self._guarded("metrics", lambda *_: Response(status_code=204))
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthy),
+                Route("/v1/oauth/tokens", self._token, methods=["POST"]),
+                Route("/v1/config", config),
+                *(Route(f"{PREFIX}{path}", self._guarded(what, answer)) for what, (path, answer) in reads.items()),
+                Route(f"{PREFIX}{table}/metrics", metrics, methods=["POST"]),
+                Route("/v1/{rest:path}", self._guarded("write", _read_only), methods=METHODS),
+                Route("/{bucket}/{key:path}", self._object, methods=METHODS),
+            ],
+            exception_handlers={404: _unknown, 405: _unknown},
+        )
+
+    def _guarded(self, what: str, answer: Answer) -> Callable[[Request], Response]:
+        def endpoint(request: Request) -> Response:
+            caller, response = None, None
+            try:
+                caller = self._caller(request)
+                response = answer(caller, request)
+            except Refused as refused:
+                response = _error(refused)
+            except (SQLAlchemyError, OSError) as error:
+                logger.warning("%s %s: %s", request.method, request.url.path, error)
+                away = "the catalog's database or the object store does not answer: try again"
+                response = _error(Refused(503, "ServiceUnavailableException", away))
+            self.log.write(what, caller.login if caller else None, request, response.status_code)
+            return response
+
+        return endpoint
+
+    def _caller(self, request: Request) -> Caller:
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        grant = self.tokens.read(token.strip(), time.time()) if kind.lower() == "bearer" else None
+        role = self.grants.role(grant.login) if grant else None
+        if grant is None or role is None:
+            raise Refused(
+                401, "NotAuthorizedException", "the token is wrong or has expired: ask /v1/oauth/tokens for one"
+            )
+        if not self.requests.admits(grant.login, time.monotonic()):
+            raise Refused(429, "TooManyRequestsException", "too many requests: wait a second")
+        return Caller(grant.login, role)
+
+    async def _token(self, request: Request) -> Response:
+        fields = await _form(request)
+        return await run_in_threadpool(self._login, request, fields)
+
+    def _login(self, request: Request, fields: Mapping[str, str]) -> Response:
+        """Client credentials, in the form or as HTTP Basic; or a token that has not expired, for a new one."""
+        address = request.client.host if request.client else ""
+        login, password = _basic(request) or (fields.get("client_id", ""), fields.get("client_secret", ""))
+        if fields.get("grant_type") == EXCHANGE:
+            grant = self.tokens.read(fields.get("subject_token", ""), time.time())
+            login, known = (grant.login, self.grants.role(grant.login) is not None) if grant else ("", False)
+        elif not self.logins.admits(address, time.monotonic()):
+            self.log.write("login", login, request, 429)
+            return JSONResponse({"error": "slow_down", "error_description": "too many logins: wait a minute"}, 429)
+        else:
+            known = self.grants.has_password(login, password)
+        self.log.write("login", login, request, 200 if known else 401)
+        if not known:
+            return JSONResponse({"error": "invalid_client", "error_description": "login or password is wrong"}, 401)
+        token = self.tokens.issue(login, time.time())
+        answer = {"access_token": token, "token_type": "bearer", "expires_in": CATALOG_SECONDS}
+        return JSONResponse({**answer, "issued_token_type": ACCESS_TOKEN})
+
+    def _object(self, request: Request) -> Response:
+        response = self.objects.answer(request)
+        if response.status_code == 403:
+            self.log.write("object", None, request, 403)
+        return response
+
+    def _healthy(self, _: Request) -> Response:
+        try:
+            self.answers.rows.check()
+        except SQLAlchemyError:
+            return JSONResponse({"status": "the catalog's database does not answer"}, 503)
+        return JSONResponse({"status": "ok"})
+
+
+def _read_only(_: Caller, request: Request) -> Response:
+    raise Refused(
+        403, "ForbiddenException", f"this catalog is read-only: {request.method} {request.url.path} is refused"
+    )
+
+
+def _prefix(request: Request) -> str:
+    return str(request.path_params["prefix"])
+
+
+def _space(request: Request) -> tuple[str, str]:
+    return _prefix(request), str(request.path_params["namespace"])
+
+
+def _name(request: Request) -> tuple[str, str, str]:
+    return *_space(request), str(request.path_params["name"])
+
+
+def _json(value: dict[str, Any]) -> Response:
+    return JSONResponse(value)
+
+
+def _text(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def _error(refused: Refused) -> Response:
+    error = {"message": str(refused), "type": refused.kind, "code": refused.status}
+    return JSONResponse({"error": error}, refused.status)
+
+
+def _unknown(request: Request, _: Exception) -> Response:
+    return _error(Refused(404, "NotFoundException", f"there is no {request.method} {request.url.path}"))
+
+
+async def _form(request: Request) -> dict[str, str]:
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_FORM_BYTES:
+            return {}
+    return dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+
+
+def _basic(request: Request) -> tuple[str, str] | None:
+    kind, _, value = request.headers.get("authorization", "").partition(" ")
+    if kind.lower() != "basic":
+        return None
+    try:
+        login, _, password = base64.b64decode(value, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return unquote_plus(login), unquote_plus(password)

@@ -1,0 +1,60 @@
+"""Who may read which table: Trino's roles, applied to whole tables.
+
+Trino hides a column; a client that reads files cannot be kept from one. So a table with columns that are hidden from
+readers is refused to them as a whole. Logins and rules are read again when their files change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from lakehouse.declarations.access import RELATIONS, Relation, read_relations
+from lakehouse.servers.logins import GROUPS, PASSWORDS, Login, Role, matches, read_logins
+
+Stamp = tuple[int, ...]
+
+
+class Grants:
+    """The logins and relations of a folder that Trino reads too."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamp: Stamp = ()
+        self._logins: dict[str, Login] = {}
+        self._relations: dict[tuple[str, str], Relation] = {}
+
+    def role(self, login: str) -> Role | None:
+        """The role of a login; None if it is none, or is none any more."""
+        self._refresh()
+        found = self._logins.get(login)
+        return found.role if found else None
+
+    def has_password(self, login: str, password: str) -> bool:
+        """Whether login and password belong together."""
+        self._refresh()
+        found = self._logins.get(login)
+        return found is not None and matches(found.hashed, password)
+
+    def shows(self, role: Role, namespace: str, name: str) -> bool:
+        """Whether the role may know of the relation."""
+        relation = self._relations.get((namespace, name))
+        return role == "writer" or (relation is not None and relation.least in {"reader", role})
+
+    def hidden(self, role: Role, namespace: str, name: str, columns: Collection[str]) -> frozenset[str]:
+        """The columns of a relation that the role may not read; it may read the relation if there are none."""
+        relation = self._relations.get((namespace, name))
+        if role != "reader" or relation is None:
+            return frozenset()
+        return relation.personal & {column.lower() for column in columns}
+
+    def _refresh(self) -> None:
+        stamp = tuple(_modified(self._folder / name) for name in (PASSWORDS, GROUPS, RELATIONS))
+        if stamp != self._stamp:
+            self._logins = read_logins(self._folder)
+            self._relations = {(found.schema, found.name): found for found in read_relations(self._folder)}
+            self._stamp = stamp
+
+
+def _modified(file: Path) -> int:
+    return file.stat().st_mtime_ns if file.exists() else 0

@@ -1,0 +1,137 @@
+"""A read-only S3 endpoint on the warehouse: GET and HEAD of objects, with the keys that the catalog gives out.
+
+Keys open the location of one table. Scopes therefore hold for the files as well, and no client sees the keys of the
+store itself. Nothing is listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from typing import NamedTuple
+from urllib.parse import unquote
+from xml.sax.saxutils import escape
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from lakehouse_serve.grants import Grants
+from lakehouse_serve.reading import CatalogRows
+from lakehouse_serve.signature import Request as Sent
+from lakehouse_serve.signature import is_signed
+from lakehouse_serve.snapshots import NoSnapshot, as_of, at_snapshot
+from lakehouse_serve.store import Facts, Store
+from lakehouse_serve.tokens import ACCESS_KEY, Grant, Tokens
+
+RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
+
+
+class _Object(NamedTuple):
+    facts: Facts
+    pieces: Callable[[int, int], Iterator[bytes]]
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Answers requests for objects."""
+
+    store: Store
+    rows: CatalogRows
+    tokens: Tokens
+    grants: Grants
+
+    def answer(self, request: Request) -> Response:
+        """The object, or a part of it; errors as S3 words them."""
+        if request.method not in {"GET", "HEAD"}:
+            return _refusal(403, "AccessDenied", "this endpoint is read-only")
+        path = unquote(request.scope["raw_path"].decode("ascii"))
+        location = f"{self.store.scheme}:/{path}"
+        grant = self._grant(request)
+        if grant is None:
+            return _refusal(403, "AccessDenied", "the keys are wrong or have expired: ask the catalog for others")
+        if ".." in path.split("/") or not any(location.startswith(opened) for opened in grant.locations):
+            return _refusal(403, "AccessDenied", "the keys are not for this table")
+        found = self._find(location)
+        if found is None:
+            return _refusal(404, "NoSuchKey", "there is no such object, or it has expired")
+        return _send(request, location, found)
+
+    def _grant(self, request: Request) -> Grant | None:
+        token, now = request.headers.get("x-amz-security-token", ""), time.time()
+        grant = self.tokens.read_storage(token, now)
+        if grant is None or self.grants.role(grant.login) is None:
+            return None
+        path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
+        sent = Sent(request.method, path, query, dict(request.headers.items()))
+        is_theirs = is_signed(sent, ACCESS_KEY, self.tokens.storage_secret(token), datetime.fromtimestamp(now, UTC))
+        return grant if is_theirs else None
+
+    def _find(self, location: str) -> _Object | None:
+        state = as_of(location)
+        if state is None:
+            facts = self.store.facts(location)
+            return _Object(facts, lambda begin, end: self.store.pieces(location, begin, end)) if facts else None
+        try:
+            content = json.dumps(at_snapshot(self.rows.read(state.file).metadata, state.snapshot)).encode()
+        except (FileNotFoundError, NoSnapshot):
+            return None
+        return _Object(
+            Facts(len(content), datetime.fromtimestamp(0, UTC)), lambda begin, end: iter((content[begin:end],))
+        )
+
+
+def _send(request: Request, location: str, found: _Object) -> Response:
+    size = found.facts.size
+    headers = {
+        "accept-ranges": "bytes",
+        "content-type": "application/octet-stream",
+        "etag": f'"{hashlib.md5(location.encode(), usedforsecurity=False).hexdigest()}-{size}"',
+        "last-modified": format_datetime(found.facts.modified.astimezone(UTC), usegmt=True),
+    }
+    wanted = part(request.headers.get("range"), size)
+    if wanted is None:
+        return _refusal(416, "InvalidRange", f"the object has {size} bytes")
+    begin, end = wanted
+    headers["content-length"] = str(end - begin)
+    status = 200
+    if "range" in request.headers:
+        status, headers["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
+    if request.method == "HEAD":
+        return Response(status_code=status, headers=headers)
+    pieces = found.pieces(begin, end)
+    try:
+        first = next(pieces, b"")  # here, so that an object that is gone is an answer and no broken one
+    except FileNotFoundError:
+        return _refusal(404, "NoSuchKey", "there is no such object, or it has expired")
+    return StreamingResponse(_chain(first, pieces), status, headers)
+
+
+def part(header: str | None, size: int) -> tuple[int, int] | None:
+    """First byte and the one after the last that a Range header asks for; None if there are no such bytes.
+
+    Several ranges at once, which S3 does not serve either, yield the whole object, as does what is no range.
+    """
+    found = RANGE.fullmatch(header) if header else None
+    if found is None or found[1] == found[2] == "":
+        return 0, size
+    begin = int(found[1]) if found[1] else max(0, size - int(found[2]))
+    end = min(size, int(found[2]) + 1) if found[1] and found[2] else size
+    return (begin, end) if begin < end else None
+
+
+def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
+    yield first
+    yield from rest
+
+
+def _refusal(status: int, code: str, message: str) -> Response:
+    content = (
+        f"<?xml version='1.0' encoding='UTF-8'?><Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
+    )
+    return Response(content, status, media_type="application/xml")
