@@ -20,6 +20,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from lakehouse.declarations.access import RELATIONS
 from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.settings import Settings
+from lakehouse_stack.home.ports import is_free
 
 PASSWORDS = {"lakehouse": "writer's", "reader": "reader's", "privacy": "privacy's"}
 LOGINS = {"writer": "lakehouse", "reader": "reader", "privacy": "privacy"}
