@@ -275,9 +275,9 @@ NOISE = (
 
 def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(settings: Settings, spark: Any) -> None:
     make_world(settings, ORDERS, TABLES).ingest(spark)  # the tables of `meta` must not be made on the small disk
-    bucket = f"tiny{time.time_ns()}"
-    with small_disk(settings.home / "data" / "s3" / bucket, 4) as resize:
-        tiny = settings.model_copy(update={"warehouse": f"s3://{bucket}/"})
+    folder = f"tiny{time.time_ns()}"  # of the one bucket that the key reaches
+    with small_disk(settings.home / "data" / "s3" / "warehouse" / folder, 4) as resize:
+        tiny = settings.model_copy(update={"warehouse": f"s3://warehouse/{folder}/"})
         world = make_world(tiny, ORDERS, TABLES)
         fill(world, 1, 50)
         world.ingest(spark)
