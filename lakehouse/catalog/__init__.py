@@ -1,1 +1,3 @@
 """The Iceberg catalog: rows of a Postgres database, and what PyIceberg lacks for them."""
+
+S3_CA = "s3.ca-file"  # a property of ours: PyIceberg has none for the authority of the object store

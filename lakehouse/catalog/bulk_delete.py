@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from lakehouse.catalog.open import S3_CA
+from lakehouse.catalog import S3_CA
 
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, S3Store

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from lakehouse.catalog import S3_CA
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 # SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
 LOST_CONNECTION = ("57P01", "57P02", "57P03")
-S3_CA = "s3.ca-file"  # ours: PyIceberg has no such property
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
 

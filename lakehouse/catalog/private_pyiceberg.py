@@ -24,7 +24,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.table.update.snapshot import _FastAppendFiles, _ManifestMergeManager
 from pyiceberg.typedef import EMPTY_DICT, Properties
 
-from lakehouse.catalog.open import S3_CA
+from lakehouse.catalog import S3_CA
 
 
 def iceberg_schema(schema: Schema | pa.Schema) -> Schema:

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from lakehouse.declarations.declared import Declarations, RawTable
 from lakehouse.declarations.lines import line_in_model, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy
-from lakehouse.declarations.read import Declarations, RawTable
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.logins import WRITER, Role
 

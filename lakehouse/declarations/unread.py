@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from lakehouse.declarations.declared import Declarations, RawTable
 from lakehouse.declarations.lines import line_in_source, refuse
-from lakehouse.declarations.read import Declarations, RawTable
 
 MODELS = ("model", "snapshot")
 

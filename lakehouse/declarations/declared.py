@@ -1,0 +1,125 @@
+"""What is declared, read: sources, their raw tables and columns."""
+
+from pydantic import BaseModel, ConfigDict
+
+from lakehouse.declarations.policies import LagPolicy, LoadPolicy, MaintenancePolicy, RawPolicy
+from lakehouse.declarations.vault import VaultPolicy
+from lakehouse.errors import LakehouseError
+
+
+class Declared(BaseModel):
+    """A frozen model."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Column(Declared):
+    """A declared column of a raw table."""
+
+    name: str
+    data_type: str | None
+    description: str
+
+
+class RawTable(Declared):
+    """One raw table: a dbt source entry with its policies."""
+
+    source: str
+    name: str
+    description: str
+    columns: tuple[Column, ...]
+    raw: RawPolicy
+    load: LoadPolicy
+    maintenance: MaintenancePolicy | None
+    owners: tuple[str, ...]
+    lag: LagPolicy | None = None
+    vault: VaultPolicy | None = None
+
+    @property
+    def landed(self) -> tuple[str, ...]:
+        """The declared columns that come into the lake, as the source spells them."""
+        return tuple(column.name for column in self.columns if column.name not in self.raw.exclude)
+
+    @property
+    def personal(self) -> tuple[str, ...]:
+        """The columns of personal data that land, as the source spells them: erasing a data subject empties them."""
+        named = set(self.raw.personal).union(
+            *(s.columns for s in (self.vault.satellites if self.vault else {}).values() if s.personal)
+        )
+        return tuple(name for name in self.landed if name in named)
+
+    @property
+    def namespace(self) -> str:
+        """The Iceberg namespace, `raw_<source>`."""
+        return f"raw_{self.source}"
+
+    @property
+    def asset_key(self) -> tuple[str, str]:
+        """[schema, table], as everywhere in Dagster and Trino."""
+        return (self.namespace, self.name)
+
+    @property
+    def identifier(self) -> tuple[str, str]:
+        """The Iceberg table identifier."""
+        return (self.namespace, self.name)
+
+    @property
+    def relation(self) -> tuple[str, str]:
+        """Schema and name of the relation in Postgres."""
+        return self.raw.schema_and_table
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The declared key columns, as the source spells them."""
+        return self.raw.key
+
+
+class Source(Declared):
+    """One source database with its raw tables."""
+
+    name: str
+    description: str
+    load: LoadPolicy
+    tables: tuple[RawTable, ...]
+
+    def table(self, name: str) -> RawTable:
+        """The raw table of that name; raises LakehouseError."""
+        for table in self.tables:
+            if table.name == name:
+                return table
+        raise LakehouseError(f"source {self.name!r} declares no table {name!r}; it declares {_names(self.tables)}")
+
+
+class Declarations(Declared):
+    """Everything that is declared."""
+
+    sources: tuple[Source, ...]
+
+    def source(self, name: str) -> Source:
+        """The source of that name; raises LakehouseError."""
+        for source in self.sources:
+            if source.name == name:
+                return source
+        raise LakehouseError(f"no source {name!r} is declared; declared are {_names(self.sources)}")
+
+    def named(self, name: str) -> RawTable:
+        """The raw table that `source.table` names; raises LakehouseError."""
+        source, table = source_and_table(name)
+        return self.source(source).table(table)
+
+    @property
+    def tables(self) -> tuple[RawTable, ...]:
+        """All raw tables of all sources."""
+        return tuple(table for source in self.sources for table in source.tables)
+
+
+def source_and_table(name: str) -> tuple[str, str]:
+    """Splits `source.table`; raises LakehouseError."""
+    source, _, table = name.partition(".")
+    if not (source and table):
+        raise LakehouseError(f"{name!r} is not SOURCE.TABLE")
+    return source, table
+
+
+def _names(items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:
+    return ", ".join(item.name for item in items) or "none"
