@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from lakehouse.declarations.vault_names import business_key, in_lake
-from scaffold.types import lake_type
+from scaffold.types import has_several_spellings, lake_type
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class Entity:
 
     table: RawTable
     vault: VaultPolicy
-    is_spelled_once: bool = True  # whether each hash key has one spelling: no hub of the key normalizes it
+    has_one_spelling: bool = True  # of each hash key: no hub of the key normalizes it
 
     @property
     def stage(self) -> str:
@@ -33,7 +33,9 @@ class Entity:
         kinds = {name: kind for name, kind, _ in self.columns()}
         may_be_null = self.table.raw.on_unrepresentable == "null"
         unlike = ("real", "double", *(("date", "timestamp", "decimal") if may_be_null else ()))
-        if not self.is_spelled_once or any(kinds[column].startswith(unlike) for column in self.key):
+        if not self.has_one_spelling or any(kinds[column].startswith(unlike) for column in self.key):
+            return {}
+        if any(has_several_spellings(self.declared_type(column)) for column in self.key):
             return {}
         return {"src_nk": list(self.key)}
 
@@ -47,6 +49,10 @@ class Entity:
     def business_key(self) -> tuple[str, ...]:
         """The key columns under their names in the hub."""
         return business_key(self.table.raw, self.vault)
+
+    def declared_type(self, column: str) -> str:
+        """The type in Postgres of a column, which is named as in the lake."""
+        return next(c.data_type or "text" for c in self.table.columns if self.in_lake([c.name]) == (column,))
 
     def in_lake(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The columns under their names in the lake."""

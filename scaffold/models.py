@@ -10,7 +10,7 @@ from scaffold.entities import Entity, article, entities, owner_of, spoken
 from scaffold.links import event_model, junction_key, junction_models, link_models, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
-from scaffold.types import reader_type
+from scaffold.types import has_several_spellings, reader_type
 
 
 def models_of(declared: Declarations, source: str) -> list[Model]:
@@ -131,14 +131,19 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     hub = entity.hub
     key, hk = list(entity.business_key), f"hk_{hub.name}"
     inputs: list[Any] = [entity.stage]
-    for other, role, columns in _mentioned_by(hub.name, everything):
-        same = role == hub.name and columns == key
-        inputs.append(other.stage if same else {"model": other.stage, "src_pk": f"hk_{role}", "src_nk": columns})
-    kinds = {name: kind for name, kind, _ in entity.columns()}
-    parts = [(n, kinds[k], "Business key.") for n, k in zip(key, entity.key, strict=True)]
+    kinds, mentions = _kinds(entity, entity.key), list(_mentioned_by(hub.name, everything))
+    for other, role, columns in mentions:
+        mention: dict[str, Any] = {"model": other.stage, "src_pk": f"hk_{role}", "src_nk": columns}
+        alike = [(a == "varchar") == (b == "varchar") for a, b in zip(kinds, _kinds(other, columns), strict=True)]
+        mention |= {} if all(alike) else {"src_types": kinds}
+        same = role == hub.name and columns == key and all(alike)
+        inputs.append(other.stage if same else mention)
+    parts = [(n, kind, "Business key.") for n, kind in zip(key, kinds, strict=True)]
     name = hub.description or spoken(hub.name).capitalize() + "s"
-    test = {"src_pk": hk, "src_nk": key if len(key) > 1 else key[0], "stage": entity.stage}
+    test: dict[str, Any] = {"src_pk": hk, "src_nk": key if len(key) > 1 else key[0], "stage": entity.stage}
     test |= {"normalize": hub.normalize} if hub.normalize else {}
+    spelled_by = [(entity, entity.key), *((other, columns) for other, _, columns in mentions)]
+    test |= {"types": types} if (types := _several_spellings(key, kinds, spelled_by)) else {}
     return Model(
         f"vault/{entity.table.source}", f"hub_{hub.name}",
         call("hub", src_pk=hk, src_nk=key if len(key) > 1 else key[0], source_model=inputs),
@@ -146,6 +151,24 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
         ((hk, HASH, f"Hash key of the {spoken(hub.name)}."), *parts, *EVENT),
         (("hub_is_sound", test),),
     )  # fmt: skip
+
+
+def _kinds(entity: Entity, columns: Sequence[str]) -> list[str]:
+    """The types in the lake."""
+    kinds = {name: kind for name, kind, _ in entity.columns()}
+    return [kinds[column] for column in columns]
+
+
+def _several_spellings(
+    key: Sequence[str], kinds: Sequence[str], spelled_by: Sequence[tuple[Entity, Sequence[str]]]
+) -> dict[str, str]:
+    """Columns of a hub's key that hold different texts of equal values, with the type in Postgres that allows it."""
+    found: dict[str, str] = {}
+    for entity, columns in spelled_by:
+        for name, kind, declared in zip(key, kinds, map(entity.declared_type, columns), strict=True):
+            if kind == "varchar" and has_several_spellings(declared):
+                found.setdefault(name, declared)
+    return found
 
 
 def _mentioned_by(hub: str, everything: Sequence[Entity]) -> Iterator[tuple[Entity, str, list[str]]]:

@@ -15,6 +15,13 @@ def lake_type(declared: str) -> str:
     return _TRINO.get(iceberg, iceberg.replace(" ", ""))
 
 
+def has_several_spellings(declared: str) -> bool:
+    """Whether the lake keeps values as different texts that Postgres calls equal, as the macro `one_spelling` does."""
+    name = type_name(declared)
+    bare = name == "numeric" and "(" not in declared
+    return bare or name in ("character", "char", "bpchar") or name.rpartition(".")[2] == "citext"
+
+
 def reader_type(declared: str) -> str:
     """The type in the `current_` view, which shows a time of day as `time`."""
     return "time(6)" if type_name(declared) == "time" else lake_type(declared)

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 import pytest
@@ -131,6 +131,30 @@ def test_a_column_with_capitals_is_found_in_its_view(bench: Bench) -> None:
     assert "Later On" in result.columns
 
 
+@pytest.mark.parametrize("key", [("name",), ("late", "name")])
+def test_the_end_of_a_day_is_equal_to_what_the_view_shows_of_it(bench: Bench, key: tuple[str, ...]) -> None:
+    """Trino's time ends before 24:00:00, which the view shows as 00:00:00, also in its order."""
+    _owner(bench, f"ALTER TABLE {bench.relation} ADD COLUMN late time NOT NULL DEFAULT '04:05'")
+    _owner(bench, f"ALTER TABLE {bench.relation} REPLICA IDENTITY FULL")
+    _owner(bench, f"UPDATE {bench.relation} SET late = '24:00' WHERE name = 'aa'")
+    view = bench.lake_table.replace("parsed.", "parsed.current_payroll__")
+    late = "CAST(if(name = 'aa', time '00:00:00', time '04:05:00') AS time(6))"
+    query(bench.settings, f"CREATE OR REPLACE VIEW {view} AS SELECT *, {late} AS late FROM {bench.lake_table}")
+    result = replace(bench, declarations=_keyed(bench.declarations, key)).compare()
+    assert result.examples == [] and result.equal
+    _owner(bench, f"UPDATE {bench.relation} SET late = '23:59' WHERE name = 'aa'")
+    assert not replace(bench, declarations=_keyed(bench.declarations, key)).compare().equal
+
+
+def test_a_table_without_a_key_has_no_view_and_the_others_are_compared(bench: Bench) -> None:
+    (source,) = bench.declarations.sources
+    (table,) = source.tables
+    keyless = table.model_copy(update={"name": "log", "raw": table.raw.model_copy(update={"key": ()})})
+    declared = Declarations(sources=(source.model_copy(update={"tables": (keyless, table)}),))
+    log, other = reconcile(bench.settings, declared)
+    assert other.equal and log.aside is not None and "no current view" in log.aside
+
+
 def test_a_view_that_is_not_built_is_one_line_with_the_remedy(bench: Bench) -> None:
     (source,) = bench.declarations.sources
     other = source.tables[0].model_copy(update={"name": "not_built"})
@@ -152,6 +176,13 @@ def _declared(schema: str, name: str) -> Declarations:
         raw=RawPolicy(relation=f"{schema}.every", key=("name",)),
     )  # fmt: skip
     return Declarations(sources=(Source(name="payroll", description="", load=LoadPolicy(), tables=(table,)),))
+
+
+def _keyed(declared: Declarations, key: tuple[str, ...]) -> Declarations:
+    (source,) = declared.sources
+    (table,) = source.tables
+    table = table.model_copy(update={"raw": table.raw.model_copy(update={"key": key})})
+    return Declarations(sources=(source.model_copy(update={"tables": (table,)}),))
 
 
 def _lake_value(cell: tuple[str, str, str, str, str | None]) -> str:

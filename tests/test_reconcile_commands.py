@@ -56,6 +56,8 @@ def test_each_table_is_told_of_when_it_is_done() -> None:
     assert _progress(found, 3, 32) == "3/32 shop.orders: equal, 1,500 rows"
     found.missing = 1
     assert _progress(found, 4, 32) == "4/32 shop.orders: DIFFERENT, 1,500 rows"
+    found = TableComparison("shop", "log", (), aside="without a key")
+    assert _progress(found, 5, 32) == "5/32 shop.log: not compared"
 
 
 @pytest.mark.parametrize(

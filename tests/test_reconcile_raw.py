@@ -203,10 +203,19 @@ def test_a_range_of_keys_whose_order_the_lake_cannot_follow_is_refused(settings:
     assert found.equal and (found.source_rows, found.lake_rows) == (3, 3)
 
 
-def test_a_table_without_a_key_is_refused_with_the_command_that_helps(settings: Settings, spark: Any) -> None:
-    world = make_world(settings, "CREATE TABLE log (line text)", {"log": RawPolicy(relation="public.log")})
-    with pytest.raises(LakehouseError, match=r"has no key.*lakehouse ingest --resnapshot"):
-        compared(world, spark, "log")
+def test_a_table_without_a_key_is_named_with_what_helps_and_the_others_are_compared(
+    settings: Settings, spark: Any
+) -> None:
+    """It ended the whole comparison: nothing was compared at all."""
+    tables = {"log": RawPolicy(relation="public.log"), **TABLES}
+    world = make_world(settings, f"CREATE TABLE log (line text); {ITEMS}", tables)
+    world.sql("INSERT INTO items VALUES (1, 'n', 2, NULL)", "INSERT INTO log VALUES ('l')")
+    log, items = raw.reconcile_raw(world.settings, world.declarations, spark=spark)
+    assert items.equal and items.lake_rows == 1
+    assert (log.equal, log.verdict) == (False, "not compared")
+    assert log.aside is not None and f"`lakehouse ingest --resnapshot {world.source.name}.log`" in log.aside
+    for repair in (False, True):
+        assert compared(world, spark, "log", repair=repair).aside == log.aside, "also where it alone is named"
 
 
 def test_a_repair_waits_for_no_other_writer(settings: Settings, spark: Any) -> None:

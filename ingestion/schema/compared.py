@@ -12,6 +12,9 @@ from pyiceberg.types import IcebergType, LongType
 
 from ingestion.schema.facts import ColumnFacts
 
+Order = Literal["value", "bytes", "time of day"]
+"""What rows are sorted by: a value in its type's order, the bytes of its text, a time of day with 24:00 as 00:00."""
+
 BUCKET_DIGITS = 3
 TIME_OID = 1083
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
-from ingestion.schema.compared import ComparedColumn, KeyRange
+from ingestion.schema.compared import ComparedColumn, KeyRange, Order
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.positions import P
 from ingestion.schema.problem import TableProblem
@@ -255,9 +255,9 @@ class OpenSource(Protocol[P]):
         """Inside the `with` block, `inspect` and `ordered_rows` show one moment of the source."""
 
     def ordered_rows(
-        self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, bool]]
+        self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, Order]]
     ) -> Iterator[Sequence[str | None]]:
-        """All rows, values as the stream prints them, in the order of some columns: by their bytes, or their type."""
+        """All rows, values as the stream prints them, in the order of some columns."""
 
     def compared(
         self, table: RawTable, facts: TableFacts, columns: Sequence[ComparedColumn], key: Sequence[ComparedColumn],

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
+from ingestion.schema.compared import Order
+
 Canonical = Callable[[Any], str]
 OrderKey = Callable[[str], Any]
 
@@ -31,8 +33,9 @@ def lake_form(lake_type: str, source_type: str) -> Canonical:
 
 
 def source_form(lake_type: str) -> Canonical:
-    """How the text of a source value is spelled for that Trino type: only floats have more than one spelling."""
-    return {"real": _float4, "double": _float8}.get(base_name(lake_type), identity)
+    """How the text of a source value is spelled for that Trino type: floats have more than one spelling, and a view
+    shows 24:00:00 as 00:00:00."""
+    return {"real": _float4, "double": _float8, "time": _within_day}.get(base_name(lake_type), identity)
 
 
 def order_key(lake_type: str) -> OrderKey:
@@ -49,9 +52,10 @@ def base_name(lake_type: str) -> str:
     return (head + rest.partition(")")[2]).strip()
 
 
-def is_text(lake_type: str) -> bool:
-    """Whether the lake keeps the value as text, which both sides must then sort by its bytes."""
-    return base_name(lake_type) in ("varchar", "char", "uuid", "json")
+def source_order(lake_type: str) -> Order:
+    """What the source has to sort by to agree with the lake: the bytes of what is text there, a time within its day."""
+    name = base_name(lake_type)
+    return "bytes" if name in ("varchar", "char", "uuid", "json") else "time of day" if name == "time" else "value"
 
 
 def _boolean(value: Any) -> str:
@@ -71,6 +75,10 @@ def _micros_to_time(value: int) -> str:
     seconds, micros = divmod(int(value), _SECOND)
     minutes, second = divmod(seconds, 60)
     return _trim_fraction(f"{minutes // 60:02}:{minutes % 60:02}:{second:02}.{micros:06}")
+
+
+def _within_day(text: str) -> str:
+    return "00:00:00" if text == "24:00:00" else text
 
 
 def _hex(value: str | bytes) -> str:

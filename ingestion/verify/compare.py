@@ -24,8 +24,8 @@ class Example:
 @dataclass
 class TableComparison:
     """What a comparison found. `missing` rows are in the source alone, `extra` rows in the lake alone, `repaired`
-    counts the events by operation that a repair has published since. `aside` is why the table is not compared: its
-    changes are kept elsewhere until it streams again."""
+    counts the events by operation that a repair has published since. `aside` is why the table is not compared: without
+    a key its rows cannot be paired, and changes of one that does not stream are kept elsewhere until it does."""
 
     source: str
     table: str
@@ -47,6 +47,11 @@ class TableComparison:
     def equal(self) -> bool:
         """Whether every column of every row is the same."""
         return not (self.missing or self.extra or self.differing or self.absent_columns or self.aside)
+
+    @property
+    def verdict(self) -> str:
+        """The result in a word or two."""
+        return "not compared" if self.aside else "equal" if self.equal else "DIFFERENT"
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for `--json`."""

@@ -56,14 +56,17 @@ def reconcile_raw(
     point of each source up to which the lake is brought first; yields each as it is done. A point is let go after
     HELD_SECONDS, or as many tables, and another one made for the rest; a large table has one of its own.
 
-    With `repair`, what differs is published as events of that point. Raises LakehouseError for an unknown name, a
-    server that does not answer, a table without a key, and with `repair` while another writer is at work.
+    With `repair`, what differs is published as events of that point. Tables without a key come first: they are not
+    compared. Raises LakehouseError for an unknown name, a server that does not answer, and with `repair` while
+    another writer is at work.
     """
     chosen = select(declarations, wanted)
-    for _, tables in chosen:
-        _check_keys(tables)
+    yield from (_without_key(table) for _, tables in chosen for table in tables if not table.key)
+    keyed = [(source, found) for source, tables in chosen if (found := [table for table in tables if table.key])]
+    if not keyed:
+        return
     running = spark or spark_session(settings, "lakehouse-reconcile")
-    for source, tables in chosen:
+    for source, tables in keyed:
         with _session(settings, source, running, alone=repair) as session:
             waiting = list(tables)
             while waiting:
@@ -89,13 +92,10 @@ def _sizes(session: Session, tables: Sequence[RawTable]) -> dict[str, int]:
         return {name: sum(sizes) for name, sizes in source.sizes(tables).items()}
 
 
-def _check_keys(tables: list[RawTable]) -> None:
-    for table in tables:
-        if not table.key:
-            raise LakehouseError(
-                f"source {table.source!r}, table {table.name!r} has no key, so its rows cannot be paired: "
-                f"`lakehouse ingest --resnapshot {table.source}.{table.name}` makes the lake equal"
-            )
+def _without_key(table: RawTable) -> TableComparison:
+    """What is said of a table whose rows cannot be paired."""
+    remedy = f"`lakehouse ingest --resnapshot {table.source}.{table.name}` makes the lake equal"
+    return TableComparison(table.source, table.name, (), aside=f"without a key, so its rows cannot be paired: {remedy}")
 
 
 @contextmanager

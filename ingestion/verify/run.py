@@ -23,13 +23,19 @@ _UNREPRESENTABLE = re.compile(UNREPRESENTABLE, re.IGNORECASE)
 
 
 def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[str] = ()) -> Iterator[TableComparison]:
-    """Compares the wanted tables (`source`, `source.table`; all when empty), yielding each as it is done.
+    """Compares the wanted tables (`source`, `source.table`; all when empty), yielding each as it is done; one without a
+    key has no view.
 
     Raises LakehouseError for an unknown name, a server that does not answer, or a view that is not built.
     """
     for source, tables in select(declarations, wanted):
         with lake_session(settings) as lake:
             for table in tables:
+                if not table.key:
+                    yield TableComparison(
+                        table.source, table.name, (), aside="without a key, so it has no current view"
+                    )
+                    continue
                 # held for no longer than this table takes
                 with source_of(settings, source.name).open() as opened, opened.at_one_moment():
                     result = _compare_table(opened, lake, table)
@@ -53,7 +59,7 @@ def _compare_table(source: OpenSource, lake: Connection, table: RawTable) -> Tab
     pairs, absent = pair_columns(lake, source, table)
     if not pairs:
         raise LakehouseError(f"source {table.source!r}, table {table.name!r}: the lake has none of its columns")
-    key = [pair for name in table.key for pair in pairs if pair.source.name == name] or pairs
+    key = [pair for name in table.key for pair in pairs if pair.source.name == name]
     result = TableComparison(table.source, table.name, tuple(pair.source.name for pair in pairs), absent_columns=absent)
     compare(
         result,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import OpenSource
-from ingestion.verify.canonical import Canonical, is_text, lake_form, source_form
+from ingestion.verify.canonical import Canonical, lake_form, source_form, source_order
 from ingestion.verify.compare import Row
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
@@ -91,7 +91,7 @@ def _described(source: OpenSource, table: RawTable) -> TableFacts:
 def source_rows(source: OpenSource, table: RawTable, pairs: list[Pair], key: list[Pair]) -> Iterator[Row]:
     """The source's rows in key order, each value in canonical form."""
     forms = [source_form(pair.lake_type) for pair in pairs]
-    order = [(pair.source, is_text(pair.lake_type)) for pair in key]
+    order = [(pair.source, source_order(pair.lake_type)) for pair in key]
     for row in source.ordered_rows(table, [pair.source for pair in pairs], order):
         yield _spelled(forms, row)
 

@@ -1,12 +1,16 @@
-"""One-line errors for a server that goes away during a command, whichever library reports it."""
+"""One-line errors for a server that goes away or a disk that is full, whichever library reports it."""
 
 from __future__ import annotations
 
+from errno import EDQUOT, ENOSPC
+from os import strerror
+
 UP = "or run `lakehouse up` where the embedded stack serves it"
+ROOM = "make room, then run this again"
 
 
 def told(error: BaseException) -> str | None:
-    """The server that went away, the library's message and the remedy; None for another kind of error.
+    """The server that went away or the full disk, the library's message and the remedy; None for other errors.
 
     A library may have wrapped the error in one of its own (`raise … from`).
     """
@@ -16,9 +20,15 @@ def told(error: BaseException) -> str | None:
 
     if isinstance(error, OperationalError):  # whichever driver: Dagster's database has another one than the catalog
         error = error.orig if isinstance(error.orig, psycopg.Error) else psycopg.OperationalError(said(error))
+    if isinstance(error, psycopg.OperationalError) and any(
+        strerror(number) in str(error) for number in (ENOSPC, EDQUOT)
+    ):
+        return f"Postgres: {said(error)}; {ROOM}"
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         urls = "LAKEHOUSE_CATALOG_URL, LAKEHOUSE_DAGSTER__STORAGE_URL and the sources' URLs"
         return f"Postgres: {said(error)}; check {urls}, {UP}, then run this again"
+    if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
+        return f"{error.filename or 'a disk of this machine'}: {error.strerror}; {ROOM}"
     if isinstance(error, OSError) and "AWS Error" in str(error):
         return f"object store: {said(error)}; check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}, then run this again"
     if isinstance(error, HttpError) and "error 401" in str(error):

@@ -29,7 +29,9 @@ def reconcile(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Compare every column of every row of the source with the raw layer, at one cut; exits 1 on a difference.
+    """Compare every column of every row of the source with the raw layer, at one cut.
+
+    Exits 1 if a table differs or could not be compared (it has no key, or is not streaming).
 
     Brings the lake up to a consistent point and compares at exactly that point, so both sides may be busy. Excluded
     columns are not compared. With --views, the source must not have changed since the last load.
@@ -65,8 +67,8 @@ def reconcile(
 
 
 def _progress(result: TableComparison, done: int, total: int) -> str:
-    verdict = "not compared" if result.aside else "equal" if result.equal else "DIFFERENT"
-    return f"{done}/{total} {result.source}.{result.table}: {verdict}, {result.source_rows:,} rows"
+    rows = "" if result.aside else f", {result.source_rows:,} rows"
+    return f"{done}/{total} {result.source}.{result.table}: {result.verdict}{rows}"
 
 
 def _key_range(keys: str | None) -> KeyRange | None:
@@ -86,8 +88,7 @@ def _print(results: list[TableComparison]) -> None:
     for result in results:
         counts = (result.source_rows, result.lake_rows, result.missing, result.extra, result.differing)
         cells = [f"{count:,}" for count in (*counts, len(result.columns))] + [f"{result.seconds:.1f}"]
-        verdict = "equal" if result.equal else "DIFFERENT"
-        say(f"{f'{result.source}.{result.table}':<30}" + "".join(f"{cell:>13}" for cell in cells), verdict)
+        say(f"{f'{result.source}.{result.table}':<30}" + "".join(f"{cell:>13}" for cell in cells), result.verdict)
     for result in results:
         _print_differences(result)
 

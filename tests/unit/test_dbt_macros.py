@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ingestion.schema.types import SourceType, target_type
 from ingestion.schema.types.table import RULES
-from scaffold.types import lake_type
+from scaffold.types import has_several_spellings, lake_type
 from tests.unit.dbt_macros import Refused, macro
 
 SPELLINGS = {
@@ -144,6 +144,78 @@ def test_a_key_of_nulls_is_the_zero_key() -> None:
         [{"name": "a", "type": "varchar"}, {"name": "b", "type": "varchar"}]
     )
     assert evaluate(sql, {"a": None, "b": None}) == "0" * 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "postgres", "one", "other"),
+    [
+        ("double", "double precision", "0", "-0.0"),
+        ("real", "real", "0", "-0.0"),
+        ("varchar", "numeric", "1.0", "1.00"),
+        ("varchar", "decimal", "-20.50", "-20.5"),
+        ("varchar", "numeric", "100", "100.000"),
+        ("varchar", "character(5)", "ab", "ab   "),
+        ("varchar", "bpchar", "", "  "),
+        ("varchar", "citext", "Žluť", "žLUŤ"),
+        ("varchar", "app.citext", "a", "A"),
+    ],
+)
+def test_values_that_postgres_calls_equal_are_one_key_and_not_one_row(
+    kind: str, postgres: str, one: str, other: str
+) -> None:
+    """A float key that went from 0 to -0 was two keys of its hub."""
+    column = {"name": "k", "type": kind, "postgres_type": postgres}
+    key = macro("hash_key", hash_of=lambda text: text)([column])
+    says = macro("hash_diff", hash_of=lambda text: text)([column], "false")
+    keys, rows = ({typed(sql, kind, value) for value in (one, other)} for sql in (key, says))
+    assert len(keys) == 1
+    assert len(rows) == 2, "a satellite has what the source has"
+
+
+@pytest.mark.parametrize(
+    ("postgres", "values"),
+    [
+        ("numeric", ["1", "10", "100", "1.01", "1.1", "0.1", "NaN", "Infinity", "-1", "1e400"]),
+        ("text", ["a", "A", "a ", "1.0", "1.00", ""]),
+        ("character varying(5)", ["a", "a "]),
+        ('"char"', ["a", "A", ""]),
+        ("character(3)", ["a", " a", "A"]),
+        ("citext", ["a", "a ", "b"]),
+        ("numeric(12,2)[]", ["{1.00}", "{1.10}"]),
+        ("timetz", ["12:00:00+00", "13:00:00+01"]),
+    ],
+)
+def test_values_that_postgres_tells_apart_are_different_keys(postgres: str, values: list[str]) -> None:
+    sql = macro("hash_key", hash_of=lambda text: text)([{"name": "k", "type": "varchar", "postgres_type": postgres}])
+    assert len({typed(sql, "varchar", value) for value in values}) == len(values)
+
+
+@pytest.mark.parametrize(
+    "postgres",
+    ["interval", "interval(3)", "interval day to second", "jsonb", "numrange", "nummultirange", "numeric[]", "real[]",
+     "double precision[]", "citext[]", "interval[]", "jsonb[]"],
+)  # fmt: skip
+def test_a_key_of_which_only_postgres_knows_what_is_equal_is_refused_by_name(postgres: str) -> None:
+    column = {"name": "k", "type": "varchar", "postgres_type": postgres}
+    with pytest.raises(Refused, match=rf"column k is {re.escape(postgres)}, .*`vault: {{none"):
+        macro("hash_key")([column])
+    assert macro("hash_diff")([column], "false")
+
+
+@pytest.mark.parametrize(
+    "postgres",
+    ["numeric", "numeric(9,2)", "numeric(50,3)", "char(3)", "character(3)", "bpchar", '"char"', "citext", "x.citext",
+     "text", "varchar(3)", "uuid", "timetz"],
+)  # fmt: skip
+def test_the_scaffold_knows_which_texts_have_several_spellings(postgres: str) -> None:
+    column = {"name": "k", "type": lake_type(postgres), "postgres_type": postgres}
+    assert has_several_spellings(postgres) == (macro("one_spelling")('"k"', column).strip() != '"k"')
+
+
+def typed(expression: str, kind: str, value: str) -> Any:
+    """The expression's value where `k` is the value of that type; DuckDB has \\1 for Trino's $1."""
+    sql = f"select {expression} from (select cast(? as {kind}) as k)".replace("'$1'", "'\\1'")
+    return duckdb.execute(sql, [value]).fetchall()[0][0]
 
 
 def test_an_unknown_normalization_or_column_is_refused_by_name() -> None:

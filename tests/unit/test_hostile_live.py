@@ -100,7 +100,7 @@ def test_a_comparison_reads_every_value_as_it_is(source: psycopg.Connection[Any]
     found = source.execute(rows_sql(columns, key, shown, chunk, [], [row[0] for row in digests]).encode()).fetchall()
     assert sorted(row[2:] for row in found) == sorted(table.rows)
     source.execute("BEGIN")
-    in_order = ordered_rows(cast(Any, source), facts.relation, facts.columns, [(c, True) for c in facts.columns[:2]])
+    in_order = ordered_rows(cast(Any, source), facts.relation, facts.columns, [(c, "bytes") for c in facts.columns[:2]])
     assert sorted(in_order) == sorted(table.rows)
     source.execute("ROLLBACK")
     check_key_is_one(source, table.declared(), facts)

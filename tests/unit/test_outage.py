@@ -1,4 +1,4 @@
-"""A server that goes away in the middle of a command is one line with the remedy, whichever library met it."""
+"""A server that goes away or a disk that is full during a command is one line with the remedy, whoever met it."""
 
 import psycopg
 import psycopg2
@@ -20,6 +20,10 @@ REFUSED = "connection refused\nIs the server running?"
         (OSError("AWS Error NETWORK_CONNECTION during GetObject"), "object store: AWS Error", "S3__ENDPOINT"),
         (TrinoConnectionError("failed to fetch"), "Trino: failed to fetch", "TRINO__HOST"),
         (HttpError("error 401: b'Unauthorized'"), "Trino: error 401", "TRINO__USER and …__PASSWORD"),
+        (OSError(28, "No space left on device", "/x/y"), "/x/y: No space left on device", "make room"),
+        (OSError(122, "Disk quota exceeded"), "a disk of this machine: Disk quota", "make room"),
+        (psycopg.errors.DiskFull('extend file "base/1"\nNo space left on device'), "Postgres: extend", "; make room"),
+        (OperationalError("SELECT 1", {}, psycopg2.OperationalError("No space left on device")), "Postgres", "; make"),
     ],
 )
 def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, remedy: str) -> None:
@@ -28,7 +32,7 @@ def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, reme
     assert "\n" not in line and "SELECT 1" not in line and "sqlalche.me" not in line
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("x"), psycopg.DataError("x")])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("x"), psycopg.DataError("x")])
 def test_what_is_no_outage_keeps_its_traceback(error: Exception) -> None:
     assert told(error) is None
 

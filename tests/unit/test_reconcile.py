@@ -28,6 +28,7 @@ def _compare(source: list[Row], lake: list[Row], layout: Layout = LAYOUT) -> Tab
         ("timestamp(6) with time zone", "timestamptz", "2026-11-21 04:05:06.100000 UTC", "2026-11-21 04:05:06.1+00"),
         ("time(6)", "time", "04:05:00.500000", "04:05:00.5"),
         ("bigint", "time", 86_400_000_000, "24:00:00"),
+        ("time(6)", "time", "00:00:00.000000", "24:00:00"),
         ("bigint", "time", 14_700_000_001, "04:05:00.000001"),
         ("varbinary", "bytea", "AP8=", "\\x00ff"),
         ("varchar", "bpchar", "ab  ", "ab  "),

@@ -57,6 +57,34 @@ def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, col
         declared(tmp_path, of(("desk", [AGENTS, table("tickets", TICKET, vault)])))
 
 
+@pytest.mark.parametrize(
+    ("key", "reference", "cast", "types"),
+    [
+        ("numeric", "numeric(10,3)", ["varchar"], {"agent_id": "numeric"}),
+        ("numeric(10,3)", "numeric", ["decimal(10,3)"], None),
+        ("character(5)", "character(8)", None, {"agent_id": "character(5)"}),
+        ("text", "character(8)", None, {"agent_id": "character(8)"}),
+        ("integer", "bigint", None, None),
+        ("text", "text", None, None),
+    ],
+)
+def test_a_reference_of_another_type_is_of_the_hubs_type_there(
+    tmp_path: Path, key: str, reference: str, cast: list[str] | None, types: dict[str, str] | None
+) -> None:
+    """A hub whose key one table has as text and the other as a number could not be loaded."""
+    agents = table("agents", {"id": key}, {"hub": {"name": "agent", "column": "agent_id"}, "track_deletes": True})
+    columns = {"id": "int", "agent_id": reference}
+    vault = {"hub": "ticket", "references": {"agent": "agent_id"}, "links": {"ticket_agent": ["agent"]}}
+    found = declared(tmp_path, of(("desk", [agents, table("tickets", columns, vault)])))
+    models = {model.name: model for model in models_of(found, "desk")}
+    sql, ((_, test),) = " ".join(models["hub_agent"].sql.split()), models["hub_agent"].tests
+    assert ("src_types" in sql) == (cast is not None)
+    assert cast is None or f"'src_types': {cast}" in sql
+    assert test.get("types") == types
+    finds_all = key in ("numeric(10,3)", "integer", "text")
+    assert ("src_nk=['id']" in models["sts_agent"].sql) == finds_all, "else an equal sign finds no other spelling"
+
+
 def test_no_link_leads_to_one_reference_twice(tmp_path: Path) -> None:
     """Its table would have the column twice."""
     twice = {**VAULT, "links": {"ticket_agents": ["requester", "requester"]}}

@@ -14,6 +14,33 @@ What a Postgres column becomes in a raw table. A domain is taken as its base typ
 |---|---|---|
 """
 
+_EQUAL = """
+## Values that Postgres calls equal and prints differently
+
+Raw, parsed and the `current_` views have each value as it is printed. An update of a key to an equal one is a delete
+and an insert there, because Postgres compares old and new key by their bytes: no row is lost or doubled. In a key of
+the vault such values are one, so that references find it; satellites show which one the source has.
+
+| Type | Equal values | In a key of the vault |
+|---|---|---|
+| `real`, `double precision` | `0`, `-0` | `0` |
+| `numeric` | `1.0`, `1.00` | without trailing zeros, as `numeric(p,s)` and whole numbers |
+| `char(n)`, `bpchar` | `'ab'`, `'ab '` | without trailing spaces |
+| `citext` | `'ab'`, `'AB'` | in lower case; see below |
+| `interval` | `1 day`, `24:00:00` | refused by name |
+| `jsonb` | `1.0`, `1.00` | refused by name |
+| `numrange`, `nummultirange`, arrays of a type in this table | `{1.0}`, `{1.00}` | refused by name |
+| text in a nondeterministic collation | `'a'`, `'A'` | different keys, unless the hub declares `normalize` |
+| composites, and ranges of one's own, of such types | `(1.0)`, `(1.00)` | different keys |
+| masked columns (`mask: sha256`) | all of these | different keys: the text is masked |
+
+A database whose `LC_CTYPE` is `C` folds the case of ASCII alone: there, `citext` keys that differ in the case of other
+letters only are two in Postgres and would be one in the vault.
+
+`time` has `00:00` and `24:00`, `timetz` the same moment with two offsets, `inet` and `money` each value: Postgres tells
+them apart, or prints them alike.
+"""
+
 _POLICIES = f"""
 ## Values that Iceberg cannot hold
 
@@ -31,7 +58,7 @@ _CLAMP = {"lowest": "the lowest value", "highest": "the highest value", "null": 
 
 def types_markdown() -> str:
     """The page."""
-    return _HEAD + "\n".join(_type_rows()) + "\n" + _POLICIES + "\n".join(_policy_rows()) + "\n"
+    return _HEAD + "\n".join(_type_rows()) + "\n" + _EQUAL + _POLICIES + "\n".join(_policy_rows()) + "\n"
 
 
 def _type_rows() -> list[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from ingestion.schema.compared import Order
 from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
@@ -19,6 +20,9 @@ from lakehouse.servers.database import SourceConnection
 from lakehouse.text.sql import ident, literal, relation
 
 ROWS_AT_A_TIME = 10_000
+_ORDERED: dict[Order, str] = {
+    "value": "{name}", "bytes": '{printed} COLLATE "C"', "time of day": "{name} + interval '0'"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,11 +132,11 @@ def ordered_rows(
     connection: SourceConnection,
     relation_name: tuple[str, str],
     columns: Sequence[ColumnFacts],
-    order: Sequence[tuple[ColumnFacts, bool]],
+    order: Sequence[tuple[ColumnFacts, Order]],
 ) -> Iterator[Sequence[str | None]]:
-    """All rows of a relation as text, in the order of some columns: of their bytes (C) where the flag says so."""
+    """All rows of a relation as text, in the order of some columns."""
     listed = ", ".join(column.printed for column in columns)
-    by = ", ".join(f'{column.printed} COLLATE "C"' if as_bytes else ident(column.name) for column, as_bytes in order)
+    by = ", ".join(_ORDERED[how].format(name=ident(column.name), printed=column.printed) for column, how in order)
     with connection.cursor(name="ordered") as cursor:
         cursor.itersize = ROWS_AT_A_TIME
         cursor.execute(f"SELECT {listed} FROM {relation(*relation_name)} ORDER BY {by}".encode())

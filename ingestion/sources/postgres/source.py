@@ -6,7 +6,7 @@ from threading import Event
 
 import psycopg
 
-from ingestion.schema.compared import ComparedColumn, KeyRange
+from ingestion.schema.compared import ComparedColumn, KeyRange, Order
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.positions import Lsn
 from ingestion.schema.problem import TableProblem
@@ -145,7 +145,7 @@ class OpenPostgres:
         self.connection.execute("ROLLBACK")
 
     def ordered_rows(
-        self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, bool]]
+        self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, Order]]
     ) -> Iterator[Sequence[str | None]]:
         """All rows, each value as its type's output function prints it."""
         return ordered_rows(self.connection, table.relation, columns, order)

@@ -46,6 +46,39 @@
 {% endmacro %}
 
 {#-
+  One value for all that Postgres calls equal, though it prints them differently: -0 and 0, 1.0 and 1.00 where no scale is
+  declared, char(n) with more and less padding, citext in any case. Types of which only Postgres knows what is equal are
+  refused. scaffold/types.py has the same list.
+-#}
+{% macro one_spelling(value, column) -%}
+  {%- set declared = column.postgres_type or "" -%}
+  {%- set name = cdc_vault.postgres_type_name(declared) -%}
+  {%- set element = name.replace("[]", "") -%}
+  {%- set loose = ["numeric", "decimal", "dec"] if "(" not in declared else [] -%}
+  {%- if element in ["jsonb", "numrange", "nummultirange"] or (element ~ " ").startswith("interval ")
+      or (element != name and element in loose + ["real", "float4", "double precision", "float8", "float", "citext", "bpchar"]) -%}
+    {{ exceptions.raise_compiler_error(
+      "column " ~ column.name ~ " is " ~ declared ~ ", of which Postgres calls values equal that it prints differently: "
+      ~ "a key of the vault cannot be made of it; leave the table out of the vault (`vault: {none: …}`)"
+    ) }}
+  {%- elif column.type in ("real", "double") -%}
+    {{ value }} + 0
+  {%- elif column.type == "varchar" and name in loose -%}
+    {{ cdc_vault.without_trailing_zeros(value) }}
+  {%- elif column.type == "varchar" and name in ("character", "char", "bpchar") -%}
+    trim(trailing ' ' from {{ value }})
+  {%- elif column.type == "varchar" and name.split(".")[-1] == "citext" -%}
+    lower({{ value }})
+  {%- else -%}
+    {{ value }}
+  {%- endif -%}
+{%- endmacro %}
+
+{% macro without_trailing_zeros(text) -%}
+  regexp_replace({{ text }}, '\.0*$|(\.[0-9]*[1-9])0+$', '$1')
+{%- endmacro %}
+
+{#-
   A value of that type from its text in Postgres' own output format, as ingestion took it into raw: what the lake cannot
   hold is there by the table's policy (docs/types.md). `landed`: the type in raw, where the declared one is another.
 -#}

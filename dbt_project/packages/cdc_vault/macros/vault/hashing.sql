@@ -2,7 +2,8 @@
   Hashing that is injective: two different inputs never give the same text to hash.
 
   - Every value becomes canonical text of its type: a decimal without trailing zeros (a wider scale changes nothing), a
-    time zone's instant in UTC, bytes as hex.
+    time zone's instant in UTC, bytes as hex. In a key, values that Postgres calls equal have one text (`one_spelling`);
+    a hashdiff tells them apart, because a row says the one or the other.
   - Backslash and the delimiter `|` are escaped, so that ('a|b', 'c') is not ('a', 'b|c').
   - NULL is `\N` in a key, which no escaped text can be, so that NULL is not ''. In a hashdiff a NULL is left out and the
     others are `name=value`, sorted by name: a new nullable column changes no hashdiff that is already stored.
@@ -28,20 +29,21 @@
 {%- endmacro %}
 
 {#-
-  A value as text, one way only; `column` is a dict of name and Trino type. Where it is `part_of` a reference of several
+  A value as text, one way only; `column` is a dict of name and types. Where it is `part_of` a reference of several
   columns, it is NULL as soon as one of them is: in SQL such a row refers to nothing (MATCH SIMPLE).
 -#}
-{% macro canonical_text(column) -%}
+{% macro canonical_text(column, of_key=false) -%}
   {%- set value = cdc_vault.quoted(column.name) -%}
   {%- if column.part_of is defined -%}
     {%- set given = [] -%}
     {%- for name in column.part_of -%}{%- do given.append(cdc_vault.quoted(name) ~ " is not null") -%}{%- endfor -%}
     {%- set value = "case when " ~ given | join(" and ") ~ " then " ~ value ~ " end" -%}
   {%- endif -%}
+  {%- if of_key -%}{%- set value = cdc_vault.one_spelling(value, column) -%}{%- endif -%}
   {%- if column.type == "varchar" -%}
     {{ value }}
   {%- elif column.type.startswith("decimal") -%}
-    regexp_replace(cast({{ value }} as varchar), '\.0*$|(\.[0-9]*[1-9])0+$', '$1')
+    {{ cdc_vault.without_trailing_zeros("cast(" ~ value ~ " as varchar)") }}
   {%- elif column.type.endswith("with time zone") -%}
     cast(at_timezone({{ value }}, 'UTC') as varchar)
   {%- elif column.type == "varbinary" -%}
@@ -51,8 +53,8 @@
   {%- endif -%}
 {%- endmacro %}
 
-{% macro escaped_text(column, normalize=none) -%}
-  {%- set text = cdc_vault.canonical_text(column) -%}
+{% macro escaped_text(column, normalize=none, of_key=false) -%}
+  {%- set text = cdc_vault.canonical_text(column, of_key) -%}
   {%- if normalize == "upper_trim" -%}
     {%- set text = "upper(trim(" ~ text ~ "))" -%}
   {%- elif normalize is not none -%}
@@ -90,7 +92,7 @@
 {%- endmacro %}
 
 {% macro key_part(column, normalize=none) -%}
-  coalesce({{ cdc_vault.escaped_text(column, normalize) }}, '\N')
+  coalesce({{ cdc_vault.escaped_text(column, normalize, of_key=true) }}, '\N')
 {%- endmacro %}
 
 {% macro nothing_of(texts) -%}

@@ -1,7 +1,8 @@
 {#-
   Hub: every business key once, from every table that mentions it, with the moment it was first seen. A delete names its
   key too, so a hub holds keys that are gone. A stage that spells the key's columns differently is given as
-  {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters.
+  {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters. `src_types` among them are the hub's
+  types, where the stage has text and the hub has not, or the other way round.
 -#}
 {% macro hub(src_pk, src_nk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {{ cdc_vault.first_sight(src_pk, src_nk, source_model, src_ldts, src_source, src_seq, "hub", of_deletes=true) }}
@@ -96,9 +97,12 @@
   {%- for input in ([source_model] if source_model is string or source_model is mapping else source_model) -%}
     {%- set input = {"model": input} if input is string else input -%}
     {%- set pk = input.get("src_pk", src_pk) -%}
+    {%- set given = cdc_vault.spelled(input.src_nk) if input.src_nk else columns -%}
+    {%- set cast = [] -%}
+    {%- for type in input.src_types or [] -%}{%- do cast.append("cast(" ~ given[loop.index0] ~ " as " ~ type ~ ")") -%}{%- endfor -%}
     {%- do inputs.append({
       "name": input.model if pk == src_pk else input.model ~ "." ~ pk,
-      "model": input.model, "src_pk": pk, "columns": cdc_vault.spelled(input.src_nk) if input.src_nk else columns,
+      "model": input.model, "src_pk": pk, "columns": cast or given,
     }) -%}
   {%- endfor -%}
   {{ return(inputs) }}

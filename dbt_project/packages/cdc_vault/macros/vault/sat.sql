@@ -7,7 +7,7 @@
   has late events, it replays the stage for the keys of its batch. Leaving out rows with an equal neighbour, the timeline
   is then the same for any split into loads and any order of arrival.
 
-  `src_nk` are the columns that tell rows apart exactly as the key does (no spelling is normalized): a replay then finds the
+  `src_nk` are the columns that tell rows apart exactly as the key does (which makes no two spellings one): a replay then finds the
   rows by them, reads those files alone that may hold them, and hashes nothing else.
 
   With other columns every hashdiff is another one, and would not compare with those that are stored. So the satellite is

@@ -57,7 +57,7 @@
     {%- do columns.update({column.name: column}) -%}
   {%- endfor -%}
   {%- for name, expression in derived_columns.items() -%}
-    {%- do columns.update({name: {"name": name, "type": columns[expression].type if expression in columns else "varchar"}}) -%}
+    {%- do columns.update({name: dict(columns.get(expression, {"type": "varchar"}), name=name)}) -%}
   {%- endfor -%}
   {{ return(columns) }}
 {% endmacro %}

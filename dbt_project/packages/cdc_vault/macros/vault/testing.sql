@@ -9,7 +9,8 @@ where {{ cdc_vault.is_known(column) }} and {{ column }} not in (select {{ hub.sr
 {%- endfor %}
 {% endmacro %}
 
-{#- A business key as it is hashed. -#}
-{% macro as_hashed(column, normalize) -%}
-  {{ "upper(trim(cast(" ~ column ~ " as varchar)))" if normalize == "upper_trim" else column }}
+{#- A business key as it is hashed; `type` is the one in Postgres, where equal values have several spellings. -#}
+{% macro as_hashed(column, normalize, type=none) -%}
+  {%- set value = cdc_vault.one_spelling(column, {"name": column, "type": "varchar", "postgres_type": type}) if type else column -%}
+  {{ "upper(trim(cast(" ~ value ~ " as varchar)))" if normalize == "upper_trim" else value }}
 {%- endmacro %}

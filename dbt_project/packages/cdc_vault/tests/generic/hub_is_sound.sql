@@ -1,8 +1,9 @@
 {#-
   Each key once, and one hash per business key, so no second spelling. A collision does not show in the hub, which keeps the first
-  key of a hash: so what `stage` published in the last `tested_days` is compared with it (as hashed: `normalize`).
+  key of a hash: so what `stage` published in the last `tested_days` is compared with it (as hashed: `normalize`, and `types`, column →
+  type in Postgres, where equal values are kept as different texts).
 -#}
-{% test hub_is_sound(model, src_pk, src_nk, stage=none, normalize=none) %}
+{% test hub_is_sound(model, src_pk, src_nk, stage=none, normalize=none, types={}) %}
 {%- set business_key = cdc_vault.spelled(src_nk) | join(", ") %}
 select 'hash key twice' as problem, {{ src_pk }} as example, count(*) as rows_there
 from {{ model }}
@@ -22,8 +23,9 @@ join {{ model }} as hub using ({{ src_pk }})
 where {{ cdc_vault.is_known(src_pk) }}
   and stage.load_date >= (select max(load_date) - interval '{{ var("tested_days", 7) }}' day from {{ ref(stage) }})
   and (
-    {%- for column in cdc_vault.spelled(src_nk) %}
-    {{ "or" if not loop.first }} {{ cdc_vault.as_hashed("stage." ~ column, normalize) }} is distinct from {{ cdc_vault.as_hashed("hub." ~ column, normalize) }}
+    {%- for name in cdc_vault.as_list(src_nk) %}
+    {%- set column, type = cdc_vault.spelled(name)[0], types.get(name) %}
+    {{ "or" if not loop.first }} {{ cdc_vault.as_hashed("stage." ~ column, normalize, type) }} is distinct from {{ cdc_vault.as_hashed("hub." ~ column, normalize, type) }}
     {%- endfor %}
   )
 group by {{ src_pk }}
