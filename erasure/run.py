@@ -26,6 +26,7 @@ from erasure.tombstones import Tombstone
 from ingestion import up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
+from lakehouse.catalog.next_tables import drop_next, no_next_tables
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import METADATA_COLUMNS, Declarations, RawTable
 from lakehouse.errors import LakehouseError
@@ -146,7 +147,8 @@ def _erase(
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
             if (still := _free(source, table, facts, zip(keys, borne, strict=True), refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
-            with store.connect_catalog(settings) as states:
+            with store.connect_catalog(settings) as states, no_next_tables(writer.catalog) as others:
+                drop_next(others, writer.catalog.name, [part.target.identifier for part in plan.parts])
                 erasure = Erasing(settings, writer, states, plan, say).run(keys)
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started

@@ -10,6 +10,7 @@ from typing import Any
 
 from erasure.proof import Trace
 from erasure.targets import lake_names
+from lakehouse.catalog.next_tables import next_name
 from lakehouse.declarations import RawTable
 from maintenance.inventory.lake import Lake, directory
 
@@ -24,8 +25,10 @@ def strays(
     and of dbt's models. `targets` are known too. Pure."""
     models = [node for node in manifest.get("nodes", {}).values() if node["resource_type"] == "model"]
     schemas = {table.identifier[0], *(node["schema"] for node in models)}
+    schemas |= {next_name((schema, ""))[0] for schema in schemas}  # a build that broke off may have left files there
     known = {*targets, *((node["schema"], node["alias"]) for node in models)}
     known |= {(source["schema"], source["identifier"]) for source in manifest.get("sources", {}).values()}
+    known |= set(map(next_name, known))
     return [*_tables(lake, table, schemas, known), *_folders(lake, warehouse, schemas)]
 
 

@@ -14,9 +14,10 @@ from dagster_pyspark import LazyPySparkResource
 from lakehouse.declarations import Declarations, load_declarations
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.project import project_maintenance
+from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.code import code_version
-from orchestration.runs.presence import is_served
+from orchestration.runs.presence import is_served, writing
 from orchestration.runs.workers import sign
 
 if TYPE_CHECKING:
@@ -121,15 +122,21 @@ class Lake(dg.ConfigurableResource):
 
     @contextmanager
     def next_tables(self, tables: Mapping[TableKey, Mapping[str, str]]) -> "Iterator[set[TableKey]]":
-        """Builds tables beside those that readers see, and publishes them at the end, without those put into the set.
+        """Builds tables beside those that readers see, and publishes at the end those that the block puts into the set.
 
         Nothing is published if the block raises. Raises LakehouseError if one was changed by another writer.
         """
         from lakehouse.catalog.next_tables import building_next
         from lakehouse.catalog.open import open_catalog
 
-        with closing(open_catalog(self.settings())) as catalog, building_next(catalog, tables) as refused:
-            yield refused
+        with closing(open_catalog(self.settings())) as catalog, building_next(catalog, tables) as sound:
+            yield sound
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keeps every other load of parsed, vault and marts out; waits for the one that runs."""
+        with closing(connect_catalog(self.settings())) as connection, writing(connection, self.settings().catalog_name):
+            yield
 
     def maintain(
         self,

@@ -17,6 +17,7 @@ from lakehouse.errors import LakehouseError
 
 if TYPE_CHECKING:
     import psycopg
+    from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -38,26 +39,26 @@ LOCK = "lakehouse.next_tables"
 
 @contextmanager
 def building_next(catalog: LakeCatalog, tables: Mapping[Name, Comments]) -> Iterator[set[Name]]:
-    """Copies the tables, and publishes them at the end, without those that the block puts into the set.
+    """Copies the tables, and publishes at the end those that the block puts into the set.
 
     Each gets the comments of its columns, which a replacement loses. Drops the copies if the block raises. One builds
     at a time; another waits until the first has published, or its session has ended. Raises LakehouseError if another
     writer has changed a table in the meantime.
     """
-    refused: set[Name] = set()
-    with _alone(catalog) as connection:
+    sound: set[Name] = set()
+    with no_next_tables(catalog) as connection:
         bases = begin(connection, catalog, tables)
         try:
-            yield refused
-            publish(connection, catalog, {name: tables[name] for name in set(tables) - refused}, bases)
+            yield sound
+            publish(connection, catalog, {name: tables[name] for name in sound}, bases)
         finally:
             with connection.transaction():
-                drop(connection, catalog.name, tables)
+                drop_next(connection, catalog.name, tables)
 
 
 @contextmanager
-def _alone(catalog: LakeCatalog) -> Iterator[Connection]:
-    """A session that holds the lock. It also publishes: one that was lost has lost the lock."""
+def no_next_tables(catalog: SqlCatalog) -> Iterator[Connection]:
+    """A session during which nobody else builds. It also publishes: one that was lost has lost the lock."""
     pooled = catalog.engine.raw_connection()
     connection: Connection = pooled.driver_connection  # type: ignore[assignment]
     pooled.detach()
@@ -74,7 +75,7 @@ def begin(connection: Connection, catalog: LakeCatalog, tables: Collection[Name]
     for namespace in {next_name(table)[0] for table in tables}:
         catalog.create_namespace_if_not_exists(namespace)
     with connection.transaction():
-        drop(connection, catalog.name, tables)
+        drop_next(connection, catalog.name, tables)
         bases = _locations(connection, catalog.name, tables)
         for table, location in bases.items():
             enter(connection, catalog.name, next_name(table), location)
@@ -115,7 +116,7 @@ def _commented(catalog: LakeCatalog, table: Table, comments: Comments) -> str:
     return staging.stage(catalog, table).metadata_location
 
 
-def drop(connection: Connection, catalog: str, tables: Collection[Name]) -> None:
+def drop_next(connection: Connection, catalog: str, tables: Collection[Name]) -> None:
     """Forgets the copies. Their files stay: orphan removal deletes those that no table names."""
     for table in tables:
         remove(connection, catalog, next_name(table))

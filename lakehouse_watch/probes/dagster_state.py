@@ -40,6 +40,10 @@ _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'ut
  FROM daemon_heartbeats WHERE daemon_type IN ('SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR')"""
 _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s
  AND dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE') ORDER BY dagster_event_type DESC, id LIMIT 1"""
+# The record of a load that the worker has made since: see orchestration/runs/loaded.py
+_LOADED: LiteralString = """SELECT EXISTS (SELECT FROM event_logs WHERE run_id = ''
+ AND id > (SELECT coalesce(max(id), 0) FROM event_logs WHERE run_id = %s)
+ AND dagster_event_type = 'ASSET_MATERIALIZATION' AND strpos(event, %s) > 0)"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def read_runs(settings: Settings) -> Reading:
         ticks = connection.execute(_TICKS, (RECENT_TICKS,)).fetchall()
         age = connection.execute(_HEARTBEAT).fetchone()
         observe_loads(runs)
-        failed = [_run_failed(runs, job, connection, settings) for job in failing_jobs(runs)]
+        failing = [run for run in failing_runs(runs) if not _is_loaded_since(connection, run)]
+        failed = [_run_failed(run, connection, settings) for run in failing]
     ticking, tick_samples = judge_ticks(ticks)
     heartbeat, beat_samples = judge_heartbeat(age[0] if age else None)
     return Reading((*failed, *ticking, *heartbeat), (*measure_runs(runs), *tick_samples, *beat_samples))
@@ -84,10 +89,16 @@ def read_checks(settings: Settings) -> Reading:
     )
 
 
-def failing_jobs(runs: Sequence[Run]) -> list[str]:
-    """The jobs whose newest run failed."""
+def failing_runs(runs: Sequence[Run]) -> list[Run]:
+    """The newest run of each job, if it failed."""
     newest = {run.job: run for run in runs}
-    return sorted(job for job, run in newest.items() if not run.succeeded)
+    return [newest[job] for job in sorted(newest) if not newest[job].succeeded]
+
+
+def _is_loaded_since(connection: psycopg.Connection[Any], run: Run) -> bool:
+    """Whether the worker has done since what the run failed to do; then no run will."""
+    record = f'{{"job": {json.dumps(run.job)}, "snapshots": {{"'
+    return connection.execute(_LOADED, (run.run_id, record)).fetchone() == (True,)
 
 
 def measure_runs(runs: Sequence[Run]) -> Iterator[Sample]:
@@ -149,11 +160,11 @@ def judge_heartbeat(age: float | None) -> tuple[list[Occasion], list[Sample]]:
     return [dead], measured
 
 
-def _run_failed(runs: Sequence[Run], job: str, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:
-    run = next(run for run in reversed(runs) if run.job == job)
+def _run_failed(run: Run, connection: psycopg.Connection[Any], settings: Settings) -> Occasion:
     url = f"http://{settings.dagster.host}:{settings.dagster.port}/runs/{run.run_id}"
     error = _error(run.run_id, lambda: connection.execute(_ERRORS, (run.run_id,)).fetchone())
-    return Occasion(f"run/{job}", f"run {run.run_id[:8]} of {job} has failed: {error}", f"{url}; a load is retried")
+    told = f"run {run.run_id[:8]} of {run.job} has failed: {error}"
+    return Occasion(f"run/{run.job}", told, f"{url}; a load is retried")
 
 
 _known_errors: dict[str, str] = {}

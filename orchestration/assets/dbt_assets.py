@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,11 +13,12 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
 from orchestration.assets.markdown import escape_markdown
+from orchestration.assets.next_tables import built_whole, sound_tables, unsound_tables
 from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, is_view, layer, node_key
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
-from orchestration.runs.failures import dbt_failure, failed_tables, table_name
+from orchestration.runs.failures import dbt_failure, failed_tables, statuses, table_name
 from orchestration.runs.load_state import pack_state, unpack_state
 from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
 from orchestration.runs.queries import end_abandoned_queries
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 Manifest = dict[str, Any]
 VAULT_POOL = "vault"
 MARTS_MODELS = "marts_models"
-REBUILT = "rebuilt_table"  # the materialization of tables that are built whole
 IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
 
 
@@ -82,26 +82,18 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
 
 def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest) -> Iterator[Any]:
     """Builds the selected marts beside the ones that readers see, tests them there, and publishes those that passed."""
-    failures: list[DbtFailure] = []
-    with lake.next_tables(built_whole(manifest)) as refused:
-        events = list(build_events(context, dbt, lake, manifest, None, failures))
-        refused |= {table for table in built_whole(manifest) if ".".join(table) in all_failed_tables(failures)}
+    results = DbtResults()
+    with lake.writing(), lake.next_tables(built_whole(manifest)) as sound:
+        events = list(build_events(context, dbt, lake, manifest, None, results))
+        sound |= sound_tables(manifest, results.statuses)
+    unsound = {".".join(table) for table in unsound_tables(manifest, results.statuses)}
+    events = [event for event in events if not isinstance(event, dg.Output) or _name_of(event, manifest) not in unsound]
     yield from with_table_metadata(events, lake, manifest)
-    finish(context, failures)
+    finish(context, results, unsound)
 
 
-def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
-    """The tables that are rebuilt and not appended to, with their columns' descriptions.
-
-    They are the marts, and the vault's PITs, bridges and rules.
-    """
-    nodes = (node for node in manifest["nodes"].values() if node["resource_type"] == "model")
-    whole = [node for node in nodes if node["config"]["materialized"] == REBUILT]
-    return {(node["schema"], node["alias"]): _descriptions(node) for node in whole}
-
-
-def _descriptions(node: Mapping[str, Any]) -> dict[str, str]:
-    return {name.lower(): column["description"].strip() for name, column in node["columns"].items()}
+def _name_of(event: dg.Output[Any], manifest: Manifest) -> str:
+    return table_name(nodes_by_output(manifest)[event.output_name])
 
 
 def build(
@@ -112,10 +104,11 @@ def build(
     A backfill first loads all new data. Otherwise the newest row it writes would become the table's watermark, and
     older rows of other days would be skipped. Tables whose new data failed to load are excluded from the backfill.
     """
-    failures: list[DbtFailure] = []
-    events = build_events(context, dbt, lake, manifest, days, failures)
-    yield from with_table_metadata(events, lake, manifest)
-    finish(context, failures)
+    results = DbtResults()
+    with lake.writing():
+        events = build_events(context, dbt, lake, manifest, days, results)
+        yield from with_table_metadata(events, lake, manifest)
+    finish(context, results)
 
 
 def build_events(
@@ -124,17 +117,17 @@ def build_events(
     lake: Lake,
     manifest: Manifest,
     days: DayRange | None,
-    failures: "list[DbtFailure]",
+    results: "DbtResults",
 ) -> Iterator[Any]:
-    """The events of `dbt build`, without row counts; adds to `failures`."""
+    """The events of `dbt build`, without row counts; adds to `results`."""
     nodes = nodes_by_output(manifest)
     if days is not None:
         context.log.info(f"loading new data, then {days.first} to {days.last} again")
-        with dbt_invocation(context, dbt, lake, manifest, ["run"], None, failures) as invocation:
+        with dbt_invocation(context, dbt, lake, manifest, ["run"], None, results) as invocation:
             invocation.wait()
-    without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in all_failed_tables(failures)]
+    without = [f"{node['name']}+" for node in nodes.values() if table_name(node) in results.failed_tables]
     command = ["build", *(["--exclude", *sorted(without)] if without else [])]
-    with dbt_invocation(context, dbt, lake, manifest, command, days, failures) as invocation:
+    with dbt_invocation(context, dbt, lake, manifest, command, days, results) as invocation:
         yield from after_checks(
             invocation.stream(),
             context.selected_asset_check_keys,
@@ -158,11 +151,12 @@ def with_table_metadata(events: Iterable[Any], lake: Lake, manifest: Manifest) -
             yield event
 
 
-def finish(context: dg.AssetExecutionContext, failures: "Sequence[DbtFailure]") -> None:
-    """Records the tables that failed; raises Failure if there are any."""
-    record_load_state(context, all_failed_tables(failures))
-    if failures:
-        raise dg.Failure("\n".join(f.message for f in failures), metadata={"dbt_log": failures[-1].log})
+def finish(context: dg.AssetExecutionContext, results: "DbtResults", unsound: Collection[str] = ()) -> None:
+    """Records the tables that failed or are `unsound`; raises Failure if any failed."""
+    record_load_state(context, {*results.failed_tables, *unsound})
+    if results.failures:
+        message = "\n".join(failure.message for failure in results.failures)
+        raise dg.Failure(message, metadata={"dbt_log": results.failures[-1].log})
 
 
 @dataclass(frozen=True)
@@ -174,9 +168,17 @@ class DbtFailure:
     log: dg.MetadataValue
 
 
-def all_failed_tables(failures: Sequence[DbtFailure]) -> frozenset[str]:
-    """The tables of all failures."""
-    return frozenset().union(*(failure.tables for failure in failures))
+@dataclass
+class DbtResults:
+    """What the dbt runs of a step have given: their failures, and the status of each model and test by unique id."""
+
+    failures: list[DbtFailure] = field(default_factory=list)
+    statuses: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def failed_tables(self) -> frozenset[str]:
+        """The tables of all failures."""
+        return frozenset().union(*(failure.tables for failure in self.failures))
 
 
 @contextmanager
@@ -187,11 +189,11 @@ def dbt_invocation(
     manifest: Manifest,
     command: list[str],
     days: DayRange | None,
-    failures: list[DbtFailure],
+    results: DbtResults,
 ) -> Iterator[DbtCliInvocation]:
     """Runs dbt on the assets this run has selected; leaving the block ends all dbt processes of the run.
 
-    Adds failed tables to `failures`. Raises Failure if no table of this run is to blame.
+    Adds to `results`. Raises Failure if no table of this run is to blame.
     """
     end_abandoned_queries(lake.settings(), context.instance, context.run.run_id)
     marts = {"LAKEHOUSE_NEXT": "1"} if context.assets_def.op.name == MARTS_MODELS else {}
@@ -206,10 +208,12 @@ def dbt_invocation(
         tables = failed_tables(invocation.target_path, manifest, selected)
         if tables is None or not tables & selected:
             raise dg.Failure(message, metadata={"dbt_log": log}) from None
-        failures.append(DbtFailure(message, tables, log))
+        results.failures.append(DbtFailure(message, tables, log))
+        results.statuses |= statuses(invocation.target_path)
         return
     finally:
         end_children(context.run.run_id)
+    results.statuses |= statuses(invocation.target_path)
     clean_up(invocation.target_path)
 
 

@@ -4,12 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-from dagster_dbt import DagsterDbtTranslator, DagsterDbtTranslatorSettings
+from dagster_dbt import DagsterDbtTranslator, DagsterDbtTranslatorSettings, DbtProject
 
 from orchestration.assets.markdown import escape_markdown
 
 Node = Mapping[str, Any]
 MARTS = "marts"
+OF_DBT = {
+    "unique": "each value once.",
+    "not_null": "no NULL.",
+    "accepted_values": "only the values that are listed.",
+    "relationships": "each value is in the other table.",
+}
 BUILT_WITH_MARTS = "marts"  # dbt tag of the marts and of the vault's PITs, bridges and rules, which are rebuilt in full
 
 
@@ -24,14 +30,30 @@ class LakeTranslator(DagsterDbtTranslator):
         return node_key(dbt_resource_props)
 
     def get_description(self, dbt_resource_props: Node) -> str:
-        """The model's description and SQL, with Markdown escaped."""
-        description = escape_markdown(dbt_resource_props.get("description", ""))
-        code = dbt_resource_props.get("raw_code", "").replace("`" * 3, "'" * 3)  # would end the code block
-        return super().get_description({**dbt_resource_props, "description": description, "raw_code": code})
+        """The model's description, with Markdown escaped. Its SQL is in the project."""
+        return escape_markdown(dbt_resource_props.get("description", ""))
+
+    def get_asset_check_spec(
+        self, asset_spec: dg.AssetSpec, manifest: Node, unique_id: str, project: DbtProject | None
+    ) -> dg.AssetCheckSpec | None:
+        """The check of a test, with what the test demands."""
+        spec = super().get_asset_check_spec(asset_spec, manifest, unique_id, project)
+        return spec and spec._replace(description=spec.description or demand(manifest, unique_id))
 
     def get_group_name(self, dbt_resource_props: Node) -> str | None:
         """The layer."""
         return layer(dbt_resource_props)
+
+
+def demand(manifest: Node, test: str) -> str | None:
+    """What a test demands: its own description, or that of the generic test, with the column."""
+    node = manifest["nodes"][test]
+    generic = [manifest["macros"].get(macro, {}) for macro in node["depends_on"].get("macros", ())]
+    described = next((macro["description"] for macro in generic if macro.get("description")), None)
+    name = (node.get("test_metadata") or {}).get("name", "")
+    column = f"{escape_markdown(node['column_name'])}: " if node.get("column_name") else ""
+    text = node.get("description") or described or OF_DBT.get(name)
+    return f"{column}{text}" if text else None
 
 
 def node_key(node: Node) -> dg.AssetKey:

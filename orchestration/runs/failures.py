@@ -44,10 +44,19 @@ def one_line(message: str) -> str:
     return visible(": ".join(found))[:LONGEST] or "no message"
 
 
+def statuses(target: Path) -> dict[str, str]:
+    """The status of each model and test of a dbt run, by unique id."""
+    return {result["unique_id"]: result["status"] for result in _results(target)}
+
+
+def _results(target: Path) -> list[dict[str, Any]]:
+    file = target / "run_results.json"
+    return list(json.loads(file.read_text())["results"]) if file.exists() else []
+
+
 def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str:
     """The failures of a dbt run, one line per model or test; `fallback` is dbt's own message."""
-    file = target / "run_results.json"
-    results = json.loads(file.read_text())["results"] if file.exists() else []
+    results = _results(target)
     failed = [result for result in results if result["status"] in FAILED]
     if not failed:  # the project does not compile, or dbt was killed
         return f"dbt failed: {one_line(fallback)}; full log: {target / 'dbt.log'}"
@@ -61,8 +70,7 @@ def failed_tables(target: Path, manifest: Mapping[str, Any], selected: Collectio
     A failed test of a source table counts against the models that read it. Selected models that dbt did not reach count
     as failed.
     """
-    file = target / "run_results.json"
-    results = json.loads(file.read_text())["results"] if file.exists() else []
+    results = _results(target)
     failed = [result["unique_id"] for result in results if result["status"] in FAILED]
     blamed = [_tables_behind(manifest["nodes"].get(unique_id), manifest) for unique_id in failed]
     if not results or not all(blamed):

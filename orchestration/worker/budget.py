@@ -24,6 +24,10 @@ class TestBudget:
         """The tables of these tests have changed; a test that waits keeps its turn."""
         self.due |= {test: None for test in tests if test not in self.due}
 
+    def failing(self, tests: Iterable[str]) -> None:
+        """These have failed, here or elsewhere; they run again, because somebody may mend their tables."""
+        self.failed = dict.fromkeys(tests, self.at) | self.failed
+
     def next(self, now: float, most: int) -> list[str]:
         """The tests to run now, which are then no longer due; none while the budget is spent."""
         self.seconds = min(MOST_SECONDS, self.seconds + (now - self.at) * self.share)
@@ -36,9 +40,9 @@ class TestBudget:
         return chosen
 
     def spent(self, seconds: float, failed: Iterable[str] = ()) -> None:
-        """What running them took; those that failed run again, because somebody may mend their tables."""
+        """What running them took, and those that failed."""
         self.seconds -= seconds
-        self.failed |= dict.fromkeys(failed, self.at)
+        self.failing(failed)
 
     def wait(self) -> float | None:
         """Seconds until the next test may run; None if none is due."""

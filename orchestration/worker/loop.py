@@ -7,10 +7,10 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 import dagster as dg
-import psycopg
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.outage import told
 from orchestration.runs.presence import WORKER, serve
 from orchestration.worker import bell
 from orchestration.worker.worker import Worker
@@ -28,8 +28,11 @@ def work(settings: "Settings", stop: Event) -> None:
     while not stop.is_set():
         try:
             _work_connected(settings, stop)
-        except (LakehouseError, psycopg.Error, OSError) as error:
-            log.error("%s; goes on in %.0f s", str(error).splitlines()[0], PAUSE_SECONDS)
+        except Exception as error:
+            text = str(error) if isinstance(error, LakehouseError) else told(error)
+            if text is None:
+                raise
+            log.error("%s; goes on in %.0f s", text.splitlines()[0], PAUSE_SECONDS)
             stop.wait(PAUSE_SECONDS)
 
 

@@ -67,10 +67,14 @@ class Graph:
         found = {unique_id for model in reached for unique_id in self._children.get(model, ())}
         return sorted(unique_id for unique_id in found if unique_id in self.tests and not self._reads_marts(unique_id))
 
-    def tables_behind(self, unique_id: str) -> set[TableKey]:
-        """The table that a model builds, or those that a test reads."""
-        behind = [unique_id, *self.tests.get(unique_id, {}).get("depends_on", {}).get("nodes", ())]
-        return {table_of(self.nodes[node]) for node in behind if node in self.nodes}
+    def tests_of_marts(self, models: Collection[str], without: Collection[str]) -> list[str]:
+        """The tests that read one of these models, and nothing `without` which the build is made.
+
+        dbt would leave out a test that reads a mart which does not change as well.
+        """
+        reached = set(models).union(*(self._views_of(model) for model in models))
+        reads = {test: set(node["depends_on"]["nodes"]) for test, node in self.tests.items()}
+        return sorted(test for test, nodes in reads.items() if nodes & reached and not nodes & set(without))
 
     def _views_of(self, model: str) -> set[str]:
         views = {child for child in self._children.get(model, ()) if child in self.nodes and is_view(self.nodes[child])}

@@ -32,11 +32,11 @@ def report_tables(
         instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata))
 
 
-def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> list[dg.AssetCheckKey]:
-    """The checks that tests are in Dagster."""
+def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> dict[str, dg.AssetCheckKey]:
+    """The checks that tests are in Dagster, by the test's unique id."""
     translator = LakeTranslator()
-    keys = (get_asset_check_key_for_test(manifest, translator, test, project=None) for test in tests)
-    return [key for key in keys if key is not None]
+    keys = {test: get_asset_check_key_for_test(manifest, translator, test, project=None) for test in tests}
+    return {test: key for test, key in keys.items() if key is not None}
 
 
 def report_tests(instance: dg.DagsterInstance, manifest: Mapping[str, Any], results: Iterable["NodeResult"]) -> None:

@@ -7,7 +7,7 @@ that loads what a job has loaded, changes nothing. First loads, and whatever fai
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,13 +18,12 @@ from lakehouse.catalog.next_tables import building_next
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
-from orchestration.assets.dbt_assets import built_whole
+from orchestration.assets.next_tables import built_whole, sound_tables
 from orchestration.resources import TableKey
 from orchestration.runs.load_state import pause
 from orchestration.runs.loaded import last_worker_load
-from orchestration.runs.presence import serve, withdraw
+from orchestration.runs.presence import serve, withdraw, writing_if_free
 from orchestration.runs.subset import failing_checks
-from orchestration.runs.workers import is_orphan
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import check_keys, report_tables, report_tests
@@ -42,17 +41,17 @@ TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
-BY_HAND = "__ASSET_JOB"  # Dagster's name for runs of selected assets
-WRITING = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
+SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded, and its failures in a row."""
+    """What the worker knows of a task: the snapshots it has loaded, the marts that wait, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     views_checked: bool = False
     served: bool = False
+    held: set[str] = field(default_factory=set)
     failures: int = 0
     due: float = 0.0
 
@@ -83,33 +82,31 @@ class Worker:
             if time.monotonic() >= state.due:
                 self._attend(task, state)
 
-    def _waits(self, state: _State) -> bool:
-        """Whether a run writes what the worker would write: it reads the same news, and may take hours."""
-        jobs = {task.job for task in self._tasks} | {BY_HAND}
-        runs = self._instance.get_run_records(dg.RunsFilter(statuses=list(WRITING)))
-        busy = any(record.dagster_run.job_name in jobs and not is_orphan(record.dagster_run) for record in runs)
-        state.due = time.monotonic() + BUSY_SECONDS if busy else state.due
-        return busy
-
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
-        tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE)
-        if tests:
-            begun = time.monotonic()
-            results = self._dbt.run("test", self._names(tests))
-            report_tests(self._instance, self._manifest, results)
-            self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
+        with writing_if_free(self._connection, self._catalog.name) as free:
+            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if free else []
+            if tests:
+                self._test(tests)
         dues = [state.due - time.monotonic() for state in self._state.values()]
-        wait = self._tests.wait()
+        wait = self._tests.wait() if free else BUSY_SECONDS
         return max(0.1, min([LONGEST_SLEEP, *(due for due in dues if due > 0), *([] if wait is None else [wait])]))
 
+    def _test(self, tests: Sequence[str]) -> None:
+        begun = time.monotonic()
+        results = self._dbt.run("test", self._names(tests))
+        report_tests(self._instance, self._manifest, results)
+        self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
+
     def _read_project(self) -> None:
+        """Begins anew: models may have come that were never loaded."""
+        for job in [job for job, state in self._state.items() if state.served]:
+            withdraw(self._connection, self._catalog.name, job)
         self._manifest = load_manifest(self._settings)
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
-        for task in self._tasks:
-            state = self._state.setdefault(task.job, _State())
-            state.views_checked, state.due = False, 0.0
+        self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
+        self._state = {task.job: _State() for task in self._tasks}
 
     def _attend(self, task: Task, state: _State) -> None:
         """Serves the task if its tables exist and no other worker does, and loads what has changed."""
@@ -133,21 +130,39 @@ class Worker:
         log.error("%s is left to Dagster: %s", task.job, error)
 
     def _load(self, task: Task, state: _State) -> None:
-        newest = self._newest(task.tables)
-        snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
-        changed = [table for table in task.tables if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
-        if not changed or self._waits(state):
+        """Loads what has changed, unless somebody else writes."""
+        if not self._changed(task, state, self._newest(task.tables)) and not state.held:
             return
-        models = self._graph.models_of(task, changed, with_views=not state.views_checked)
-        held = self._held(task)
-        models = [model for model in models if model not in held | self._unloaded(task)]
-        begun = time.monotonic()
-        before = self._newest([table_of(self._graph.nodes[model]) for model in models])
-        results = self._build_next(models, newest) if task.marts else self._run(models)
-        state.loaded, state.views_checked = ({} if held else snapshots), True
+        with writing_if_free(self._connection, self._catalog.name) as free:
+            if free:
+                self._load_alone(task, state)
+            else:
+                state.due = time.monotonic() + BUSY_SECONDS
+
+    def _changed(self, task: Task, state: _State, newest: "Mapping[str, SnapshotFact]") -> list[TableKey]:
+        snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
+        return [table for table in task.tables if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
+
+    def _load_alone(self, task: Task, state: _State) -> None:
+        begun, newest = time.monotonic(), self._newest(task.tables)
+        changed = self._changed(task, state, newest)
+        reached = state.held | set(self._graph.models_of(task, changed, with_views=not state.views_checked))
+        absent = self._unloaded(task)
+        held = reached & self._held(task) - absent
         state.due = time.monotonic() + HELD_SECONDS if held else 0.0
+        models = sorted(reached - held - absent)
+        before = self._newest([table_of(self._graph.nodes[model]) for model in models])
+        results: list[NodeResult] = []
+        if models:
+            results = self._build_next(models, held | absent, newest) if task.marts else self._run(models)
+        failed = [result for result in results if result.failed]
+        state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
+        state.held, state.views_checked = held, True
         self._report(task, state, models, before, results, changed)
-        log.info("%s: %d tables changed, %.1f s", task.job, len(changed), time.monotonic() - begun)
+        if failed:
+            raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
+        if models:
+            log.info("%s: %d tables changed, %.1f s", task.job, len(changed), time.monotonic() - begun)
 
     def _run(self, models: Sequence[str]) -> list[NodeResult]:
         with self._connection.cursor(row_factory=dict_row) as cursor:
@@ -155,14 +170,18 @@ class Worker:
         cuts = {row.pop("source"): row for row in found}
         return self._dbt.run("run", self._names(models), {"LAKEHOUSE_CUTS": json.dumps(cuts)})
 
-    def _build_next(self, models: Sequence[str], newest: "Mapping[str, SnapshotFact]") -> list[NodeResult]:
+    def _build_next(
+        self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
+    ) -> list[NodeResult]:
         """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
         rows = {name: fact.total_rows for name, fact in newest.items()}
-        variables = {"LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}"}
-        with building_next(self._catalog, built_whole(self._manifest)) as refused:
-            results = self._dbt.run("build", self._names(models), variables)
-            failed = (result.unique_id for result in results if result.failed)
-            refused |= {table for unique_id in failed for table in self._graph.tables_behind(unique_id)}
+        variables = {
+            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE
+        }  # fmt: skip
+        names = self._names([*models, *self._graph.tests_of_marts(models, without)])
+        with building_next(self._catalog, built_whole(self._manifest)) as sound:
+            results = self._dbt.run("build", names, variables)
+            sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
         return results
 
     def _report(
@@ -174,35 +193,31 @@ class Worker:
         results: Sequence[NodeResult],
         changed: Sequence[TableKey],
     ) -> None:
-        """Records what was built and tested; raises LakehouseError for a model or blocking test that failed."""
+        """Tells Dagster what was built and tested. Where a mart is held back, it is not the record of a load."""
         tables = [table_of(self._graph.nodes[model]) for model in models]
         after = self._newest(tables)
         built = [table for table in tables if after.get(_name(table)) != before.get(_name(table))]
-        failed = [result for result in results if result.failed]
-        if failed:
-            state.loaded = {}
-        watched = [] if task.marts or failed else changed
+        watched = [] if task.marts or not state.loaded else changed
         now = {**self._newest(watched), **after}
         facts = {table: now[_name(table)] for table in (*watched, *built) if _name(table) in now}
         seconds = {
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
-        report_tables(self._instance, task.job, facts, seconds, state.loaded)
+        report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded)
         report_tests(self._instance, self._manifest, [r for r in results if r.unique_id in self._graph.tests])
-        if failed:
-            raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             self._tests.changed(self._graph.tests_of(ids))
 
     def _held(self, task: Task) -> set[str]:
-        """The marts downstream of a table whose blocking check fails."""
+        """The marts downstream of a table whose blocking check fails; the check runs again, for it may be mended."""
         if not task.marts:
             return set()
-        keys = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
-        failing = {(key.asset_key.path[0], key.asset_key.path[1]) for key in failing_checks(self._instance, keys)}
+        keys = failing_checks(self._instance, list(self._checks.values()))
+        failing = sorted({(key.asset_key.path[0], key.asset_key.path[1]) for key in keys})
         if failing:
-            log.warning("marts of %s wait: a blocking check fails", ", ".join(sorted(map(_name, failing))))
+            log.warning("marts of %s wait: a blocking check fails", ", ".join(map(_name, failing)))
+        self._tests.failing(test for test, key in self._checks.items() if key in keys)
         return set(self._graph.models_of(task, failing, with_views=True))
 
     def _unloaded(self, task: Task) -> set[str]:

@@ -152,6 +152,19 @@ def test_tables_and_folders_that_no_project_knows_are_named_with_what_to_do() ->
     assert [f.table for f in strays(lake, "s3://w", {}, people, mine)] == []
 
 
+def test_what_a_killed_build_of_a_mart_has_left_is_found_and_nobody_is_told_to_drop_the_mart() -> None:
+    """The copy of a mart has the mart's files, which go with it when Trino drops it. A new one is in its own folder."""
+    people = table({"hub": "person", "satellites": {"pii": {"columns": ["name"], "personal": True}}})
+    lake = lake_of(
+        {"marts_next.orders": ("name",), "marts_next.other": ("name",)}, ["s3://w/marts_next/new-0/data/a.parquet"]
+    )
+    manifest = below(PARSED, ("marts", "orders", "rebuilt_table"))
+    manifest["sources"]["source.shop.people"] |= {"schema": "raw_shop", "identifier": "people"}
+    found = {trace.table: trace.why for trace in strays(lake, "s3://w", manifest, people, ())}
+    assert found.keys() == {"marts_next.other", "marts_next/new-0"}
+    assert "delete the folder" in found["marts_next/new-0"]
+
+
 def table(vault: dict[str, Any] | None = None, **raw: Any) -> RawTable:
     return RawTable(
         source="shop", name="people", description="", load=LoadPolicy(), maintenance=None, owners=(),

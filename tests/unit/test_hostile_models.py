@@ -52,12 +52,7 @@ def test_a_comment_of_a_database_is_shown_by_dagster_as_it_is() -> None:
         assert "".join(part.content for part in parts) == " ".join(map(visible, text.split()))
 
 
-def test_the_sql_of_a_model_stays_in_its_block_of_code() -> None:
-    node = {
-        "description": "![x](http://x)",
-        "raw_code": "select '\n```\n![x](http://x)'",
-        "name": "m",
-        "resource_type": "model",
-    }
-    shown = LakeTranslator().get_description(node)
-    assert shown.startswith("!\\[x\\](http://x)") and shown.count("```") == 2
+def test_the_description_of_a_model_is_text_and_has_no_sql() -> None:
+    """Half of each page was the model's SQL, under a heading."""
+    node = {"description": "![x](http://x)", "raw_code": "select 1", "name": "m", "resource_type": "model"}
+    assert LakeTranslator().get_description(node) == "!\\[x\\](http://x)"

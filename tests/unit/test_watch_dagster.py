@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -12,12 +13,14 @@ from dagster._core.scheduler.instigation import TickData, TickStatus
 from dagster._daemon.types import DaemonHeartbeat
 from dagster_shared.error import SerializableErrorInfo
 
+from lakehouse.catalog.open import SnapshotFact
 from lakehouse.metrics import REGISTRY
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.home.instance import with_driver
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes import dagster_state
 from lakehouse_watch.probes.dagster_state import read_checks, read_runs
+from orchestration.worker.reports import report_tables
 from tests.unit.throwaway_postgres import throwaway_postgres
 
 BROKEN = {"orders": True, "check": True}
@@ -108,6 +111,20 @@ def test_a_failed_job_is_told_with_its_cause_until_it_succeeds(
     assert not reading.occasions
     ended = [s.value for s in reading.samples if s.name == "lakehouse_job_last_success_timestamp_seconds"]
     assert len(ended) == 2 and all(time.time() - 60 < value <= time.time() for value in ended)
+
+
+def test_a_failed_load_is_over_when_the_worker_has_loaded_the_table(
+    instance: dg.DagsterInstance, settings: Settings
+) -> None:
+    """It does so without a run, and while it lives no run clears the alert."""
+    hub = {("vault", "hub_store"): SnapshotFact(5, datetime.now(UTC), 10, 2)}
+    report_tables(instance, "load_shop", hub, {}, {"raw_shop.orders": 6})
+    run(instance, "load_shop", orders=True)
+    report_tables(instance, "load_other", hub, {}, {"raw_shop.orders": 7})
+    report_tables(instance, "load_shop", hub, {}, {})  # some of it: the load has failed
+    assert [occasion.key for occasion in read_runs(settings).occasions] == ["run/load_shop"]
+    report_tables(instance, "load_shop", hub, {}, {"raw_shop.orders": 7})
+    assert not read_runs(settings).occasions
 
 
 def test_a_run_that_could_not_start_is_told(instance: dg.DagsterInstance, settings: Settings) -> None:

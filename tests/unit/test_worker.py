@@ -1,7 +1,9 @@
 """What the worker decides without a server: which models a change reaches, which tests run, and who serves a job."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -12,9 +14,9 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.assets.translator import MARTS, is_view, layer
-from orchestration.runs.presence import is_served, serve, withdraw
+from orchestration.runs.presence import is_served, serve, withdraw, writing, writing_if_free
 from orchestration.worker.bell import listen, wait
-from orchestration.worker.budget import MOST_SECONDS, SHARE, TestBudget
+from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.plan import Graph, Task, tasks
 
 
@@ -119,3 +121,58 @@ def test_a_publish_wakes_the_worker(settings: Settings) -> None:
             publisher.execute("SELECT pg_notify('lakehouse_cuts', 'shop'), pg_notify('lakehouse_cuts', 'bank')")
         assert wait(listener, 5, Event())  # type: ignore[arg-type]
         assert not wait(listener, 0.1, Event()), "one load reads all cuts"  # type: ignore[arg-type]
+
+
+def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(settings: Settings) -> None:
+    """A worker that loads again and again must not keep a run waiting for ever."""
+    dsn, lake = settings.catalog_dsn(), settings.catalog_name
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+        order = []
+
+        def run() -> None:
+            with writing(other, lake):  # type: ignore[arg-type]
+                order.append("run")
+
+        with writing_if_free(one, lake) as free:  # type: ignore[arg-type]
+            assert free
+            thread = Thread(target=run)
+            thread.start()
+            while not is_waiting(settings):
+                time.sleep(0.05)
+            order.append("worker")
+        thread.join(timeout=30)
+        assert order == ["worker", "run"]
+        with writing(other, lake), writing_if_free(one, lake) as free:  # type: ignore[arg-type]
+            assert not free
+        with writing_if_free(one, lake) as free:  # type: ignore[arg-type]
+            assert free
+
+
+def is_waiting(settings: Settings) -> bool:
+    with psycopg.connect(settings.catalog_dsn()) as connection:
+        query = "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND NOT granted)"
+        return connection.execute(query).fetchone() == (True,)
+
+
+def test_the_tests_of_a_mart_read_also_marts_that_do_not_change(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    """A fact without its dimension would be published: the test of both was left out."""
+    manifest, (*_, marts) = project
+    graph = Graph(manifest)
+    built = graph.models_of(marts, marts.tables)
+    both = {test: set(node["depends_on"]["nodes"]) for test, node in graph.tests.items()}
+    two = next(test for test, nodes in both.items() if len(nodes & set(built)) > 1)
+    one, other = sorted(both[two] & set(built))[:2]
+    assert two in graph.tests_of_marts([one], ())
+    assert two not in graph.tests_of_marts([one], [other])
+
+
+def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
+    """Also one that a run has failed: its marts would wait for ever."""
+    budget = TestBudget()
+    budget.failing(["broken"])
+    assert budget.next(1.0, most=2) == [] and budget.next(AGAIN_SECONDS, most=2) == ["broken"]
+    budget.spent(0.1, failed=["broken"])
+    budget.failing(["broken"])
+    assert budget.next(AGAIN_SECONDS + 1, most=2) == []

@@ -1,0 +1,70 @@
+"""Which tables dbt builds whole, and which of those that were built may be published. Pure: reads only the manifest."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestration.resources import TableKey
+
+Manifest = Mapping[str, Any]
+REBUILT = "rebuilt_table"  # the materialization of tables that are built whole
+GOOD = frozenset({"success", "pass", "warn"})
+
+
+def built_whole(manifest: Manifest) -> dict[TableKey, dict[str, str]]:
+    """The tables that are rebuilt and not appended to, with their columns' descriptions.
+
+    They are the marts, and the vault's PITs, bridges and rules.
+    """
+    return {_table(node): _descriptions(node) for node in _whole(manifest).values()}
+
+
+def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
+    """The tables built whole that dbt has built and found sound; `statuses` are its results by unique id.
+
+    A table is not sound if a test of it has failed or was not run, nor if it was made from one that is not: dbt goes on
+    with what reads one of two tables when a test of both has failed.
+    """
+    whole = _whole(manifest)
+    unsound = {
+        behind
+        for unique_id, status in statuses.items()
+        if status not in GOOD
+        for behind in _behind(manifest, unique_id)
+    }
+    waiting = list(unsound)
+    while waiting:
+        children = [child for child in manifest["child_map"].get(waiting.pop(), ()) if child not in unsound]
+        unsound.update(children)
+        waiting += children
+    return {_table(whole[key]) for key in _built(whole, statuses) if key not in unsound}
+
+
+def unsound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:
+    """The other tables built whole that dbt has built."""
+    whole = _whole(manifest)
+    return {_table(whole[key]) for key in _built(whole, statuses)} - sound_tables(manifest, statuses)
+
+
+def _built(whole: Manifest, statuses: Mapping[str, str]) -> list[str]:
+    return [key for key in whole if statuses.get(key) in GOOD]
+
+
+def _behind(manifest: Manifest, unique_id: str) -> set[str]:
+    """The model itself, or the tables built whole that a test reads."""
+    node = manifest["nodes"].get(unique_id, {})
+    if node.get("resource_type") != "test":
+        return {unique_id}
+    return set(node["depends_on"]["nodes"]) & _whole(manifest).keys()
+
+
+def _whole(manifest: Manifest) -> dict[str, Any]:
+    models = ((key, node) for key, node in manifest["nodes"].items() if node["resource_type"] == "model")
+    return {key: node for key, node in models if node["config"]["materialized"] == REBUILT}
+
+
+def _table(node: Mapping[str, Any]) -> TableKey:
+    return node["schema"], node["alias"]
+
+
+def _descriptions(node: Mapping[str, Any]) -> dict[str, str]:
+    return {name.lower(): column["description"].strip() for name, column in node["columns"].items()}
