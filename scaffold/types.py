@@ -18,8 +18,8 @@ def lake_type(declared: str) -> str:
 def has_several_spellings(declared: str) -> bool:
     """Whether the lake keeps values as different texts that Postgres calls equal, as the macro `one_spelling` does."""
     name = type_name(declared)
-    bare = name == "numeric" and "(" not in declared
-    return bare or name in ("character", "char", "bpchar") or name.rpartition(".")[2] == "citext"
+    number = name == "numeric" and lake_type(declared) == "varchar"
+    return number or name in ("character", "char", "bpchar") or name.rpartition(".")[2] == "citext"
 
 
 def reader_type(declared: str) -> str:

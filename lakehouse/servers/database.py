@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NewType
 
 import psycopg
 
+from lakehouse.servers.outage import ROOM, is_full
 from lakehouse.servers.retry import Unreachable
 
 if TYPE_CHECKING:
@@ -34,4 +35,5 @@ def connect_catalog(settings: Settings, **options: str) -> CatalogConnection:
 def unreachable(error: BaseException | None) -> Unreachable:
     """The error for a database that does not answer."""
     reason = str(error).strip().splitlines()[0]
-    return Unreachable(f"catalog database: {reason}; check LAKEHOUSE_CATALOG_URL or run `lakehouse up`")
+    remedy = ROOM if is_full(reason) else "check LAKEHOUSE_CATALOG_URL or run `lakehouse up`"
+    return Unreachable(f"catalog database: {reason}; {remedy}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from errno import EDQUOT, ENOSPC
 from os import strerror
 
@@ -20,9 +21,7 @@ def told(error: BaseException) -> str | None:
 
     if isinstance(error, OperationalError):  # whichever driver: Dagster's database has another one than the catalog
         error = error.orig if isinstance(error.orig, psycopg.Error) else psycopg.OperationalError(said(error))
-    if isinstance(error, psycopg.OperationalError) and any(
-        strerror(number) in str(error) for number in (ENOSPC, EDQUOT)
-    ):
+    if isinstance(error, psycopg.OperationalError) and is_full(str(error)):
         return f"Postgres: {said(error)}; {ROOM}"
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         urls = "LAKEHOUSE_CATALOG_URL, LAKEHOUSE_DAGSTER__STORAGE_URL and the sources' URLs"
@@ -38,6 +37,11 @@ def told(error: BaseException) -> str | None:
     return told(error.__cause__) if error.__cause__ is not None else None
 
 
+def is_full(reason: str) -> bool:
+    """Whether a server says that its disk is full."""
+    return any(strerror(number) in reason for number in (ENOSPC, EDQUOT))
+
+
 def said(error: BaseException) -> str:
-    """An error's message on one line, without the statement that SQLAlchemy adds."""
-    return " ".join(str(error).split("\n[SQL", maxsplit=1)[0].split())[:300] or type(error).__name__
+    """An error's message on one line, without the statement and the link that SQLAlchemy adds."""
+    return " ".join(re.split(r"\n\[SQL|\n\(Background", str(error))[0].split())[:300] or type(error).__name__

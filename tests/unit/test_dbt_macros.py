@@ -154,6 +154,7 @@ def test_a_key_of_nulls_is_the_zero_key() -> None:
         ("varchar", "numeric", "1.0", "1.00"),
         ("varchar", "decimal", "-20.50", "-20.5"),
         ("varchar", "numeric", "100", "100.000"),
+        ("varchar", "numeric(50,3)", "1.500", "1.5"),
         ("varchar", "character(5)", "ab", "ab   "),
         ("varchar", "bpchar", "", "  "),
         ("varchar", "citext", "Žluť", "žLUŤ"),

@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.exc import OperationalError
 from trino.exceptions import HttpError, TrinoConnectionError
 
+from lakehouse.servers.database import unreachable
 from lakehouse.servers.outage import told
 
 REFUSED = "connection refused\nIs the server running?"
@@ -30,6 +31,17 @@ def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, reme
     line = told(error)
     assert line is not None and line.startswith(begin) and remedy in line
     assert "\n" not in line and "SELECT 1" not in line and "sqlalche.me" not in line
+
+
+@pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [("FATAL:  could not write init file: No space left on device", "make room"), (REFUSED, "lakehouse up")],
+)
+def test_a_catalog_that_does_not_answer_is_told_with_what_helps(reason: str, remedy: str) -> None:
+    assert remedy in str(unreachable(psycopg.OperationalError(reason)))
+    link = OperationalError(None, None, psycopg2.OperationalError(reason))  # no statement: it did not connect
+    line = told(link)
+    assert line is not None and remedy in line and "sqlalche.me" not in line
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyError("x"), psycopg.DataError("x")])

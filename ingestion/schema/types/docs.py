@@ -24,7 +24,7 @@ the vault such values are one, so that references find it; satellites show which
 | Type | Equal values | In a key of the vault |
 |---|---|---|
 | `real`, `double precision` | `0`, `-0` | `0` |
-| `numeric` | `1.0`, `1.00` | without trailing zeros, as `numeric(p,s)` and whole numbers |
+| `numeric`, `numeric(p,s)` with p > 38 | `1.0`, `1.00` | without trailing zeros, as `numeric(p,s)` and whole numbers |
 | `char(n)`, `bpchar` | `'ab'`, `'ab '` | without trailing spaces |
 | `citext` | `'ab'`, `'AB'` | in lower case; see below |
 | `interval` | `1 day`, `24:00:00` | refused by name |

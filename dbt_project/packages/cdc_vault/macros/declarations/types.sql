@@ -46,24 +46,25 @@
 {% endmacro %}
 
 {#-
-  One value for all that Postgres calls equal, though it prints them differently: -0 and 0, 1.0 and 1.00 where no scale is
-  declared, char(n) with more and less padding, citext in any case. Types of which only Postgres knows what is equal are
-  refused. scaffold/types.py has the same list.
+  One value for all that Postgres calls equal, though it prints them differently: -0 and 0, 1.0 and 1.00 of a numeric that is
+  kept as text, char(n) with more and less padding, citext in any case. Types of which only Postgres knows what is equal
+  are refused. scaffold/types.py has the same list.
 -#}
 {% macro one_spelling(value, column) -%}
   {%- set declared = column.postgres_type or "" -%}
   {%- set name = cdc_vault.postgres_type_name(declared) -%}
   {%- set element = name.replace("[]", "") -%}
-  {%- set loose = ["numeric", "decimal", "dec"] if "(" not in declared else [] -%}
+  {%- set numeric = ["numeric", "decimal", "dec"] -%}
   {%- if element in ["jsonb", "numrange", "nummultirange"] or (element ~ " ").startswith("interval ")
-      or (element != name and element in loose + ["real", "float4", "double precision", "float8", "float", "citext", "bpchar"]) -%}
+      or (element != name and element in ["real", "float4", "double precision", "float8", "float", "citext", "bpchar"])
+      or (element != name and element in numeric and "(" not in declared) -%}
     {{ exceptions.raise_compiler_error(
       "column " ~ column.name ~ " is " ~ declared ~ ", of which Postgres calls values equal that it prints differently: "
       ~ "a key of the vault cannot be made of it; leave the table out of the vault (`vault: {none: …}`)"
     ) }}
   {%- elif column.type in ("real", "double") -%}
     {{ value }} + 0
-  {%- elif column.type == "varchar" and name in loose -%}
+  {%- elif column.type == "varchar" and name in numeric -%}
     {{ cdc_vault.without_trailing_zeros(value) }}
   {%- elif column.type == "varchar" and name in ("character", "char", "bpchar") -%}
     trim(trailing ' ' from {{ value }})
