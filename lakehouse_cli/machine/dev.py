@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import privately
 from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
+from lakehouse_cli.machine.code_servers import code_servers
 from lakehouse_cli.machine.foreground import Command, keep_running
 from lakehouse_stack.home.instance import ensure_instance
 from orchestration.web.login import login_url
@@ -24,7 +26,10 @@ def dev(
     ingest: Annotated[bool, typer.Option(help="Ingest the sources continuously.")] = True,
     worker: Annotated[bool, typer.Option(help="Load each cut within seconds, without a Dagster run.")] = True,
 ) -> None:
-    """Run ingestion, the worker, the Dagster UI and its daemon until Ctrl-C; the stack keeps running."""
+    """Run ingestion, the worker, the Dagster UI and its daemon until Ctrl-C; the stack keeps running.
+
+    Whatever ends meanwhile is started again, the stack's servers too.
+    """
     if stack:
         from lakehouse_cli.machine.stack import up
 
@@ -41,28 +46,39 @@ def dev(
             **({"LAKEHOUSE_CONFIG": str(config_file())} if config_file().exists() else {}),
             "PYTHONUNBUFFERED": "1",
         }
-        with privately():  # Dagster's code servers take commands from whoever may write to their sockets in /tmp
-            keep_running(commands(settings, ingest, worker), cwd=settings.project_dir, env=environment)
+        with (
+            privately(),
+            TemporaryDirectory(prefix="lakehouse-dev-") as folder,
+        ):  # code servers obey who may write there
+            children = commands(settings, Path(folder), stack, ingest, worker)
+            keep_running(children, cwd=settings.project_dir, env=environment)
         say("ended; the stack keeps running: `lakehouse down` stops it")
 
 
-def commands(settings: Settings, ingest: bool, worker: bool) -> list[Command]:
-    """The children: a follower, the worker, Dagster's web server and daemon, and the watch over them."""
+def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker: bool) -> list[Command]:
+    """The children: Dagster's code server, web server and daemon, the watch, the stack's keeper, follower, worker.
+
+    Sockets and what only `lakehouse dev` needs are in `folder`.
+    """
     bin_dir, logs = Path(sys.executable).parent, settings.home / "logs"
-    workspace = ["--workspace", str(settings.project_dir / "workspace.yaml")]
+    servers, file = code_servers(settings.project_dir / "workspace.yaml", folder, logs / "dagster-code.log")
+    workspace = ["--workspace", str(file)]
     web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
-    children = [
+
+    def ours(name: str, *arguments: str) -> Command:
+        return Command(name, [str(bin_dir / "lakehouse"), *arguments], logs / f"{name}.log")
+
+    return [
+        *servers,
         Command(
             "webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web], logs / "dagster-webserver.log"
         ),
         Command("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace], logs / "dagster-daemon.log"),
-        Command("watch", [str(bin_dir / "lakehouse"), "watch"], logs / "watch.log"),
+        ours("watch", "watch"),
+        *([ours("stack", "up", "--keep")] if stack else []),
+        *([ours("ingest", "ingest", "--follow")] if ingest else []),
+        *([ours("worker", "worker")] if worker else []),
     ]
-    if ingest:
-        children.append(Command("ingest", [str(bin_dir / "lakehouse"), "ingest", "--follow"], logs / "ingest.log"))
-    if worker:
-        children.append(Command("worker", [str(bin_dir / "lakehouse"), "worker"], logs / "worker.log"))
-    return children
 
 
 def _check_port(settings: Settings) -> None:

@@ -1,6 +1,7 @@
 """`lakehouse up|down|status|env`: the servers of this machine."""
 
 import shlex
+import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -17,11 +18,30 @@ from lakehouse_cli.machine.clients import client_text
 if TYPE_CHECKING:
     from rich.console import Console
 
+KEEP_SECONDS = 2.0
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def up() -> None:
+def up(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Stay, and start again what ends otherwise than by `lakehouse down`.")
+    ] = False,
+) -> None:
     """Start Postgres, S3, Trino and the catalog service, unless they run already; download them first if needed."""
+    from lakehouse_stack.control.start_stop import ended
+
+    if not keep:
+        _start()
+    settings = load_settings()
+    while keep:
+        if gone := ended(settings):
+            say(f"{', '.join(gone)} ended: starting the stack again", flush=True)
+            # in a process of its own: what it starts must not end with this one
+            subprocess.run([sys.executable, "-m", "lakehouse_cli.main", "up"], check=False)
+        time.sleep(KEEP_SECONDS)
+
+
+def _start() -> None:
     from lakehouse_stack.control.start_stop import up as stack_up
 
     settings, begun = load_settings(), time.monotonic()

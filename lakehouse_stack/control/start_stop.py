@@ -83,6 +83,18 @@ def running(settings: Settings, name: str) -> psutil.Process | None:
     return process.find(process.read_record(pid_file(settings, name)))
 
 
+def ended(settings: Settings) -> list[str]:
+    """The servers that were started and do not run, though nobody has stopped them."""
+    if not _gone(settings):
+        return []
+    with locked_home(settings):  # not while `down` stops them
+        return _gone(settings)
+
+
+def _gone(settings: Settings) -> list[str]:
+    return [name for name in SERVERS if pid_file(settings, name).exists() and running(settings, name) is None]
+
+
 def _start_all(servers: tuple[Server, ...], settings: Settings, patience: float, report: Report) -> None:
     """Starts all servers. Raises the first failure and then leaves the other servers to start by themselves."""
     started, aborted = time.monotonic(), threading.Event()
