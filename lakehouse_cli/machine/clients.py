@@ -37,7 +37,18 @@ s3.endpoint={uri}
 s3.region={region}
 s3.path-style-access=true
 """
-CLIENTS: Mapping[str, str] = {"duckdb": DUCKDB, "pyiceberg": PYICEBERG, "spark": SPARK, "trino": TRINO}
+CLICKHOUSE = """\
+SET allow_experimental_database_iceberg = 1;
+CREATE DATABASE lake ENGINE = DataLakeCatalog('{uri}') SETTINGS catalog_type = 'rest', warehouse = '{warehouse}',
+  catalog_credential = '{credential}', oauth_server_uri = '{uri}/v1/oauth/tokens';
+"""
+CLIENTS: Mapping[str, str] = {
+    "clickhouse": CLICKHOUSE,
+    "duckdb": DUCKDB,
+    "pyiceberg": PYICEBERG,
+    "spark": SPARK,
+    "trino": TRINO,
+}
 
 
 def client_text(settings: Settings, client: str) -> str:
