@@ -11,6 +11,7 @@ from lakehouse.declarations.access import RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import add_login, ensure_own_logins, remove_login
 from lakehouse.settings import ServeSettings, load_settings
+from lakehouse_cli.machine.clients import client_text
 from lakehouse_serve.grants import Grants
 from lakehouse_serve.limits import Limit
 from lakehouse_serve.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
@@ -212,6 +213,14 @@ def test_a_limit_admits_a_burst_and_then_a_rate_for_each_client() -> None:
     assert limit.admits("ben", 0.0)
     assert not limit.has_room("ann", 0.0) and limit.has_room("ann", 0.5)
     assert [limit.admits("ann", 0.5) for _ in range(2)] == [True, False]
+
+
+def test_a_password_stays_a_literal_in_what_clients_are_told() -> None:
+    """DuckDB and ClickHouse refused the text where a password had an apostrophe."""
+    settings = load_settings(trino={"http_scheme": "https", "reader_user": "reader", "reader_password": "it's"})
+    assert "CLIENT_SECRET 'it''s'" in client_text(settings, "duckdb")
+    assert ":it''s'" in client_text(settings, "clickhouse")
+    assert ":it's" in client_text(settings, "spark")
 
 
 def test_roles_are_those_of_trino_and_hold_for_whole_tables(tmp_path: Path) -> None:
