@@ -36,11 +36,11 @@ class AccessLog:
             "what": what,
             "warehouse": warehouse_of(values.get("prefix", ""), self._catalog),
             "namespace": values.get("namespace"),
-            "name": values.get("name") or values.get("key") or values.get("rest"),
+            "name": next((values[part] for part in ("table", "view", "key", "rest") if part in values), None),
             "status": status,
         }
         text = json.dumps({name: value for name, value in line.items() if value is not None})
-        self._handler.emit(logging.LogRecord("serve", logging.INFO, "", 0, text.replace("%", "%%"), (), None))
+        self._handler.emit(logging.LogRecord("serve", logging.INFO, "", 0, text, (), None))
 
     def close(self) -> None:
         """Closes the file."""

@@ -14,9 +14,9 @@ from typing import Any
 
 from lakehouse.servers.logins import Role
 from lakehouse_serve.cuts import Cut, Cuts, NoCut
-from lakehouse_serve.grants import Grants
 from lakehouse_serve.moments import parse_warehouse, prefix_of, warehouse_of
-from lakehouse_serve.reading import CatalogRows, Document, Kind
+from lakehouse_serve.reading import Document, Kind
+from lakehouse_serve.relations import Personal, Relations
 from lakehouse_serve.snapshots import AsOf, NoSnapshot, at_snapshot
 from lakehouse_serve.tokens import Tokens
 
@@ -27,15 +27,15 @@ READS: tuple[tuple[str, str], ...] = (
     ("GET", NAMESPACE),
     ("HEAD", NAMESPACE),
     ("GET", f"{NAMESPACE}/tables"),
-    ("GET", f"{NAMESPACE}/tables/{{name}}"),
-    ("HEAD", f"{NAMESPACE}/tables/{{name}}"),
-    ("GET", f"{NAMESPACE}/tables/{{name}}/credentials"),
-    ("POST", f"{NAMESPACE}/tables/{{name}}/metrics"),
+    ("GET", f"{NAMESPACE}/tables/{{table}}"),
+    ("HEAD", f"{NAMESPACE}/tables/{{table}}"),
+    ("GET", f"{NAMESPACE}/tables/{{table}}/credentials"),
+    ("POST", f"{NAMESPACE}/tables/{{table}}/metrics"),
     ("GET", f"{NAMESPACE}/views"),
-    ("GET", f"{NAMESPACE}/views/{{name}}"),
-    ("HEAD", f"{NAMESPACE}/views/{{name}}"),
+    ("GET", f"{NAMESPACE}/views/{{view}}"),
+    ("HEAD", f"{NAMESPACE}/views/{{view}}"),
 )
-"""Clients learn from this list what they may ask for."""
+"""Clients learn from this list what they may ask for. They compare it with the specification letter by letter."""
 
 
 class Refused(Exception):
@@ -67,16 +67,20 @@ class Answers:
     """Answers to one caller at a time; keeps no state of callers."""
 
     catalog: str
-    rows: CatalogRows
+    relations: Relations
     cuts: Cuts
-    grants: Grants
     tokens: Tokens
     access: Access
 
     def config(self, warehouse: str) -> dict[str, Any]:
-        """What a client has to know first. Raises Refused for a warehouse that is none."""
-        self._cuts(warehouse)
-        prefix = self.catalog if warehouse in {"", self.catalog} else prefix_of(warehouse)
+        """What a client has to know first. Raises Refused for a warehouse that is none.
+
+        A moment becomes the cuts that it stands for, so that all that the client reads is of these cuts, also when a
+        cut of an earlier time is published meanwhile.
+        """
+        cuts = self._cuts(warehouse)
+        positions = ",".join(str(cut.position) for cut in cuts or ())
+        prefix = self.catalog if cuts is None else prefix_of(f"{self.catalog}@{positions}")
         endpoints = [f"{method} {PREFIX}{path}" for method, path in READS]
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": endpoints}
 
@@ -107,14 +111,14 @@ class Answers:
             except NoSnapshot:
                 raise Refused(404, "NoSuchTableException", _expired(namespace, name)) from None
             location = state.location
-        keys = self._keys(caller, document)
+        keys = self._keys(caller, namespace, name, document)
         rest = {"config": keys, "storage-credentials": [_credential(document, keys)]}
         return _joined({"metadata-location": location}, content, rest)
 
     def credentials(self, caller: Caller, prefix: str, namespace: str, name: str) -> dict[str, Any]:
         """New keys for a table's files."""
         document = self._document(caller, prefix, namespace, name, "TABLE")
-        return {"storage-credentials": [_credential(document, self._keys(caller, document))]}
+        return {"storage-credentials": [_credential(document, self._keys(caller, namespace, name, document))]}
 
     def view(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
         """A view's metadata, as JSON."""
@@ -127,29 +131,26 @@ class Answers:
 
     def _relations(self, caller: Caller, prefix: str, kind: Kind) -> list[tuple[str, str]]:
         """What the caller may know of; as of a cut, the tables that it covers."""
-        found = [name for name in self.rows.relations(kind) if self.grants.shows(caller.role, *name)]
-        cuts = self._cuts(self._warehouse(prefix))
-        if cuts is None:
-            return found
-        covered = {(cut.namespace, name) for cut in cuts for name in cut.snapshots}
-        return [name for name in found if name in covered and kind == "TABLE"]
+        found, covered = self.relations.names(caller.role, kind), self._covered(prefix)
+        return found if covered is None else [name for name in found if name in covered and kind == "TABLE"]
 
     def _document(self, caller: Caller, prefix: str, namespace: str, name: str, kind: Kind) -> Document:
-        what = "table" if kind == "TABLE" else "view"
-        missing = Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
-        if (namespace, name) not in self._relations(caller, prefix, kind):
-            raise missing
-        document = self.rows.document(kind, namespace, name)
+        covered, document = self._covered(prefix), None
+        try:
+            if covered is None or ((namespace, name) in covered and kind == "TABLE"):
+                document = self.relations.find(caller.role, kind, namespace, name)
+        except Personal as columns:
+            text = f"{namespace}.{name} has personal columns ({columns}): use a login that may read them"
+            raise Refused(403, "ForbiddenException", text) from None
         if document is None:
-            raise missing
-        if hidden := self.grants.hidden(caller.role, namespace, name, document.columns):
-            columns = ", ".join(sorted(hidden))
-            raise Refused(
-                403,
-                "ForbiddenException",
-                f"{namespace}.{name} has personal columns ({columns}): use a login that may read them",
-            )
+            what = "table" if kind == "TABLE" else "view"
+            raise Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
         return document
+
+    def _covered(self, prefix: str) -> set[tuple[str, str]] | None:
+        """The tables of the cuts that a prefix stands for; None is all that there is now."""
+        cuts = self._cuts(self._warehouse(prefix))
+        return None if cuts is None else {(cut.namespace, name) for cut in cuts for name in cut.snapshots}
 
     def _cut(self, prefix: str, namespace: str) -> Cut | None:
         cuts = self._cuts(self._warehouse(prefix))
@@ -169,14 +170,13 @@ class Answers:
             raise Refused(404, "NotFoundException", f"there is no prefix {prefix!r}: ask /v1/config for it")
         return warehouse
 
-    def _keys(self, caller: Caller, document: Document) -> dict[str, str]:
-        location = document.metadata["location"].rstrip("/") + "/"
-        keys = self.tokens.issue_storage(caller.login, location, time.time())
+    def _keys(self, caller: Caller, namespace: str, name: str, document: Document) -> dict[str, str]:
+        keys = self.tokens.issue_storage(caller.login, namespace, name, document.folder, time.time())
         return {
             "s3.access-key-id": keys.access_key,
             "s3.secret-access-key": keys.secret_key,
             "s3.session-token": keys.session_token,
-            "s3.endpoint": self.access.endpoint,
+            "s3.endpoint": f"{self.access.endpoint}/",  # the slash is for ClickHouse, which misses files without it
             "s3.region": self.access.region,
             "client.region": self.access.region,
             "s3.path-style-access": "true",
@@ -187,7 +187,7 @@ _KINDS: tuple[Kind, ...] = ("TABLE", "VIEW")
 
 
 def _credential(document: Document, keys: Mapping[str, str]) -> dict[str, Any]:
-    return {"prefix": document.metadata["location"].rstrip("/") + "/", "config": keys}
+    return {"prefix": document.folder, "config": keys}
 
 
 def _expired(namespace: str, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import logging
@@ -14,13 +15,14 @@ from urllib.parse import parse_qsl, unquote_plus
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from lakehouse_serve.access_log import AccessLog
 from lakehouse_serve.answers import NAMESPACE, PREFIX, Answers, Caller, Refused
-from lakehouse_serve.grants import Grants
+from lakehouse_serve.connections import OneLength
 from lakehouse_serve.limits import Limit
 from lakehouse_serve.objects import Objects
 from lakehouse_serve.tokens import CATALOG_SECONDS, Tokens
@@ -28,7 +30,7 @@ from lakehouse_serve.tokens import CATALOG_SECONDS, Tokens
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
-MOST_FORM_BYTES = 16_384
+MOST_FORM_BYTES, FORM_SECONDS = 16_384, 10.0
 logger = logging.getLogger(__name__)
 Answer = Callable[[Caller, Request], Response]
 
@@ -39,15 +41,14 @@ class Service:
 
     answers: Answers
     objects: Objects
-    grants: Grants
     tokens: Tokens
     log: AccessLog
     requests: Limit
-    logins: Limit
+    wrong_logins: Limit
 
     def application(self) -> Starlette:
         """The application; `close` of its parts is the caller's."""
-        ask, table = self.answers, f"{NAMESPACE}/tables/{{name}}"
+        ask, table = self.answers, f"{NAMESPACE}/tables/{{table}}"
         reads: Mapping[str, tuple[str, Answer]] = {
             "namespaces": (
                 "/namespaces",
@@ -58,7 +59,7 @@ class Service:
             "table": (table, lambda c, r: _text(ask.table(c, *_name(r)))),
             "credentials": (f"{table}/credentials", lambda c, r: _json(ask.credentials(c, *_name(r)))),
             "views": (f"{NAMESPACE}/views", lambda c, r: _json(ask.names(c, *_space(r), "VIEW"))),
-            "view": (f"{NAMESPACE}/views/{{name}}", lambda c, r: _text(ask.view(c, *_name(r)))),
+            "view": (f"{NAMESPACE}/views/{{view}}", lambda c, r: _text(ask.view(c, *_name(r)))),
         }
         config = self._guarded("config", lambda _, r: _json(ask.config(r.query_params.get("warehouse", ""))))
         metrics = self._guarded("metrics", lambda *_: Response(status_code=204))
@@ -70,9 +71,11 @@ class Service:
                 *(Route(f"{PREFIX}{path}", self._guarded(what, answer)) for what, (path, answer) in reads.items()),
                 Route(f"{PREFIX}{table}/metrics", metrics, methods=["POST"]),
                 Route("/v1/{rest:path}", self._guarded("write", _read_only), methods=METHODS),
+                Route("/{bucket}", self._object, methods=METHODS),
                 Route("/{bucket}/{key:path}", self._object, methods=METHODS),
             ],
             exception_handlers={404: _unknown, 405: _unknown},
+            middleware=[Middleware(OneLength)],
         )
 
     def _guarded(self, what: str, answer: Answer) -> Callable[[Request], Response]:
@@ -81,6 +84,8 @@ class Service:
             try:
                 caller = self._caller(request)
                 response = answer(caller, request)
+                if request.method == "HEAD":
+                    response = Response(status_code=204)
             except Refused as refused:
                 response = _error(refused)
             except (SQLAlchemyError, OSError) as error:
@@ -95,7 +100,7 @@ class Service:
     def _caller(self, request: Request) -> Caller:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         grant = self.tokens.read(token.strip(), time.time()) if kind.lower() == "bearer" else None
-        role = self.grants.role(grant.login) if grant else None
+        role = self.answers.relations.grants.role(grant.login) if grant else None
         if grant is None or role is None:
             raise Refused(
                 401, "NotAuthorizedException", "the token is wrong or has expired: ask /v1/oauth/tokens for one"
@@ -105,23 +110,27 @@ class Service:
         return Caller(grant.login, role)
 
     async def _token(self, request: Request) -> Response:
-        fields = await _form(request)
+        try:
+            fields = await asyncio.wait_for(_form(request), FORM_SECONDS)
+        except TimeoutError:
+            return JSONResponse({"error": "invalid_request", "error_description": "the form came too slowly"}, 400)
         return await run_in_threadpool(self._login, request, fields)
 
     def _login(self, request: Request, fields: Mapping[str, str]) -> Response:
         """Client credentials, in the form or as HTTP Basic; or a token that has not expired, for a new one."""
-        address = request.client.host if request.client else ""
+        address, grants = request.client.host if request.client else "", self.answers.relations.grants
         login, password = _basic(request) or (fields.get("client_id", ""), fields.get("client_secret", ""))
         if fields.get("grant_type") == EXCHANGE:
             grant = self.tokens.read(fields.get("subject_token", ""), time.time())
-            login, known = (grant.login, self.grants.role(grant.login) is not None) if grant else ("", False)
-        elif not self.logins.admits(address, time.monotonic()):
+            login, known = (grant.login, grants.role(grant.login) is not None) if grant else ("", False)
+        elif not self.wrong_logins.has_room(address, time.monotonic()):
             self.log.write("login", login, request, 429)
-            return JSONResponse({"error": "slow_down", "error_description": "too many logins: wait a minute"}, 429)
+            return _error(Refused(429, "TooManyRequestsException", "too many wrong logins from here: wait a minute"))
         else:
-            known = self.grants.has_password(login, password)
+            known = grants.has_password(login, password)
         self.log.write("login", login, request, 200 if known else 401)
         if not known:
+            self.wrong_logins.admits(address, time.monotonic())
             return JSONResponse({"error": "invalid_client", "error_description": "login or password is wrong"}, 401)
         token = self.tokens.issue(login, time.time())
         answer = {"access_token": token, "token_type": "bearer", "expires_in": CATALOG_SECONDS}
@@ -135,7 +144,7 @@ class Service:
 
     def _healthy(self, _: Request) -> Response:
         try:
-            self.answers.rows.check()
+            self.answers.relations.rows.check()
         except SQLAlchemyError:
             return JSONResponse({"status": "the catalog's database does not answer"}, 503)
         return JSONResponse({"status": "ok"})
@@ -156,7 +165,8 @@ def _space(request: Request) -> tuple[str, str]:
 
 
 def _name(request: Request) -> tuple[str, str, str]:
-    return *_space(request), str(request.path_params["name"])
+    values = request.path_params
+    return *_space(request), str(values["table"] if "table" in values else values["view"])
 
 
 def _json(value: dict[str, Any]) -> Response:

@@ -7,15 +7,15 @@ from datetime import datetime
 from threading import Lock
 from typing import NamedTuple
 
-from cachetools import LRUCache
-from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, LessThanOrEqual
+from cachetools import TTLCache
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, LessThanOrEqual
 from pyiceberg.table import Table
 
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.settings import Settings
-from lakehouse_serve.moments import Moment
+from lakehouse_serve.moments import Moment, Position
 
-KNOWN_CUTS = 1000
+KNOWN_CUTS, KNOWN_SECONDS = 1000, 60
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Cut:
         """Where the raw tables lie."""
         return f"raw_{self.source}"
 
+    @property
+    def position(self) -> Position:
+        """What names this cut, and no other."""
+        return Position(self.lsn, self.source, self.epoch)
+
 
 class _Key(NamedTuple):
     epoch: int
@@ -44,11 +49,15 @@ class NoCut(Exception):
 
 
 class Cuts:
-    """Reads `meta.cuts`. Cuts never change, so an answer about the past holds for good."""
+    """Reads `meta.cuts`.
+
+    The newest cut until a moment may change: one of an earlier time may still be published. Only what names a cut
+    itself is remembered, for a minute, because a restored catalog may have published the same commit anew.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._known: LRUCache[Moment, tuple[Cut, ...]] = LRUCache(KNOWN_CUTS)
+        self._known: TTLCache[Moment, tuple[Cut, ...]] = TTLCache(KNOWN_CUTS, KNOWN_SECONDS)
         self._lock = Lock()
 
     def at(self, moment: Moment, now: datetime) -> tuple[Cut, ...]:
@@ -60,12 +69,10 @@ class Cuts:
         if known is not None:
             return known
         found = self._find(moment)
-        if not found:
-            raise NoCut("no cut was published until then, or those of that time have expired")
-        if moment.lsn is not None and len(found) > 1:
-            raise NoCut(f"there are several sources: name one, as in {found[0].source}=0/3C87757")
-        with self._lock:
-            self._known[moment] = found
+        _refuse_incomplete(moment, found)
+        if moment.positions == tuple(cut.position for cut in found):
+            with self._lock:
+                self._known[moment] = found
         return found
 
     def _find(self, moment: Moment) -> tuple[Cut, ...]:
@@ -77,18 +84,27 @@ class Cuts:
             catalog.close()
 
 
+def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...]) -> None:
+    missing = {position.source for position in moment.positions} - {None, *(cut.source for cut in found)}
+    if not found or missing:
+        of = f" of {', '.join(sorted(filter(None, missing)))}" if missing else ""
+        raise NoCut(f"no cut{of} was published until then, or those of that time have expired")
+    if len(found) > 1 and any(position.source is None for position in moment.positions):
+        raise NoCut(f"there are several sources: name one, as in {found[0].source}=0/3C87757")
+
+
 def _newest(table: Table, moment: Moment) -> tuple[Cut, ...]:
     """Positions first, which are small; then the snapshots of the cuts that were chosen."""
     condition: BooleanExpression = AlwaysTrue()
     if moment.at is not None:
         condition = LessThanOrEqual(term="cut_at", value=moment.at.isoformat())
-    elif moment.source is not None:
-        condition = EqualTo(term="source", value=moment.source)
+    elif sources := {position.source for position in moment.positions if position.source}:
+        condition = In(term="source", literals=sources)
     rows = table.scan(condition, ("source", "epoch", "cut_lsn", "published_at")).to_arrow().to_pylist()
     newest: dict[str, _Key] = {}
     for row in rows:
         key = _Key(row["epoch"], row["cut_lsn"], row["published_at"])
-        if _covers(moment, key) and (row["source"] not in newest or key > newest[row["source"]]):
+        if _covers(moment, row["source"], key) and (row["source"] not in newest or key > newest[row["source"]]):
             newest[row["source"]] = key
     return tuple(_cut(table, source, key) for source, key in sorted(newest.items()))
 
@@ -104,7 +120,9 @@ def _cut(table: Table, source: str, key: _Key) -> Cut:
     return Cut(source, key.epoch, key.lsn, {name: int(snapshot) for name, snapshot in snapshots})
 
 
-def _covers(moment: Moment, key: _Key) -> bool:
-    if moment.lsn is None:
-        return True
-    return key.lsn <= moment.lsn if moment.epoch is None else key[:2] <= (moment.epoch, moment.lsn)
+def _covers(moment: Moment, source: str, key: _Key) -> bool:
+    return all(
+        key.lsn <= position.lsn if position.epoch is None else key[:2] <= (position.epoch, position.lsn)
+        for position in moment.positions
+        if position.source in {None, source}
+    )

@@ -1,4 +1,4 @@
-"""How many requests a client may send: a token bucket for each."""
+"""How many requests, or wrong passwords, a client may send: a token bucket for each."""
 
 from __future__ import annotations
 
@@ -18,10 +18,17 @@ class Limit:
         self._lock = Lock()
 
     def admits(self, client: str, now: float) -> bool:
-        """Counts a request; `now` is a monotonic time in seconds."""
+        """Whether it may send one more, which is counted; `now` is a monotonic time in seconds."""
         with self._lock:
-            left, since = self._buckets.get(client, (self._burst, now))
-            left = min(self._burst, left + (now - since) * self._per_second)
-            admitted = left >= 1
-            self._buckets[client] = (left - 1 if admitted else left, now)
-            return admitted
+            left = self._left(client, now)
+            self._buckets[client] = (left - 1 if left >= 1 else left, now)
+            return left >= 1
+
+    def has_room(self, client: str, now: float) -> bool:
+        """The same, without counting."""
+        with self._lock:
+            return self._left(client, now) >= 1
+
+    def _left(self, client: str, now: float) -> float:
+        left, since = self._buckets.get(client, (self._burst, now))
+        return min(self._burst, left + (now - since) * self._per_second)

@@ -1,31 +1,41 @@
 """What a client asks for as its warehouse: the lake as it is, or as it was published at a cut.
 
 `lake`; `lake@2026-11-20T10:00` is the newest cut of each source until then (UTC unless an offset is given);
-`lake@0/3C87757` and `lake@retail=1:0/3C87757` are the newest cut of one source until that commit.
+`lake@0/3C87757` and `lake@retail=1:0/3C87757,bank=1:0/44` are the newest cuts of these sources until those commits.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 LSN = re.compile(
-    r"(?:(?P<source>[a-z][a-z0-9_]*)=)?(?:(?P<epoch>\d{1,9}):)?(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})"
+    r"(?:(?P<source>[a-z][a-z0-9_]*)=)?(?:(?P<epoch>[0-9]{1,9}):)?(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})"
 )
 AS_OF = "as-of."
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A time, or a position of one source."""
+class Position:
+    """A commit of a source: of the only one, in any epoch, where they are not named."""
 
-    at: datetime | None = None
+    lsn: int
     source: str | None = None
     epoch: int | None = None
-    lsn: int | None = None
+
+    def __str__(self) -> str:
+        source, epoch = f"{self.source}=" if self.source else "", "" if self.epoch is None else f"{self.epoch}:"
+        return f"{source}{epoch}{self.lsn >> 32:X}/{self.lsn & 0xFFFFFFFF:X}"
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A time, or positions of sources."""
+
+    at: datetime | None = None
+    positions: tuple[Position, ...] = ()
 
 
 def parse_warehouse(text: str, catalog: str) -> Moment | None:
@@ -35,10 +45,8 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
         raise ValueError(f"there is no warehouse {name!r}: use {catalog}, or {catalog}@ with a time or an LSN")
     if not at:
         return None
-    if found := LSN.fullmatch(moment):
-        epoch = found["epoch"]
-        lsn = (int(found["high"], 16) << 32) + int(found["low"], 16)
-        return Moment(source=found["source"], epoch=int(epoch) if epoch else None, lsn=lsn)
+    if positions := _positions(moment):
+        return Moment(positions=positions)
     try:
         time = datetime.fromisoformat(moment)
     except ValueError:
@@ -46,6 +54,23 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
             f"{moment!r} is neither a time nor an LSN: use {catalog}@2026-11-20T10:00 or {catalog}@retail=0/3C87757"
         ) from None
     return Moment(at=time if time.tzinfo else time.replace(tzinfo=UTC))
+
+
+def _positions(text: str) -> tuple[Position, ...]:
+    """The positions that the text lists; none where it is something else. Several need the names of their sources."""
+    found = [LSN.fullmatch(part) for part in text.split(",")]
+    positions = tuple(
+        Position(
+            (int(part["high"], 16) << 32) + int(part["low"], 16),
+            part["source"],
+            int(part["epoch"]) if part["epoch"] else None,
+        )
+        for part in found
+        if part
+    )
+    sources = {position.source for position in positions}
+    is_list = len(positions) == len(found) and (len(found) == 1 or (None not in sources and len(sources) == len(found)))
+    return positions if is_list else ()
 
 
 def prefix_of(warehouse: str) -> str:
@@ -62,5 +87,5 @@ def warehouse_of(prefix: str, catalog: str) -> str | None:
     text = prefix.removeprefix(AS_OF)
     try:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode()
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         return None

@@ -1,35 +1,43 @@
 """A read-only S3 endpoint on the warehouse: GET and HEAD of objects, with the keys that the catalog gives out.
 
-Keys open the location of one table. Scopes therefore hold for the files as well, and no client sees the keys of the
-store itself. Nothing is listed.
+Keys open the folder of one table, for as long as their login may read that table and it lies there. Roles therefore
+hold for the files as well, and no client sees the keys of the store itself. Nothing is listed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from threading import Lock
 from typing import NamedTuple
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
+from cachetools import TTLCache
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from lakehouse_serve.grants import Grants
-from lakehouse_serve.reading import CatalogRows
+from lakehouse.servers.logins import Role
+from lakehouse_serve.relations import Personal, Relations
 from lakehouse_serve.signature import Request as Sent
 from lakehouse_serve.signature import is_signed
 from lakehouse_serve.snapshots import NoSnapshot, as_of, at_snapshot
 from lakehouse_serve.store import Facts, Store
 from lakehouse_serve.tokens import ACCESS_KEY, Grant, Tokens
 
-RANGE = re.compile(r"bytes=(\d*)-(\d*)", re.ASCII)
+RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
+KNOWN_KEYS, KNOWN_SECONDS = 10_000, 1.0
+
+
+logger = logging.getLogger(__name__)
 
 
 class _Object(NamedTuple):
@@ -42,20 +50,28 @@ class Objects:
     """Answers requests for objects."""
 
     store: Store
-    rows: CatalogRows
+    relations: Relations
     tokens: Tokens
-    grants: Grants
+    _known: TTLCache[tuple[Grant, Role], bool] = field(default_factory=lambda: TTLCache(KNOWN_KEYS, KNOWN_SECONDS))
+    _lock: Lock = field(default_factory=Lock)
 
     def answer(self, request: Request) -> Response:
         """The object, or a part of it; errors as S3 words them."""
         if request.method not in {"GET", "HEAD"}:
             return _refusal(403, "AccessDenied", "this endpoint is read-only")
-        path = unquote(request.scope["raw_path"].decode("ascii"))
+        try:
+            return self._answer(request)
+        except (SQLAlchemyError, OSError) as error:
+            logger.warning("%s %s: %s", request.method, request.url.path, error)
+            return _refusal(503, "ServiceUnavailable", "the catalog's database or the object store does not answer")
+
+    def _answer(self, request: Request) -> Response:
+        path = unquote(_raw_path(request))
         location = f"{self.store.scheme}:/{path}"
         grant = self._grant(request)
         if grant is None:
             return _refusal(403, "AccessDenied", "the keys are wrong or have expired: ask the catalog for others")
-        if ".." in path.split("/") or not any(location.startswith(opened) for opened in grant.locations):
+        if not location.startswith(grant.folder) or not path.isprintable() or ".." in path.split("/"):
             return _refusal(403, "AccessDenied", "the keys are not for this table")
         found = self._find(location)
         if found is None:
@@ -65,12 +81,29 @@ class Objects:
     def _grant(self, request: Request) -> Grant | None:
         token, now = request.headers.get("x-amz-security-token", ""), time.time()
         grant = self.tokens.read_storage(token, now)
-        if grant is None or self.grants.role(grant.login) is None:
+        if grant is None:
             return None
-        path, query = request.scope["raw_path"].decode("ascii"), request.scope["query_string"].decode("ascii")
-        sent = Sent(request.method, path, query, dict(request.headers.items()))
+        query = request.scope["query_string"].decode("latin-1")
+        sent = Sent(request.method, _raw_path(request), query, dict(request.headers.items()))
         is_theirs = is_signed(sent, ACCESS_KEY, self.tokens.storage_secret(token), datetime.fromtimestamp(now, UTC))
-        return grant if is_theirs else None
+        return grant if is_theirs and self._opens(grant) else None
+
+    def _opens(self, grant: Grant) -> bool:
+        """Whether the login may read the table as it is now; asked anew a second later."""
+        role = self.relations.grants.role(grant.login)
+        if role is None:
+            return False
+        with self._lock:
+            known = self._known.get((grant, role))
+        if known is None:
+            try:
+                document = self.relations.find(role, "TABLE", grant.namespace, grant.name)
+                known = document is not None and document.folder == grant.folder
+            except Personal:
+                known = False
+            with self._lock:
+                self._known[grant, role] = known
+        return known
 
     def _find(self, location: str) -> _Object | None:
         state = as_of(location)
@@ -78,12 +111,18 @@ class Objects:
             facts = self.store.facts(location)
             return _Object(facts, lambda begin, end: self.store.pieces(location, begin, end)) if facts else None
         try:
-            content = json.dumps(at_snapshot(self.rows.read(state.file).metadata, state.snapshot)).encode()
+            content = json.dumps(at_snapshot(self.relations.rows.read(state.file).metadata, state.snapshot)).encode()
         except (FileNotFoundError, NoSnapshot):
             return None
         return _Object(
             Facts(len(content), datetime.fromtimestamp(0, UTC)), lambda begin, end: iter((content[begin:end],))
         )
+
+
+def _raw_path(request: Request) -> str:
+    """The path as it was sent. It is signed like this."""
+    path: bytes = request.scope["raw_path"]
+    return path.decode("latin-1")
 
 
 def _send(request: Request, location: str, found: _Object) -> Response:

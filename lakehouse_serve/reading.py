@@ -33,6 +33,11 @@ class Document:
         found: dict[str, Any] = json.loads(self.content)
         return found
 
+    @property
+    def folder(self) -> str:
+        """Where the table's files are, with a slash at its end."""
+        return f"{self.metadata['location'].rstrip('/')}/"
+
     @cached_property
     def columns(self) -> frozenset[str]:
         """The names of all columns that the table or view has or had."""

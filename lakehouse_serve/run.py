@@ -12,15 +12,17 @@ from lakehouse.settings import ServeSettings, Settings
 from lakehouse_serve.access_log import AccessLog
 from lakehouse_serve.answers import Access, Answers
 from lakehouse_serve.app import Service
+from lakehouse_serve.connections import MOST_HEADER_BYTES, ImpatientProtocol
 from lakehouse_serve.cuts import Cuts
 from lakehouse_serve.grants import Grants
 from lakehouse_serve.limits import Limit
 from lakehouse_serve.objects import Objects
 from lakehouse_serve.reading import CatalogRows
+from lakehouse_serve.relations import Relations
 from lakehouse_serve.store import Store
 from lakehouse_serve.tokens import Tokens, serve_secret
 
-LOGINS_PER_SECOND, LOGINS_AT_ONCE = 0.5, 20
+WRONG_LOGINS_PER_SECOND, WRONG_LOGINS_AT_ONCE = 0.5, 20
 
 
 def serve(settings: Settings) -> None:
@@ -38,9 +40,12 @@ def serve(settings: Settings) -> None:
             proxy_headers=options.behind_proxy,
             log_level="warning",
             server_header=False,
+            http=ImpatientProtocol,
+            ws="none",
+            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
             timeout_graceful_shutdown=5,
         )
-    service.answers.rows.close()
+    service.answers.relations.rows.close()
     service.log.close()
 
 
@@ -51,17 +56,16 @@ def build(settings: Settings) -> Service:
         raise LakehouseError(
             "lakehouse serve needs the folder of logins and rules: run `lakehouse up`, or set LAKEHOUSE_TRINO__ACCESS"
         )
-    store, tokens, grants = Store(settings), Tokens(serve_secret(settings)), Grants(folder)
-    rows = CatalogRows(settings, store)
+    store, tokens = Store(settings), Tokens(serve_secret(settings))
+    relations = Relations(CatalogRows(settings, store), Grants(folder))
     access = Access(settings.serve.address(), settings.s3.region)
     return Service(
-        Answers(settings.catalog_name, rows, Cuts(settings), grants, tokens, access),
-        Objects(store, rows, tokens, grants),
-        grants,
+        Answers(settings.catalog_name, relations, Cuts(settings), tokens, access),
+        Objects(store, relations, tokens),
         tokens,
         AccessLog(settings.home / "logs" / "serve-access.log", settings.catalog_name),
         Limit(settings.serve.requests_per_second, 2 * settings.serve.requests_per_second),
-        Limit(LOGINS_PER_SECOND, LOGINS_AT_ONCE),
+        Limit(WRONG_LOGINS_PER_SECOND, WRONG_LOGINS_AT_ONCE),
     )
 
 

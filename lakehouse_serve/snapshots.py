@@ -10,7 +10,7 @@ import copy
 import re
 from typing import Any, NamedTuple
 
-_LOCATION = re.compile(r"(?P<file>.+\.metadata\.json)\.at-(?P<snapshot>\d+)\.metadata\.json")
+_LOCATION = re.compile(r"(?P<file>.+\.metadata\.json)\.at-(?P<snapshot>[0-9]{1,19})\.metadata\.json")
 
 
 class NoSnapshot(Exception):

@@ -41,6 +41,7 @@ class Store:
             endpoint_override=endpoint.netloc if endpoint else None,
             scheme=endpoint.scheme if endpoint else "https",
             force_virtual_addressing=not s3.path_style,
+            **({"tls_ca_file_path": str(s3.ca)} if s3.ca else {}),
             **{name: key.get_secret_value() for name, key in keys.items() if key is not None},
         )
         self._facts: LRUCache[str, Facts] = LRUCache(KNOWN_OBJECTS)

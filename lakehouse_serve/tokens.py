@@ -1,7 +1,8 @@
 """Signed tokens: what a client shows to the catalog, and the keys to the object store that it is given for a table.
 
 Both are made from the installation's secret and stored nowhere, so that several servers can answer one client. A
-token ends by itself; it also ends when its login is removed, because each request looks the login up.
+token ends by itself; it also ends when its login is removed, because each request looks the login up. Keys end as well
+when their login may not read the table any more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import hmac
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lakehouse.files.private_files import private_dir, write_private
 from lakehouse.settings import Settings
@@ -24,11 +25,13 @@ ACCESS_KEY = "lakehouse-serve"
 
 
 class Grant(NamedTuple):
-    """Whom a token was issued to, for which locations of the store (none: the catalog), and its end (Unix seconds)."""
+    """Whom a token was issued to, its end (Unix seconds), and, for the store, the table and the folder of its files."""
 
     login: str
-    locations: tuple[str, ...]
     ends: int
+    namespace: str = ""
+    name: str = ""
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,11 +51,11 @@ class Tokens:
 
     def issue(self, login: str, now: float) -> str:
         """A bearer token for the catalog."""
-        return self._sign("catalog", Grant(login, (), int(now) + CATALOG_SECONDS))
+        return self._sign("catalog", Grant(login, int(now) + CATALOG_SECONDS))
 
-    def issue_storage(self, login: str, location: str, now: float) -> StorageKeys:
-        """Keys for everything below a location (`s3://bucket/folder/`)."""
-        token = self._sign("storage", Grant(login, (location,), int(now) + STORAGE_SECONDS))
+    def issue_storage(self, login: str, namespace: str, name: str, folder: str, now: float) -> StorageKeys:
+        """Keys for a table's files, which are below `folder` (`s3://bucket/folder/`)."""
+        token = self._sign("storage", Grant(login, int(now) + STORAGE_SECONDS, namespace, name, folder))
         return StorageKeys(ACCESS_KEY, self.storage_secret(token), token)
 
     def read(self, token: str, now: float) -> Grant | None:
@@ -75,8 +78,7 @@ class Tokens:
         text, _, signature = token.partition(".")
         if not hmac.compare_digest(signature.encode(), self._signature(purpose, text).encode()):
             return None
-        values: list[Any] = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        grant = Grant(values[0], tuple(values[1]), values[2])
+        grant = Grant(*json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))))
         return grant if now < grant.ends else None
 
     def _signature(self, purpose: str, text: str) -> str:

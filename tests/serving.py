@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -17,13 +18,22 @@ from urllib.parse import urlencode
 
 from pyiceberg.catalog.rest import RestCatalog
 
-from lakehouse.declarations.access import RELATIONS
+from lakehouse.declarations.access import RELATIONS as RELATIONS_FILE
 from lakehouse.servers.logins import ensure_own_logins
+from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_stack.home.ports import is_free
 
+TRUSTING = ssl.create_default_context()
+TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
 PASSWORDS = {"lakehouse": "writer's", "reader": "reader's", "privacy": "privacy's"}
 LOGINS = {"writer": "lakehouse", "reader": "reader", "privacy": "privacy"}
+RELATIONS = (
+    {"schema": "parsed", "name": "served_people", "least": "reader", "personal": ["email"]},
+    {"schema": "parsed", "name": "served_stores", "least": "reader", "personal": []},
+    {"schema": "parsed", "name": "served_view", "least": "reader", "personal": []},
+    {"schema": "parsed", "name": "served_secret", "least": "writer", "personal": []},
+)
 
 
 @dataclass(frozen=True)
@@ -33,8 +43,9 @@ class Served:
     uri: str
     access: Path
     log: Path
+    pid: int
 
-    def client(self, role: str, warehouse: str = "lake", **properties: str) -> RestCatalog:
+    def client(self, role: str, warehouse: str = "lake", **properties: Any) -> RestCatalog:
         """PyIceberg's REST client, in a role."""
         login = LOGINS[role]
         given = {"uri": self.uri, "warehouse": warehouse, "credential": f"{login}:{PASSWORDS[login]}"}
@@ -50,7 +61,7 @@ class Served:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         request = urllib.request.Request(f"{self.uri}{path}", body, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=30, context=TRUSTING) as answer:
                 return answer.status, json.loads(answer.read() or b"{}")
         except urllib.error.HTTPError as error:
             content = error.read()
@@ -62,13 +73,36 @@ class Served:
 
 
 @contextmanager
+def sample_lake(settings: Settings, folder: Path, **options: str) -> Iterator[Served]:
+    """A service over tables with and without personal columns, and a view."""
+    for statement in (
+        "CREATE SCHEMA IF NOT EXISTS lake.parsed",
+        "CREATE TABLE lake.parsed.served_people AS SELECT 1 AS id, 'ann@example.com' AS email",
+        "CREATE TABLE lake.parsed.served_stores AS SELECT id, format('%d', id) AS name FROM (VALUES 1, 2, 3) t (id)",
+        "CREATE VIEW lake.parsed.served_view AS SELECT id FROM lake.parsed.served_stores",
+    ):
+        query(settings, statement)
+    try:
+        with served(settings, folder, RELATIONS, **options) as found:
+            yield found
+    finally:
+        for kind, name in (("VIEW", "served_view"), ("TABLE", "served_people"), ("TABLE", "served_stores")):
+            query(settings, f"DROP {kind} IF EXISTS lake.parsed.{name}")
+
+
+def write_relations(folder: Path, relations: Sequence[Mapping[str, Any]]) -> None:
+    """The rules that the service reads."""
+    (folder / RELATIONS_FILE).write_text(json.dumps({"relations": list(relations)}))
+
+
+@contextmanager
 def served(
     settings: Settings, folder: Path, relations: Sequence[Mapping[str, Any]], **options: str
 ) -> Iterator[Served]:
     """A service with logins and rules of its own; ends with the block."""
     folder.mkdir(exist_ok=True)
     ensure_own_logins(folder, PASSWORDS)
-    (folder / RELATIONS).write_text(json.dumps({"relations": list(relations)}))
+    write_relations(folder, relations)
     port = next(port for port in range(18181, 19181) if is_free(port))
     environment = {
         **os.environ,
@@ -80,7 +114,8 @@ def served(
     process = subprocess.Popen(
         [sys.executable, "-m", "lakehouse_serve"], env=environment, cwd=Path(__file__).parents[1]
     )
-    found = Served(f"http://127.0.0.1:{port}", folder, settings.home / "logs" / "serve-access.log")
+    scheme = "https" if "LAKEHOUSE_SERVE__CERTIFICATE" in options else "http"
+    found = Served(f"{scheme}://127.0.0.1:{port}", folder, settings.home / "logs" / "serve-access.log", process.pid)
     try:
         _wait(found, process)
         yield found

@@ -155,6 +155,7 @@ SECRETS_OF = {
     "trino-access": TRINO_LOGINS,
     "trino": {"TRINO_INTERNAL_SECRET", "TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
     "trino-reads": TRINO_LOGINS,
+    "serve": {"CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SERVE_SECRET"},
     "spark-master": {"SPARK_SECRET"},
     "spark-worker": {"SPARK_SECRET"},
     "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},
@@ -200,6 +201,8 @@ def test_networks_lead_to_those_who_are_needed_only() -> None:
     assert set(callers) == {"dagster-code", "dagster-webserver", "dagster-daemon"}
     assert all(declared[name] == {"internal": True} for name in ("dagster", "records", "catalog", "storage"))
     assert reached_from("oauth2-proxy") == {"dagster-webserver"}
+    assert [name for name in EVERY if "readers" in EVERY[name].get("networks", ())] == ["serve"]
+    assert not reached_from("serve") & {"sources", "spark-worker", "spark-master", "dagster-webserver"}
     assert reached_from("spark-worker") == {"spark-master", "s3", "sources", "ingestion", "dagster-code"}
     assert not reached_from("dagster-webserver") & {"sources", "s3", "trino", "spark-master", "spark-worker"}
     for name, service in EVERY.items():

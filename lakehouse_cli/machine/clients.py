@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from lakehouse.text.sql import literal
 
 PYICEBERG = """\
 from pyiceberg.catalog.rest import RestCatalog
@@ -11,7 +12,7 @@ lake = RestCatalog("lake", uri={uri!r}, warehouse={warehouse!r}, credential={cre
 """
 DUCKDB = """\
 INSTALL iceberg; LOAD iceberg;
-CREATE SECRET lake (TYPE iceberg, CLIENT_ID '{login}', CLIENT_SECRET '{password}',
+CREATE SECRET lake (TYPE iceberg, CLIENT_ID {login}, CLIENT_SECRET {password},
   OAUTH2_SERVER_URI '{uri}/v1/oauth/tokens');
 ATTACH '{warehouse}' AS lake (TYPE iceberg, SECRET lake, ENDPOINT '{uri}');
 """
@@ -37,7 +38,18 @@ s3.endpoint={uri}
 s3.region={region}
 s3.path-style-access=true
 """
-CLIENTS: Mapping[str, str] = {"duckdb": DUCKDB, "pyiceberg": PYICEBERG, "spark": SPARK, "trino": TRINO}
+CLICKHOUSE = """\
+SET allow_experimental_database_iceberg = 1;
+CREATE DATABASE lake ENGINE = DataLakeCatalog('{uri}') SETTINGS catalog_type = 'rest', warehouse = '{warehouse}',
+  catalog_credential = {quoted_credential}, oauth_server_uri = '{uri}/v1/oauth/tokens';
+"""
+CLIENTS: Mapping[str, str] = {
+    "clickhouse": CLICKHOUSE,
+    "duckdb": DUCKDB,
+    "pyiceberg": PYICEBERG,
+    "spark": SPARK,
+    "trino": TRINO,
+}
 
 
 def client_text(settings: Settings, client: str) -> str:
@@ -48,5 +60,6 @@ def client_text(settings: Settings, client: str) -> str:
     password = login.password.get_secret_value() if login.password else ""
     return CLIENTS[client].format(
         uri=settings.serve.address(), warehouse=settings.catalog_name, region=settings.s3.region,
-        login=login.user, password=password, credential=f"{login.user}:{password}",
+        login=literal(login.user), password=literal(password), credential=f"{login.user}:{password}",
+        quoted_credential=literal(f"{login.user}:{password}"),
     )  # fmt: skip

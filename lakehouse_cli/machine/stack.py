@@ -105,7 +105,8 @@ def _has_worker(settings: Settings) -> bool:
 def env(
     as_json: Json = False,
     client: Annotated[
-        str | None, typer.Option("--for", help="Print what to paste into duckdb, pyiceberg, spark or trino.")
+        str | None,
+        typer.Option("--for", help="Print what to paste into clickhouse, duckdb, pyiceberg, spark or trino."),
     ] = None,
 ) -> None:
     """Print how to connect to everything; `eval "$(lakehouse env)"` sets it in a shell."""

@@ -64,6 +64,7 @@ def build_servers(
         home,
         ports["serve"],
         access_dir(home),
+        settings.serve,
         {
             "LAKEHOUSE_CATALOG_URL": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
             "LAKEHOUSE_S3__ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",

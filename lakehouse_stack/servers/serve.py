@@ -1,5 +1,6 @@
 """The catalog service (`lakehouse_serve`), by the names and passwords of Trino."""
 
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -7,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lakehouse.files.private_files import private_dir
-from lakehouse.settings import config_file
+from lakehouse.settings import ServeSettings, config_file
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.process import Launch
 from lakehouse_stack.servers.server import Server
@@ -15,10 +16,11 @@ from lakehouse_stack.servers.server import Server
 PROGRAM = Path(sys.executable).name
 
 
-def serve_server(home: Path, port: int, access: Path, endpoints: Mapping[str, str]) -> Server:
-    """The service; `endpoints` are the settings of catalog and store, as environment variables."""
+def serve_server(home: Path, port: int, access: Path, options: ServeSettings, endpoints: Mapping[str, str]) -> Server:
+    """The service, on loopback; `endpoints` are the settings of catalog and store, as environment variables."""
     folder, config = home / "data" / "serve", config_file()
     own = {
+        **_environment(options),
         "LAKEHOUSE_HOME": str(home),
         "LAKEHOUSE_SERVE__HOST": LOOPBACK,
         "LAKEHOUSE_SERVE__PORT": str(port),
@@ -35,7 +37,7 @@ def serve_server(home: Path, port: int, access: Path, endpoints: Mapping[str, st
             env={**own, **endpoints},
             config=config.read_text() if config.is_file() else "",
         ),
-        check_health=lambda: _check_health(port),
+        check_health=lambda: check_health(port, options.certificate is not None),
         prepare=lambda: private_dir(folder),
         after_start=lambda: None,
         working_dir=folder,
@@ -43,12 +45,33 @@ def serve_server(home: Path, port: int, access: Path, endpoints: Mapping[str, st
     )
 
 
-def _check_health(port: int) -> str | None:
-    """Why the service is not healthy; None if it is. It asks the catalog's database."""
+def _environment(options: ServeSettings) -> dict[str, str]:
+    """What the user has set, as variables: a server inherits none of those of its starter."""
+    values = {
+        "CERTIFICATE": options.certificate and options.certificate.resolve(),
+        "KEY": options.key and options.key.resolve(),
+        "URL": options.url,
+        "BEHIND_PROXY": options.behind_proxy,
+        "SECRET": options.secret and options.secret.get_secret_value(),
+        "REQUESTS_PER_SECOND": options.requests_per_second,
+    }
+    return {f"LAKEHOUSE_SERVE__{name}": str(value) for name, value in values.items() if value is not None}
+
+
+def check_health(port: int, has_tls: bool) -> str | None:
+    """Why the service is not healthy; None if it is. It asks the catalog's database, and is told no secret."""
+    address = f"{'https' if has_tls else 'http'}://{LOOPBACK}:{port}/healthz"
     try:
-        with urllib.request.urlopen(f"http://{LOOPBACK}:{port}/healthz", timeout=2):
+        with urllib.request.urlopen(address, timeout=2, context=_of_any_name()):
             return None
     except urllib.error.HTTPError as error:
         return f"answers {error.code}"
     except OSError as error:
         return f"no answer ({error})"
+
+
+def _of_any_name() -> ssl.SSLContext:
+    """The certificate is for the name that clients use, which need not be that of this address."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context

@@ -11,9 +11,10 @@ from lakehouse.declarations.access import RELATIONS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import add_login, ensure_own_logins, remove_login
 from lakehouse.settings import ServeSettings, load_settings
+from lakehouse_cli.machine.clients import client_text
 from lakehouse_serve.grants import Grants
 from lakehouse_serve.limits import Limit
-from lakehouse_serve.moments import Moment, parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.objects import part
 from lakehouse_serve.run import refuse_open
 from lakehouse_serve.signature import Request, is_signed, signature
@@ -31,16 +32,29 @@ NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
         ("", None),
         ("lake@2026-05-04T10:00", Moment(at=datetime(2026, 5, 4, 10, tzinfo=UTC))),
         ("lake@2026-05-04 10:00:00.5+02:00", Moment(at=datetime(2026, 5, 4, 8, 0, 0, 500_000, tzinfo=UTC))),
-        ("lake@0/3C87757", Moment(lsn=0x3C87757)),
-        ("lake@retail=1/3C87757", Moment(source="retail", lsn=0x1_03C87757)),
-        ("lake@retail=2:0/10", Moment(source="retail", epoch=2, lsn=0x10)),
+        ("lake@0/3C87757", Moment(positions=(Position(0x3C87757),))),
+        ("lake@retail=1/3C87757", Moment(positions=(Position(0x1_03C87757, "retail"),))),
+        ("lake@retail=2:0/10", Moment(positions=(Position(0x10, "retail", 2),))),
+        ("lake@a=0/1,b_2=3:0/2", Moment(positions=(Position(1, "a"), Position(2, "b_2", 3)))),
     ],
 )
 def test_a_warehouse_names_a_moment(text: str, moment: Moment | None) -> None:
     assert parse_warehouse(text, "lake") == moment
 
 
-@pytest.mark.parametrize("text", ["pond", "lake@yesterday", "lake@retail=", "lake@0/123456789", "pond@0/1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pond",
+        "lake@yesterday",
+        "lake@retail=",
+        "lake@0/123456789",
+        "pond@0/1",
+        "lake@0/1,a=0/2",
+        "lake@a=0/1,a=0/2",
+        "lake@a=0/1,",
+    ],
+)
 def test_a_warehouse_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="use lake"):
         parse_warehouse(text, "lake")
@@ -52,6 +66,7 @@ def test_a_prefix_is_one_segment_of_a_path_and_is_read_back(warehouse: str) -> N
     assert prefix.replace(".", "").replace("-", "").replace("_", "").isalnum()
     assert warehouse_of(prefix, "lake") == warehouse
     assert warehouse_of("lake", "lake") == "lake"
+    assert [warehouse_of(f"as-of.{wrong}", "lake") for wrong in ("%", "ä", "A", "gA")] == [None] * 4
     assert warehouse_of("as-of.%", "lake") is warehouse_of("other", "lake") is None
 
 
@@ -97,7 +112,7 @@ def test_tokens_are_read_back_until_they_end_and_not_when_they_are_changed() -> 
     token = tokens.issue("ann", begun)
     grant = tokens.read(token, begun)
     assert grant is not None
-    assert (grant.login, grant.locations) == ("ann", ())
+    assert (grant.login, grant.folder) == ("ann", "")
     assert tokens.read(token, begun + CATALOG_SECONDS) is None
     assert Tokens("t" * 32).read(token, begun) is None
     text, _, signed = token.partition(".")
@@ -115,12 +130,12 @@ def test_tokens_are_read_back_until_they_end_and_not_when_they_are_changed() -> 
 
 def test_a_token_for_the_catalog_is_none_for_the_store_and_the_other_way_round() -> None:
     tokens, begun = Tokens(SECRET), NOW.timestamp()
-    keys = tokens.issue_storage("ann", "s3://warehouse/a/", begun)
+    keys = tokens.issue_storage("ann", "parsed", "a", "s3://warehouse/a/", begun)
     assert tokens.read(keys.session_token, begun) is None
     assert tokens.read_storage(tokens.issue("ann", begun), begun) is None
     grant = tokens.read_storage(keys.session_token, begun)
     assert grant is not None
-    assert grant.locations == ("s3://warehouse/a/",)
+    assert (grant.namespace, grant.name, grant.folder) == ("parsed", "a", "s3://warehouse/a/")
     assert keys.secret_key == tokens.storage_secret(keys.session_token)
     assert tokens.read_storage(keys.session_token, begun + STORAGE_SECONDS) is None
 
@@ -196,7 +211,16 @@ def test_a_limit_admits_a_burst_and_then_a_rate_for_each_client() -> None:
     limit = Limit(per_second=2, burst=4)
     assert [limit.admits("ann", 0.0) for _ in range(6)] == [True] * 4 + [False] * 2
     assert limit.admits("ben", 0.0)
+    assert not limit.has_room("ann", 0.0) and limit.has_room("ann", 0.5)
     assert [limit.admits("ann", 0.5) for _ in range(2)] == [True, False]
+
+
+def test_a_password_stays_a_literal_in_what_clients_are_told() -> None:
+    """DuckDB and ClickHouse refused the text where a password had an apostrophe."""
+    settings = load_settings(trino={"http_scheme": "https", "reader_user": "reader", "reader_password": "it's"})
+    assert "CLIENT_SECRET 'it''s'" in client_text(settings, "duckdb")
+    assert ":it''s'" in client_text(settings, "clickhouse")
+    assert ":it's" in client_text(settings, "spark")
 
 
 def test_roles_are_those_of_trino_and_hold_for_whole_tables(tmp_path: Path) -> None:

@@ -18,12 +18,13 @@ from jinja2 import UndefinedError
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.logins import ROLES
-from lakehouse.settings import load_settings
+from lakehouse.settings import ServeSettings, load_settings
 from lakehouse_stack.control.endpoints import endpoints, to_toml, write_endpoints
 from lakehouse_stack.control.start_stop import locked_home
 from lakehouse_stack.home.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from lakehouse_stack.home.credentials import NAMES, ensure_credentials
 from lakehouse_stack.home.instance import dagster_yaml, ensure_instance, password_file
+from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.trino import trino_files
 from lakehouse_stack.templates.render import render
 
@@ -266,6 +267,16 @@ def test_credentials_are_generated_once_and_differ(tmp_path):
     first = ensure_credentials(tmp_path / "c.json")
     assert ensure_credentials(tmp_path / "c.json") == first
     assert len(set(first.values())) == len(NAMES)
+
+
+def test_the_catalog_service_gets_what_its_user_has_set(tmp_path):
+    """It inherits no variables: with a certificate, `env` said https, and it spoke http."""
+    options = ServeSettings(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem", secret="s" * 32, url="https://lake")
+    given = serve_server(tmp_path, 1, tmp_path / "access", options, {}).launch.env
+    assert given["LAKEHOUSE_SERVE__CERTIFICATE"] == str(tmp_path / "c.pem")
+    assert given["LAKEHOUSE_SERVE__KEY"] == str(tmp_path / "k.pem")
+    assert (given["LAKEHOUSE_SERVE__SECRET"], given["LAKEHOUSE_SERVE__URL"]) == ("s" * 32, "https://lake")
+    assert given["LAKEHOUSE_SERVE__HOST"] == "127.0.0.1"
 
 
 def test_fixed_ports_come_from_the_environment(monkeypatch):

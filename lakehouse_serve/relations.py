@@ -1,0 +1,32 @@
+"""The tables and views that a role may read: Trino's rules, applied to what the catalog has now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lakehouse.servers.logins import Role
+from lakehouse_serve.grants import Grants
+from lakehouse_serve.reading import CatalogRows, Document, Kind
+
+
+class Personal(Exception):
+    """The relation has columns that the role may not read; the text names them."""
+
+
+@dataclass(frozen=True)
+class Relations:
+    """Asks the catalog's rows and the grants at each call."""
+
+    rows: CatalogRows
+    grants: Grants
+
+    def names(self, role: Role, kind: Kind) -> list[tuple[str, str]]:
+        """Namespace and name of those that the role may know of."""
+        return [name for name in self.rows.relations(kind) if self.grants.shows(role, *name)]
+
+    def find(self, role: Role, kind: Kind, namespace: str, name: str) -> Document | None:
+        """The metadata; None if there is no such relation that the role may know of. Raises Personal."""
+        document = self.rows.document(kind, namespace, name) if self.grants.shows(role, namespace, name) else None
+        if document and (hidden := self.grants.hidden(role, namespace, name, document.columns)):
+            raise Personal(", ".join(sorted(hidden)))
+        return document
