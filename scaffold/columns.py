@@ -17,5 +17,6 @@ VALIDITY: tuple[Column, ...] = (
     ("is_current", "boolean", "Whether it is the newest row of its key."),
 )
 DELETED: Column = ("is_deleted", "boolean", "Whether the source deleted it here.")
+CODE: Column = ("collision_code", "varchar", "Tells equal keys of different systems apart.")
 STATUS: Column = ("hd_status", HASH, "Fingerprint of whether it exists.")
 PARSED: tuple[Column, ...] = tuple((name, kind, text) for name, (kind, text) in PARSED_METADATA.items())

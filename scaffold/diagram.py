@@ -27,7 +27,7 @@ def _lines(entity: Entity) -> Iterator[str]:
     for name in entity.vault.satellites:
         yield f'{hub} ||--o{{ sat_{name} : ""'
     if entity.vault.track_deletes:
-        yield f'{hub} ||--o{{ sts_{entity.hub.name} : "exists"'
+        yield f'{hub} ||--o{{ sts_{entity.status} : "exists"'
     if entity.vault.track_mentions:
         yield f'{hub} ||--o{{ rts_{entity.hub.name} : "mentioned"'
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
-from lakehouse.declarations.vault_names import business_key, in_lake
+from lakehouse.declarations.vault_hubs import codes_meant, hub_owners
+from lakehouse.declarations.vault_names import business_key, in_lake, status_name
 from scaffold.types import has_several_spellings, lake_type
 
 
@@ -44,6 +45,11 @@ class Entity:
         """The hub, for a table that declares one."""
         assert self.vault.hub is not None
         return self.vault.hub
+
+    @property
+    def status(self) -> str:
+        """Whose existence its status satellite is about."""
+        return status_name(self.table.source, self.table.name, self.hub)
 
     @property
     def business_key(self) -> tuple[str, ...]:
@@ -89,9 +95,16 @@ def names_in_vault(tables: Iterable[RawTable]) -> set[str]:
     return found
 
 
-def owner_of(hub: str, among: Iterable[Entity]) -> Entity:
-    """The entity that declares the hub; validated declarations have exactly one."""
-    return next(entity for entity in among if entity.vault.hub is not None and entity.hub.name == hub)
+def owners_of(hub: str, among: Iterable[Entity]) -> list[Entity]:
+    """The entity that declares the hub, first, and those that extend it."""
+    found = [entity for entity in among if entity.vault.hub is not None and entity.hub.name == hub]
+    return sorted(found, key=lambda entity: entity.hub.extends)
+
+
+def code_of(entity: Entity, role: str, among: Iterable[Entity]) -> str:
+    """The collision code of the keys that a reference names."""
+    owners = hub_owners(other.table for other in among)[entity.vault.hub_of(role)]
+    return codes_meant(entity.vault.references[role], entity.table.source, owners)[0]
 
 
 def spoken(name: str) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from lakehouse.declarations import Declarations, RawTable
-from lakehouse.declarations.vault import VaultPolicy
-from scaffold.columns import DELETED, EVENT, HASH, PARSED, STATUS
-from scaffold.entities import Entity, article, entities, owner_of, spoken
+from lakehouse.declarations.vault import HubPolicy, VaultPolicy
+from scaffold.columns import CODE, DELETED, EVENT, HASH, PARSED, STATUS
+from scaffold.entities import Entity, article, code_of, entities, owners_of, spoken
 from scaffold.links import event_model, junction_key, junction_models, link_models, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
@@ -60,7 +60,8 @@ def _vault(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
 
 
 def _hub_entity(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]:
-    yield _hub(entity, everything)
+    if not entity.hub.extends:
+        yield _hub(entity, everything)
     for name, link in entity.vault.links.items():
         yield from link_models(entity, name, link.to, link.description, link.effectivity)
     for name, satellite in entity.vault.satellites.items():
@@ -73,12 +74,12 @@ def _hub_entity(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]
         yield _mentions(entity, everything)
 
 
-def hashed(key: Sequence[Any], entity: Entity) -> Any:
+def hashed(key: Sequence[Any], hub: HubPolicy, code: str) -> Any:
     """The hash of a hub's key, by the hub's rules; a list within the key is a reference, void if a part is NULL."""
-    code = [f"!{entity.hub.collision_code}"] if entity.hub.collision_code else []
-    rules = {name: rule for name, rule in (("normalize", entity.hub.normalize), ("blank", entity.hub.blank)) if rule}
+    rules = {name: rule for name, rule in (("normalize", hub.normalize), ("blank", hub.blank)) if rule}
     rules = {name: rule for name, rule in rules.items() if rule != "keep"}
-    return {"columns": [*code, *key], **rules} if rules else [*code, *key]
+    columns = [*([f"!{code}"] if code else []), *key]
+    return {"columns": columns, **rules} if rules else columns
 
 
 def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
@@ -89,12 +90,13 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
     derived = {}
     if vault.hub:
         derived = {n: k for n, k in zip(entity.business_key, entity.key, strict=True) if n != k}
-        hashes[f"hk_{vault.hub.name}"] = hashed(entity.key, entity)
+        declaring = owners_of(vault.hub.name, everything)[0].hub
+        hashes[f"hk_{vault.hub.name}"] = hashed(entity.key, declaring, vault.hub.collision_code)
         columns.append((f"hk_{vault.hub.name}", HASH, f"Hash key of the {spoken(vault.hub.name)}."))
     for role, reference in vault.references.items():
-        target = owner_of(vault.hub_of(role), everything)
+        target, code = owners_of(vault.hub_of(role), everything)[0].hub, code_of(entity, role, everything)
         columns_of = entity.in_lake(reference.columns)
-        hashes[f"hk_{role}"] = hashed(columns_of if len(columns_of) == 1 else [columns_of], target)
+        hashes[f"hk_{role}"] = hashed(columns_of if len(columns_of) == 1 else [columns_of], target, code)
         columns.append((f"hk_{role}", HASH, f"Hash key of the {spoken(role)}."))
     for name, link in vault.links.items():
         keys = [f"hk_{entity.hub.name}", *(f"hk_{role}" for role in link.to)]
@@ -122,33 +124,54 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
     return Model(
         f"stage/{entity.table.source}", entity.stage, call("stage", **arguments, hashed_columns=hashes),
         f"Changes of {entity.table.source}.{entity.table.name}, with hash keys and hashdiffs.",
-        (*own, *more, *columns, DELETED, *EVENT),
-        (("keys_are_given", {"src_pk": f"hk_{vault.hub.name}"}),) if vault.hub else (),
+        (*own, *more, *columns, DELETED, *EVENT), tuple(_key_tests(entity, everything)),
     )  # fmt: skip
+
+
+def _key_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What to count of keys that are not given: where they can be text that is blank, by the hub's rule for it."""
+    vault, kinds = entity.vault, {name: kind for name, kind, _ in entity.columns()}
+    rules = {hub: owners_of(hub, everything)[0].hub.blank for hub in (vault.hub_of(role) for role in vault.references)}
+    wrong = [f"hk_{role}" for role in vault.references if rules[vault.hub_of(role)] == "error"]
+    test: dict[str, Any] = {"references": wrong} if wrong else {}
+    if vault.hub:
+        may_be_blank = {kinds[column] for column in entity.key} == {"varchar"}
+        keeps_blank = owners_of(vault.hub.name, everything)[0].hub.blank == "keep"
+        blank = {"src_nk": list(entity.key)} if may_be_blank and keeps_blank else {}
+        test = {"src_pk": f"hk_{vault.hub.name}", **blank, **test}
+    if test:
+        yield "keys_are_given", test
 
 
 def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     hub = entity.hub
     key, hk = list(entity.business_key), f"hk_{hub.name}"
-    inputs: list[Any] = [entity.stage]
-    kinds, mentions = _kinds(entity, entity.key), list(_mentioned_by(hub.name, everything))
-    for other, role, columns in mentions:
-        mention: dict[str, Any] = {"model": other.stage, "src_pk": f"hk_{role}", "src_nk": columns}
-        alike = [(a == "varchar") == (b == "varchar") for a, b in zip(kinds, _kinds(other, columns), strict=True)]
-        mention |= {} if all(alike) else {"src_types": kinds}
-        same = role == hub.name and columns == key and all(alike)
-        inputs.append(other.stage if same else mention)
+    owners = owners_of(hub.name, everything)
+    has_codes = len({owner.hub.collision_code for owner in owners}) > 1
+    kinds = _kinds(entity, entity.key)
+    mentions = [
+        *((owner, hk, list(owner.key), owner.hub.collision_code) for owner in owners[1:]),
+        *((other, f"hk_{role}", columns, code_of(other, role, everything) if has_codes else "")
+          for other, role, columns in _mentioned_by(hub.name, everything)),
+    ]  # fmt: skip
+    inputs = [_input(entity.stage, {"code": hub.collision_code} if has_codes else {})]
+    for other, pk, columns, code in mentions:
+        names = {} if (pk, columns) == (hk, key) else {"src_pk": pk, "src_nk": columns}
+        casts = {} if _cast_alike(kinds, _kinds(other, columns)) else {"src_types": kinds}
+        inputs.append(_input(other.stage, names | casts | ({"code": code} if has_codes else {})))
     parts = [(n, kind, "Business key.") for n, kind in zip(key, kinds, strict=True)]
     name = hub.description or spoken(hub.name).capitalize() + "s"
     test: dict[str, Any] = {"src_pk": hk, "src_nk": key if len(key) > 1 else key[0], "stage": entity.stage}
     test |= {"normalize": hub.normalize} if hub.normalize else {}
-    spelled_by = [(entity, entity.key), *((other, columns) for other, _, columns in mentions)]
+    spelled_by = [(entity, entity.key), *((other, columns) for other, _, columns, _ in mentions)]
     test |= {"types": types} if (types := _several_spellings(key, kinds, spelled_by)) else {}
+    test |= {"src_code": CODE[0]} if has_codes else {}
+    more = {"src_code": CODE[0]} if has_codes else {}
     return Model(
         f"vault/{entity.table.source}", f"hub_{hub.name}",
-        call("hub", src_pk=hk, src_nk=key if len(key) > 1 else key[0], source_model=inputs),
+        call("hub", src_pk=hk, src_nk=key if len(key) > 1 else key[0], source_model=inputs, **more),
         f"{name} the lake has ever heard of, once each, from every table that mentions them.",
-        ((hk, HASH, f"Hash key of the {spoken(hub.name)}."), *parts, *EVENT),
+        ((hk, HASH, f"Hash key of the {spoken(hub.name)}."), *parts, *([CODE] if has_codes else []), *EVENT),
         (("hub_is_sound", test),),
     )  # fmt: skip
 
@@ -171,6 +194,15 @@ def _several_spellings(
     return found
 
 
+def _cast_alike(kinds: Sequence[str], others: Sequence[str]) -> bool:
+    return all((a == "varchar") == (b == "varchar") for a, b in zip(kinds, others, strict=True))
+
+
+def _input(stage: str, given: dict[str, Any]) -> Any:
+    """A stage that mentions keys of a hub; its name alone where it calls them as the hub does."""
+    return {"model": stage, **given} if given else stage
+
+
 def _mentioned_by(hub: str, everything: Sequence[Entity]) -> Iterator[tuple[Entity, str, list[str]]]:
     """The entities that refer to a hub, with role and columns."""
     for other in everything:
@@ -181,7 +213,7 @@ def _mentioned_by(hub: str, everything: Sequence[Entity]) -> Iterator[tuple[Enti
 
 def _mentions(entity: Entity, everything: Sequence[Entity]) -> Model:
     hub, pk = entity.hub.name, f"hk_{entity.hub.name}"
-    inputs: list[Any] = [entity.stage]
+    inputs: list[Any] = [owner.stage for owner in owners_of(hub, everything)]
     for other, role, _ in _mentioned_by(hub, everything):
         inputs.append(other.stage if role == hub else {"model": other.stage, "src_pk": f"hk_{role}"})
     return Model(

@@ -30,12 +30,13 @@ def satellite_models(
 
 def status_models(entity: Entity) -> Iterator[Model]:
     """The status tracking satellite of the table's hub, and its view."""
-    hub, pk, name = entity.hub.name, f"hk_{entity.hub.name}", f"sts_{entity.hub.name}"
+    hub, pk, name = entity.hub.name, f"hk_{entity.hub.name}", f"sts_{entity.status}"
     own: Column = (pk, HASH, f"Hash key of the {spoken(hub)}.")
+    where = f"{entity.table.source}.{entity.table.name}" if entity.hub.extends else "the source"
     yield Model(
         f"vault/{entity.table.source}", name,
         call("sts_sat", src_pk=pk, source_model=entity.stage, **entity.natural_key),
-        f"Whether {article(hub)} exists in the source: every delete and revival.", (own, STATUS, DELETED, *EVENT),
+        f"Whether {article(hub)} exists in {where}: every delete and revival.", (own, STATUS, DELETED, *EVENT),
         (("sat_is_sound", {"src_pk": pk, "parent": f"hub_{hub}"}),),
     )  # fmt: skip
     yield timeline_model(entity, name, pk, "hd_status", [], (own, STATUS, DELETED), "hd_status")

@@ -93,7 +93,7 @@ def test_a_backfill_of_days_never_duplicates_and_brings_back_what_was_lost(zoo: 
 @pytest.mark.slow
 def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     """Declared later than it landed, or renamed: what was loaded before had nulls. And updates name what they lack as
-    it was called then."""
+    it was called then. Rolled back to before, it is made anew again."""
     rng = random.Random(23)
     table, clock = animals(), Clock(rng)
     for _ in range(300):
@@ -114,6 +114,14 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
     zoo.dbt("run")
     assert_parsed_is_complete(zoo, table)
     assert {name for name, snapshot in zoo.snapshots().items() if snapshot != seen[name]} == {"parsed_zoo__animals"}
+
+    parsed = "parsed.parsed_zoo__animals"
+    zoo.rows(f"alter table {parsed} execute rollback_to_snapshot({seen['parsed_zoo__animals']})")
+    assert zoo.rows(f"select count(*) > 0, count(story) from {parsed}") == [[True, 0]], (
+        "the column is there, in no file"
+    )
+    zoo.dbt("run")
+    assert_parsed_is_complete(zoo, table)
 
 
 @pytest.mark.slow

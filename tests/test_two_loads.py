@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse.settings import Settings
+from orchestration.runs.failures import CONFLICT
 from tests.histories import START, Clock
 from tests.test_dbt import assert_parsed_is_complete, assert_vault_is_true
 from tests.zoo import Zoo, animals, build_zoo, random_animal
@@ -33,7 +34,7 @@ def test_two_runs_of_dbt_at_once_leave_each_row_once(settings: Settings, tmp_pat
                     said = [
                         said for said in pool.map(lambda n: _outcome(zoo, tmp_path / f"target_{n}"), range(2)) if said
                     ]
-                assert all("ICEBERG_COMMIT_ERROR" in what for what in said), "\n".join(said)
+                assert all(CONFLICT in what for what in said), "\n".join(said)
             zoo.dbt("run")
             assert_parsed_is_complete(zoo, table)
             assert_vault_is_true(zoo, table.versions)

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from scaffold import apply, models_of, plan
+from scaffold.text import Model
 from tests.histories import START, Clock, Row, change_at_random
 from tests.test_dbt import assert_vault_is_true, in_order, insert_parsed, literal, source_seq
 from tests.unit.test_scaffold import declared
@@ -120,22 +122,35 @@ def one_history(rng: random.Random, number: int, in_source_order: bool) -> list[
     ]
 
 
-@pytest.fixture
-def clinic(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
+@contextmanager
+def modelled(settings: Settings, place: Path, name: str, text: str) -> Iterator[Zoo]:
     """A source that is modelled by its declaration alone; its parsed tables are there and empty."""
-    (tmp_path / "declared").mkdir()
-    models = models_of(declared(tmp_path / "declared", CLINIC), "clinic")
-    project = empty_project(settings, tmp_path)
-    (project / "models/sources/clinic.yml").write_text(CLINIC)
-    apply(plan(project, "clinic", models))
-    clinic = Zoo(settings, project, "clinic", tuple(f"{model.folder}/{model.name}" for model in models))
-    clinic.clear()
+    project = empty_project(settings, place)
+    models = write_models(project, name, text)
+    lake = Zoo(settings, project, name, tuple(f"{model.folder}/{model.name}" for model in models))
+    lake.clear()
     for model in models:
         if model.folder.startswith("parsed/"):
             columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in model.columns)
             query(settings, f"create table parsed.{model.name} ({columns})")
-    yield clinic
-    clinic.clear()
+    yield lake
+    lake.clear()
+
+
+def write_models(project: Path, name: str, text: str) -> list[Model]:
+    """As `lakehouse scaffold` does, with the declaration."""
+    (project.parent / "declared").mkdir(exist_ok=True)
+    models = models_of(declared(project.parent / "declared", text), name)
+    (project / f"models/sources/{name}.yml").write_text(text)
+    apply(plan(project, name, models))
+    return models
+
+
+@pytest.fixture
+def clinic(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
+    """Tables of each kind."""
+    with modelled(settings, tmp_path, "clinic", CLINIC) as lake:
+        yield lake
 
 
 @pytest.mark.slow
@@ -228,11 +243,101 @@ def assert_comments_are_the_descriptions(clinic: Zoo) -> None:
 
 def insert(clinic: Zoo, table: str, rows: list[Any], moment: datetime) -> None:
     """Puts versions into a parsed table: its columns, then operation, whether deleted and commit LSN."""
+    where = f"{clinic.source}.public.{table}"
     values = ", ".join(
-        "(" + ", ".join(map(literal, [*row[:-2], moment, 1, row[-2], 1, f"clinic.public.{table}", moment])) + ")"
-        for row in rows
+        "(" + ", ".join(map(literal, [*row[:-2], moment, 1, row[-2], 1, where, moment])) + ")" for row in rows
     )
-    clinic.rows(f"insert into parsed.parsed_clinic__{table} values {values}")
+    clinic.rows(f"insert into parsed.parsed_{clinic.source}__{table} values {values}")
+
+
+TWIN = """
+sources:
+  - name: twin
+    schema: raw_twin
+    tables:
+      - name: customers
+        description: Customers of the shop.
+        config: {meta: {raw: {relation: public.customers, key: [number]}, vault: {
+          hub: {name: buyer, collision_code: crm}, satellites: {buyer_name: [name]}}}}
+        columns: [{name: number, data_type: text}, {name: name, data_type: text}]
+      - name: contacts
+        description: One row more for some customers of the shop.
+        config: {meta: {raw: {relation: public.contacts, key: [customer]}, vault: {
+          hub: {name: buyer, extends: true, collision_code: crm}, track_deletes: false,
+          satellites: {buyer_contact: [phone]}}}}
+        columns: [{name: customer, data_type: text}, {name: phone, data_type: text}]
+"""
+AND_ERP = """
+      - name: clients
+        description: Customers of the other system, by numbers that mean others.
+        config: {meta: {raw: {relation: public.clients, key: [nr]}, vault: {
+          hub: {name: buyer, extends: true, collision_code: erp}, satellites: {buyer_credit: [credit]}}}}
+        columns: [{name: nr, data_type: integer}, {name: credit, data_type: text}]
+      - name: orders
+        description: Orders of clients.
+        config: {meta: {raw: {relation: public.orders, key: [id]}, vault: {hub: purchase,
+          references: {buyer: {columns: [nr], collision_code: erp}}, links: {purchase_buyer: [buyer]}}}}
+        columns: [{name: id, data_type: integer}, {name: nr, data_type: integer}]
+"""
+OWNERS = {
+    "customers": ("crm", "sat_buyer_name_v1", "name", "sts_buyer_v1"),
+    "contacts": ("crm", "sat_buyer_contact_v1", "phone", None),
+    "clients": ("erp", "sat_buyer_credit_v1", "credit", "sts_buyer_twin_clients_v1"),
+}
+
+
+@pytest.mark.slow
+def test_equal_keys_of_two_systems_stay_two_and_a_table_of_one_system_shares_its_keys(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """The second system comes when the hub is loaded already, without a code for its keys."""
+    rng, lsn, blank = random.Random(11), 0, 0
+    timelines: dict[str, dict[Any, list[tuple[Any, ...]]]] = {table: {} for table in OWNERS}
+    bought: set[tuple[Any, ...]] = set()
+    with modelled(settings, tmp_path, "twin", TWIN + AND_ERP) as twin:
+        for load, tables in enumerate((["customers", "contacts"], list(OWNERS), list(OWNERS))):
+            write_models(twin.project, "twin", TWIN + (AND_ERP if "clients" in tables else ""))
+            moment = START + timedelta(days=load)
+            for table in tables:
+                rows = []
+                for _ in range(30):
+                    lsn += 1
+                    key = rng.choice([1, 2, 3, 4] if table == "clients" else ["1", "2", "3", "", " "])
+                    found = timelines[table].setdefault(key, [])
+                    gone = bool(found) and not found[-1][1] and rng.random() < 0.3
+                    value = None if gone else rng.choice(["a", "b", None])
+                    rows.append([key, value, "d" if gone else "u", gone, lsn, moment])
+                    blank += table == "customers" and not str(key).strip()
+                    if not found or found[-1][1:] != (gone, value):
+                        found.append((position(lsn), gone, value))
+                insert(twin, table, rows, moment)
+            if "clients" in tables:
+                orders = [[load * 10 + n, rng.choice([1, 2, 5]), "c", False, lsn + n, moment] for n in range(5)]
+                bought |= {(row[0], str(row[1])) for row in orders}
+                insert(twin, "orders", orders, moment)
+                lsn += 5
+            twin.dbt("build" if load == 2 else "run", without="parsed")
+        assert twin.counted("cdc_vault_keys_are_given_stg_twin__customers") == blank, "blank keys are counted"
+        keys = {(str(key), OWNERS[table][0]) for table, found in timelines.items() for key in found}
+        keys |= {(nr, "erp") for _, nr in bought}
+        assert in_order(twin.rows("select number, collision_code from vault.hub_buyer")) == in_order(map(list, keys))
+        for table, (code, view, column, status) in OWNERS.items():
+            of = "select hub.number, hub.collision_code, v.source_seq, v.is_deleted{} from vault.{} as v"
+            of += " join vault.hub_buyer as hub on hub.hk_buyer = v.hk_buyer"
+            wanted = [[str(key), code, *row] for key, rows in timelines[table].items() for row in rows]
+            assert in_order(twin.rows(of.format(f", v.{column}", view))) == in_order(wanted), view
+            if status:
+                wanted = [
+                    [str(key), code, *row[:2]] for key, rows in timelines[table].items()
+                    for n, row in enumerate(rows) if n == 0 or row[1] != rows[n - 1][1]
+                ]  # fmt: skip
+                assert in_order(twin.rows(of.format("", status))) == in_order(wanted), status
+        sold = twin.rows(
+            "select purchase.purchase_id, hub.number, hub.collision_code from vault.link_purchase_buyer as link"
+            " join vault.hub_purchase as purchase on purchase.hk_purchase = link.hk_purchase"
+            " join vault.hub_buyer as hub on hub.hk_buyer = link.hk_buyer"
+        )
+        assert in_order(sold) == in_order([*one, "erp"] for one in bought)
 
 
 def position(lsn: int) -> str:

@@ -112,7 +112,7 @@ def _load(zoo: Zoo, history: int, run: int, runs: int) -> Iterator[tuple[str, fl
     zoo.dbt("run", without="parsed")
     spent: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for query_id, text in zoo.rows("SELECT query_id, query FROM system.runtime.queries WHERE state = 'FINISHED'"):
-        model = re.search(r'"node_id": "model\.lakehouse\.(\w+)"', text)
+        model = re.search(r'"node": "model\.lakehouse\.(\w+)"', text)
         if model and model[1] in FILLED and query_id not in before:
             spent[model[1]].append(_statistics(zoo.settings, query_id))
     for name in FILLED:

@@ -14,11 +14,14 @@ class HubPolicy(Policy):
     """The entity of a row."""
 
     name: LakeName
+    extends: bool = Field(
+        False, description="another table declares the hub; this one adds its keys, and has satellites of its own"
+    )
     column: LakeName | None = Field(
         None, description="business key's name in the hub; by default the key column's, `id` as <hub>_id"
     )
     description: str = ""
-    collision_code: str | None = Field(None, description="tells apart equal keys of different systems in one hub")
+    collision_code: str = Field("", description="tells this table's keys apart from equal keys of other systems")
     normalize: Literal["upper_trim"] | None = None
     blank: Literal["keep", "unknown", "error"] = "keep"
 
@@ -29,6 +32,9 @@ class ReferencePolicy(Policy):
     columns: tuple[str, ...]
     hub: str | None = Field(None, description="by default the reference's own name")
     note: str = Field("", description="what it means that the reference is empty")
+    collision_code: str | None = Field(
+        None, description="of the keys it names; by default that of the hub's tables in the same source"
+    )
 
 
 class LinkPolicy(Policy):

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lakehouse.declarations.policies import RawPolicy
-from lakehouse.declarations.vault import VaultPolicy
+from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 
+CODE = "collision_code"  # the column of a hub that has keys of several systems
 EVENT = ("load_date", "applied_date", "source_seq", "record_source")
 VALIDITY = ("source_seq_to", "valid_from", "valid_to", "is_current")
-_ALIAS = "give the column another name in the lake with meta.raw.alias"
+ALIAS = "give the column another name in the lake with meta.raw.alias"
 
 
 class Vaulted(Protocol):
@@ -47,9 +48,9 @@ def in_lake(raw: RawPolicy, columns: Iterable[str]) -> tuple[str, ...]:
 
 
 def business_key(raw: RawPolicy, vault: VaultPolicy) -> tuple[str, ...]:
-    """The key's columns as the hub names them: `id` alone becomes `<hub>_id`."""
+    """The key's columns as the hub that the table declares names them: `id` alone becomes `<hub>_id`."""
     key = in_lake(raw, raw.key)
-    if vault.hub is None or len(key) != 1:
+    if vault.hub is None or vault.hub.extends or len(key) != 1:
         return key
     return (vault.hub.column or (f"{vault.hub.name}_id" if key == ("id",) else key[0]),)
 
@@ -100,14 +101,14 @@ def timeline_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
 def _landed(table: Vaulted, columns: Iterable[str]) -> Iterator[Named]:
     for column in columns:
         name = in_lake(table.raw, [column])[0]
-        yield Named(name.lower(), f"column {column!r} of the table", ("vault",), _ALIAS)
+        yield Named(name.lower(), f"column {column!r} of the table", ("vault",), ALIAS)
 
 
 def relations(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     """All models of the vault that the declaration creates; no other table may create one of the same name."""
     yield Named(f"stg_{table.source}__{table.name}", "the stage")
     if vault.hub is not None:
-        yield from _hub_relations(vault, vault.hub.name)
+        yield from _hub_relations(table, vault, vault.hub)
     for name, link in vault.links.items():
         yield from _link_relations(name, ("vault", "links", name), link.effectivity)
     if vault.event is not None:
@@ -119,13 +120,19 @@ def relations(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
         yield from _made(kind, name, "satellite", ("vault", "satellites", name))
 
 
-def _hub_relations(vault: VaultPolicy, hub: str) -> Iterator[Named]:
+def status_name(source: str, table: str, hub: HubPolicy) -> str:
+    """Whose existence the status satellite of a table is about: the hub's, or that of the table that extends it."""
+    return f"{hub.name}_{source}_{table}" if hub.extends else hub.name
+
+
+def _hub_relations(table: Vaulted, vault: VaultPolicy, hub: HubPolicy) -> Iterator[Named]:
     at = ("vault", "hub")
-    yield from _made("hub", hub, "hub", at, timeline=False)
+    if not hub.extends:
+        yield from _made("hub", hub.name, "hub", at, timeline=False)
     if vault.track_deletes:
-        yield from _made("sts", hub, "the status satellite of hub", at)
+        yield from _made("sts", status_name(table.source, table.name, hub), "the status satellite of hub", at)
     if vault.track_mentions:
-        yield from _made("rts", hub, "the mentions of hub", at, timeline=False)
+        yield from _made("rts", hub.name, "the mentions of hub", at, timeline=False)
 
 
 def _link_relations(link: str, at: tuple[str, ...], effectivity: bool) -> Iterator[Named]:

@@ -2,14 +2,26 @@
 
 V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown reference, V6 unknown column,
 V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, or a link that is not
-in its table's key, V10 a table that is two things, V11 a table of which nothing is made.
+in its table's key, V10 a table that is two things, V11 a table of which nothing is made, V12 a hub of several
+tables whose rules or collision codes are not clear.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from lakehouse.declarations.vault import VaultPolicy
-from lakehouse.declarations.vault_names import Named, Vaulted, clashes, relations, stage_columns, timeline_columns
+from lakehouse.declarations.vault_hubs import Owner, codes_meant, hub_owners
+from lakehouse.declarations.vault_names import (
+    ALIAS,
+    CODE,
+    Named,
+    Vaulted,
+    business_key,
+    clashes,
+    relations,
+    stage_columns,
+    timeline_columns,
+)
 
 Problem = tuple[tuple[str, ...], str]
 
@@ -184,18 +196,57 @@ def _places(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ..
 def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem]]:
     """Mistakes that involve several tables."""
     modelled = [(table, table.vault) for table in tables if table.vault and table.vault.is_modelled]
-    owners: dict[str, tuple[Vaulted, Named]] = {}
+    made_by: dict[str, tuple[Vaulted, Named]] = {}
     for table, vault in modelled:
         for made in relations(table, vault):
-            owner, other = owners.setdefault(made.name, (table, made))
+            owner, other = made_by.setdefault(made.name, (table, made))
             if other is not made:
-                yield table, (made.path, f"V7: {made.name} would be {made.what} and {other.what} of table {owner.name}")
-    keys = {vault.hub.name: table.raw.key for table, vault in modelled if vault.hub}
+                yield table, (made.path, _made_twice(made, other, owner))
+    hubs = hub_owners(table for table, _ in modelled)
     for table, vault in modelled:
-        for role, reference in vault.references.items():
-            hub, at = vault.hub_of(role), ("vault", "references", role)
-            if hub not in keys:
-                yield table, (at, f"V5: no table declares a hub {hub!r}")
-            elif len(keys[hub]) != len(reference.columns):
-                needed, given = ", ".join(keys[hub]), ", ".join(reference.columns) or "none"
-                yield table, (at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}")
+        if vault.hub is not None:
+            for problem in _hub_problems(table, vault, hubs[vault.hub.name]):
+                yield table, problem
+        for role in vault.references:
+            for problem in _reference_problems(table, vault, role, hubs.get(vault.hub_of(role), [])):
+                yield table, problem
+
+
+def _made_twice(made: Named, other: Named, owner: Vaulted) -> str:
+    text = f"V7: {made.name} would be {made.what} and {other.what} of table {owner.name}"
+    hint = "; if both are about the same kind of thing, one of them says `hub: {name: …, extends: true}`"
+    return text + hint if made.what.startswith("hub ") and made.what == other.what else text
+
+
+def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -> Iterator[Problem]:
+    """Mistakes of a table in a hub of several tables."""
+    assert vault.hub is not None
+    declaring, hub = owners[0]
+    if hub.extends:
+        yield ("vault", "hub"), f"V5: no table declares the hub {hub.name!r} that this one extends"
+        return
+    if len({owner.collision_code for _, owner in owners}) > 1 and CODE in business_key(table.raw, vault):
+        yield ("vault", "hub"), f"V7: hub {hub.name!r} would have {CODE!r} twice: {ALIAS}"
+    if not vault.hub.extends:
+        return
+    if set_here := sorted({"column", "description", "normalize", "blank"} & vault.hub.model_fields_set):
+        yield ("vault", "hub"), f"V12: {', '.join(set_here)} of a hub is said once, by table {declaring.name}"
+    if vault.track_mentions:
+        yield ("vault", "track_mentions"), f"V12: table {declaring.name}, which declares the hub, tracks mentions"
+    if len(table.raw.key) != len(declaring.raw.key):
+        needed, given = ", ".join(declaring.raw.key), ", ".join(table.raw.key)
+        yield ("vault", "hub"), f"V5: the key of hub {hub.name!r} is {needed}; the key of this table is {given}"
+
+
+def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: Sequence[Owner]) -> Iterator[Problem]:
+    reference, hub, at = vault.references[role], vault.hub_of(role), ("vault", "references", role)
+    if not owners or owners[0][1].extends:
+        yield at, f"V5: no table declares a hub {hub!r}"
+        return
+    key = owners[0][0].raw.key
+    if len(key) != len(reference.columns):
+        needed, given = ", ".join(key), ", ".join(reference.columns) or "none"
+        yield at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}"
+    if len(codes_meant(reference, table.source, owners)) != 1:
+        codes = ", ".join(sorted({repr(owner.collision_code) for _, owner in owners}))
+        yield at, f"V12: the keys of hub {hub!r} have the collision codes {codes}: name one with `collision_code`"

@@ -15,6 +15,10 @@ from lakehouse.text.shown import visible
 SHOWN = 5
 LONGEST = 500
 OWN_ERROR = re.compile(r"^(lakehouse(_\w+)?|ingestion|maintenance|erasure)\.[\w.]+: ")
+CONFLICT = (  # as the macro `conflict_text` says it to who runs dbt by hand
+    "another load added rows to the table while this one ran, so this one added none to it:"
+    " wait until the other has ended, then run this again"
+)
 FAILED = ("error", "fail", "runtime error")
 
 
@@ -160,4 +164,6 @@ def database_message(message: str | None) -> str:
     named = lines[1:] if len(lines) > 1 and re.match(r"\w+ Error in |Failure in ", lines[0]) else lines
     text = " ".join(line for line in named if not line.startswith("compiled code at "))
     trino = re.match(r"Trino\w+\(type=\w+, name=(\w+), message=\"(.*)\", query_id=(\w+)\)", text)
+    if trino and trino[1] == "ICEBERG_COMMIT_ERROR" and "conflicting" in trino[2]:
+        return f"{CONFLICT} ({trino[1]}, query {trino[3]})"
     return visible(f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else text)[:LONGEST] or "no message"

@@ -60,6 +60,7 @@ def _provided() -> dict[str, Any]:
         "tojson": json.dumps,
         "local_md5": lambda text: md5(text.encode(), usedforsecurity=False).hexdigest(),
         "var": lambda _, default: default,
+        "env_var": lambda _, default: default,
         "adapter": SimpleNamespace(quote=lambda name: f'"{name}"'),
         "exceptions": SimpleNamespace(raise_compiler_error=refuse),
         "model": SimpleNamespace(name="a_model"),

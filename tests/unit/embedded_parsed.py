@@ -51,6 +51,9 @@ class Parsed:
         landing = [alias.get(name, name) for name in declared if name not in policy.get("exclude", ())]
         columns = {"id": "integer", **dict.fromkeys(landing, "varchar"), **METADATA}
         self.db.execute("create table raw_properties (key varchar, value varchar)")
+        self.db.execute("create table parsed_properties (key varchar, value varchar)")
+        self.db.execute("create table parsed_snapshots (snapshot_id integer, committed_at timestamptz)")
+        self.db.execute("create table parsed_history (snapshot_id integer, is_current_ancestor boolean)")
         self.db.execute(f"create table raw ({', '.join(f'{name} {kind}' for name, kind in columns.items())})")
 
     def land(self, op: str, key: int | None, lsn: int, committed: str, ingested: str, **values: Any) -> None:
@@ -79,7 +82,25 @@ class Parsed:
             self.rows(f"create or replace table parsed as select {names} from ({sql})")
         else:
             self.rows(f"insert into parsed ({names}) select {names} from ({sql})")
+        self._commit(header["anew"])
         return True
+
+    def _commit(self, anew: bool) -> None:
+        [[number]] = self.rows("select count(*) + 1 from parsed_snapshots")
+        if anew:
+            self.rows("update parsed_history set is_current_ancestor = false")
+            self.db.execute("delete from parsed_properties")
+            made = [macro("made_anew_property")(), f"2026-12-01 {number:02}:00:00 UTC"]
+            self.db.execute("insert into parsed_properties values (?, ?)", made)
+        self.db.execute("insert into parsed_snapshots values (?, ?)", [number, f"2026-12-01 {number:02}:00:01+00"])
+        self.db.execute("insert into parsed_history values (?, true)", [number])
+        self.rows(f"create table parsed_{number} as from parsed")
+
+    def roll_back(self, snapshot: int) -> None:
+        """Trino's `rollback_to_snapshot`: columns and properties stay, and older rows have nulls in newer columns."""
+        self.rows(f"update parsed_history set is_current_ancestor = snapshot_id = {snapshot}")
+        self.rows("delete from parsed")
+        self.rows(f"insert into parsed by name from parsed_{snapshot}")
 
     def is_made(self) -> bool:
         """Whether parsed is there."""

@@ -6,7 +6,7 @@ same macros through dbt on Trino.
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +17,17 @@ from tests.unit.dbt_macros import macro_texts, macros
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = [
-    ("id", "integer"), ("line", "integer"), ("owner", "text"), ("a", "text"), ("b", "integer"),
+    ("id", "integer"), ("line", "integer"), ("owner", "text"), ("a", "text"), ("b", "integer"), ("order", "text"),
 ]  # fmt: skip
 STAGE = {
     "hk_thing": ["id"],
     "hk_row": ["id", "line"],
     "hk_owner": {"columns": ["!own", "owner"], "blank": "unknown"},
     "hk_row_owner": ["id", "line", "owner"],
+    "hk_pair": [["owner", "a"]],
+    "hk_other": [["owner", "order"]],
+    "hk_row_pairs": ["id", "line", ["owner", "a"], ["owner", "order"]],
+    "hk_thing_line": {"keys": ["hk_thing"], "columns": ["line"]},
     "hd_row": {"is_hashdiff": True, "columns": ["a", "b"]},
     "hd_status": {"is_hashdiff": True, "columns": []},
 }
@@ -31,6 +35,12 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "hub_thing": ("hub", {"src_pk": "hk_thing", "src_nk": "id"}),
     "hub_row": ("hub", {"src_pk": "hk_row", "src_nk": ["id", "line"]}),
     "hub_owner": ("hub", {"src_pk": "hk_owner", "src_nk": "owner"}),
+    "hub_pair": ("hub", {"src_pk": "hk_pair", "src_nk": ["owner", "a"], "source_model": [
+        "stg", {"model": "stg", "src_pk": "hk_other", "src_nk": ["owner", "order"]}]}),
+    "link_row_pairs": ("link", {"src_pk": "hk_row_pairs", "src_fk": ["hk_row", "hk_pair", "hk_other"]}),
+    "eff_sat_row_pairs": ("eff_sat", {"src_pk": "hk_row_pairs", "src_dfk": "hk_row"}),
+    "link_thing_line": ("link", {"src_pk": "hk_thing_line", "src_fk": ["hk_thing", "line"], "is_key": True}),
+    "eff_sat_thing_line": ("eff_sat", {"src_pk": "hk_thing_line", "src_dfk": "hk_thing_line"}),
     "link_row_owner": ("link", {"src_pk": "hk_row_owner", "src_fk": ["hk_row", "hk_owner", "owner"]}),
     "eff_sat_row_owner": ("eff_sat", {"src_pk": "hk_row_owner", "src_dfk": "hk_row", "src_nk": ["id", "line"]}),
     "sat_row": (
@@ -47,6 +57,8 @@ TIMELINES: dict[str, dict[str, Any]] = {
     "ma_sat_thing": {"src_pk": ["hk_thing", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
     "ref_row": {"src_pk": ["id", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
     "eff_sat_row_owner": {"src_pk": "hk_row_owner", "src_hashdiff": "is_active", "src_payload": ["hk_row"]},
+    "eff_sat_row_pairs": {"src_pk": "hk_row_pairs", "src_hashdiff": "is_active", "src_payload": ["hk_row"]},
+    "eff_sat_thing_line": {"src_pk": "hk_thing_line", "src_hashdiff": "is_active"},
 }
 METADATA = {  # Iceberg's metadata tables
     "properties": "select key, value from properties where model = '{}'",
@@ -74,10 +86,10 @@ class Vault:
 
     def load(self, events: Iterable[Event], moment: datetime) -> None:
         """Appends events to parsed, published at that moment, and loads every table."""
-        rows = [[e["id"], e["line"], e["owner"], e["a"], e["b"], e["gone"], e["at"], e["lsn"], e["seq"], moment]
-                for e in events]  # fmt: skip
+        rows = [[e["id"], e["line"], e["owner"], e["a"], e["b"], e.get("order"), e["gone"], e["at"], e["lsn"], e["seq"],
+                 moment] for e in events]  # fmt: skip
         if rows:
-            self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
+            self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
             self.commit("parsed")
         for name in self.models:
             self._append(name)
@@ -97,6 +109,13 @@ class Vault:
         for table in ("parsed", "properties", "history"):
             self.db.execute(f"delete from {table}")
 
+    def expire(self) -> None:
+        """Only the newest snapshot of each table stays, as after days of loads."""
+        self.db.execute(
+            "delete from history where is_current_ancestor and snapshot_id < (select max(newer.snapshot_id)"
+            " from history as newer where newer.model = history.model and newer.is_current_ancestor)"
+        )
+
     def make_stage(self) -> None:
         """The stage's view."""
         stage = self._render("stage", "stg", source_model="parsed", hashed_columns=self.stage)
@@ -110,7 +129,7 @@ class Vault:
             )
 
     def _build(self) -> None:
-        types = ", ".join(f"{name} {'varchar' if kind == 'text' else kind}" for name, kind in COLUMNS)
+        types = ", ".join(f'"{name}" {kind.replace("text", "varchar")}' for name, kind in COLUMNS)
         self.db.execute(
             f"create table parsed ({types}, _is_deleted boolean, _valid_from timestamptz, _epoch integer,"
             " _commit_lsn bigint, _seq bigint, _record_source varchar, _loaded_at timestamptz)"
@@ -182,6 +201,42 @@ class Vault:
         }
 
 
+def by_our_restore(vault: Vault, name: str, _: int) -> None:
+    """`lakehouse maintain restore --in-place`: the table remembers no load then."""
+    vault.db.execute("delete from properties where model = ? and key like 'lakehouse.loaded.%'", [name])
+
+
+def by_rollback(vault: Vault, name: str, snapshot: int) -> None:
+    """Trino's or Spark's `rollback_to_snapshot`: the properties stay as they are."""
+    vault.db.execute("update history set is_current_ancestor = snapshot_id <= ? where model = ?", [snapshot, name])
+
+
+def by_replacement(vault: Vault, name: str, _: int) -> None:
+    """`create or replace table … as select … for version as of`: another history, and the properties stay."""
+    vault.commit(name, replaces=True)
+
+
+WAYS = [by_our_restore, by_rollback, by_replacement]
+
+
+def restore(vault: Vault, tables: list[str], way: Callable[[Vault, str, int], None]) -> Callable[[], None]:
+    """Puts these tables back, when it is called, as they are now."""
+    snapshots = {name: vault.snapshot(name) for name in tables}
+    for name in tables:
+        vault.db.execute(f"create or replace table was_{name} as select * from {name}")
+
+    def put_back() -> None:
+        for name in tables:
+            if way is by_our_restore:
+                vault.db.execute(f"create or replace table {name} as select * from was_{name}")
+            else:  # the table keeps its columns of today
+                vault.db.execute(f"delete from {name}")
+                vault.db.execute(f"insert into {name} by name select * from was_{name}")
+            way(vault, name, snapshots[name])
+
+    return put_back
+
+
 def history(rng: random.Random, keys: int, most: int) -> list[Event]:
     """Events of several keys in source order. Few different values, so that states recur and spell alike."""
     events: list[Event] = []
@@ -192,14 +247,15 @@ def history(rng: random.Random, keys: int, most: int) -> list[Event]:
         if rng.random() < 0.7:
             lsn, seq, at = lsn + rng.randint(1, 5), 0, at + timedelta(seconds=rng.choice([0, 1, 3600, -2]))
         seq += 1
-        if alive.get(key) is not None and rng.random() < 0.25:
-            alive[key] = None
+        if rng.random() < (0.25 if alive.get(key) is not None else 0.05 if key not in alive else 0):
+            alive[key] = None  # also of a row that nobody has seen alive
         else:
             before = alive.get(key)
             state = before if before and rng.random() < 0.5 else dict(zip("ab", rng.choice(STATES), strict=True))
             owner = before["owner"] if before and rng.random() < 0.5 else rng.choice(["x", "y", None, ""])
-            alive[key] = {"a": state["a"], "b": state["b"], "owner": owner}
-        values = alive[key] or dict.fromkeys(("owner", "a", "b"))
+            order = before["order"] if before and rng.random() < 0.5 else rng.choice(["p", "q", None])
+            alive[key] = {"a": state["a"], "b": state["b"], "owner": owner, "order": order}
+        values = alive[key] or dict.fromkeys(("owner", "a", "b", "order"))
         events.append({"id": key[0], "line": key[1], **values, "gone": alive[key] is None, "at": at, "lsn": lsn,
                        "seq": seq})  # fmt: skip
     return events

@@ -82,6 +82,28 @@ def test_a_table_that_no_cut_covers_waits_for_the_column_rather_than_having_null
     assert parsed.current() == [(1, "Ada", "1815")]
 
 
+def test_a_table_rolled_back_to_before_it_was_made_anew_for_a_column_is_made_anew_again() -> None:
+    """It kept the column, with nulls for all rows of that state, and nobody missed their values."""
+    parsed = Parsed("name", "phone")
+    parsed.declared = ("name",)
+    parsed.land("c", 1, 10, "20 08:00", "20 08:01", name="Ada", phone="1815")
+    parsed.load(cut=10)
+    parsed.declared = ("name", "phone")
+    parsed.land("c", 2, 20, "20 09:00", "20 09:01", name="Alan", phone="1912")
+    parsed.load(cut=20)
+    for _ in range(2):
+        parsed.roll_back(1)
+        assert parsed.current() == [(1, "Ada", None)]
+        assert parsed.load(cut=20)
+        assert parsed.current() == [(1, "Ada", "1815"), (2, "Alan", "1912")]
+    parsed.land("c", 3, 30, "20 10:00", "20 10:01", name="Grace", phone="1906")
+    parsed.load(cut=30)
+    parsed.roll_back(4)
+    parsed.rows("update parsed set name = 'of that state' where id = 2")
+    parsed.load(cut=30)
+    assert parsed.current() == [(1, "Ada", "1815"), (2, "of that state", "1912"), (3, "Grace", "1906")], "no need"
+
+
 def test_a_renamed_column_keeps_its_values_and_fills_what_was_left_out_under_any_of_its_names() -> None:
     parsed = Parsed("bio", "note")
     parsed.land("r", 1, 10, "20 08:00", "20 08:01", bio="long", note="short")

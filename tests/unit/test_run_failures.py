@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -12,10 +13,11 @@ from dagster._core.utils import make_new_run_id
 from orchestration.assets.after_checks import after_checks
 from orchestration.runs import tags
 from orchestration.runs.dependencies import reason_to_skip
-from orchestration.runs.failures import database_message, dbt_failure, failed_tables
+from orchestration.runs.failures import CONFLICT, database_message, dbt_failure, failed_tables
 from orchestration.runs.history import read_history
 from orchestration.runs.load_state import HeldTable, LoadState, pack_state
 from orchestration.runs.subset import JobSubset, subset_without, waiting_for_others
+from tests.unit.dbt_macros import macro
 
 MANIFEST: dict[str, Any] = {
     "sources": {"source.l.raw_shop.sales": {"schema": "raw_shop", "name": "sales"}},
@@ -66,6 +68,27 @@ def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
             f' to see them: lakehouse sql --role writer "$(cat {compiled})"',
         ]
     )
+
+
+def test_a_load_that_lost_to_another_says_so_and_what_to_do(tmp_path: Path) -> None:
+    """Trino's words are a list of files. By hand, dbt says the same at its end."""
+    conflict = (
+        "Database Error in model hub_sale (models/vault/hub_sale.sql)\n"
+        '  TrinoExternalError(type=EXTERNAL, name=ICEBERG_COMMIT_ERROR, message="Failed to commit the transaction'
+        ' during write: Found conflicting files that can contain records matching true: [s3://warehouse/a.parquet]",'
+        " query_id=20261122_1_2_abc)\n  compiled code at target/run/hub_sale.sql"
+    )
+    results(tmp_path, ("model.l.hub", "error", conflict, None))
+    told = dbt_failure(tmp_path, MANIFEST, "").splitlines()[1]
+    assert told == (
+        f"  vault.hub_sale (dbt_project/models/vault/hub_sale.sql): {CONFLICT} (ICEBERG_COMMIT_ERROR, query"
+        " 20261122_1_2_abc)"
+    )
+    said: list[str] = []
+    node = SimpleNamespace(schema="vault", alias="hub_sale")
+    ended = [SimpleNamespace(message=conflict, node=node), SimpleNamespace(message="OK", node=node)]
+    macro("tell_conflicts", log=lambda text, info: said.append(text))(ended)
+    assert said == [f"vault.hub_sale: {CONFLICT}"]
 
 
 def test_many_failures_are_counted_rather_than_listed(tmp_path: Path) -> None:

@@ -14,17 +14,21 @@ NAMES = (
 )  # fmt: skip
 
 
+def renamed(part: Any, name: str) -> Any:
+    """The same with another name in the place of column `a`."""
+    if isinstance(part, dict):
+        return {key: renamed(value, name) for key, value in part.items()}
+    if isinstance(part, list | tuple):
+        return type(part)(renamed(value, name) for value in part)
+    return name if part == "a" else part
+
+
 def loaded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[list[tuple[Any, ...]]]:
     """What each table and timeline holds where the column `a` is called otherwise."""
-    called = {"a": name}
-    monkeypatch.setattr(embedded_vault, "COLUMNS", [(called.get(c, c), kind) for c, kind in embedded_vault.COLUMNS])
-    payload = {"src_payload": [name, "b"]}
-    timelines = {n: a | (payload if "a" in a["src_payload"] else {}) for n, a in embedded_vault.TIMELINES.items()
-                 if "src_payload" in a}  # fmt: skip
-    monkeypatch.setattr(embedded_vault, "TIMELINES", timelines)
-    monkeypatch.setitem(embedded_vault.STAGE, "hd_row", {"is_hashdiff": True, "columns": ["b", name]})
+    monkeypatch.setattr(embedded_vault, "COLUMNS", [(name if c == "a" else c, k) for c, k in embedded_vault.COLUMNS])
+    for part in ("STAGE", "MODELS", "TIMELINES"):
+        monkeypatch.setattr(embedded_vault, part, renamed(getattr(embedded_vault, part), name))
     vault = Vault()
-    vault.models = {n: (kind, a | payload if "src_payload" in a else a) for n, (kind, a) in vault.models.items()}
     vault.models["hub_named"] = ("hub", {"src_pk": "hk_row", "src_nk": ["id", name]})
     states = [("p", 1, "x"), ("p", 1, "y"), ("q", 1, "y"), ("p", 1, "x")]
     events = [
@@ -35,7 +39,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[list[tuple[Any, .
     for day, load in enumerate((events[:2], events[2:], events)):
         vault.load(load, START + timedelta(days=day + 1))
     vault.make_timelines()
-    views = [f"{name}_v1" for name in timelines]
+    views = [f"{name}_v1" for name in embedded_vault.TIMELINES]
     return [vault.rows(f"select columns(* exclude (hd_row)) from {t} order by all" if "hd_row" in str(
         vault.rows(f"describe {t}")) else f"from {t} order by all") for t in [*vault.models, *views]]  # fmt: skip
 

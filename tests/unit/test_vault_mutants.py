@@ -12,6 +12,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "rows at the watermark not counted": ("plan_inputs", "at_mark == mark[1] | int", "true"),
     "highest position forgotten": (
         "plan_inputs", "[highest, mark[2]] | max if mark and highest else highest", "highest"),
+    "a watermark of a state that was undone": ("remembered_loads", "snapshot in ancestors", "true"),
+    "snapshots of the stage that are always the same": ("plan_inputs", "mark[3] == before.states[name]", "true"),
     "no late replay": ("batch_of", "plan.inputs[source_model].late", "false"),
     "no null guard in the comparison": ("changes_of", "is distinct from _lh_hashdiff_before", "<> _lh_hashdiff_before"),
     "hashdiff anti-join over all history": (
@@ -38,6 +40,8 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),
     "hash without escaping": ("escaped_text", 'column.type == "varchar" else', "false else"),
     "hash with NULL as the empty text": ("key_part", "'\\N'", "''"),
+    "a reference that is partly NULL as a key": ("canonical_text", "column.part_of is defined", "false"),
+    "a link that is its table's key, from live rows alone": ("link", "of_deletes=is_key", "of_deletes=false"),
     "hashdiff of a delete as of a row of nulls": ("hash_diff", "when {{ deleted }} then", "when false then"),
     "a key twice in one batch": ("first_sight", "where _lh_nth = 1", ""),
     "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),

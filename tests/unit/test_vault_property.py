@@ -2,17 +2,18 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from tests.unit.embedded_vault import Event, Vault, arrivals, history, position
+from tests.unit.embedded_vault import WAYS, Event, Vault, arrivals, history, position, restore
 
 Timeline = dict[Any, list[tuple[Any, ...]]]
 ZERO = "0" * 32
 TWO_AT_ONCE = """
-select * from eff_sat_row_owner_v1 as one join eff_sat_row_owner_v1 as other using (hk_row)
+select * from {view} as one join {view} as other using (hk_row)
 where one.is_active and other.is_active and one.source_seq < other.source_seq
   and other.valid_from < coalesce(one.valid_to, timestamptz '2100-01-01')
   and other.valid_from < coalesce(other.valid_to, timestamptz '2100-01-01')
@@ -34,17 +35,26 @@ def test_any_split_order_and_redelivery_in_the_long_form() -> None:
 
 
 def check(vault: Vault, seed: int, keys: int = 20, most: int = 250, every: float = 0.2) -> None:
-    """One history, loaded as it happens to arrive; raises AssertionError."""
+    """One history, loaded as it happens to arrive, of every second seed with tables put back; raises AssertionError."""
     rng = random.Random(seed)
     vault.clear()
     arrived: list[tuple[Event, datetime]] = []
+    undo: Callable[[], None] | None = None
     for number, (batch, moment) in enumerate(arrivals(rng, history(rng, keys, most))):
+        if undo and rng.random() < 0.3:
+            undo()
+            undo = None
         vault.load(batch, moment)
         if number == 0:
             vault.make_timelines()
         arrived += [(event, moment) for event in batch]
         if rng.random() < every:
             compare(vault, arrived)
+        if seed % 2 and not undo and rng.random() < 0.3:
+            undo = restore(vault, rng.sample(list(vault.models), rng.randint(1, 15)), rng.choice(WAYS))
+    if undo:
+        undo()
+        vault.load([], moment)
     compare(vault, arrived)
     before = vault.counts()
     vault.load([], moment)
@@ -60,15 +70,28 @@ def compare(vault: Vault, arrived: list[tuple[Event, datetime]]) -> None:
     assert ids(vault, "select id, line, link.owner from link_row_owner as link join hub_row using (hk_row)") == ids_of(
         events, lambda e: None if e["gone"] else (e["id"], e["line"], e["owner"])
     )
+    assert ids(vault, "select owner, a from hub_pair") == ids_of(
+        [e | {"pair": pair_of(e, column)} for e in events for column in ("a", "order")],
+        lambda e: e["pair"] if e["pair"][0] is not None else None,
+    )
+    assert ids(vault, f"select {PAIRS} from link_row_pairs as link {PAIRS_OF}") == ids_of(
+        events, lambda e: None if e["gone"] else pairs_of(e)
+    )
+    assert ids(vault, "select id, line from link_thing_line join hub_thing using (hk_thing)") == ids_of(
+        events, lambda e: (e["id"], e["line"])
+    )
     assert ids(vault, "select id, rts.load_date from rts_thing as rts join hub_thing using (hk_thing)") == sorted(
         {(event["id"], moment) for event, moment in arrived}, key=str
     )
-    assert not vault.rows(TWO_AT_ONCE), "two links of one driving key are active at once"
+    for view in ("eff_sat_row_owner_v1", "eff_sat_row_pairs_v1"):
+        assert not vault.rows(TWO_AT_ONCE.format(view=view)), f"{view}: two links of one driving key are active at once"
     details = collapsed(events, lambda e: (e["gone"], e["a"], e["b"]))
     for name in ("sat_row", "ma_sat_thing", "ref_row"):
         assert timeline(vault, name, "is_deleted, a, b") == details, name
     assert timeline(vault, "sts_row", "is_deleted") == collapsed(events, lambda e: (e["gone"],))
-    assert owners(vault) == effectivity(events)
+    assert active(vault, *OWNERS) == effectivity(events, lambda e: (e["id"], e["line"], e["owner"]))
+    assert active(vault, *PAIRS_ACTIVE) == effectivity(events, pairs_of)
+    assert active(vault, *LINES) == effectivity(events, lambda e: (e["id"], e["line"]))
     assert_stored_rows_are_true(vault, events)
     assert vault.rows(f"select count(*) from sat_row where hk_row = '{ZERO}'") == [(1,)], "one ghost record"
 
@@ -122,31 +145,54 @@ def timeline(vault: Vault, name: str, columns: str) -> Timeline:
     return dict(found)
 
 
-def effectivity(events: list[Event]) -> Timeline:
-    """Per row and owner: where it began and ended."""
+def pair_of(event: Event, column: str) -> tuple[Any, Any]:
+    """A reference of two columns: to nothing where one of them is NULL."""
+    found = (event["owner"], event[column])
+    return (None, None) if None in found else found
+
+
+def pairs_of(event: Event) -> tuple[Any, ...]:
+    """A row and its two references, which share a column."""
+    return (event["id"], event["line"], *pair_of(event, "a"), *pair_of(event, "order"))
+
+
+PAIRS = "row.id, row.line, pair.owner, pair.a, other.owner, other.a"
+PAIRS_OF = (
+    "join hub_row as row on row.hk_row = link.hk_row left join hub_pair as pair on pair.hk_pair = link.hk_pair"
+    " left join hub_pair as other on other.hk_pair = link.hk_other"
+)
+PAIRS_ACTIVE = ("eff_sat_row_pairs_v1", PAIRS, f"join link_row_pairs as link using (hk_row_pairs) {PAIRS_OF}")
+OWNERS = (
+    "eff_sat_row_owner_v1", "hub.id, hub.line, link.owner",
+    "left join link_row_owner as link using (hk_row_owner) left join hub_row as hub on hub.hk_row = v.hk_row",
+)  # fmt: skip
+LINES = (
+    "eff_sat_thing_line_v1", "hub.id, link.line",
+    "join link_thing_line as link using (hk_thing_line) join hub_thing as hub using (hk_thing)",
+)  # fmt: skip
+
+
+def effectivity(events: list[Event], link_of: Any) -> Timeline:
+    """Per link of a row: where it began and ended."""
     found: Timeline = defaultdict(list)
-    owner_of: dict[Any, tuple[Any, ...] | None] = {}
+    link_now: dict[Any, tuple[Any, ...] | None] = {}
     for event in events:
         key = (event["id"], event["line"])
-        now, before = None if event["gone"] else (*key, event["owner"]), owner_of.get(key)
+        now, before = None if event["gone"] else link_of(event), link_now.get(key)
         if now != before:
             for link, active in ((before, False), (now, True)):
                 if link is not None:
                     found[link].append((position(event), active))
-        owner_of[key] = now
+        link_now[key] = now
     return dict(found)
 
 
-def owners(vault: Vault) -> Timeline:
-    """Per row and owner, what the effectivity view has."""
-    rows = vault.rows(
-        "select hub.id, hub.line, link.owner, v.source_seq, v.is_active from eff_sat_row_owner_v1 as v"
-        " left join link_row_owner as link using (hk_row_owner) left join hub_row as hub on hub.hk_row = v.hk_row"
-        " order by v.source_seq"
-    )
+def active(vault: Vault, view: str, columns: str, joins: str) -> Timeline:
+    """Per link, what the effectivity view has."""
+    rows = vault.rows(f"select v.source_seq, v.is_active, {columns} from {view} as v {joins} order by v.source_seq")
     found: Timeline = defaultdict(list)
     for row in rows:
-        found[row[0], row[1], row[2]].append((row[3], row[4]))
+        found[row[2:]].append(row[:2])
     return dict(found)
 
 
@@ -156,6 +202,7 @@ def assert_stored_rows_are_true(vault: Vault, events: list[Event]) -> None:
     rows = vault.rows("select id, line, source_seq, is_deleted, a, b from ref_row")
     assert all(said[row[:3]] == row[3:] for row in rows)
     for name, key in (("ref_row", "id, line"), ("ma_sat_thing", "hk_thing, line"), ("sat_row", "hk_row"),
-                      ("sts_row", "hk_row"), ("eff_sat_row_owner", "hk_row_owner")):  # fmt: skip
+                      ("sts_row", "hk_row"), ("eff_sat_row_owner", "hk_row_owner"),
+                      ("eff_sat_row_pairs", "hk_row_pairs"), ("eff_sat_thing_line", "hk_thing_line")):  # fmt: skip
         twice = f"select 1 from {name} group by {key}, source_seq having count(*) > 1"
         assert not vault.rows(twice), f"{name}: an event twice"

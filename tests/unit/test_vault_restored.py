@@ -10,45 +10,9 @@ import pytest
 
 from tests.marks import slow
 from tests.unit.dbt_macros import macro
-from tests.unit.embedded_vault import Event, Vault, arrivals, history
+from tests.unit.embedded_vault import WAYS, Event, Vault, arrivals, history, restore
 from tests.unit.test_vault_property import compare
 from tests.unit.test_vault_redeclared import MAY, event, said, say
-
-
-def by_our_restore(vault: Vault, name: str, _: int) -> None:
-    """`lakehouse maintain restore --in-place`: the table remembers no load then."""
-    vault.db.execute("delete from properties where model = ? and key like 'lakehouse.loaded.%'", [name])
-
-
-def by_rollback(vault: Vault, name: str, snapshot: int) -> None:
-    """Trino's or Spark's `rollback_to_snapshot`: the properties stay as they are."""
-    vault.db.execute("update history set is_current_ancestor = snapshot_id <= ? where model = ?", [snapshot, name])
-
-
-def by_replacement(vault: Vault, name: str, _: int) -> None:
-    """`create or replace table … as select … for version as of`: another history, and the properties stay."""
-    vault.commit(name, replaces=True)
-
-
-WAYS = [by_our_restore, by_rollback, by_replacement]
-
-
-def restore(vault: Vault, tables: list[str], way: Callable[[Vault, str, int], None]) -> Callable[[], None]:
-    """Puts these tables back, when it is called, as they are now."""
-    snapshots = {name: vault.snapshot(name) for name in tables}
-    for name in tables:
-        vault.db.execute(f"create or replace table was_{name} as select * from {name}")
-
-    def put_back() -> None:
-        for name in tables:
-            if way is by_our_restore:
-                vault.db.execute(f"create or replace table {name} as select * from was_{name}")
-            else:  # the table keeps its columns of today
-                vault.db.execute(f"delete from {name}")
-                vault.db.execute(f"insert into {name} by name select * from was_{name}")
-            way(vault, name, snapshots[name])
-
-    return put_back
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -93,6 +57,34 @@ def test_a_satellite_restored_to_before_a_column_was_declared_is_built_anew(
     vault.load([], MAY + timedelta(days=1))
     assert said(vault, "a, b") == [(100, "A", 1), (110, "A", 2), (120, "A", 3)]
     assert vault.rows("select count(*) from sat_row where record_source = 'ghost'") == [(1,)]
+
+
+def test_a_table_goes_on_from_where_it_is_once_the_snapshots_of_its_first_loads_are_expired() -> None:
+    """A satellite's columns were remembered with the snapshot of its first load: days later it was built anew."""
+    vault = Vault()
+    say(vault, ["a"])
+    for day, letter in enumerate("ABC"):
+        vault.load([event(100 + day, a=letter)], MAY + timedelta(days=day))
+    for table in ("sat_row", "hub_row", "link_row_owner"):
+        vault.db.execute(f"delete from {table} where source_seq like '%100.%'")
+    vault.expire()
+    vault.load([event(110, a="D")], MAY + timedelta(days=9))
+    assert said(vault, "a") == [(101, "B"), (102, "C"), (110, "D")], "compared with the whole stage again"
+    assert vault.rows("select count(*) from hub_row") == [(1,)], "its key came again with the new row"
+
+
+def test_a_backfill_keeps_what_the_loads_before_it_remember() -> None:
+    vault = Vault()
+    vault.load([event(100, a="A"), event(110, a="B")], MAY)
+    vault.db.execute("delete from sat_row where source_seq like '%110.%'")
+    vault.db.execute("insert into run_bounds values ('this-run', date '2026-03-05', date '2026-03-05', now())")
+    vault.load([], MAY)
+    assert said(vault, "a") == [(100, "A"), (110, "B")]
+    vault.expire()
+    vault.db.execute("delete from run_bounds")
+    vault.db.execute("delete from sat_row where source_seq like '%100.%'")
+    vault.load([event(120, a="D")], MAY + timedelta(days=1))
+    assert said(vault, "a") == [(110, "B"), (120, "D")], "compared with the whole stage again"
 
 
 def test_what_was_put_back_while_a_load_ran_is_compared_again() -> None:

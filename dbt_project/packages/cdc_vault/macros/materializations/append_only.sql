@@ -4,7 +4,7 @@
 
   - a model whose header says `new_data: false` is not run at all, so that a rerun costs nothing and makes no snapshot;
   - one that is made `anew` is the whole table: what is there is replaced in one step, and readers see the one or the
-    other. It does not read the table itself.
+    other. It does not read the table itself. The moment is kept in the table's properties, by the same statement.
   - what it is to `remember` is written to the table's properties after the last insert, with the snapshot that it is
     true of. A model keeps its watermark there: it lives and dies with the table, and setting it makes no snapshot.
 
@@ -85,12 +85,21 @@
     {%- for name, value in properties.items() %}
     {{ name }} = {{ value }},
     {%- endfor %}
-    extra_properties = {{ cdc_vault.table_properties() }}
+    extra_properties = {{ cdc_vault.table_properties(cdc_vault.made_anew_now() if with_data else []) }}
   )
   {%- if not columns %}
   as {{ sql }}
   {{ "with no data" if not with_data }}
   {%- endif %}
+{% endmacro %}
+
+{#- When a table was made anew, by Trino's clock: after each snapshot that it replaces, and before its own. -#}
+{% macro made_anew_property() -%}
+  lakehouse.made-anew-at
+{%- endmacro %}
+
+{% macro made_anew_now() %}
+  {{ return([(cdc_vault.made_anew_property(), run_query("select cast(current_timestamp(6) as varchar)").rows[0][0])]) }}
 {% endmacro %}
 
 {#- Old metadata files leave the log as new ones come; orphan removal deletes them, once no backup of the catalog names one. -#}
@@ -128,6 +137,22 @@
   ) as _lh_load
   on false
   when not matched then insert ({{ names }}) values ({% for column in columns %}_lh_load.{{ cdc_vault.quoted(column.name) }}{{ ", " if not loop.last }}{% endfor %})
+{%- endmacro %}
+
+{#- Hook on-run-end: of each table whose load lost to another one a line that says so, beside what Trino says. -#}
+{% macro tell_conflicts(results) %}
+  {%- for result in results if execute and cdc_vault.is_conflict(result.message or "") -%}
+    {%- do log(result.node.schema ~ "." ~ result.node.alias ~ ": " ~ cdc_vault.conflict_text(), info=true) -%}
+  {%- endfor -%}
+{% endmacro %}
+
+{#- As in orchestration/runs/failures.py, which says the same of a run. -#}
+{% macro is_conflict(message) %}
+  {{ return("ICEBERG_COMMIT_ERROR" in message and "conflicting" in message) }}
+{% endmacro %}
+
+{% macro conflict_text() -%}
+  another load added rows to the table while this one ran, so this one added none to it: wait until the other has ended, then run this again
 {%- endmacro %}
 
 {% macro cast_columns(columns, query) %}

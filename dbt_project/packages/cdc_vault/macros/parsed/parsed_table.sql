@@ -8,7 +8,8 @@
   What a declared column says is in raw for all rows, also those loaded before it was declared, or under its former name.
   So where parsed lacks one, it is made anew from the whole of raw. Positions and moments of publication come out the
   same, and nothing below loads again. Until a cut covers the table it stays without the column: a column of nulls would
-  not be missed any more.
+  not be missed any more. The same holds for a table that was rolled back to before it was made so: it keeps the column,
+  and has nulls in it.
 -#}
 {% macro parsed_table(source_name, table_name) -%}
   {%- set raw = source(source_name, table_name) -%}
@@ -21,9 +22,10 @@
       {{ exceptions.raise_compiler_error(source_name ~ "." ~ table_name ~ " has no key: declare config.meta.raw.key, parsed needs to know which rows are versions of one another") }}
     {%- endif -%}
     {%- do cdc_vault.check_names(source_name ~ "." ~ table_name, columns, cdc_vault.parsed_columns([]) | map(attribute="name") | list + ["_deleted"]) -%}
-    {%- set newest = cdc_vault.newest_loaded() -%}
+    {%- set newest, undone = cdc_vault.newest_loaded() -%}
     {%- set loaded = cdc_vault.loaded_columns() -%}
-    {%- set anew = newest is not none and columns | map(attribute="name") | map("lower") | reject("in", loaded) | list | length > 0 -%}
+    {%- set lacking = columns | map(attribute="name") | map("lower") | reject("in", loaded) | list -%}
+    {%- set anew = newest is not none and (undone or lacking | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if new_data is none -%}
 {{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
@@ -36,9 +38,24 @@ select 1 where false
   {%- endif -%}
 {%- endmacro %}
 
-{#- The moment up to which the table is loaded; none where it has no rows that count. -#}
+{#-
+  The moment up to which the table is loaded, none where it has no rows that count; and whether it is in a state from before
+  it was made anew.
+-#}
 {% macro newest_loaded() %}
-  {{ return(run_query("select cast(max(_loaded_at) as varchar) from " ~ this).rows[0][0] if cdc_vault.is_loaded() else none) }}
+  {%- if not cdc_vault.is_loaded() -%}{{ return((none, false)) }}{%- endif -%}
+  {%- set found -%}
+    select cast(max(_loaded_at) as varchar), (
+      select count(*)
+      from {{ cdc_vault.system_table(this, "snapshots") }} as snapshots
+      join {{ cdc_vault.system_table(this, "history") }} as history on history.snapshot_id = snapshots.snapshot_id
+      join {{ cdc_vault.system_table(this, "properties") }} as properties on properties.key = '{{ cdc_vault.made_anew_property() }}'
+      where history.is_current_ancestor and snapshots.committed_at < try_cast(properties.value as timestamp(6) with time zone)
+    )
+    from {{ this }}
+  {%- endset -%}
+  {%- set newest, before = run_query(found).rows[0] -%}
+  {{ return((newest, before > 0)) }}
 {% endmacro %}
 
 {#-

@@ -18,8 +18,9 @@
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`).
   A table that is to have ghost records gets them once (`ghosts`).
-  What is remembered counts while the target still descends from the snapshot it was remembered with: after
-  `rollback_to_snapshot`, or a replacement by an earlier state, everything is compared again. One that remembers nothing
+  What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
+  (those back to the newest data stay): after `rollback_to_snapshot`, or a replacement by an earlier state, everything is
+  compared again. One that remembers nothing
   although it is there (it was restored, or its first load was killed) is asked both itself.
 
   The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts`, the properties to `remember`, and the
@@ -38,22 +39,28 @@
     "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and cdc_vault.ghost_is_stored(src_ldts, src_seq)),
     "base": before.base if loaded else none,
   } -%}
-  {%- if redeclared -%}{%- do plan.remember.update({cdc_vault.load_property("columns"): signature}) -%}{%- endif -%}
-  {%- if unsure -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
+  {%- set marks = {} -%}
   {%- if before.days is not none -%}
     {%- for name in inputs -%}
       {%- do plan.inputs.update({name: {"new_data": true, "late": true, "rows": cdc_vault.within_days(src_applied, before.days)}}) -%}
+      {%- if name in before.inputs -%}{%- do marks.update({name: {"values": before.inputs[name], "is_new": true}}) -%}{%- endif -%}
     {%- endfor -%}
-    {{ return(plan) }}
+  {%- else -%}
+    {%- do marks.update(cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq)) -%}
   {%- endif -%}
-  {%- set marks = cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq) -%}
-  {%- if plan.remember or marks.values() | selectattr("is_new") | list -%}
-    {#- All of them, so that none is left with a snapshot that expires while the others go on. -#}
-    {%- for name, mark in marks.items() -%}
-      {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
-    {%- endfor -%}
+  {%- if redeclared or unsure or marks.values() | selectattr("is_new") | list -%}
+    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts) -%}
   {%- endif -%}
   {{ return(plan) }}
+{% endmacro %}
+
+{#- Adds to the plan what to remember: all of it at once, or some of it would name a snapshot that expires while loads go on. -#}
+{% macro plan_memory(plan, marks, signature, ghosts) %}
+  {%- for name, mark in marks.items() -%}
+    {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
+  {%- endfor -%}
+  {%- if signature is not none -%}{%- do plan.remember.update({cdc_vault.load_property("columns"): signature}) -%}{%- endif -%}
+  {%- if ghosts -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
 {% endmacro %}
 
 {#- Adds to the plan what each input has to load, and returns what is to be remembered of it, and whether that is new. -#}

@@ -1,9 +1,10 @@
 {#-
-  Each key once, and one hash per business key, so no second spelling. A collision does not show in the hub, which keeps the first
-  key of a hash: so what `stage` published in the last `tested_days` is compared with it (as hashed: `normalize`, and `types`, column →
-  type in Postgres, where equal values are kept as different texts).
+  Each key once, and one hash per business key (and collision code, `src_code`, where the hub has them), so no second
+  spelling. A collision does not show in the hub, which keeps the first key of a hash: so what `stage` published in the
+  last `tested_days` is compared with it (as hashed: `normalize`, and `types`, column → type in Postgres, where equal
+  values are kept as different texts).
 -#}
-{% test hub_is_sound(model, src_pk, src_nk, stage=none, normalize=none, types={}) %}
+{% test hub_is_sound(model, src_pk, src_nk, stage=none, normalize=none, types={}, src_code=none) %}
 {%- set business_key = cdc_vault.spelled(src_nk) | join(", ") %}
 select 'hash key twice' as problem, {{ src_pk }} as example, count(*) as rows_there
 from {{ model }}
@@ -13,7 +14,7 @@ union all
 select 'business key twice', min({{ src_pk }}), count(*)
 from {{ model }}
 where {{ cdc_vault.is_known(src_pk) }}
-group by {{ business_key }}
+group by {{ business_key }}{{ ", " ~ src_code if src_code }}
 having count(*) > 1
 {%- if stage %}
 union all

@@ -1,12 +1,25 @@
 {#-
-  Counts the rows of a stage whose own key is NULL (the zero key) or declared wrong (the error key): they are in no hub
-  and no satellite. Over what was published in the last `tested_days`. A warning: the policy has dealt with them.
+  Counts what a stage published in the last `tested_days` with keys that are not given: rows whose own key is NULL (the zero
+  key) or declared wrong (the error key), which are in no hub and no satellite; rows whose own key is blank in all of its
+  columns `src_nk`, which is kept; and `references` that are declared wrong. A reference that is NULL is none of these. A
+  warning: the policy has dealt with them.
 -#}
-{% test keys_are_given(model, src_pk) %}
+{% test keys_are_given(model, src_pk=none, src_nk=[], references=[]) %}
 {{ config(severity="warn", fail_calc="coalesce(sum(rows_there), 0)") }}
-select {{ src_pk }}, record_source, count(*) as rows_there
+{%- set problems = {} -%}
+{%- if src_pk -%}{%- do problems.update({src_pk ~ " is not given": "not (" ~ cdc_vault.is_known(src_pk) ~ ")"}) -%}{%- endif -%}
+{%- if src_nk -%}
+  {%- set blanks = [cdc_vault.is_known(src_pk)] -%}
+  {%- for column in cdc_vault.spelled(src_nk) -%}{%- do blanks.append("coalesce(trim(cast(" ~ column ~ " as varchar)), '') = ''") -%}{%- endfor -%}
+  {%- do problems.update({src_pk ~ " is blank": blanks | join(" and ")}) -%}
+{%- endif -%}
+{%- for key in references -%}{%- do problems.update({key ~ " is wrong": key ~ " = " ~ cdc_vault.error_key()}) -%}{%- endfor -%}
+{%- for problem, condition in problems.items() %}
+{{ "union all" if not loop.first }}
+select '{{ problem }}' as problem, record_source, count(*) as rows_there
 from {{ model }}
-where not ({{ cdc_vault.is_known(src_pk) }})
+where {{ condition }}
   and load_date >= (select max(load_date) - interval '{{ var("tested_days", 7) }}' day from {{ model }})
-group by {{ src_pk }}, record_source
+group by record_source
+{%- endfor %}
 {% endtest %}
