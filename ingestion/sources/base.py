@@ -137,12 +137,13 @@ class ComparedTable(Protocol):
 class Retention:
     """What a source keeps of its changes for the lake: how many bytes, whether it is being read, and whether it can be.
 
-    `state` is in the source's own words, `missing` where it keeps nothing.
+    `state` is in the source's own words, `missing` where it keeps nothing; `is_sound` is whether the stream can go on.
     """
 
     bytes: int = 0
     is_read: bool = False
     state: str = "missing"
+    is_sound: bool = False
 
 
 class UnreadableRecord(ValueError):
