@@ -1,4 +1,4 @@
-"""A position as the state stores it: its text, and the number beside it that release 0.1 knows.
+"""A position as the state stores it: its text, and beside it the number that release 0.1 reads and writes.
 
 A process of that release, which may run beside this one, writes the number alone, and knows Postgres alone: where the
 two do not agree, the number counts. The next release can do without it.
