@@ -13,7 +13,7 @@ from ingestion.tasks.lanes import Findings
 
 @dataclass(frozen=True)
 class Course:
-    """One table's course through a read: `before` it, and with what it is read.
+    """One table's course through a read: its position `before` the read, and the one that the read goes by.
 
     `aside` is why its records go to the spool; None while they land. `steps` are what the raw table follows first.
     """
@@ -128,7 +128,7 @@ def _moved(before: TablePosition, now: TablePosition) -> str | None:
 
 
 def _begun_anew(taken: tuple[Step, ...]) -> str | None:
-    """Why rows that nobody has updated lack values: their former ones were set aside, and Postgres rewrote nothing."""
+    """Why old rows lack values: the raw column was set aside and begun anew, but Postgres did not rewrite the table."""
     aside = {step.column for step in taken if step.action == "set aside"}
     anew = sorted(aside & {step.column for step in taken if step.action == "add"})
     return f"column {', '.join(anew)} begins anew with another type" if anew else None

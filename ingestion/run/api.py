@@ -209,6 +209,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         behind_bytes=behind,
         lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
         slot_state=retained.state,
+        slot_is_sound=retained.is_sound or stream is None,
         progress=under_way,
         follower=follower,
         tables=tuple(

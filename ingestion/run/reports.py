@@ -71,8 +71,9 @@ class SourceStatus:
 
     `slot_lag_bytes` is the WAL that the source keeps for the slot, `behind_bytes` what lies beyond the lake's position,
     and `lag_seconds` how long ago that position moved last, zero when nothing lies beyond it. `slot_state` is
-    Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ... `follower` says
-    what became of the last follower; `none` if it ended by itself.
+    Postgres's wal_status, or why the slot is of no use: `missing`, `wal_removed`, `idle_timeout` ... `slot_is_sound` is
+    whether the stream can go on; so can one that was never read. `follower` says what became of the last follower;
+    `none` if it ended by itself.
     """
 
     source: str
@@ -89,11 +90,7 @@ class SourceStatus:
     behind_bytes: int
     lag_seconds: float = 0.0
     slot_state: str = "reserved"
+    slot_is_sound: bool = True
     progress: Progress | None = None
     follower: Follower = "none"
     tables: tuple[TableStatus, ...] = ()
-
-    @property
-    def slot_is_sound(self) -> bool:
-        """Whether the stream can go on from the slot."""
-        return self.slot_state in ("reserved", "extended", "unreserved") or self.position_lsn is None

@@ -32,7 +32,11 @@ class Position(Protocol):
 
     @property
     def commit_bound(self) -> int:
-        """A number above the `_commit_lsn` of every raw row that was read below the position."""
+        """A number above the `_commit_lsn` of every raw row below the position, and not above that of any other row.
+
+        The pipeline and the readers of the lake tell by it which rows are new, so it has to hold at every position that
+        a read ends at or a point has; the start's is 0. It does not go back where the position goes on.
+        """
 
 
 P = TypeVar("P", bound=Position)

@@ -71,7 +71,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Noticed:
-    """What a read has noticed beside rows.
+    """What a read has found out besides the rows.
 
     `carried` are partitions whose rows came as those of a relation, by its oid. `witness` is what the source wants to
     have kept with the position (`OpenSource.remember`); None where nothing was read.
@@ -135,14 +135,15 @@ class ComparedTable(Protocol):
 
 @dataclass(frozen=True)
 class Retention:
-    """What a source keeps of its changes for the lake: how many bytes, whether it is being read, and whether it can be.
+    """The changes that a source retains for the lake: how many bytes, and whether a reader is connected.
 
-    `state` is in the source's own words, `missing` where it keeps nothing.
+    `state` is in the source's own words, `missing` where it keeps nothing; `is_sound` is whether the stream can go on.
     """
 
     bytes: int = 0
     is_read: bool = False
     state: str = "missing"
+    is_sound: bool = False
 
 
 class UnreadableRecord(ValueError):

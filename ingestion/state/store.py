@@ -155,13 +155,14 @@ def read_positions(connection: CatalogConnection, source: str) -> dict[str, Tabl
 
 
 def create_stream(
-    connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
-) -> None:
+    connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int,
+    kind: str = "postgres",
+) -> None:  # fmt: skip
     """Records a stream whose slot is about to be made; nothing has been read of it until then."""
     connection.execute(
-        "INSERT INTO lakehouse.streams (source, epoch, lsn, slot, system_identifier, timeline, publication_oid)"
-        " VALUES (%s, 1, 0, %s, %s, %s, %s)",
-        (source, slot, cluster.system_identifier, cluster.timeline, publication_oid),
+        "INSERT INTO lakehouse.streams (source, epoch, lsn, slot, system_identifier, timeline, publication_oid, kind)"
+        " VALUES (%s, 1, 0, %s, %s, %s, %s, %s)",
+        (source, slot, cluster.system_identifier, cluster.timeline, publication_oid, kind),
     )
 
 

@@ -1,4 +1,4 @@
-"""Records that were kept as bytes, landed later: each where its transaction stood, as if it had never waited."""
+"""Lands records that were kept as bytes: their rows get the same `_commit_lsn` and `_seq` as if they had not waited."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Queries of the past that Trino would answer with the present: `FOR TIMESTAMP AS OF` on a view or a WITH query.
+"""Refuses time travel that Trino would ignore: `FOR TIMESTAMP AS OF` on a view or a WITH query.
 
-Trino takes the clause on a table of Iceberg, and ignores it without a word on everything else.
+Trino applies the clause to Iceberg tables only; on anything else it silently returns the present.
 """
 
 import re

@@ -66,7 +66,7 @@ def _progress(at: "Progress") -> dict[str, Any]:
 def _trouble(values: dict[str, Any]) -> str | None:
     if values["position_lsn"] is None:
         return "never ingested"
-    if values["slot_state"] not in ("reserved", "extended", "unreserved"):
+    if not values["slot_is_sound"]:
         return f"slot {values['slot_state']}: `lakehouse ingest --recover {values['source']}`"
     return None
 

@@ -36,8 +36,8 @@ class SourceFacts(Protocol):
         """WAL between the slot and the current end."""
 
     @property
-    def position_lsn(self) -> int | None:
-        """The lake's position; None if nothing was ever ingested."""
+    def position(self) -> str | None:
+        """The lake's position, as the source writes it; None if nothing was ever ingested."""
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,14 @@ def excluded_tables(seen: Observed, held: Mapping[str, HeldTable], now: datetime
 def fingerprint(seen: Observed, history: JobHistory) -> str:
     """A hash of the facts that trigger a run; it changes with new data and with each successful load.
 
-    Without a follower the lake changes only if the job succeeds, so the hash then includes the source's WAL position.
+    Without a follower the lake changes only if the job succeeds, so the hash then includes the source's position, and
+    how much waits beyond it.
     """
     source = seen.source if seen.source and not seen.source.follower_alive else None
     facts = [
         {table: fact.snapshot_id for table, fact in sorted(seen.newest.items())},
-        source.position_lsn if source else None,
-        ((source.position_lsn or 0) + source.slot_lag_bytes) // NEW_DATA_BYTES if source else None,
+        source.position if source else None,
+        source.slot_lag_bytes // NEW_DATA_BYTES if source else None,
         history.last_load.run_id if history.last_load else None,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
@@ -154,7 +155,7 @@ def _retry_due(history: JobHistory, without: frozenset[str]) -> str | None:
 def _slot_behind(source: SourceFacts, history: JobHistory, now: datetime) -> str | None:
     if source.follower_alive:
         return None
-    if source.position_lsn is None:
+    if source.position is None:
         return "nothing was ever ingested and no follower is alive"
     lag = source.slot_lag_bytes
     since = _ended(history.last_load)

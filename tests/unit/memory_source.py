@@ -1,7 +1,9 @@
 """A source of two partitions in memory, such as a topic: its positions are vectors, and only partially ordered.
 
-It has what the contract asks of a source, and nothing else. A record names its partition and offset, a read goes from
-what is confirmed to where the source was at the moment of `now`, and a point is the vector of its moment.
+It has what the contract asks of a source, and nothing else. The log numbers its records as they arrive, whatever their
+partition, and that number is a row's `_commit_lsn`. A read goes from what is confirmed to where the source was at the
+moment of `now`, and a point is the vector of its moment: so every vector that is reached parts earlier records from
+later ones, though two vectors need not be comparable.
 """
 
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
@@ -45,8 +47,8 @@ class Offsets:
 
     @property
     def commit_bound(self) -> int:
-        """Above the ordinals of all records below; see `batch`."""
-        return max([0, *((offset - 1) * len(PARTITIONS) + p + 1 for p, offset in enumerate(self.next) if offset)])
+        """The number of the next record: at a moment as many are below."""
+        return sum(self.next)
 
     @property
     def text(self) -> str:
@@ -59,27 +61,36 @@ class Offsets:
 
 @dataclass
 class Log:
-    """The server: what was written to each partition, and the table as it is."""
+    """The server: what was written to each partition, in the order of its arrival, and the table as it is."""
 
     partitions: tuple[list[Change], ...] = field(default_factory=lambda: tuple([] for _ in PARTITIONS))
-    confirmed: Offsets = Offsets((0, 0))
+    arrived: list[tuple[int, int]] = field(default_factory=list)  # partition and offset of each record
+    confirmed: Offsets = field(default_factory=Offsets.start)
     columns: str = "id,v"
 
     def write(self, operation: str, key: str, value: str | None) -> None:
         """A change, in the partition of its key."""
-        self.partitions[int(key) % 2].append((operation, key, value))
+        partition = int(key) % len(PARTITIONS)
+        self.arrived.append((partition, len(self.partitions[partition])))
+        self.partitions[partition].append((operation, key, value))
 
     @property
     def end(self) -> Offsets:
-        return Offsets(tuple(map(len, self.partitions)))
+        return self.after(len(self.arrived))
+
+    def after(self, count: int) -> Offsets:
+        """The vector of the moment at which so many records had arrived."""
+        earlier = [partition for partition, _ in self.arrived[:count]]
+        return Offsets(tuple(map(earlier.count, PARTITIONS)))
 
     def between(self, start: Offsets, end: Offsets) -> list[tuple[int, int, Change]]:
-        """Partition, offset and change, of each partition in its order."""
-        return [(p, n, self.partitions[p][n]) for p in PARTITIONS for n in range(start.next[p], end.next[p])]
+        """Partition, number and change, of each partition in its order."""
+        places = [(p, n) for p in PARTITIONS for n in range(start.next[p], end.next[p])]
+        return [(p, self.arrived.index((p, n)), self.partitions[p][n]) for p, n in places]
 
     def table(self, at: Offsets) -> dict[str, str | None]:
         rows: dict[str, str | None] = {}
-        for _, _, (operation, key, value) in self.between(Offsets((0, 0)), at):
+        for _, _, (operation, key, value) in self.between(Offsets.start(), at):
             rows.pop(key, None) if operation == "d" else rows.update({key: value})
         return rows
 
@@ -104,8 +115,8 @@ class Reader:
 
 
 def batch(records: list[tuple[int, int, Change]]) -> Batch:
-    """The ordinal of a record is made of its offset and partition, so it is the same at every read."""
-    ordinals = [offset * len(PARTITIONS) + partition for partition, offset, _ in records]
+    """A record's number is the same at every read."""
+    ordinals = [number for _, number, _ in records]
     values = pa.table({"id": [change[1] for _, _, change in records], "v": [change[2] for _, _, change in records]})
     meta = {"_op": [change[0] for _, _, change in records], "_commit_lsn": ordinals, "_seq": [0] * len(records),
             "_xid": ordinals, "_committed_at": [AT] * len(records)}  # fmt: skip
@@ -113,8 +124,8 @@ def batch(records: list[tuple[int, int, Change]]) -> Batch:
 
 
 def kept(records: list[tuple[int, int, Change]]) -> pa.Table:
-    rows = [{"commit_lsn": offset * 2 + partition, "place": 0, "oid": RELATION.oid, "relation": b"topic",
-             "message": repr(change).encode()} for partition, offset, change in records]  # fmt: skip
+    rows = [{"commit_lsn": number, "place": 0, "oid": RELATION.oid, "relation": b"topic",
+             "message": repr(change).encode()} for _, number, change in records]  # fmt: skip
     return pa.Table.from_pylist(rows, schema=PICKED_SCHEMA)
 
 
@@ -180,8 +191,7 @@ class MemorySource:
         return sum(end.next) - sum(start.next)
 
     def stop_between(self, reached: Offsets, end: Offsets, max_bytes: int) -> Offsets:
-        ahead = max(max_bytes, 1)
-        return Offsets(tuple(min(at + ahead, to) for at, to in zip(reached.next, end.next, strict=True)))
+        return self._log.after(min(reached.commit_bound + max(max_bytes, 1), end.commit_bound))
 
     def fingerprints(self, tables: Collection[Any]) -> dict[str, str]:
         return {table.name: self._log.columns for table in tables}

@@ -1,5 +1,6 @@
 """Lag against declared limits: invalid declarations, the level of a table, and when the sensor reports it."""
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ import dagster as dg
 import pytest
 
 from ingestion.run.reports import SourceReport, SourceStatus, TableReport, TableStatus
+from ingestion.sources.base import Retention
+from ingestion.sources.postgres.connection import Slot
 from lakehouse.declarations import RawTable, Source, declarations_from
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, RawPolicy, check_owner
 from lakehouse.errors import LakehouseError
@@ -39,7 +42,7 @@ def things(lag: LagPolicy | None = LIMITS) -> RawTable:
     )  # fmt: skip
 
 
-def status(kept: int = 0, seconds: float = 0, slot: str = "reserved") -> SourceStatus:
+def status(kept: int = 0, seconds: float = 0, slot: str = "reserved", sound: bool = True) -> SourceStatus:
     tables = (TableStatus("things", "parked", "a reason", "0/1F4", 500),)
     return SourceStatus(
         "shop",
@@ -56,6 +59,7 @@ def status(kept: int = 0, seconds: float = 0, slot: str = "reserved") -> SourceS
         0,
         lag_seconds=seconds,
         slot_state=slot,
+        slot_is_sound=sound,
         tables=tables,
     )
 
@@ -68,8 +72,9 @@ def status(kept: int = 0, seconds: float = 0, slot: str = "reserved") -> SourceS
         (status(0, 60), "warn"),
         (status(1000, 0), "error"),
         (status(0, 600), "error"),
-        (status(slot="wal_removed"), "error"),
-        (status(slot="missing"), "error"),
+        (status(slot="wal_removed", sound=False), "error"),
+        (status(slot="missing", sound=False), "error"),
+        (status(slot="offsets retained"), "ok"),
     ],
 )
 def test_a_lag_amounts_to_the_worse_of_its_bytes_and_seconds(seen: SourceStatus, level: str) -> None:
@@ -189,3 +194,12 @@ def test_a_load_ends_with_the_lag_it_leaves() -> None:
 def test_without_limits_there_is_neither_check_nor_sensor() -> None:
     nothing = lag_definitions(Source(name="shop", description="", load=LoadPolicy(), tables=(things(None),)))
     assert not nothing.asset_checks and not nothing.sensors
+
+
+@pytest.mark.parametrize("state", ["reserved", "extended", "unreserved"])
+def test_a_source_says_itself_whether_its_stream_can_go_on(state: str) -> None:
+    """Only Postgres knows Postgres's words; a source of another kind has words of its own."""
+    slot = Slot(1, True, None, 0, state)
+    assert slot.is_sound and not replace(slot, invalid="wal_removed").is_sound
+    assert not replace(slot, wal_status="lost").is_sound
+    assert not Retention().is_sound

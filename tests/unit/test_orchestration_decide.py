@@ -16,7 +16,7 @@ STORES = "raw_retail.stores"
 class Source:
     follower_alive: bool = True
     slot_lag_bytes: int = 0
-    position_lsn: int | None = 100
+    position: str | None = "0/64"
 
 
 def snapshot(snapshot_id: int = 1) -> SnapshotFact:
@@ -54,6 +54,14 @@ def test_a_loaded_snapshot_is_no_news_and_the_reason_names_the_run() -> None:
     decision = decide("load_retail", observe(1, Source()), after(past(stores=1)), NOW)
     assert isinstance(decision, Skip)
     assert "run success-" in decision.why and "a follower is alive" in decision.why
+
+
+def test_positions_that_have_the_same_number_trigger_runs_of_their_own() -> None:
+    """The number of a vector of offsets need not change with each of its parts, and a run key launches one run only."""
+    one, other = (
+        Source(follower_alive=False, position=text) for text in ("topic/0:3,topic/1:1", "topic/0:3,topic/1:2")
+    )
+    assert fingerprint(observe(1, one), after()) != fingerprint(observe(1, other), after())
 
 
 def test_a_job_that_never_ran_loads_what_is_there() -> None:
@@ -134,7 +142,7 @@ def test_without_a_follower_the_slot_is_watched() -> None:
 def test_a_follower_is_left_to_do_its_work() -> None:
     behind = observe(1, Source(follower_alive=True, slot_lag_bytes=PULL_BYTES * 100))
     assert isinstance(decide("load_retail", behind, after(past(stores=1)), NOW), Skip)
-    empty = Observed({}, Source(position_lsn=None))
+    empty = Observed({}, Source(position=None))
     assert isinstance(decide("load_retail", empty, JobHistory(), NOW), Skip)
 
 
@@ -146,7 +154,7 @@ def test_noise_in_the_slot_waits_a_quarter_of_an_hour() -> None:
 
 
 def test_without_a_follower_the_first_load_ingests() -> None:
-    nothing = Observed({}, Source(follower_alive=False, position_lsn=None))
+    nothing = Observed({}, Source(follower_alive=False, position=None))
     decision = decide("load_retail", nothing, JobHistory(), NOW)
     assert isinstance(decision, Launch) and "nothing was ever ingested" in decision.why
 

@@ -22,12 +22,13 @@ from throwaway_postgres import throwaway_postgres
 from ingestion.pipeline.cycle import catch_up
 from ingestion.pipeline.session import Session
 from ingestion.pipeline.table_plans import covered
-from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA
+from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA, Batch
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.base import OpenSource, Piece, Source, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
+from ingestion.tasks.lanes import not_yet_there
 from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -73,8 +74,7 @@ def in_memory(server: str) -> Iterator[Place]:
     ):
         patch.setitem(cast(Any, POSITIONS), "memory", memory.Offsets)
         ensure_state(c)
-        store.create_stream(cast(Any, c), "shop", "", store.Cluster("", 0), 0)
-        c.execute("UPDATE lakehouse.streams SET kind = 'memory'")
+        store.create_stream(cast(Any, c), "shop", "", store.Cluster("", 0), 0, kind="memory")
         yield from _in_memory(log, c)
 
 
@@ -86,7 +86,7 @@ def _in_memory(log: memory.Log, states: Any) -> Iterator[Place]:
         log.columns += ",more"
 
     def is_from(row: Row, position: memory.Offsets) -> bool:
-        return not position.has(row[0][0] % 2, row[0][0] // 2)
+        return not position.has(*log.arrived[row[0][0]])
 
     yield Place(cast(Any, memory.MemorySource(log)), states, publish, log.write, alter, is_from)
 
@@ -188,11 +188,12 @@ def test_positions_compare_and_join_and_are_spelled(place: Place, source: OpenSo
     found.append(found[1].join(found[3]))
     for one in found:
         assert one <= one and one.join(one) == one
-        assert type(one).parse(one.text) == one and type(one).start() <= one
+        assert type(one).parse(one.text) == one and type(one).start() <= one and type(one).start().commit_bound == 0
         for other in found:
             both = one.join(other)
             assert one <= both and other <= both and both == other.join(one)
             assert (one <= other) == (both == other)
+            assert not one <= other or one.commit_bound <= other.commit_bound
             for third in found:
                 assert both.join(third) == one.join(other.join(third))
                 assert not (one <= third and other <= third) or both <= third, "no lower one is above both"
@@ -276,6 +277,25 @@ def test_to_read_twice_gives_the_same(place: Place, source: OpenSource[Any]) -> 
     with place.source.open() as again:
         again.check(place.states)
         assert rows_of(again.change_reader(now, None)) == first
+
+
+def test_the_bound_of_a_position_parts_what_was_read_below_from_all_later_rows(
+    place: Place, source: OpenSource[Any]
+) -> None:
+    """The pipeline passes over the rows below the bound, and gives the rows of a snapshot the number before it."""
+    for key in ("0", "2", "4", "6", "1"):  # one partition is far ahead of the others
+        place.write("c", key, "v")
+    with source.snapshot([TABLE]) as point:
+        for key in ("3", "5", "7", "8"):
+            place.write("c", key, "v")
+    now = now_of(source, place)
+    stops = [source.stop_between(type(now.position).start(), now.position, size) for size in (1, 3, 6)]
+    rows, found = rows_of(source.change_reader(now, None)), list[Batch]()
+    source.change_reader(now, None).read({}, Everything, frozenset(), lambda piece: found.extend(piece.batches))
+    for position in (type(now.position).start(), *stops, point.position, now.position):
+        later = [batch for batch in (not_yet_there(batch, position.commit_bound) for batch in found) if batch]
+        numbers = [row["_commit_lsn"] for batch in later for row in batch.meta.to_pylist()]
+        assert sorted(numbers) == [row[0][0] for row in rows if place.is_from(row, position)], position.text
 
 
 def test_nothing_is_lost_whatever_was_confirmed(place: Place, source: OpenSource[Any]) -> None:

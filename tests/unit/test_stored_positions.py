@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import psycopg
 import pytest
+from memory_source import Offsets
 from throwaway_postgres import throwaway_postgres
 
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sources.base import KINDS
-from ingestion.state import store
+from ingestion.state import store, stored
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, migrate
 from lakehouse.settings import SourceSettings, load_settings
@@ -81,6 +82,15 @@ def test_the_next_epoch_begins_at_the_start(states: Any) -> None:
 def test_every_kind_of_source_that_can_be_set_has_a_module_and_a_position() -> None:
     known = set(get_args(SourceSettings.model_fields["kind"].annotation))
     assert known == KINDS.keys() == POSITIONS.keys()
+
+
+def test_a_number_counts_for_postgres_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Release 0.1 knew no other kind: what its process may have written is an LSN."""
+    monkeypatch.setitem(cast(Any, POSITIONS), "memory", Offsets)
+    text = "topic/0:3,topic/1:1"
+    assert stored.read("memory", text, 99) == Offsets((3, 1)) == stored.read("memory", text, 4)
+    assert stored.read("memory", None, 99) == Offsets.start()
+    assert stored.read("postgres", "0/10", 99) == Lsn(99)
 
 
 def test_an_unknown_kind_is_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

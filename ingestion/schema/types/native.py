@@ -1,8 +1,8 @@
-"""Columns of a snapshot that arrive typed: sent in binary, which costs neither side the detour over text.
+"""Snapshot columns that Postgres sends in binary: neither side converts them to text and back.
 
-Postgres has values there that the lake has not. The driver's shift to 1970 wraps around at infinity: such moments
-all lie outside of the years 0001 to 9999. A numeric it prints itself, digit for digit, but for NaN and infinities. A
-range that has one of these is read as text, where each has its name.
+The lake cannot store all of their values. The driver counts time from 1970, and infinity overflows to a moment
+outside of the years 0001 to 9999. It passes a numeric on digit for digit, but for NaN and infinities. A range that
+contains such a value is read again as text, which has a word for each.
 """
 
 from datetime import UTC
@@ -23,7 +23,7 @@ _BOUNDS = {
 
 
 class NeedsText(Exception):
-    """A value that only its text describes."""
+    """A value that can only be read as text."""
 
 
 def arrives_typed(source: SourceType) -> bool:

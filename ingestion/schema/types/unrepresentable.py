@@ -1,4 +1,4 @@
-"""Values that Postgres has and Iceberg has not: where they are in a column, what replaces them under `clamp`."""
+"""Postgres values that no Iceberg type can hold: how they are found in a column, and what `clamp` writes instead."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -104,6 +104,11 @@ class Slot:
     wal_status: str
     invalid: str | None = None
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether the stream can go on from the slot."""
+        return self.invalid is None and self.wal_status in ("reserved", "extended", "unreserved")
+
 
 def identify(settings: Settings, source: str, beside: SourceConnection) -> Cluster:
     """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right.

@@ -103,7 +103,7 @@ class OpenPostgres:
         slot = src.read_slot(self.connection, stream.slot if stream else self._of.slot)
         if slot is None:
             return Retention()
-        return Retention(slot.lag_bytes, slot.active_pid is not None, slot.invalid or slot.wal_status)
+        return Retention(slot.lag_bytes, slot.active_pid is not None, slot.invalid or slot.wal_status, slot.is_sound)
 
     def stop_between(self, reached: Lsn, end: Lsn, max_bytes: int) -> Lsn:
         """The end, or a page's boundary about `max_bytes` behind `reached`."""

@@ -10,7 +10,7 @@ _IS_EMPTY = (
 
 
 def fill_sample(settings: Settings, connection: SourceConnection, source: str) -> str | None:
-    """The command that makes the tables of a sample's database which has none yet; None of any other."""
+    """The commands that fill an empty sample database; None for any other database."""
     if is_sample(settings, source) and connection.execute(_IS_EMPTY).fetchone() == (True,):
         return f"`lakehouse samples {source}`, then `lakehouse prepare {source}`"
     return None

@@ -8,7 +8,7 @@ Positions = npt.NDArray[np.int64]
 
 
 def key_values(rows: pa.Table, key: tuple[str, ...]) -> list[tuple[object, ...]]:
-    """One for each row. They are compared as the lake has them: of two spellings of a number it makes one."""
+    """The key of each row, with the values that the lake stores: there two spellings of one number are equal."""
     return list(zip(*(_values(rows.column(name)) for name in key), strict=True))
 
 
