@@ -372,7 +372,7 @@ begun = time.perf_counter()
 for statement in {connect!r}.split(";"):
     if statement.strip():
         lake.query(statement)
-found = lake.query('''SELECT id, item, toString(amount), toUnixTimestamp64Micro(at), toString(day), paid, weight, big
+found = lake.query('''SELECT id, item, toDecimalString(amount, 2), toUnixTimestamp64Micro(at), toString(day), paid, weight, big
 FROM lake.`parsed.client_orders` FORMAT JSONCompactEachRow''').bytes().decode()
 rows = [json.loads(line) for line in found.splitlines()]
 seconds = time.perf_counter() - begun
