@@ -372,8 +372,8 @@ begun = time.perf_counter()
 for statement in {connect!r}.split(";"):
     if statement.strip():
         lake.query(statement)
-found = lake.query('''SELECT id, item, toDecimalString(amount, 2), toUnixTimestamp64Micro(at), toString(day), paid, weight, big
-FROM lake.`parsed.client_orders` FORMAT JSONCompactEachRow''').bytes().decode()
+found = lake.query('''SELECT id, item, toDecimalString(amount, 2), toUnixTimestamp64Micro(at), toString(day),
+paid, weight, big FROM lake.`parsed.client_orders` FORMAT JSONCompactEachRow''').bytes().decode()
 rows = [json.loads(line) for line in found.splitlines()]
 seconds = time.perf_counter() - begun
 def refusal(statement):
