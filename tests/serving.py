@@ -75,8 +75,9 @@ class Served:
 @contextmanager
 def sample_lake(settings: Settings, folder: Path, **options: str) -> Iterator[Served]:
     """A service over tables with and without personal columns, and a view."""
+    query(settings, "CREATE SCHEMA IF NOT EXISTS lake.parsed")
+    _drop_samples(settings)  # of a run that was killed, in a home that was kept
     for statement in (
-        "CREATE SCHEMA IF NOT EXISTS lake.parsed",
         "CREATE TABLE lake.parsed.served_people AS SELECT 1 AS id, 'ann@example.com' AS email",
         "CREATE TABLE lake.parsed.served_stores AS SELECT id, format('%d', id) AS name FROM (VALUES 1, 2, 3) t (id)",
         "CREATE VIEW lake.parsed.served_view AS SELECT id FROM lake.parsed.served_stores",
@@ -86,8 +87,12 @@ def sample_lake(settings: Settings, folder: Path, **options: str) -> Iterator[Se
         with served(settings, folder, RELATIONS, **options) as found:
             yield found
     finally:
-        for kind, name in (("VIEW", "served_view"), ("TABLE", "served_people"), ("TABLE", "served_stores")):
-            query(settings, f"DROP {kind} IF EXISTS lake.parsed.{name}")
+        _drop_samples(settings)
+
+
+def _drop_samples(settings: Settings) -> None:
+    for kind, name in (("VIEW", "served_view"), ("TABLE", "served_people"), ("TABLE", "served_stores")):
+        query(settings, f"DROP {kind} IF EXISTS lake.parsed.{name}")
 
 
 def write_relations(folder: Path, relations: Sequence[Mapping[str, Any]]) -> None:

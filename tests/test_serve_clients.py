@@ -1,0 +1,408 @@
+"""Real clients of the catalog service, each in an environment of its own, by what `lakehouse env --for` prints.
+
+Each reads a table with every usual type and with delete files, and compares with the same query over the source.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.servers.spark import JARS
+from lakehouse.servers.trino import query
+from lakehouse.settings import ServeSettings, Settings
+from lakehouse_cli.machine.clients import client_text
+from lakehouse_stack.control.start_stop import running, up
+from lakehouse_stack.home.pathnames import run_dir
+from tests.serving import PASSWORDS, Served, served
+from tests.world import _MADE, drop_worlds, make_world
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+
+ROWS = 20_000
+DDL = """CREATE TABLE orders (id int PRIMARY KEY, item text, amount numeric(12, 2), at timestamptz, day date,
+paid boolean, weight double precision, big bigint);
+CREATE TABLE lines (id int PRIMARY KEY, order_id int)"""
+TABLES = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("orders", "lines")}
+FILL = f"""INSERT INTO orders SELECT n, CASE WHEN n % 5 = 0 THEN NULL ELSE 'käse 🧀 ' || n END, n * 1.01,
+timestamptz '2026-01-01 00:00:00.000001+00' + n * interval '1 minute', date '2026-01-01' + n / 1440, n % 2 = 0,
+n / 7.0::float8, n * 10000000000 FROM generate_series(1, {ROWS}) n"""
+LEFT_OUT = "id % 7 <> 0"
+COLUMNS = "id, item, amount, at, day, paid, weight, big"
+# as each engine writes it: integers, text, decimals as text, microseconds, days as text, booleans, doubles as text
+ORACLE = f"""SELECT id, item, amount::text, (extract(epoch FROM at) * 1000000)::bigint, day::text, paid,
+weight, big FROM orders WHERE {LEFT_OUT} ORDER BY id"""
+
+
+@dataclass(frozen=True)
+class Lake:
+    """What clients are told, and what they shall find."""
+
+    settings: Settings
+    service: Served
+    source: str
+    lsn: str
+    rows: list[list[Any]]
+
+    def text(self, client: str, role: str = "reader", warehouse: str = "lake") -> str:
+        """What `lakehouse env --for CLIENT` prints for this service."""
+        login = {"reader": "reader", "writer": "lakehouse"}[role]
+        trino = self.settings.trino.model_copy(
+            update={"reader_user": login, "reader_password": SecretStr(PASSWORDS[login])}
+        )
+        serve = ServeSettings(port=int(self.service.uri.rpartition(":")[2]))
+        found = self.settings.model_copy(update={"trino": trino, "serve": serve})
+        return client_text(found, client).replace(
+            f"warehouse='{self.settings.catalog_name}'", f"warehouse={warehouse!r}"
+        )
+
+
+@pytest.fixture(scope="module")
+def lake(settings: Settings, spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
+    world = make_world(settings, DDL, TABLES)
+    _MADE.remove(world.source.name)  # it lives for all tests of the module
+    raw = f"lake.raw_{world.source.name}"
+    world.sql(FILL, "INSERT INTO lines SELECT n, n FROM generate_series(1, 10) n")
+    world.ingest(spark)
+    [(lsn,)] = world.rows("SELECT pg_current_wal_lsn()::text")
+    world.sql("INSERT INTO lines VALUES (11, 11)", "INSERT INTO orders (id) VALUES (0)")
+    world.ingest(spark)
+    query(settings, "CREATE SCHEMA IF NOT EXISTS lake.parsed")
+    for name in ("client_orders", "client_people"):  # of a run that was killed, in a home that was kept
+        query(settings, f"DROP TABLE IF EXISTS lake.parsed.{name}")
+    query(
+        settings,
+        f"CREATE TABLE lake.parsed.client_orders WITH (partitioning = ARRAY['month(day)']) AS SELECT {COLUMNS} "
+        f"FROM {raw}.orders WHERE id > 0",
+    )
+    query(settings, "CREATE TABLE lake.parsed.client_people AS SELECT 'ann@example.com' AS email")
+    query(settings, f"DELETE FROM lake.parsed.client_orders WHERE NOT ({LEFT_OUT})")
+    relations = [
+        {"schema": "parsed", "name": "client_orders", "least": "reader", "personal": []},
+        {"schema": "parsed", "name": "client_people", "least": "reader", "personal": ["email"]},
+    ]
+    world.sql("DELETE FROM orders WHERE id = 0")
+    rows = [list(row) for row in world.rows(ORACLE)]
+    with served(settings, tmp_path_factory.mktemp("access"), relations) as service:
+        yield Lake(settings, service, world.source.name, lsn, rows)
+    for name in ("client_orders", "client_people"):
+        query(settings, f"DROP TABLE lake.parsed.{name}")
+    _MADE.append(world.source.name)
+    drop_worlds(settings)
+
+
+def environment(folder: Path, *packages: str) -> Path:
+    """The Python of a new environment with these packages and nothing of ours."""
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    python = folder / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=True)
+    return python
+
+
+def run(python: Path | str, code: str, folder: Path, **variables: str) -> Any:
+    """What a script prints as JSON in its last line."""
+    script = folder / "client.py"
+    script.write_text(code)
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "SSL_CERT_FILE", "JAVA_HOME") if name in os.environ}
+    begun = time.monotonic()
+    done = subprocess.run(
+        [python, str(script)], cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    print(f"{time.monotonic() - begun:.1f} s for the whole script")
+    found = json.loads(done.stdout.splitlines()[-1])
+    print({name: value for name, value in found.items() if name.startswith("seconds")})
+    return found
+
+
+def assert_rows(found: list[list[Any]], lake: Lake) -> None:
+    assert len(found) == len(lake.rows) > 10_000
+    assert sorted(found) == lake.rows
+
+
+PYICEBERG = """
+import json, sys, time
+{connect}
+{writer}
+begun = time.perf_counter()
+table = lake.load_table("parsed.client_orders")
+load = time.perf_counter() - begun
+frame = table.scan().to_{kind}()
+seconds = time.perf_counter() - begun
+rows = table.scan().to_arrow().to_pylist()
+{rows}
+few = table.scan(row_filter="id >= 100 and id < 200", selected_fields=("id",)).to_arrow().num_rows
+try:
+    lake.load_table("parsed.client_people")
+    refused = ""
+except Exception as error:
+    refused = str(error)
+count = past.load_table("{raw}.lines").scan().to_arrow().num_rows
+tables = [".".join(name) for name in lake.list_tables("parsed")]
+print(json.dumps({{"rows": rows, "few": few, "refused": refused, "tables": tables, "past": count,
+    "seconds": seconds, "seconds_load": load}}))
+"""
+PLAIN = """
+from calendar import timegm
+def micros(at): return timegm(at.utctimetuple()) * 1000000 + at.microsecond
+rows = [
+    [r["id"], r["item"], str(r["amount"]), micros(r["at"]), str(r["day"]), r["paid"], r["weight"], r["big"]]
+    for r in rows]
+"""
+FRAMES = {
+    "pandas": "rows = frame.astype(object).where(frame.notna(), None).to_dict('records')",
+    "polars": "rows = frame.to_dicts()",
+    "arrow": "rows = frame.to_pylist()",
+}
+
+
+@pytest.fixture(scope="module")
+def pyiceberg(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("pyiceberg"), "pyiceberg[pyarrow]==0.12.0", "pandas", "polars")
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_pyiceberg_reads_the_table_as_a_frame(lake: Lake, pyiceberg: Path, tmp_path: Path, kind: str) -> None:
+    code = PYICEBERG.format(
+        connect=lake.text("pyiceberg"),
+        writer=lake.text("pyiceberg", "writer", f"lake@{lake.source}={lake.lsn}").replace("lake = ", "past = "),
+        kind=kind, rows=FRAMES[kind] + PLAIN, raw=f"raw_{lake.source}",
+    )  # fmt: skip
+    found = run(pyiceberg, code, tmp_path)
+    assert_rows(found["rows"], lake)
+    assert found["few"] == len([row for row in lake.rows if 100 <= row[0] < 200])
+    assert "personal columns (email)" in found["refused"]
+    assert found["tables"] == ["parsed.client_orders", "parsed.client_people"]
+    assert found["past"] == 10
+
+
+def test_polars_scans_the_table_lazily(lake: Lake, pyiceberg: Path, tmp_path: Path) -> None:
+    """By Polars' own reader, which takes the table from PyIceberg, and the keys only when they are given to it."""
+    code = f"""
+import json, time
+import polars as pl
+{lake.text("pyiceberg")}
+begun = time.perf_counter()
+table = lake.load_table("parsed.client_orders")
+keys = {{name: value for name, value in table.io.properties.items() if name.startswith("s3.")}}
+frame = pl.scan_iceberg(table, storage_options=keys).filter(pl.col("id") < 1000)
+rows = [[row["id"], str(row["amount"])] for row in frame.select("id", "amount").collect().to_dicts()]
+print(json.dumps({{"seconds": time.perf_counter() - begun, "rows": rows}}))
+"""
+    found = run(pyiceberg, code, tmp_path)
+    assert sorted(found["rows"]) == [[row[0], row[2]] for row in lake.rows if row[0] < 1000]
+
+
+DUCKDB = """
+import json, sys, time
+from pathlib import Path
+import duckdb
+lake = duckdb.connect()
+for name in ("avro", "httpfs", "iceberg"):
+    [file] = Path(sys.prefix).glob(f"lib/python3*/site-packages/duckdb_extension_{{name}}/**/{{name}}.duckdb_extension")
+    lake.execute(f"LOAD '{{file}}'")
+begun = time.perf_counter()
+for statement in {connect!r}.split(";"):
+    if statement.strip():
+        lake.execute(statement)
+attach = time.perf_counter() - begun
+rows = lake.execute('SELECT id, item, amount::varchar, epoch_us("at"), day::varchar, paid, weight, big '
+                    "FROM lake.parsed.client_orders").fetchall()
+seconds = time.perf_counter() - begun
+def refusal(statement):
+    try:
+        lake.execute(statement)
+        return ""
+    except Exception as error:
+        return str(error)
+refused = [refusal(s) for s in (
+    "SELECT * FROM lake.parsed.client_people",
+    "SELECT * FROM lake.{raw}.lines",
+    "DELETE FROM lake.parsed.client_orders",
+    "INSERT INTO lake.parsed.client_orders (id) VALUES (-1)",
+    "DROP TABLE lake.parsed.client_orders",
+    "CREATE TABLE lake.parsed.mine (id int)")]
+again = lake.execute("SELECT count(*), min(id) FROM lake.parsed.client_orders").fetchall()
+for statement in {past!r}.split(";"):
+    if statement.strip():
+        lake.execute(statement)
+past = [lake.execute(f"SELECT count(*) FROM past.{raw}.{{name}}").fetchone()[0] for name in ("lines", "orders")]
+print(json.dumps({{"rows": rows, "refused": refused, "again": again, "past": past, "seconds": seconds,
+    "seconds_attach": attach}}))
+"""
+
+
+def test_duckdb_attaches_the_lake(lake: Lake, tmp_path: Path) -> None:
+    extensions = [f"duckdb-extension-{name}==1.5.5" for name in ("iceberg", "avro", "httpfs")]
+    python = environment(tmp_path / "duckdb", "duckdb==1.5.5", *extensions)
+    past = (
+        lake.text("duckdb", "writer")
+        .replace("SECRET lake", "SECRET past")
+        .replace("ATTACH 'lake'", f"ATTACH 'lake@{lake.source}={lake.lsn}'")
+    )
+    texts = {
+        "connect": installed(lake.text("duckdb")),
+        "past": past.split("\n", 1)[1].replace(" AS lake ", " AS past "),
+    }
+    found = run(python, DUCKDB.format(**texts, raw=f"raw_{lake.source}"), tmp_path)
+    assert_rows(found["rows"], lake)
+    print(found["refused"])
+    assert all(found["refused"]), found["refused"]
+    assert found["again"] == [[len(lake.rows), 1]]
+    assert found["past"] == [10, ROWS]
+    assert query(lake.settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
+
+
+def installed(text: str) -> str:
+    """With the extensions of the environment in place of those that DuckDB would download."""
+    return text.replace("INSTALL iceberg; LOAD iceberg;", "")
+
+
+SPARK = """
+import json, time
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master("local[2]").config("spark.jars", {jars!r}).config("spark.ui.enabled", "false")
+for line in {properties!r}.splitlines():
+    builder = builder.config(*line.split("=", 1))
+for line in {past!r}.splitlines():
+    if "catalog.lake" in line:
+        builder = builder.config(*line.replace("catalog.lake", "catalog.past").split("=", 1))
+spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
+begun = time.perf_counter()
+rows = [list(row) for row in spark.sql("SELECT id, item, cast(amount AS string), unix_micros(at), "
+    "cast(day AS string), paid, weight, big FROM lake.parsed.client_orders").collect()]
+seconds = time.perf_counter() - begun
+def refusal(statement):
+    try:
+        spark.sql(statement).collect()
+        return ""
+    except Exception as error:
+        return str(error)[:300]
+refused = [refusal(s) for s in (
+    "SELECT * FROM lake.parsed.client_people",
+    "SELECT * FROM lake.{raw}.lines",
+    "DELETE FROM lake.parsed.client_orders WHERE id = 1",
+    "INSERT INTO lake.parsed.client_orders (id) VALUES (-1)",
+    "DROP TABLE lake.parsed.client_orders",
+    "CREATE TABLE lake.parsed.mine (id int) USING iceberg")]
+past = [spark.table("past.{raw}.lines").count(), spark.table("past.{raw}.orders").count()]
+tables = [row[1] for row in spark.sql("SHOW TABLES IN lake.parsed").collect()]
+print(json.dumps({{"rows": rows, "refused": refused, "past": past, "tables": tables, "seconds": seconds}}))
+"""
+
+
+def test_spark_without_anything_of_ours(lake: Lake, tmp_path: Path) -> None:
+    from lakehouse.servers.java import spark_java_home
+
+    settings = lake.settings
+    jars = ",".join(str(settings.artifacts / "jars" / jar) for jar in JARS)
+    past = lake.text("spark", "writer").replace(".warehouse=lake", f".warehouse=lake@{lake.source}={lake.lsn}")
+    code = SPARK.format(jars=jars, properties=lake.text("spark"), past=past, raw=f"raw_{lake.source}")
+    found = run(sys.executable, code, tmp_path, JAVA_HOME=str(spark_java_home(settings)))
+    assert_rows(found["rows"], lake)
+    print(found["refused"])
+    assert all(found["refused"]), found["refused"]
+    assert found["past"] == [10, ROWS]
+    assert query(settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
+
+
+def test_trino_by_its_rest_catalog(lake: Lake) -> None:
+    """A second catalog of the running Trino, which starts anew for it."""
+    settings = lake.settings
+    catalogs = run_dir(settings) / "trino" / "catalog"
+    past = lake.text("trino", "writer").replace(".warehouse=lake", f".warehouse=lake@{lake.source}={lake.lsn}")
+    files = {"served": lake.text("trino"), "past": past}
+    for name, text in files.items():
+        (catalogs / f"{name}.properties").write_text(text)
+    try:
+        restart_trino(settings)
+        begun = time.perf_counter()
+        rows = query(
+            settings,
+            "SELECT id, item, cast(amount AS varchar), cast(to_unixtime(at) * 1000000 AS bigint), "
+            "cast(day AS varchar), paid, weight, big FROM served.parsed.client_orders",
+        )
+        print(f"{time.perf_counter() - begun:.2f} s")
+        assert_rows([list(row) for row in rows], lake)
+        raw = f"raw_{lake.source}"
+        assert query(
+            settings, f"SELECT (SELECT count(*) FROM past.{raw}.lines), (SELECT count(*) FROM past.{raw}.orders)"
+        ) == [[10, ROWS]]
+        for statement in (
+            "SELECT * FROM served.parsed.client_people",
+            f"SELECT * FROM served.{raw}.lines",
+            "DELETE FROM served.parsed.client_orders WHERE id = 1",
+            "INSERT INTO served.parsed.client_orders (id) VALUES (-1)",
+            "DROP TABLE served.parsed.client_orders",
+            "CREATE TABLE served.parsed.mine (id int)",
+        ):
+            with pytest.raises(Exception) as caught:
+                query(settings, statement)
+            print(statement, "→", str(caught.value)[:200])
+        assert query(settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
+    finally:
+        for name in files:
+            (catalogs / f"{name}.properties").unlink()
+        restart_trino(settings)
+
+
+def restart_trino(settings: Settings) -> None:
+    trino = running(settings, "trino")
+    assert trino is not None
+    trino.send_signal(signal.SIGKILL)
+    trino.wait(30)
+    up(settings)
+
+
+CHDB = """
+import json, time
+from chdb import session
+lake = session.Session()
+begun = time.perf_counter()
+for statement in {connect!r}.split(";"):
+    if statement.strip():
+        lake.query(statement)
+found = lake.query('''SELECT id, item, toDecimalString(amount, 2), toUnixTimestamp64Micro(at), toString(day),
+paid, weight, big FROM lake.`parsed.client_orders` FORMAT JSONCompactEachRow''').bytes().decode()
+rows = [json.loads(line) for line in found.splitlines()]
+seconds = time.perf_counter() - begun
+def refusal(statement):
+    try:
+        lake.query(statement)
+        return ""
+    except Exception as error:
+        return str(error)[:300]
+refused = [refusal(s) for s in (
+    "SELECT * FROM lake.`parsed.client_people`",
+    "SELECT * FROM lake.`{raw}.lines`",
+    "INSERT INTO lake.`parsed.client_orders` (id) VALUES (-1)",
+    "DROP TABLE lake.`parsed.client_orders`")]
+for statement in {past!r}.split(";"):
+    if statement.strip():
+        lake.query(statement)
+past = [int(lake.query(f"SELECT count(*) FROM past.`{raw}.{{name}}`").bytes()) for name in ("lines", "orders")]
+print(json.dumps({{"rows": rows, "refused": refused, "past": past, "seconds": seconds}}))
+"""
+
+
+def test_clickhouse_reads_the_table(lake: Lake, tmp_path: Path) -> None:
+    python = environment(tmp_path / "chdb", "chdb==4.4.0")
+    past = lake.text("clickhouse", "writer").replace("DATABASE lake", "DATABASE past")
+    past = past.replace("warehouse = 'lake'", f"warehouse = 'lake@{lake.source}={lake.lsn}'")
+    code = CHDB.format(connect=lake.text("clickhouse"), past=past, raw=f"raw_{lake.source}")
+    found = run(python, code, tmp_path)
+    assert_rows([[int(r[0]), *r[1:3], int(r[3]), *r[4:7], int(r[7])] for r in found["rows"]], lake)
+    print(found["refused"])
+    assert all(found["refused"]), found["refused"]
+    assert found["past"] == [10, ROWS]
+    assert query(lake.settings, "SELECT count(*) FROM lake.parsed.client_orders") == [[len(lake.rows)]]
