@@ -148,15 +148,13 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     key, hk = list(entity.business_key), f"hk_{hub.name}"
     owners = owners_of(hub.name, everything)
     has_codes = len({owner.hub.collision_code for owner in owners}) > 1
-    inputs = [_input(entity.stage, hk, key, hk, key, hub.collision_code if has_codes else None)]
-    for other in owners[1:]:
-        code = other.hub.collision_code if has_codes else None
-        inputs.append(_input(other.stage, hk, list(other.key), hk, key, code))
-    for other, role, columns in _mentioned_by(hub.name, everything):
-        code = code_of(other, role, everything) if has_codes else None
-        inputs.append(_input(other.stage, f"hk_{role}", columns, hk, key, code))
     kinds = {name: kind for name, kind, _ in entity.columns()}
     parts = [(n, kinds[k], "Business key.") for n, k in zip(key, entity.key, strict=True)]
+    mentions = [(owner, hub.name, list(owner.key), owner.hub.collision_code) for owner in owners[1:]]
+    for other, role, columns in _mentioned_by(hub.name, everything):
+        mentions.append((other, role, columns, code_of(other, role, everything)))
+    first = {"model": entity.stage, "code": hub.collision_code} if has_codes else entity.stage
+    inputs = [first, *(_mention(*mention, hub.name, parts, has_codes) for mention in mentions)]
     name = hub.description or spoken(hub.name).capitalize() + "s"
     test = {"src_pk": hk, "src_nk": key if len(key) > 1 else key[0], "stage": entity.stage}
     test |= {"normalize": hub.normalize} if hub.normalize else {}
@@ -171,12 +169,17 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     )  # fmt: skip
 
 
-def _input(stage: str, pk: str, columns: list[str], hub_pk: str, key: list[str], code: str | None) -> Any:
+def _mention(
+    entity: Entity, role: str, columns: list[str], code: str, hub: str, key: Sequence[Column], has_codes: bool
+) -> Any:
     """A stage that mentions keys of a hub; its name alone where it calls them as the hub does."""
-    if code is None and pk == hub_pk and columns == key:
-        return stage
-    names = {} if (pk, columns) == (hub_pk, key) else {"src_pk": pk, "src_nk": columns}
-    return {"model": stage, **names, **({} if code is None else {"code": code})}
+    kinds = {name: kind for name, kind, _ in entity.columns()}
+    wanted = [kind for _, kind, _ in key]
+    codes = {"code": code} if has_codes else {}
+    types = {"types": wanted} if [kinds[column] for column in columns] != wanted else {}
+    if role == hub and columns == [name for name, _, _ in key] and not codes and not types:
+        return entity.stage
+    return {"model": entity.stage, "src_pk": f"hk_{role}", "src_nk": columns, **types, **codes}
 
 
 def _mentioned_by(hub: str, everything: Sequence[Entity]) -> Iterator[tuple[Entity, str, list[str]]]:

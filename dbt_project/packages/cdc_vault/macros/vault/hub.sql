@@ -1,7 +1,8 @@
 {#-
   Hub: every business key once, from every table that mentions it, with the moment it was first seen. A delete names its
   key too, so a hub holds keys that are gone. A stage that spells the key's columns differently is given as
-  {model: …, src_pk: …, src_nk: …}; the hub has the names of its own parameters. Where stages of several systems hash their
+  {model: …, src_pk: …, src_nk: …}, one whose columns have other types with the hub's (`types`); the hub has the names of
+  its own parameters. Where stages of several systems hash their
   keys with collision codes, each is given with its `code`, and the hub has it in `src_code`: equal keys stay apart.
 -#}
 {% macro hub(src_pk, src_nk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_code=none) -%}
@@ -99,10 +100,14 @@
   {%- for input in ([source_model] if source_model is string or source_model is mapping else source_model) -%}
     {%- set input = {"model": input} if input is string else input -%}
     {%- set pk = input.get("src_pk", src_pk) -%}
-    {%- set codes = [cdc_vault.sql_text(input.code or "")] if code else [] -%}
+    {%- set found = [] -%}
+    {%- for column in (cdc_vault.spelled(input.src_nk) if input.src_nk else columns) -%}
+      {%- do found.append("cast(" ~ column ~ " as " ~ input.types[loop.index0] ~ ")" if input.types else column) -%}
+    {%- endfor -%}
+    {%- if code -%}{%- do found.append(cdc_vault.sql_text(input.code or "")) -%}{%- endif -%}
     {%- do inputs.append({
       "name": input.model if pk == src_pk else input.model ~ "." ~ pk,
-      "model": input.model, "src_pk": pk, "columns": (cdc_vault.spelled(input.src_nk) if input.src_nk else columns) + codes,
+      "model": input.model, "src_pk": pk, "columns": found,
     }) -%}
   {%- endfor -%}
   {{ return(inputs) }}
