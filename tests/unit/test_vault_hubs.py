@@ -110,3 +110,10 @@ def test_a_hub_of_several_tables_that_is_not_clear_is_refused(tmp_path: Path, te
     with pytest.raises(LakehouseError, match=r"models/shop\.yml:\d+: V\d+: ") as caught:
         declared(tmp_path, text)
     assert said in str(caught.value)
+
+
+def test_a_key_of_another_type_is_cast_to_that_of_the_hub(tmp_path: Path) -> None:
+    """Trino does not put a number and a text into one column; the hash is of the text in both."""
+    numbers = table("clients", {"nr": "int"}, {"hub": ERP_HUB}, key="nr")
+    sql = sql_of(tmp_path, of(("crm", [CRM]), ("erp", [numbers])), "crm")
+    assert "'src_nk': ['nr'], 'src_types': ['varchar'], 'code': 'erp'" in sql["hub_customer"]
