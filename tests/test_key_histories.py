@@ -79,6 +79,9 @@ class OnTrino(Parsed):
     def is_made(self) -> bool:
         return False
 
+    def _commit(self, anew: bool) -> None:
+        """Trino keeps snapshots itself."""
+
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         sql = re.sub(r"\b(raw_properties|raw|parsed)\b", r"key_histories.\1", sql)
         return [tuple(row) for row in query(self.settings, sql)]

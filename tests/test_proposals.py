@@ -17,7 +17,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from scaffold import declared_alone
-from scaffold.entities import Entity, entities, owner_of
+from scaffold.entities import Entity, entities, owners_of
 from scaffold.links import dependent_key
 from scaffold.propose import DbTable, read_tables
 from tests.proposals import NAMES, statements
@@ -240,7 +240,7 @@ def named(loaded: Loaded, entity: Entity, roles: Sequence[str], table: str = "t"
     """The joins that lead to the hubs of references, and their keys."""
     joins, keys = [], []
     for number, role in enumerate(roles):
-        target = owner_of(entity.vault.hub_of(role), loaded.entities)
+        target = owners_of(entity.vault.hub_of(role), loaded.entities)[0]
         hub = target.hub.name
         joins.append(f"left join {loaded.vault}.hub_{hub} h{number} on h{number}.hk_{hub} = {table}.hk_{role}")
         keys.append(listed(target.business_key, f"h{number}."))

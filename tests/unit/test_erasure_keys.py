@@ -162,7 +162,11 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     stones = [Tombstone("shop", name, {"id": n}, "", "") for name, n in
               [("gone", "1"), ("orders", "5"), *(("people", n) for n in ("5", "6", "7", "x", "8"))]]  # fmt: skip
     monkeypatch.setattr(run, "connect_source", lambda *given: nullcontext())
-    monkeypatch.setattr(run, "up_to_date_alone", lambda *given: nullcontext(SimpleNamespace(catalog=None)))
+    monkeypatch.setattr(
+        run, "up_to_date_alone", lambda *given: nullcontext(SimpleNamespace(catalog=SimpleNamespace(name="lake")))
+    )
+    monkeypatch.setattr(run, "no_next_tables", lambda *given: nullcontext())
+    monkeypatch.setattr(run, "drop_next", lambda *given: None)
     monkeypatch.setattr(run.store, "connect_catalog", lambda *given: nullcontext())
     monkeypatch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=column(23, "int4")))
     monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))
