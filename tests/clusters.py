@@ -4,7 +4,6 @@ The shared stack has one source cluster; a test that restores a source, lets it 
 version or TLS, takes one of these.
 """
 
-import random
 import shutil
 import subprocess
 import tempfile
@@ -22,7 +21,7 @@ from pydantic import SecretStr
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse_stack.control.postgres_upgrade import _reachable
-from lakehouse_stack.home.ports import is_free, plan_ports
+from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.accounts import (
     Account,
     Placement,
@@ -33,6 +32,7 @@ from lakehouse_stack.processes.accounts import (
     packaged_programs,
 )
 from lakehouse_stack.servers.postgres import CONFIG_FILE
+from tests.ports import free_port
 from tests.world import World, declared_source, set_up, statements
 
 NEWEST, FORMER = "18", "16"
@@ -83,13 +83,13 @@ class Cluster:
         shutil.copytree(self.data, target, symlinks=True)
         for path in (target, *target.rglob("*")):
             hand_over(path, self.account)
-        return replace(self, data=target, port=_free_port())
+        return replace(self, data=target, port=free_port())
 
     def basebackup(self, name: str, *arguments: str) -> "Cluster":
         """A backup of the running cluster; slots are not in it."""
         target = self.data.with_name(name)
         self._run("pg_basebackup", "-D", str(target), "-d", self.url(), "-X", "stream", "-c", "fast", *arguments)
-        return replace(self, data=target, port=_free_port())
+        return replace(self, data=target, port=free_port())
 
     def at(self, port: int) -> "Cluster":
         """The same files served where another cluster was."""
@@ -135,7 +135,7 @@ def cluster(version: str = NEWEST, **settings: str) -> Iterator[Cluster]:
             programs = copy_programs(programs, home / "system")
         hand_over(placement.data, placement.account)
         data = placement.data / "cluster"
-        made = Cluster(programs, data, _free_port(), placement.account, settings)
+        made = Cluster(programs, data, free_port(), placement.account, settings)
         made._run(
             "initdb", "-D", str(data), "-U", "postgres", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync"
         )
@@ -203,8 +203,3 @@ def _stop_all(parent: Path, made: Cluster) -> None:
                 with suppress(psutil.NoSuchProcess):
                     process.resume()
             replace(made, data=folder).stop("immediate")
-
-
-def _free_port() -> int:
-    """A port that is free now, not the one that another run of the tests is about to take too."""
-    return next(port for port in random.sample(range(56_000, 65_000), 1_000) if is_free(port))

@@ -22,7 +22,7 @@ from lakehouse.declarations.access import RELATIONS as RELATIONS_FILE
 from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse_stack.home.ports import is_free
+from tests.ports import free_port
 
 TRUSTING = ssl.create_default_context()
 TRUSTING.check_hostname, TRUSTING.verify_mode = False, ssl.CERT_NONE
@@ -108,7 +108,7 @@ def served(
     folder.mkdir(exist_ok=True)
     ensure_own_logins(folder, PASSWORDS)
     write_relations(folder, relations)
-    port = next(port for port in range(18181, 19181) if is_free(port))
+    port = free_port()
     environment = {
         **os.environ,
         "LAKEHOUSE_HOME": str(settings.home),

@@ -1,7 +1,6 @@
 """Ingestion on a Spark cluster: a standalone master with two workers, each a process of its own."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from pydantic import SecretStr
 
 from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import Settings
+from tests.ports import free_port
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
 from tests.world import World, make_world
 
@@ -33,7 +33,7 @@ def master(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
         "JAVA_HOME": str(spark_java_home(settings)), "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable,
         "SPARK_WORKER_DIR": str(folder), "SPARK_DAEMON_MEMORY": "256m", "_SPARK_AUTH_SECRET": SECRET,
     }  # fmt: skip
-    port = _free_port()
+    port = free_port()
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as ends:
 
@@ -65,12 +65,6 @@ def master(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iter
             )  # fmt: skip
         _until_registered(folder / "master.log", workers=2)
         yield url
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def _until_registered(log: Path, workers: int) -> None:

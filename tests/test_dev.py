@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 import urllib.request
@@ -20,6 +19,7 @@ import pytest
 from lakehouse.settings import Settings
 from orchestration.web.login import ui_secret
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow, pytest.mark.timeout(3600)]
 LAUNCH = """
@@ -89,9 +89,7 @@ def dev(settings: Settings, tmp_path: Path) -> Iterator[Dev]:
 @contextmanager
 def running_dev(o: Orchestrated, output: Path) -> Iterator[Dev]:
     """`lakehouse dev` without the stack, once its UI answers; ended as by Ctrl-C."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {**o.environment, "LAKEHOUSE_DAGSTER__PORT": str(port)}
     with output.open("wb") as log:
         process = subprocess.Popen(

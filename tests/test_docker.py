@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -29,6 +28,7 @@ from lakehouse_stack.control.containers import container_files, write_access_fil
 from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.servers.s3 import check_health
 from orchestration.web.login import ui_secret
+from tests.ports import free_port
 from tests.test_stack import Home
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -337,12 +337,6 @@ def stack_home() -> Iterator[Home]:
         yield home
     finally:
         home.remove()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def as_here(words: list[str], ports: dict[str, int]) -> list[str]:

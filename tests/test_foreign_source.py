@@ -2,7 +2,6 @@
 
 import shutil
 import signal
-import socket
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
+from tests.ports import free_port
 from tests.world import make_world
 
 pytestmark = pytest.mark.stack
@@ -25,9 +25,7 @@ pytestmark = pytest.mark.stack
 def down(settings: Settings, tmp_path: Path) -> Orchestrated:
     """A declared source at an address where nobody listens."""
     o = make_orchestrated(settings, tmp_path, 7, count=1)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     prefix = f"LAKEHOUSE_SOURCES__{o.name.upper()}__"
     urls = {f"{prefix}URL": f"postgresql://reader:secret-1@127.0.0.1:{port}/shop"}
     urls[f"{prefix}OWNER_URL"] = f"postgresql://owner:secret-1@127.0.0.1:{port}/shop"

@@ -14,8 +14,9 @@ from ingestion.sources.postgres.live import LiveStream
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
-from tests.clusters import OWNER, Cluster, _free_port, cluster
+from tests.clusters import OWNER, Cluster, cluster
 from tests.marks import slow
+from tests.ports import free_port
 from tests.slots import (
     assert_refused,
     assert_repaired,
@@ -192,7 +193,7 @@ def test_a_read_that_another_server_answers_lands_nothing(
         live.stop()
         clone = live.copy("clone")
         live.start()
-        clone = clone.at(_free_port())  # the source's own was free while it was stopped
+        clone = clone.at(free_port())  # the source's own was free while it was stopped
         clone.start()
         clone.admin("INSERT INTO orders VALUES (666, 'of the clone', 1, NULL)", database=world.source.name)
         world.sql("INSERT INTO orders VALUES (101, 'of the source', 1, NULL)")

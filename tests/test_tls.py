@@ -21,8 +21,8 @@ from lakehouse_stack.processes.accounts import hand_over
 from lakehouse_stack.servers.postgres import run_sql
 from lakehouse_stack.templates.render import render
 from tests.clusters import Cluster, cluster, programs_of
+from tests.ports import free_port
 from tests.slots import until
-from tests.test_docker import free_port
 from tests.test_ingestion import ORDERS, TABLES, assert_equal
 from tests.world import World, _plain, make_world
 

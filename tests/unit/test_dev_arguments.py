@@ -17,8 +17,8 @@ import psycopg
 import pytest
 
 from lakehouse.settings import load_settings
-from lakehouse_stack.home.ports import is_free
 from orchestration.web.login import ui_secret
+from tests.ports import free_port
 from tests.test_dev import wait_for
 from tests.test_secrets import watched_processes, words
 from tests.unit.test_web import CODE, LAUNCH
@@ -71,7 +71,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def dev(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallDev]:
-    port = next(port for port in range(45_000, 55_000) if is_free(port))
+    port = free_port()
     (tmp_path / "attacked.py").write_text(CODE)
     (tmp_path / "workspace.yaml").write_text("load_from:\n  - python_file: attacked.py\n")
     monkeypatch.chdir(tmp_path)

@@ -13,13 +13,13 @@ from pydantic import SecretStr
 from ingestion.sources.postgres.setup import advice, may_copy_cluster
 from lakehouse.settings import Settings, SourceSettings
 from lakehouse_stack.control.containers import HBA, IMAGES_HBA, container_files
-from lakehouse_stack.home.ports import is_free
 from lakehouse_stack.processes.accounts import Placement, find_placement, hand_over, packaged_programs
 from lakehouse_stack.processes.process import start, stop
 from lakehouse_stack.servers.postgres import postgres_server
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.templates.render import render
 from tests.clusters import ROLE, ROLE_PASSWORD, cluster
+from tests.ports import free_port
 
 pytestmark = pytest.mark.stack
 PASSWORD = "stolen-4d1f"
@@ -35,7 +35,7 @@ def embedded() -> Iterator[tuple[Server, Placement]]:
             path.chmod(0o711)
         where = find_placement(home, Path(folder) / "system")
         hand_over(where.data, where.account)
-        port = next(port for port in range(56_000, 65_000) if is_free(port))
+        port = free_port()
         passwords = {"LAKEHOUSE_APP_PASSWORD": "app-1", "LAKEHOUSE_INGEST_PASSWORD": PASSWORD}
         roles = render("sources.sql.j2", databases=("shop",))
         server = postgres_server("sources", port, where, home / "sources.log", "super-1", roles, passwords)

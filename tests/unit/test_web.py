@@ -24,6 +24,7 @@ from websockets.typing import Subprotocol
 
 from lakehouse.settings import load_settings
 from orchestration.web import login
+from tests.ports import free_port
 
 SECRET = "s" * 43
 NAME = "lake.example.com"
@@ -96,9 +97,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (home / "attacked.py").write_text(CODE)
     (home / "workspace.yaml").write_text("load_from:\n  - python_file: attacked.py\n")
     (home / "dagster.yaml").write_text("telemetry: {enabled: false}\nnux: {enabled: false}\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     own = {
         "DAGSTER_HOME": str(home), "LAKEHOUSE_HOME": str(home), "LAKEHOUSE_DAGSTER__UI_SECRET": SECRET,
         "LAKEHOUSE_DAGSTER__ALLOWED_HOSTS": f'["{NAME}"]',

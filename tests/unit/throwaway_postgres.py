@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lakehouse_stack.home.ports import is_free
 from lakehouse_stack.processes.accounts import find_placement, hand_over
+from tests.ports import free_port
 
 SETTINGS = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
 
@@ -33,7 +33,7 @@ def throwaway_postgres() -> Iterator[str]:
             subprocess.run(command, check=True, cwd="/", stdout=subprocess.DEVNULL, **user)
 
         run("initdb", "-U", "postgres", "--auth=trust", "--locale=C", "--encoding=UTF8", "--no-sync")
-        port = next(port for port in range(55_000, 65_000) if is_free(port))
+        port = free_port()
         options = " ".join(f"-c {name}='{value}'" for name, value in {**SETTINGS, "port": port}.items())
         run("pg_ctl", "-w", "-l", str(data / "log"), "-o", options, "start")
         try:
