@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 from erasure import tombstones
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, search
-from erasure.steps import Erasing, Erasure, Say, open_io, parts_of, strays_of
+from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
 from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
 from erasure.targets import raw_target
 from erasure.tombstones import Tombstone
 from ingestion import up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
+from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.next_tables import drop_next, no_next_tables
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import METADATA_COLUMNS, Declarations, RawTable

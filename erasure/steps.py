@@ -21,8 +21,8 @@ from erasure.tombstones import Tombstone
 from ingestion.sink.publish import Cut, Publication, TableAppend, publish
 from ingestion.state import store
 from lakehouse.catalog.bulk_delete import delete_objects
-from lakehouse.catalog.file_io import file_io
-from lakehouse.catalog.open import file_io_properties, load_table
+from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.open import load_table
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -208,8 +208,3 @@ def strays_of(settings: Settings, catalog: SqlCatalog, io: PyArrowFileIO, plan: 
     """Tables and folders that may hold the subjects and that dbt does not know."""
     lake = read_lake(catalog, io, settings.warehouse)
     return strays(lake, settings.warehouse, plan.manifest, plan.table, {part.target.identifier for part in plan.parts})
-
-
-def open_io(settings: Settings) -> PyArrowFileIO:
-    """The object store."""
-    return file_io(file_io_properties(settings))

@@ -9,8 +9,9 @@ from threading import Lock
 from urllib.parse import urlsplit
 
 from cachetools import LRUCache
-from pyarrow.fs import FileType, S3FileSystem
+from pyarrow.fs import FileType
 
+from lakehouse.catalog.file_io import open_io
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
@@ -33,17 +34,7 @@ class Store:
         self.scheme, self.bucket, *_ = urlsplit(settings.warehouse)
         if self.scheme not in {"s3", "s3a"}:
             raise LakehouseError(f"lakehouse serve reads a warehouse in S3, not {settings.warehouse}")
-        s3 = settings.s3
-        endpoint = urlsplit(s3.endpoint) if s3.endpoint else None
-        keys = {"access_key": s3.access_key, "secret_key": s3.secret_key}
-        self._files = S3FileSystem(
-            region=s3.region,
-            endpoint_override=endpoint.netloc if endpoint else None,
-            scheme=endpoint.scheme if endpoint else "https",
-            force_virtual_addressing=not s3.path_style,
-            **({"tls_ca_file_path": str(s3.ca)} if s3.ca else {}),
-            **{name: key.get_secret_value() for name, key in keys.items() if key is not None},
-        )
+        self._files = open_io(settings).fs_by_scheme(self.scheme, self.bucket)
         self._facts: LRUCache[str, Facts] = LRUCache(KNOWN_OBJECTS)
         self._lock = Lock()
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lakehouse.catalog.commit import retried
-from lakehouse.catalog.file_io import file_io
-from lakehouse.catalog.open import file_io_properties, load_table
+from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.open import load_table
 from lakehouse.catalog.relations import TableName, list_relations, read_metadata, view_columns, view_text
 from lakehouse.servers.trino import answering, query
 from lakehouse.settings import Settings
@@ -64,7 +64,7 @@ def outdated(settings: Settings, catalog: SqlCatalog) -> Outdated:
             renamed.append(name)
     views = dict[TableName, tuple[str, frozenset[str]]]()
     if tables or renamed:
-        io = file_io(file_io_properties(settings))
+        io = open_io(settings)
         for view in (r for r in relations if r.kind == "view"):
             if (metadata := read_metadata(io, view.metadata_location)) is not None:
                 views[view.name] = (view_text(metadata), view_columns(metadata))

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from lakehouse.catalog.file_io import file_io
-from lakehouse.catalog.open import file_io_properties, load_table, open_catalog
+from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import unreachable
 from lakehouse.servers.spark import spark_session
@@ -64,7 +64,7 @@ class Session:
     @property
     def io(self) -> PyArrowFileIO:
         """The object store."""
-        return file_io(file_io_properties(self.settings))
+        return open_io(self.settings)
 
     def check(self) -> None:
         """Raises LakehouseError if the catalog or the object store does not answer."""
