@@ -20,7 +20,7 @@ from ingestion.sources.base import source_of
 from ingestion.state import lease as leases
 from ingestion.state import progress, store
 from ingestion.tasks.outage import OUTAGES, outage
-from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.catalog.open import load_table, open_catalog, total
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -272,12 +272,11 @@ def _report(
 def _table_report(catalog: SqlCatalog, identifier: tuple[str, str], rows: dict[str, int], behind: int) -> TableReport:
     table = load_table(catalog, *identifier)
     snapshot = table.current_snapshot() if table else None
-    summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
     return TableReport(
         name=identifier[1],
         snapshot_id=snapshot.snapshot_id if snapshot else None,
         rows=rows,
-        total_rows=int(summary.get("total-records", 0)),
+        total_rows=total(snapshot, "total-records"),
         lag_bytes=behind,
         columns=tuple((field.name, str(field.field_type)) for field in table.schema().fields) if table else (),
     )

@@ -94,6 +94,12 @@ def newest_data_snapshots(catalog: LakeCatalog, tables: Collection[tuple[str, st
     return {name: fact for name, fact in facts.items() if fact is not None}
 
 
+def total(snapshot: Snapshot | None, key: str) -> int:
+    """A number of the snapshot's summary; 0 without a snapshot, or if the writer omitted it."""
+    summary = snapshot.summary if snapshot else None
+    return int(summary.additional_properties.get(key, 0)) if summary else 0
+
+
 def _newest(table: Table) -> SnapshotFact | None:
     snapshot = table.current_snapshot()
     while snapshot and not _changes_data(snapshot):
@@ -107,10 +113,9 @@ def _changes_data(snapshot: Snapshot) -> bool:
 
 
 def _fact(snapshot: Snapshot) -> SnapshotFact:
-    summary = snapshot.summary.additional_properties if snapshot.summary else {}
     return SnapshotFact(
         snapshot_id=snapshot.snapshot_id,
         committed_at=datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC),
-        total_rows=int(summary.get("total-records", 0)),
-        added_rows=int(summary.get("added-records", 0)),
+        total_rows=total(snapshot, "total-records"),
+        added_rows=total(snapshot, "added-records"),
     )

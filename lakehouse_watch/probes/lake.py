@@ -7,6 +7,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.open import total
 from lakehouse.metrics import Sample, sample
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import Settings
@@ -62,7 +63,8 @@ def _schema_change(row: dict[str, Any]) -> Occasion:
 
 
 def _sizes(tables: Mapping[tuple[str, str], Table]) -> Iterator[Sample]:
-    sizes = {name: (_total(t, "total-records"), _total(t, "total-files-size")) for name, t in tables.items()}
+    newest = {name: table.current_snapshot() for name, table in tables.items()}
+    sizes = {name: (total(s, "total-records"), total(s, "total-files-size")) for name, s in newest.items()}
     for (namespace, name), (rows, size) in sorted(sizes.items()):
         if namespace.startswith("raw_"):
             source = namespace.removeprefix("raw_")
@@ -71,11 +73,6 @@ def _sizes(tables: Mapping[tuple[str, str], Table]) -> Iterator[Sample]:
     yield sample("lakehouse_quarantined_rows", sizes.get(QUARANTINE, (0, 0))[0])
     yield sample("lakehouse_spool_rows", sizes.get(SPOOL, (0, 0))[0])
     yield sample("lakehouse_spool_bytes", sizes.get(SPOOL, (0, 0))[1])
-
-
-def _total(table: Table, key: str) -> int:
-    snapshot = table.current_snapshot()
-    return int(snapshot.summary.additional_properties.get(key, 0)) if snapshot and snapshot.summary else 0
 
 
 def _maintenance(table: Table | None) -> Iterator[Sample]:

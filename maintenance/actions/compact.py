@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import commit_on
-from lakehouse.catalog.open import DATA_OPERATIONS
+from lakehouse.catalog.open import DATA_OPERATIONS, total
 from lakehouse.declarations.policies import CompactPolicy, MaintenancePolicy
 from lakehouse.text.sql import spark_ident, spark_literal, spark_relation
 from maintenance.actions.action import action
 from maintenance.actions.holding import hold, let_go
 from maintenance.actions.layout import CLUSTERED, MEGABYTE, Partition, Plan, order_of, ordered_since, plan_for
 from maintenance.actions.need import SCAN_THROUGHPUT, Need, Rate, Work
-from maintenance.inventory.figures import measure, total
+from maintenance.inventory.figures import measure
 from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Figures, Outcome, TableName, one_line
 from maintenance.inventory.session import DATA, Session

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.open import total
 from lakehouse.declarations.policies import MaintenancePolicy, StatisticsPolicy
 from lakehouse.text.sql import relation
 from maintenance.actions.action import action
 from maintenance.actions.need import SCAN_THROUGHPUT, Need, Rate, Work
-from maintenance.inventory.figures import measure, total, unanalyzed_share
+from maintenance.inventory.figures import measure, unanalyzed_share
 from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Outcome, TableName
 from maintenance.inventory.session import Session

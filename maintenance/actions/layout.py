@@ -18,10 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
+from lakehouse.catalog.open import total
 from lakehouse.declarations import RESERVED_BY_ICEBERG
 from lakehouse.declarations.policies import CompactPolicy
 from maintenance.actions.partitions import condition
-from maintenance.inventory.figures import live_manifests, total
+from maintenance.inventory.figures import live_manifests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

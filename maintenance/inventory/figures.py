@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import DATA_OPERATIONS
+from lakehouse.catalog.open import DATA_OPERATIONS, total
 from lakehouse.catalog.statistics import origin, rows_changed
 from maintenance.inventory.outcome import Figures
 
@@ -36,12 +36,6 @@ def measure_all(table: Table) -> Figures:
 def metadata_size(table: Table) -> int:
     """Bytes of the table's current metadata file, as it is stored."""
     return len(table.io.new_input(table.metadata_location))
-
-
-def total(snapshot: Snapshot | None, key: str) -> int:
-    """A number of the snapshot's summary; 0 without a snapshot, or if the writer omitted it."""
-    summary = snapshot.summary if snapshot else None
-    return int(summary.additional_properties.get(key, 0)) if summary else 0
 
 
 def live_manifests(table: Table) -> list[ManifestFile]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from lakehouse.catalog.open import total
 from lakehouse.declarations.policies import MaintenancePolicy
 from maintenance.actions.registry import ACTIONS
-from maintenance.inventory.figures import live_manifests, metadata_size, total
+from maintenance.inventory.figures import live_manifests, metadata_size
 from maintenance.inventory.health import Health
 from maintenance.inventory.lake import Lake
 from maintenance.inventory.outcome import TableName

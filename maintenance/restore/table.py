@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import swap
+from lakehouse.catalog.open import total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
 from lakehouse.errors import LakehouseError
 from maintenance.inventory import removed
@@ -116,8 +117,7 @@ def _check_whole(session: Session, table: Table, moment: Moment) -> None:
 
 
 def _result(name: TableName, moment: Moment) -> Restored:
-    summary = moment.snapshot.summary
-    rows = int(summary.additional_properties.get("total-records", 0)) if summary else 0
+    rows = total(moment.snapshot, "total-records")
     return Restored(name, moment.snapshot.snapshot_id, moment.committed_at, rows)
 
 
