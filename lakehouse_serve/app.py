@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 from urllib.parse import parse_qsl, unquote_plus
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -52,16 +51,16 @@ class Service:
         reads: Mapping[str, tuple[str, Answer]] = {
             "namespaces": (
                 "/namespaces",
-                lambda c, r: _json(ask.namespaces(c, _prefix(r), r.query_params.get("parent"))),
+                lambda c, r: JSONResponse(ask.namespaces(c, _prefix(r), r.query_params.get("parent"))),
             ),
-            "namespace": (NAMESPACE, lambda c, r: _json(ask.namespace(c, *_space(r)))),
-            "tables": (f"{NAMESPACE}/tables", lambda c, r: _json(ask.names(c, *_space(r), "TABLE"))),
+            "namespace": (NAMESPACE, lambda c, r: JSONResponse(ask.namespace(c, *_space(r)))),
+            "tables": (f"{NAMESPACE}/tables", lambda c, r: JSONResponse(ask.names(c, *_space(r), "TABLE"))),
             "table": (table, lambda c, r: _text(ask.table(c, *_name(r)))),
-            "credentials": (f"{table}/credentials", lambda c, r: _json(ask.credentials(c, *_name(r)))),
-            "views": (f"{NAMESPACE}/views", lambda c, r: _json(ask.names(c, *_space(r), "VIEW"))),
+            "credentials": (f"{table}/credentials", lambda c, r: JSONResponse(ask.credentials(c, *_name(r)))),
+            "views": (f"{NAMESPACE}/views", lambda c, r: JSONResponse(ask.names(c, *_space(r), "VIEW"))),
             "view": (f"{NAMESPACE}/views/{{view}}", lambda c, r: _text(ask.view(c, *_name(r)))),
         }
-        config = self._guarded("config", lambda _, r: _json(ask.config(r.query_params.get("warehouse", ""))))
+        config = self._guarded("config", lambda _, r: JSONResponse(ask.config(r.query_params.get("warehouse", ""))))
         metrics = self._guarded("metrics", lambda *_: Response(status_code=204))
         return Starlette(
             routes=[
@@ -167,10 +166,6 @@ def _space(request: Request) -> tuple[str, str]:
 def _name(request: Request) -> tuple[str, str, str]:
     values = request.path_params
     return *_space(request), str(values["table"] if "table" in values else values["view"])
-
-
-def _json(value: dict[str, Any]) -> Response:
-    return JSONResponse(value)
 
 
 def _text(content: bytes) -> Response:

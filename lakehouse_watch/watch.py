@@ -21,7 +21,7 @@ from lakehouse.metrics import METRICS, REGISTRY, Sample, sample
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.servers.exporter import served
-from lakehouse.servers.outage import told
+from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
 from lakehouse_watch import store
 from lakehouse_watch.alerts import Occasion, State, advance
@@ -225,7 +225,7 @@ def _catalog_down(why: str) -> Occasion:
 
 
 def _unreadable(probe: Probe, error: Exception) -> Occasion:
-    text = str(error) if isinstance(error, LakehouseError) else told(error) or f"{type(error).__name__}: {error}"
+    text = expected(error) or f"{type(error).__name__}: {error}"
     return Occasion(
         f"unreadable/{probe.name}", f"{probe.name} cannot be read: {text}", "see that it runs and can be reached",
         source=probe.source, patience=UNREADABLE_SECONDS,

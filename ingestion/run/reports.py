@@ -94,3 +94,8 @@ class SourceStatus:
     progress: Progress | None = None
     follower: Follower = "none"
     tables: tuple[TableStatus, ...] = ()
+
+    @property
+    def lag_bytes(self) -> int:
+        """What declared limits are compared with: a slot may retain more than lies beyond the position, or less."""
+        return max(self.slot_lag_bytes, self.behind_bytes)

@@ -6,8 +6,15 @@ import re
 from errno import EDQUOT, ENOSPC
 from os import strerror
 
+from lakehouse.errors import LakehouseError
+
 UP = "or run `lakehouse up` where the embedded stack serves it"
 ROOM = "make room, then run this again"
+
+
+def expected(error: BaseException) -> str | None:
+    """What to tell of an error that was expected: a LakehouseError's own text, else `told`."""
+    return str(error) if isinstance(error, LakehouseError) else told(error)
 
 
 def told(error: BaseException) -> str | None:

@@ -68,9 +68,9 @@ def _slot(status: SourceStatus) -> Iterator[Occasion]:
 
 def _lag(status: SourceStatus, limits: Mapping[str, LagPolicy], defaults: AlertSettings) -> Iterator[Occasion]:
     """One for the source, named by the tables whose limits are reached; the default holds for all others."""
-    kept = max(status.slot_lag_bytes, status.behind_bytes)
     usual = LagPolicy(warn_bytes=defaults.slot_bytes, error_seconds=defaults.lag_seconds)
-    levels = {table.name: limits.get(table.name, usual).level(kept, status.lag_seconds) for table in status.tables}
+    lag = (status.lag_bytes, status.lag_seconds)
+    levels = {table.name: limits.get(table.name, usual).level(*lag) for table in status.tables}
     worst: LagLevel = "error" if "error" in levels.values() else "warn" if "warn" in levels.values() else "ok"
     if worst == "ok":
         return

@@ -81,10 +81,9 @@ def verdicts(tables: list[RawTable], lake: Lake) -> list[Verdict]:
 def judge(table: RawTable, status: "SourceStatus") -> Verdict:
     """The table's level and the figures that led to it; pure."""
     assert table.lag is not None
-    lag_bytes = max(status.slot_lag_bytes, status.behind_bytes)
     state = next((t.state for t in status.tables if t.name == table.name), "not yet snapshotted")
-    level = table.lag.level(lag_bytes, status.lag_seconds) if status.slot_is_sound else "error"
-    text = f"slot {status.slot_state}, {lag_bytes:,} bytes and {status.lag_seconds:,.0f} s behind"
+    level = table.lag.level(status.lag_bytes, status.lag_seconds) if status.slot_is_sound else "error"
+    text = f"slot {status.slot_state}, {status.lag_bytes:,} bytes and {status.lag_seconds:,.0f} s behind"
     metadata = {
         "slot_lag_bytes": status.slot_lag_bytes,
         "behind_bytes": status.behind_bytes,

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
-from lakehouse.servers.outage import told
+from lakehouse.servers.outage import expected
 from orchestration.runs.presence import WORKER, serve
 from orchestration.worker import bell
 from orchestration.worker.worker import Worker
@@ -29,7 +28,7 @@ def work(settings: "Settings", stop: Event) -> None:
         try:
             _work_connected(settings, stop)
         except Exception as error:
-            text = str(error) if isinstance(error, LakehouseError) else told(error)
+            text = expected(error)
             if text is None:
                 raise
             log.error("%s; goes on in %.0f s", text.splitlines()[0], PAUSE_SECONDS)

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
     from orchestration.worker.warm_dbt import NodeResult
 
-PASSED = frozenset({"pass", "warn"})
-
 
 def report_tables(
     instance: dg.DagsterInstance,

@@ -12,14 +12,13 @@ from lakehouse.declarations.manifest import ensure_manifest, manifest_path
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.assets.dbt_resource import environment, run_environment
-from orchestration.runs.failures import database_message
+from orchestration.runs.failures import FAILED, database_message
 
 if TYPE_CHECKING:
     from dbt.contracts.graph.manifest import Manifest
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 QUICKLY = ("--no-write-json", "--cache-selected-only")
-FAILED = frozenset({"error", "fail", "runtime error"})
 
 
 @dataclass(frozen=True)
