@@ -11,7 +11,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from lakehouse_serve.moments import warehouse_of
+from lakehouse_serve.past.moments import warehouse_of
 
 FILE_BYTES, FILES = 20 << 20, 10
 

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lakehouse.servers.logins import Role
-from lakehouse_serve.cuts import Cut, Cuts, NoCut
-from lakehouse_serve.moments import parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.access.tokens import Tokens
+from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
+from lakehouse_serve.past.moments import parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, at_snapshot
 from lakehouse_serve.reading import Document, Kind
 from lakehouse_serve.relations import Personal, Relations
-from lakehouse_serve.snapshots import AsOf, NoSnapshot, at_snapshot
-from lakehouse_serve.tokens import Tokens
 
 PREFIX = "/v1/{prefix}"
 NAMESPACE = "/namespaces/{namespace}"

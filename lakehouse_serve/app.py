@@ -19,12 +19,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from lakehouse_serve.access.limits import Limit
+from lakehouse_serve.access.tokens import CATALOG_SECONDS, Tokens
 from lakehouse_serve.access_log import AccessLog
 from lakehouse_serve.answers import NAMESPACE, PREFIX, Answers, Caller, Refused
 from lakehouse_serve.connections import OneLength
-from lakehouse_serve.limits import Limit
 from lakehouse_serve.objects import Objects
-from lakehouse_serve.tokens import CATALOG_SECONDS, Tokens
 
 EXCHANGE = "urn:ietf:params:oauth:grant-type:token-exchange"
 ACCESS_TOKEN = "urn:ietf:params:oauth:token-type:access_token"

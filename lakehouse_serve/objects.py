@@ -26,12 +26,12 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from lakehouse.servers.logins import Role
+from lakehouse_serve.access.signature import Request as Sent
+from lakehouse_serve.access.signature import is_signed
+from lakehouse_serve.access.tokens import ACCESS_KEY, Grant, Tokens
+from lakehouse_serve.past.snapshots import NoSnapshot, as_of, at_snapshot
 from lakehouse_serve.relations import Personal, Relations
-from lakehouse_serve.signature import Request as Sent
-from lakehouse_serve.signature import is_signed
-from lakehouse_serve.snapshots import NoSnapshot, as_of, at_snapshot
 from lakehouse_serve.store import Facts, Store
-from lakehouse_serve.tokens import ACCESS_KEY, Grant, Tokens
 
 RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})", re.ASCII)
 KNOWN_KEYS, KNOWN_SECONDS = 10_000, 1.0

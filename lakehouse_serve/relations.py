@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lakehouse.servers.logins import Role
-from lakehouse_serve.grants import Grants
+from lakehouse_serve.access.grants import Grants
 from lakehouse_serve.reading import CatalogRows, Document, Kind
 
 

@@ -9,18 +9,18 @@ import uvicorn
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import ServeSettings, Settings
+from lakehouse_serve.access.grants import Grants
+from lakehouse_serve.access.limits import Limit
+from lakehouse_serve.access.tokens import Tokens, serve_secret
 from lakehouse_serve.access_log import AccessLog
 from lakehouse_serve.answers import Access, Answers
 from lakehouse_serve.app import Service
 from lakehouse_serve.connections import MOST_HEADER_BYTES, ImpatientProtocol
-from lakehouse_serve.cuts import Cuts
-from lakehouse_serve.grants import Grants
-from lakehouse_serve.limits import Limit
 from lakehouse_serve.objects import Objects
+from lakehouse_serve.past.cuts import Cuts
 from lakehouse_serve.reading import CatalogRows
 from lakehouse_serve.relations import Relations
 from lakehouse_serve.store import Store
-from lakehouse_serve.tokens import Tokens, serve_secret
 
 WRONG_LOGINS_PER_SECOND, WRONG_LOGINS_AT_ONCE = 0.5, 20
 

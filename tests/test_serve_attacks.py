@@ -26,9 +26,9 @@ from pyiceberg.table import Table
 from lakehouse.servers.logins import add_login, remove_login
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
+from lakehouse_serve.access.signature import Request, signature
+from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.connections import IDLE_SECONDS
-from lakehouse_serve.signature import Request, signature
-from lakehouse_serve.tokens import Tokens
 from lakehouse_stack.home.certificate import make_certificate
 from lakehouse_stack.servers.serve import check_health
 from tests.serving import PASSWORDS, RELATIONS, Served, sample_lake, served, write_relations

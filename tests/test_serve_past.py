@@ -15,7 +15,7 @@ from pyiceberg.catalog.rest import RestCatalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse_serve.moments import parse_warehouse, warehouse_of
+from lakehouse_serve.past.moments import parse_warehouse, warehouse_of
 from tests.serving import Served, served
 from tests.world import World, make_world, replay
 

@@ -12,14 +12,14 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import add_login, ensure_own_logins, remove_login
 from lakehouse.settings import ServeSettings, load_settings
 from lakehouse_cli.machine.clients import client_text
-from lakehouse_serve.grants import Grants
-from lakehouse_serve.limits import Limit
-from lakehouse_serve.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.access.grants import Grants
+from lakehouse_serve.access.limits import Limit
+from lakehouse_serve.access.signature import Request, is_signed, signature
+from lakehouse_serve.access.tokens import ACCESS_KEY, CATALOG_SECONDS, STORAGE_SECONDS, Tokens
 from lakehouse_serve.objects import part
+from lakehouse_serve.past.moments import Moment, Position, parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, as_of, at_snapshot
 from lakehouse_serve.run import refuse_open
-from lakehouse_serve.signature import Request, is_signed, signature
-from lakehouse_serve.snapshots import AsOf, NoSnapshot, as_of, at_snapshot
-from lakehouse_serve.tokens import ACCESS_KEY, CATALOG_SECONDS, STORAGE_SECONDS, Tokens
 
 SECRET = "s" * 32
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

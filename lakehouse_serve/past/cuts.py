@@ -13,7 +13,7 @@ from pyiceberg.table import Table
 
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.settings import Settings
-from lakehouse_serve.moments import Moment, Position
+from lakehouse_serve.past.moments import Moment, Position
 
 KNOWN_CUTS, KNOWN_SECONDS = 1000, 60
 

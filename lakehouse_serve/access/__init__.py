@@ -1,0 +1,1 @@
+"""Who may ask, and how often: roles, tokens, signed requests and limits."""
