@@ -258,7 +258,7 @@ class OpenSource(Protocol[P]):
     def ordered_rows(
         self, table: RawTable, columns: Sequence[ColumnFacts], order: Sequence[tuple[ColumnFacts, Order]]
     ) -> Iterator[Sequence[str | None]]:
-        """All rows, values as the stream prints them, in the order of some columns."""
+        """All rows, values as the stream prints them, in the order of some columns; asked inside `at_one_moment`."""
 
     def compared(
         self, table: RawTable, facts: TableFacts, columns: Sequence[ComparedColumn], key: Sequence[ComparedColumn],

@@ -4,28 +4,36 @@ The next kind has its tests before its code: it adds a `Place` to `PLACES`.
 """
 
 import random
+import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import md5
 from itertools import pairwise
+from pathlib import Path
 from threading import Event
 from typing import Any, cast
 
 import memory_source as memory
 import psycopg
+import pyarrow as pa
 import pytest
 from pgoutput_record import scratch_database
 from pydantic import SecretStr
+from pyiceberg.types import StringType
 from throwaway_postgres import throwaway_postgres
 
 from ingestion.pipeline.cycle import catch_up
 from ingestion.pipeline.session import Session
 from ingestion.pipeline.table_plans import covered
 from ingestion.schema.changes import META_SCHEMA, PICKED_SCHEMA, Batch
+from ingestion.schema.compared import ComparedColumn, Order
+from ingestion.schema.facts import ColumnFacts, TableFacts, facts_from_json
 from ingestion.schema.positions import POSITIONS, Lsn
+from ingestion.schema.problem import TableProblem
 from ingestion.sink.writer import pack, unpack
-from ingestion.sources.base import OpenSource, Piece, Source, source_of
+from ingestion.sources.base import LiveStream, OpenSource, Piece, Source, UnreadableRecord, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.lanes import not_yet_there
@@ -83,7 +91,7 @@ def _in_memory(log: memory.Log, states: Any) -> Iterator[Place]:
         store.advance_positions(states, "shop", position)
 
     def alter() -> None:
-        log.columns += ",more"
+        log.columns += ("more",)
 
     def is_from(row: Row, position: memory.Offsets) -> bool:
         return not position.has(*log.arrived[row[0][0]])
@@ -95,6 +103,7 @@ def _in_memory(log: memory.Log, states: Any) -> Iterator[Place]:
 def in_postgres(server: str) -> Iterator[Place]:
     with scratch_database(server) as url, psycopg.connect(url, autocommit=True) as c:
         c.execute("CREATE TABLE items (id text PRIMARY KEY, v text)")
+        c.execute("ALTER TABLE items REPLICA IDENTITY FULL")
         c.execute("CREATE PUBLICATION lakehouse FOR TABLE items")
         ensure_state(c)
         settings = Settings(sources={"shop": SourceSettings(url=SecretStr(url))})
@@ -115,7 +124,8 @@ def in_postgres(server: str) -> Iterator[Place]:
 
         source = source_of(settings, "shop", 30.0, Event())
         yield Place(source, c, publish, write, alter, lambda row, position: row[0][0] >= position)
-        c.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+        while c.execute("SELECT slot_name FROM pg_replication_slots").fetchone():  # until its reader has gone
+            c.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
 
 
 PLACES = {"memory": in_memory, "postgres": in_postgres}
@@ -148,8 +158,13 @@ def rows_of(reader: Any) -> list[Row]:
     pieces: list[Piece] = []
     reader = unpack(pack(reader))
     reader.read({}, lambda: Everything(), frozenset(), pieces.append)
+    return rows_in(batch for piece in pieces for batch in piece.batches)
+
+
+def rows_in(batches: Iterable[Batch]) -> list[Row]:
+    """The rows of batches, in the order of all."""
     rows = []
-    for batch in (batch for piece in pieces for batch in piece.batches):
+    for batch in batches:
         assert batch.meta.schema.names[: len(META_SCHEMA)] == META_SCHEMA.names
         for meta, value in zip(batch.meta.to_pylist(), batch.values.to_pylist(), strict=True):
             rows.append(((meta["_commit_lsn"], meta["_seq"]), meta["_op"], value["id"], value["v"]))
@@ -399,3 +414,163 @@ def test_an_alteration_shows_in_the_fingerprint_and_nothing_else_does(place: Pla
     assert source.fingerprints([TABLE]) == before
     place.alter()
     assert source.fingerprints([TABLE]) != before
+
+
+def test_a_committed_change_is_below_the_position_that_was_asked_for_after_it(
+    place: Place, source: OpenSource[Any]
+) -> None:
+    change(place, random.Random(15), {}, 8)
+    committed = source.committed()
+    place.write("c", "9", "later")
+    found = rows_of(source.change_reader(replace(now_of(source, place), position=committed), None))
+    assert len(found) == 8 and not [row for row in found if place.is_from(row, committed)]
+
+
+def test_what_is_kept_grows_with_changes(place: Place, source: OpenSource[Any]) -> None:
+    before = source.retention(None)
+    assert before.is_sound and before.state != "missing" and not before.is_read
+    change(place, random.Random(16), {}, 200)
+    assert source.retention(store.read_stream(place.states, "shop")).bytes > before.bytes
+
+
+def test_a_source_begun_anew_keeps_nothing_and_is_read_in_the_next_epoch(place: Place, source: OpenSource[Any]) -> None:
+    table: dict[str, str | None] = {}
+    change(place, random.Random(17), table, 6)
+    place.publish(now_of(source, place).position)
+    source.begin_anew()(place.states)
+    assert source.retention(None).state == "missing" and not source.retention(None).is_sound
+    stream = source.check(place.states)
+    assert stream.epoch == 2 and source.retention(stream).is_sound
+    with source.snapshot([TABLE]) as point:
+        change(place, random.Random(18), dict(table), 5)
+    found = rows_of(source.change_reader(now_of(source, place), None))
+    assert len([row for row in found if place.is_from(row, point.position)]) == 5
+
+
+def described(source: OpenSource[Any], table: RawTable = TABLE) -> TableFacts:
+    facts, problem = source.inspect(table, None)
+    assert facts is not None and problem is None
+    return facts
+
+
+def test_a_table_is_described_by_a_number_under_which_it_is_found_again(place: Place, source: OpenSource[Any]) -> None:
+    facts = described(source)
+    assert facts_from_json(facts.to_json()) == facts, "it is stored as JSON"
+    assert [column.name for column in facts.columns] == ["id", "v"] and facts.key == ("id",)
+    assert source.name_of(facts.oid) == facts.relation and source.name_of(2**31 - 1) is None
+    elsewhere = declared_with(relation="public.moved")
+    again, _ = source.inspect(elsewhere, facts.oid)
+    assert again is not None and again.oid == facts.oid
+    source.check_readable(TABLE, facts)
+
+
+def declared_with(**given: Any) -> RawTable:
+    return TABLE.model_copy(update={"raw": TABLE.raw.model_copy(update=given)})
+
+
+def test_a_declared_key_that_two_rows_have_is_refused(place: Place, source: OpenSource[Any]) -> None:
+    by_value = declared_with(key=("v",))
+    place.write("c", "1", "same")
+    source.check_key(by_value, described(source, by_value))
+    place.write("c", "2", "same")
+    source.check_key(TABLE, described(source))
+    with pytest.raises(TableProblem, match="one declared key"):
+        source.check_key(by_value, described(source, by_value))
+
+
+def test_inside_one_moment_all_is_read_as_it_was(place: Place, source: OpenSource[Any]) -> None:
+    table: dict[str, str | None] = {}
+    change(place, random.Random(19), table, 20)
+    facts = described(source)
+
+    def read() -> list[tuple[str | None, ...]]:
+        order: list[tuple[ColumnFacts, Order]] = [(facts.columns[0], "bytes")]
+        return [tuple(row) for row in source.ordered_rows(TABLE, facts.columns, order)]
+
+    with source.at_one_moment():
+        then = read()
+        change(place, random.Random(20), dict(table), 10)
+        assert read() == then == sorted(table.items())
+    with source.at_one_moment():
+        assert read() != then
+
+
+def test_a_comparison_sees_the_table_at_its_point(place: Place, source: OpenSource[Any]) -> None:
+    """Digests and rows are what `ingestion.schema.compared` says, from whatever parts they come."""
+    chance, table = random.Random(21), dict[str, str | None]()
+    change(place, chance, table, 30)
+    place.write("c", "8", None)
+    table["8"] = None
+    facts = described(source)
+    columns = [ComparedColumn(column, StringType(), None) for column in facts.columns]
+    with source.snapshot([TABLE]) as point:
+        at_point = dict(table)
+        change(place, chance, table, 10)
+        compared = source.compared(TABLE, facts, columns, columns[:1], point, None)
+        cells = {memory.cell(key): memory.cell(key) + memory.cell(value) for key, value in at_point.items()}
+        lines = {key: md5(line.encode()).hexdigest() for key, line in cells.items()}
+        digests = asked(compared.digests())
+        expected = [(memory.bucket(key), memory.signed(line)) for key, line in lines.items()]
+        assert {row["bucket"] for row in digests} == {bucket for bucket, _ in expected}
+        assert sum(row["rows"] for row in digests) == len(expected)
+        assert sum(int(row["total"]) for row in digests) == sum(number for _, number in expected)
+        every = asked(compared.rows(None, printed=True))
+        assert {row["key"]: row["line"] for row in every} == lines
+        assert {row["s0"]: row["s1"] for row in every} == at_point
+        one = memory.bucket(memory.cell("8"))
+        assert asked(compared.rows([one], printed=False)) == [row for row in every if memory.bucket(row["key"]) == one]
+
+
+def asked(readers: Sequence[Any]) -> list[dict[str, Any]]:
+    """All rows of what has travelled to tasks."""
+    return [row for reader in readers for batch in unpack(pack(reader)).batches() for row in batch.to_pylist()]  # type: ignore
+
+
+def test_the_ranges_of_a_table_are_as_many_as_its_size_says(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(22), {}, 50)
+    [sizes] = [source.sizes([TABLE])[TABLE.name]]
+    for chunk_bytes in (1 << 13, 1 << 30):
+        assert all(size >= 0 for size in sizes)
+        ranges = source.ranges(described(source), chunk_bytes)
+        assert 1 <= len(ranges) == max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes))
+
+
+def kept_records(source: OpenSource[Any], place: Place) -> pa.Table:
+    """All records that a read keeps, as they are stored."""
+    found: list[Any] = []
+    reader = cast(Any, source.change_reader(now_of(source, place), None))
+    reader.read({}, frozenset, frozenset(), lambda piece: found.append(piece.records(Everything())))
+    records = pa.concat_tables(found)
+    return records.append_column("seq", pa.array([2 * place for place in records["place"].to_pylist()], pa.int64()))
+
+
+def test_kept_records_become_the_rows_that_a_read_lands(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(23), {}, 12)
+    landed = rows_of(source.change_reader(now_of(source, place), None))
+    records = kept_records(source, place)
+    [relation] = set(records["relation"].to_pylist())
+    assert source.records.relation(relation).oid == described(source).oid
+    batches = list(unpack(pack(source.records)).decode(relation, records, {}, ()))  # type: ignore
+    assert rows_in(batches) == landed
+    emptied = [source.records.without(message, ["id", "v"], {"v"}) for message in records["message"].to_pylist()]
+    without = records.set_column(records.schema.get_field_index("message"), "message", pa.array(emptied, pa.binary()))
+    values = {row[3] for row in rows_in(source.records.decode(relation, without, {}, ()))}
+    assert values == {None}
+
+
+def test_a_kept_record_that_cannot_be_read_is_told_by_its_number(place: Place, source: OpenSource[Any]) -> None:
+    change(place, random.Random(24), {}, 5)
+    records = kept_records(source, place)
+    broken = [b"?" if n == 3 else message for n, message in enumerate(records["message"].to_pylist())]
+    records = records.set_column(records.schema.get_field_index("message"), "message", pa.array(broken, pa.binary()))
+    with pytest.raises(UnreadableRecord) as failure:
+        list(source.records.decode(records["relation"][0].as_py(), records, {}, ()))
+    assert failure.value.index == 3 and failure.value.reason
+
+
+def test_the_contract_asks_for_every_part_of_the_protocol() -> None:
+    asked_for = set(re.findall(r"\b(?:source|opened|again|live)\.(\w+)", Path(__file__).read_text()))
+    protocols = (OpenSource, LiveStream)
+    members = {name for protocol in protocols for name in vars(protocol) if not name.startswith("_")}
+    called_by_the_pipeline = {"check_again", "remember", "wait", "below"}  # `catch_up` and `change_reader` do
+    assert members - asked_for == called_by_the_pipeline
