@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import psycopg
 import pyarrow as pa
 from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, TimestampType, TimestamptzType
 
@@ -26,6 +25,7 @@ from ingestion.sink.writer import Written, pack, unpack
 from ingestion.sources.base import Point
 from ingestion.state import lease as leases
 from ingestion.state import store
+from ingestion.tasks.outage import OUTAGES, outage
 from ingestion.verify.compare import TableComparison
 from ingestion.verify.differences import ComparedColumn, add, examine
 from ingestion.verify.run import select
@@ -134,9 +134,8 @@ def _at_point(session: Session, tables: list[RawTable], alone: bool) -> Iterator
             else:
                 bring_up(session.settings, declared, session.name, session.spark)
             yield point, made_at
-    except psycopg.Error as error:
-        reason = " ".join(str(error).split())[:300]
-        raise LakehouseError(f"source {session.name!r}: Postgres: {reason}") from error
+    except OUTAGES as error:
+        raise outage(session.name, error) from error
 
 
 def _read_exactly_to(session: Session, point: Point) -> None:
