@@ -1,5 +1,6 @@
 """Entry point of the `lakehouse` command: Ctrl-C ends it in one line at any moment, its imports included."""
 
+import atexit
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ def main() -> None:
     interrupts = Interrupts()
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and background jobs ignore it
         signal.signal(signal.SIGINT, interrupts)
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python restores its default at its end
     try:
         from lakehouse_cli.commands import run_command
 
