@@ -1,103 +1,54 @@
-"""Entry point of the `lakehouse` command: mounts the groups and turns errors into one line."""
+"""Entry point of the `lakehouse` command: Ctrl-C ends it in one line at any moment, its imports included."""
 
-import importlib
-import logging
+import atexit
+import os
+import signal
 import sys
-import traceback
-from typing import Annotated, Any
+import time
+from types import FrameType
 
-import typer
-
-from lakehouse.errors import LakehouseError
-from lakehouse.text.shown import LineFormatter, say
-
-app = typer.Typer(
-    help="An Apache Iceberg lakehouse from Postgres: every change exactly once, in consistent cuts.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-
-# Command → module and function; a sub-command group is a module's `app`. Loaded lazily: `--help` of one command
-# should not import Spark for another.
-COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("lakehouse_cli.machine.stack", "up"),
-    "down": ("lakehouse_cli.machine.stack", "down"),
-    "status": ("lakehouse_cli.machine.stack", "status"),
-    "env": ("lakehouse_cli.machine.stack", "env"),
-    "samples": ("lakehouse_cli.source.samples", "load_samples"),
-    "simulate": ("lakehouse_cli.source.simulate", "app"),
-    "prepare": ("lakehouse_cli.source.ingest", "prepare"),
-    "ingest": ("lakehouse_cli.source.ingest", "ingest"),
-    "run": ("lakehouse_cli.lake.run", "run"),
-    "scaffold": ("lakehouse_cli.source.scaffold", "scaffold"),
-    "maintain": ("lakehouse_cli.lake.maintain", "app"),
-    "reconcile": ("lakehouse_cli.source.reconcile", "reconcile"),
-    "erase": ("lakehouse_cli.lake.erase", "erase"),
-    "upgrade": ("lakehouse_cli.machine.upgrade", "upgrade"),
-    "backup": ("lakehouse_cli.lake.backup", "backup"),
-    "restore-backup": ("lakehouse_cli.lake.backup", "restore_backup"),
-    "sql": ("lakehouse_cli.lake.sql", "sql"),
-    "serve": ("lakehouse_cli.lake.serve", "serve"),
-    "user": ("lakehouse_cli.machine.user", "app"),
-    "show": ("lakehouse_cli.lake.show", "show"),
-    "demo": ("lakehouse_cli.machine.demo", "demo"),
-    "worker": ("lakehouse_cli.lake.worker", "worker"),
-    "dev": ("lakehouse_cli.machine.dev", "dev"),
-    "watch": ("lakehouse_cli.lake.watch", "watch"),
-}
+CLEAN_UP_SECONDS = 3.0
+STATUS = 128 + signal.SIGINT
 
 
-def _mount(name: str) -> None:
-    module, attribute = COMMANDS[name]
-    target: Any = getattr(importlib.import_module(module), attribute)
-    if isinstance(target, typer.Typer):
-        app.add_typer(target, name=name)
-    else:
-        app.command(name)(target)
+class Interrupts:
+    """The first Ctrl-C unwinds the command, and those of the next seconds do not disturb that; a later one ends it."""
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """The handler of SIGINT."""
+        if self.first is None:
+            self.first = time.monotonic()
+            raise KeyboardInterrupt
+        if time.monotonic() - self.first > CLEAN_UP_SECONDS:
+            os.write(2, b"error: interrupted again before it had ended\n")
+            os._exit(STATUS)
 
 
 def main() -> None:
-    """Runs the command line; exits 1 with one line on stderr for a LakehouseError and for a server that went away."""
-    wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
-    for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
-        _mount(name)
-    app.callback()(_root)
-    if logging.lastResort is not None:
-        logging.lastResort.setFormatter(LineFormatter())
+    """Runs the command line; exits 1 after an error, and 130 after Ctrl-C."""
+    interrupts = Interrupts()
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup and background jobs ignore it
+        signal.signal(signal.SIGINT, interrupts)
+        atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # Python restores its default at its end
     try:
-        app()
-    except LakehouseError as error:
-        _complain(f"error: {error}")
+        from lakehouse_cli.commands import run_command
+
+        run_command()
+    except BaseException as error:
+        if interrupts.first is not None:  # whatever the unwinding has made of it
+            os.write(2, b"error: interrupted\n")
+            sys.exit(STATUS)
+        if not isinstance(error, Exception):
+            raise
+        from lakehouse_cli.commands import complain
+
+        complain(error)
         sys.exit(1)
-    except Exception as error:
-        from lakehouse.servers.outage import told
-
-        outage = told(error)
-        _complain(f"error: {outage}" if outage else "".join(traceback.format_exception(error)).rstrip())
-        sys.exit(1)
-
-
-def _complain(text: str) -> None:
-    for line in text.split("\n"):
-        say(line, error=True)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        say(f"lakehouse {version('lakehouse')}")
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_show_version, help="Print the release and exit.")
-    ] = False,
-) -> None:
-    """An Apache Iceberg lakehouse from Postgres: every change exactly once, in consistent cuts."""
+    finally:
+        interrupts.first = interrupts.first or time.monotonic()  # the interpreter's end is not disturbed either
 
 
 if __name__ == "__main__":

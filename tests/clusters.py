@@ -36,7 +36,13 @@ from tests.ports import free_port
 from tests.world import World, declared_source, set_up, statements
 
 NEWEST, FORMER = "18", "16"
-PLAIN = {"wal_level": "logical", "fsync": "off", "listen_addresses": "127.0.0.1", "unix_socket_directories": ""}
+PLAIN = {
+    "wal_level": "logical",
+    "fsync": "off",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_replication_slots": "100",  # the worlds of a module keep theirs until the cluster ends
+}
 ROLE, OWNER = "lake_reader", "app_owner"
 ROLE_PASSWORD, OWNER_PASSWORD = "reader-9d1f0c7e5b", "owner-4f6b1a2c3d"
 

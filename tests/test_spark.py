@@ -1,5 +1,9 @@
 """The Spark session's JVM."""
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +31,42 @@ def test_the_heap_grows_when_work_needs_it(spark: SparkSession) -> None:
     finally:
         held.clear()
         jvm.java.lang.System.gc()
+
+
+JOB = """
+import os, time
+from lakehouse.servers.spark import spark_session
+from lakehouse.settings import load_settings
+from lakehouse_cli import commands, main
+
+def work():
+    spark = spark_session(load_settings(), "interrupted")
+    print("started", flush=True)
+    try:
+        spark.range(2).rdd.map(lambda row: time.sleep(120)).collect()
+    finally:
+        print("cleaned up", flush=True)
+
+commands.run_command = work
+main.main()
+"""
+
+
+def test_ctrl_c_ends_a_command_in_the_middle_of_a_job(settings: Settings) -> None:
+    """PySpark took the handler over: it waited for the job's end to cancel it, and raised at each further Ctrl-C."""
+    command = [sys.executable, "-c", JOB]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "started\n"
+        time.sleep(5)  # the job is at work
+        pressed = time.monotonic()
+        for _ in range(3):
+            running.send_signal(signal.SIGINT)
+            time.sleep(0.3)
+        output, errors = running.communicate(timeout=60)
+    assert (running.returncode, output, errors) == (130, "cleaned up\n", "error: interrupted\n")
+    assert time.monotonic() - pressed < 30
 
 
 def _collections(jvm: object) -> int:

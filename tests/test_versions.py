@@ -14,6 +14,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster, world_in
 from tests.marks import slow
+from tests.slots import slot_of, until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
 from tests.test_kills import STEPS, fill
 from tests.world import World
@@ -115,10 +116,9 @@ def test_transactions_too_large_for_the_sources_memory_on_this_version(
     change_everything(world)
     world.ingest(spark)
     assert_right(world)
-    slot = f"lakehouse_{world.source.name}"
     streamed = "SELECT stream_txns > 0 FROM pg_stat_replication_slots WHERE slot_name = %s"
     with psycopg.connect(world.owner_url) as connection:
-        assert connection.execute(streamed, [slot]).fetchone() == (True,)
+        assert connection.execute(streamed, [slot_of(world)]).fetchone() == (True,)
 
 
 def test_recovery_from_a_dropped_slot_on_this_version(version: Cluster, settings: Settings, spark: Any) -> None:
@@ -144,6 +144,8 @@ def killed_at(made: Cluster, settings: Settings, spark: Any, fault: str) -> None
     fill(world, 2001, 20)
     world.ingest(spark)
     assert_right(world)
+    slots = f"SELECT slot_name FROM pg_replication_slots WHERE database = '{world.source.name}'"
+    until(lambda: made.admin(slots) == [(slot_of(world),)])  # no temporary slot outlives the killed process
 
 
 @pytest.mark.slow

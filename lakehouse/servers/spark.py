@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +68,7 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     log = settings.home / "logs" / "spark.log"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(properties))} pyspark-shell"
     try:
-        with _stderr_to(log), privately():
+        with _stderr_to(log), privately(), _interrupts_kept():
             session = SparkSession.builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
@@ -75,6 +77,18 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     session.sparkContext.setLogLevel("ERROR")
     quiet_accumulators()
     return session
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Keeps the command's handler of Ctrl-C. PySpark's own asks the JVM to cancel all jobs, on the very connection on
+    which the interrupted call awaits its answer, and raises again at each Ctrl-C during the clean-up."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def quiet_accumulators() -> None:

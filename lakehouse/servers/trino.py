@@ -69,17 +69,23 @@ def answering(settings: Settings) -> Iterator[None]:
                 f"Trino at {where} does not let this login in: check LAKEHOUSE_TRINO__USER and …__PASSWORD, "
                 "or run `lakehouse up`"
             ) from None
-        raise Unreachable(
-            f"Trino at {where} does not answer ({_reason(error)}): check LAKEHOUSE_TRINO__HOST and …__PORT, "
-            "or run `lakehouse up`"
-        ) from None
+        raise Unreachable(_no_answer(f" at {where}", str(error))) from None
 
 
-def _reason(error: Exception) -> str:
-    """The system's own words where there are any: the client wraps them in pages."""
-    text = " ".join(str(error).split())
-    system = re.search(r"\[Errno -?\d+\] ([\w ]+)", text)
-    return system[1] if system else text[:200]
+def lost_connection(message: str) -> str | None:
+    """What the client says of a connection that failed, on one line and with the remedy; None for other messages."""
+    if not re.match(r"failed to (execute|fetch): ", message):
+        return None
+    where = re.search(r"ConnectionPool\(host='([^']+)', port=(\d+)\)", message)
+    return _no_answer(f" at {where[1]}:{where[2]}" if where else "", message)
+
+
+def _no_answer(where: str, message: str) -> str:
+    """With the system's own words where there are any: the client wraps them in pages."""
+    text = " ".join(message.split())
+    system = re.search(r"\[Errno -?\d+\] ([\w ]+)|(?:Error\(\d+, |Disconnected\()'([\w ]+)'", text)
+    reason = system[1] or system[2] if system else text[:200]
+    return f"Trino{where} does not answer ({reason}): check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
 
 
 def query(settings: Settings, sql: str, role: Role = "writer") -> list[list[Any]]:

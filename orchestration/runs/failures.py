@@ -10,6 +10,7 @@ import dagster as dg
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster_shared.error import SerializableErrorInfo
 
+from lakehouse.servers.trino import lost_connection
 from lakehouse.text.shown import visible
 
 SHOWN = 5
@@ -18,6 +19,11 @@ OWN_ERROR = re.compile(r"^(lakehouse(_\w+)?|ingestion|maintenance|erasure)\.[\w.
 CONFLICT = (  # as the macro `conflict_text` says it to who runs dbt by hand
     "another load added rows to the table while this one ran, so this one added none to it:"
     " wait until the other has ended, then run this again"
+)
+DBT_ERROR = re.compile(r"\w+ Error( in |$)|Failure in test ")
+AROUND_IT = re.compile(  # what Dagster and dbt say before the error
+    r"(\S+: )?The dbt CLI process with command$|`.*`$|failed with exit code |Errors parsed from dbt logs:$"
+    r"|Encountered an error:$"
 )
 FAILED = ("error", "fail", "runtime error")
 
@@ -43,9 +49,13 @@ def root_cause(error: SerializableErrorInfo) -> str:
 def one_line(message: str) -> str:
     """The message on one line; of dbt's output, the first error."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
-    named = next((i for i, line in enumerate(lines) if re.match(r"\w+ Error in |Failure in test ", line)), None)
-    found = lines[:1] if named is None else lines[named : named + 2]
-    return visible(": ".join(found))[:LONGEST] or "no message"
+    named = next((i for i, line in enumerate(lines) if DBT_ERROR.match(line)), None)
+    if named is not None:
+        return visible(": ".join(lines[named : named + 2]))[:LONGEST]
+    told = [line for line in lines if not AROUND_IT.match(line)]
+    if not told and (status := re.search(r"^failed with exit code `(-?\d+)`", message, re.MULTILINE)):
+        told = [f"dbt ended with status {status[1]}"]
+    return visible((told or lines or ["no message"])[0])[:LONGEST]
 
 
 def statuses(target: Path) -> dict[str, str]:
@@ -62,8 +72,10 @@ def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str
     """The failures of a dbt run, one line per model or test; `fallback` is dbt's own message."""
     results = _results(target)
     failed = [result for result in results if result["status"] in FAILED]
-    if not failed:  # the project does not compile, or dbt was killed
-        return f"dbt failed: {one_line(fallback)}; full log: {target / 'dbt.log'}"
+    if not failed:  # the project does not compile, Trino was lost before the first model, or dbt was killed
+        told = one_line(fallback)
+        told = lost_connection(told.removeprefix("Database Error: ")) or told
+        return f"dbt failed: {told}; full log: {target / 'dbt.log'}"
     skipped = sum(result["status"] == "skipped" for result in results)
     return "\n".join(_lines(failed, skipped, manifest, target))
 
@@ -161,9 +173,10 @@ def _tested(node: Mapping[str, Any], manifest: Mapping[str, Any]) -> str:
 def database_message(message: str | None) -> str:
     """The database's error message, without the text that dbt and the Trino client add."""
     lines = [line.strip() for line in (message or "no message").splitlines() if line.strip()]
-    named = lines[1:] if len(lines) > 1 and re.match(r"\w+ Error in |Failure in ", lines[0]) else lines
+    named = lines[1:] if len(lines) > 1 and DBT_ERROR.match(lines[0]) else lines
     text = " ".join(line for line in named if not line.startswith("compiled code at "))
     trino = re.match(r"Trino\w+\(type=\w+, name=(\w+), message=\"(.*)\", query_id=(\w+)\)", text)
     if trino and trino[1] == "ICEBERG_COMMIT_ERROR" and "conflicting" in trino[2]:
         return f"{CONFLICT} ({trino[1]}, query {trino[3]})"
-    return visible(f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else text)[:LONGEST] or "no message"
+    told = f"{trino[2]} ({trino[1]}, query {trino[3]})" if trino else lost_connection(text) or text
+    return visible(told)[:LONGEST] or "no message"

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from lakehouse.declarations.policies import Policy
 from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
-from lakehouse_cli.main import COMMANDS
+from lakehouse_cli.commands import COMMANDS
 from lakehouse_stack.home.config import StackSettings
 from maintenance.actions.docs import with_actions
 from maintenance.actions.registry import ACTIONS

@@ -108,6 +108,42 @@ def test_a_dbt_that_came_to_no_results_is_told_in_its_own_words(tmp_path: Path) 
     )
 
 
+LOST = (
+    "failed to fetch: HTTPSConnectionPool(host='127.0.0.1', port=27808): Max retries exceeded with url: /v1/statement"
+    "/executing/1_2_3/y8/0 (Caused by NewConnectionError(\"HTTPSConnection(host='127.0.0.1', port=27808): Failed to"
+    ' establish a new connection: [Errno 111] Connection refused"))'
+)
+BROKEN = (
+    "failed to execute: ('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))"
+)
+REMEDY = "check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
+DBT_RAN = """The dbt CLI process with command
+
+`dbt build --select x`
+
+failed with exit code `{status}`. Check the stdout for the full information, or view the log: /t/dbt.log.{errors}"""
+
+
+def test_a_trino_that_is_lost_in_the_middle_of_dbt_is_named_with_what_to_do(tmp_path: Path) -> None:
+    """Killed during a hook, of which dbt keeps no result, it was "The dbt CLI process with command"."""
+    refused = f"Trino at 127.0.0.1:27808 does not answer (Connection refused): {REMEDY}"
+    errors = f"\n\nErrors parsed from dbt logs:\n\nEncountered an error:\nDatabase Error\n  {LOST}"
+    told = dbt_failure(tmp_path, MANIFEST, DBT_RAN.format(status=2, errors=errors))
+    assert told == f"dbt failed: {refused}; full log: {tmp_path}/dbt.log"
+    results(tmp_path, ("model.l.hub", "error", f"Database Error in model hub_sale (m.sql)\n  {LOST}", None))
+    assert dbt_failure(tmp_path, MANIFEST, "").endswith(f"hub_sale.sql): {refused}")
+    without = f"Trino does not answer (Remote end closed connection without response): {REMEDY}"
+    assert database_message(f"Database Error in model hub_sale (m.sql)\n  {BROKEN}") == without
+
+
+def test_a_dbt_that_was_killed_or_met_an_error_of_its_own_is_told_so(tmp_path: Path) -> None:
+    told = dbt_failure(tmp_path, MANIFEST, DBT_RAN.format(status=-9, errors=""))
+    assert told == f"dbt failed: dbt ended with status -9; full log: {tmp_path}/dbt.log"
+    errors = "\n\nErrors parsed from dbt logs:\n\nEncountered an error:\n[Errno 28] No space left on device: '/t/x'"
+    told = dbt_failure(tmp_path, MANIFEST, DBT_RAN.format(status=2, errors=errors))
+    assert told == f"dbt failed: [Errno 28] No space left on device: '/t/x'; full log: {tmp_path}/dbt.log"
+
+
 def asset(key: list[str], *deps: list[str]) -> dg.AssetsDefinition:
     @dg.asset(key=key, deps=list(deps))
     def made() -> None: ...

@@ -96,15 +96,15 @@ def test_a_warning_before_any_log_is_set_up_is_one_line() -> None:
 
 
 def test_a_traceback_is_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from lakehouse_cli import main
+    from lakehouse_cli import commands, main
 
     def broken() -> None:
         raise ValueError("a value \x1b[2J\u202e\u2028error: forged")
 
-    monkeypatch.setattr(
-        main, "app", type("App", (), {"__call__": lambda self: broken(), "callback": main.app.callback})()
-    )
-    monkeypatch.setattr(main, "COMMANDS", {})
+    app = type("App", (), {"__call__": lambda self: broken(), "callback": commands.app.callback})()
+    monkeypatch.setattr(commands, "app", app)
+    monkeypatch.setattr(commands, "COMMANDS", {})
+    monkeypatch.setattr(main.signal, "signal", lambda *handler: None)
     with pytest.raises(SystemExit):
         main.main()
     told = capsys.readouterr().err

@@ -16,9 +16,9 @@ from lakehouse.migrations import ensure_state, known_steps, pending, stamp
 from lakehouse.migrations import migrate as migrate_state
 from lakehouse.settings import Settings, load_settings
 from lakehouse_backup.dump import dump_catalog, load_catalog
+from lakehouse_cli.commands import _root
 from lakehouse_cli.machine.dev import alone
 from lakehouse_cli.machine.upgrade import upgrade
-from lakehouse_cli.main import _root
 from lakehouse_stack.home.instance import with_driver, write_instance
 from orchestration.instance import migrate, outdated
 from tests.unit.throwaway_postgres import throwaway_postgres

@@ -1,0 +1,101 @@
+"""Ctrl-C ends a command in one line: while it imports, while it cleans up, and while the interpreter ends."""
+
+import subprocess
+import sys
+
+import pytest
+
+PRESSED = """
+import os, signal, sys
+
+class Presses:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            for _ in range({times}):
+                try:
+                    os.kill(os.getpid(), signal.SIGINT)
+                except KeyboardInterrupt as pressed:
+                    first = pressed
+            raise first
+
+sys.meta_path.insert(0, Presses())
+sys.argv[1:] = {arguments!r}
+from lakehouse_cli.main import main
+"""
+
+
+def ended(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("module", ["typer", "lakehouse.settings", "lakehouse_stack.control.inspect"])
+def test_ctrl_c_while_a_command_imports_is_one_line(module: str, times: int) -> None:
+    """For its first second, every command answered Ctrl-C with a traceback out of an import."""
+    done = ended(PRESSED.format(module=module, times=times, arguments=["status"]) + "main()")
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+WORK = """
+import atexit, os, signal, time
+from lakehouse_cli import commands, main
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+def work():
+    {work}
+
+commands.run_command = work
+main.main()
+"""
+CLEANS_UP = """
+    try:
+        press()
+    finally:
+        press()
+        print("cleaned up")"""
+STAYS = """
+    main.CLEAN_UP_SECONDS = 0.1
+    try:
+        press()
+    finally:
+        time.sleep(0.2)
+        press()
+        print("cleaned up")"""
+LEAVES = """
+    class Last:
+        def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+            kill(pid, number)
+    global last
+    last = Last()"""
+ENDS_OTHERWISE = """
+    try:
+        press()
+    finally:
+        raise ValueError("half an answer of a server")"""
+
+
+def test_more_of_them_do_not_disturb_the_clean_up_nor_the_end() -> None:
+    done = ended(WORK.format(work=CLEANS_UP))
+    assert (done.returncode, done.stdout, done.stderr) == (130, "cleaned up\n", "error: interrupted\n")
+    for work in ("atexit.register(press)", LEAVES):
+        done = ended(WORK.format(work=work))
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_later_one_ends_what_does_not_end_by_itself() -> None:
+    done = ended(WORK.format(work=STAYS))
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "error: interrupted again before it had ended\n"
+
+
+def test_an_error_that_the_interrupt_has_caused_is_not_shown() -> None:
+    done = ended(WORK.format(work=ENDS_OTHERWISE))
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
+def test_in_the_background_ctrl_c_stays_ignored() -> None:
+    code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WORK.format(work="press()\n    print(1)")
+    assert ended(code).stdout == "1\n"
