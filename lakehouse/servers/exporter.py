@@ -31,7 +31,7 @@ def served(host: str, port: int | None, ready: Readiness, registry: Registry = R
         yield None
         return
     try:
-        server = _Server((host, port), _handler(registry, ready))
+        server = _Server((host, port), _handler(host, registry, ready))
     except OSError as error:
         log.error("no metrics at %s:%s: %s; set another port, see the settings table in README.md", host, port, error)
         yield None
@@ -72,13 +72,13 @@ def _is_meant(host: str, listens: str) -> bool:
         return False
 
 
-def _handler(registry: Registry, ready: Readiness) -> type[BaseHTTPRequestHandler]:
+def _handler(listens: str, registry: Registry, ready: Readiness) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # a client that sends nothing holds no thread
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0].rstrip("/")
-            if not _is_meant(self.headers.get("Host", ""), str(self.server.server_address[0])):
+            if not _is_meant(self.headers.get("Host", ""), listens):
                 self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "ask localhost\n")
             elif path == "/metrics":
                 self._answer(HTTPStatus.OK, CONTENT_TYPE, registry.render())
