@@ -1,11 +1,13 @@
 """The compose file is sound without an engine, and the commands of our own services run as plain processes."""
 
+import inspect
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 import yaml
+from dagster._grpc.server import DagsterGrpcServer
 from pyarrow import fs
 
 from lakehouse.declarations.access import RULES
@@ -194,12 +197,9 @@ def reached_from(name: str) -> set[str]:
 
 
 def test_networks_lead_to_those_who_are_needed_only() -> None:
-    """The code server runs code for whoever may connect, and knows no password."""
     declared = yaml.safe_load(COMPOSE.read_text())["networks"]
     assert {network for service in EVERY.values() for network in service.get("networks", ())} == set(declared)
-    callers = [name for name in EVERY if "dagster" in EVERY[name].get("networks", ())]
-    assert set(callers) == {"dagster-code", "dagster-webserver", "dagster-daemon"}
-    assert all(declared[name] == {"internal": True} for name in ("dagster", "records", "catalog", "storage"))
+    assert all(declared[name] == {"internal": True} for name in ("records", "catalog", "storage"))
     assert reached_from("oauth2-proxy") == {"dagster-webserver"}
     assert [name for name in EVERY if "readers" in EVERY[name].get("networks", ())] == ["serve"]
     assert not reached_from("serve") & {"sources", "spark-worker", "spark-master", "dagster-webserver"}
@@ -208,6 +208,17 @@ def test_networks_lead_to_those_who_are_needed_only() -> None:
     for name, service in EVERY.items():
         for other in {*service.get("depends_on", {})} - ONE_SHOT:
             assert other in reached_from(name), f"{name} waits for {other} and cannot reach it"
+
+
+def test_the_code_server_has_no_port_and_its_socket_is_for_its_callers_alone() -> None:
+    """It runs code for whoever may connect, and Dagster's has neither TLS nor a login."""
+    having = [name for name in EVERY if any(v.startswith("code:") for v in EVERY[name].get("volumes", ()))]
+    assert set(having) == {"dagster-code", "dagster-webserver", "dagster-daemon"}
+    command = SERVICES["dagster-code"]["command"]
+    assert command[command.index("--socket") + 1] == "/code/dagster.sock" and not {"--port", "--host"} & {*command}
+    assert "install -d -m 700 -o lakehouse -g lakehouse /code" in (ROOT / "docker" / "Dockerfile").read_text()
+    assert "add_insecure_port" in inspect.getsource(DagsterGrpcServer), "it may have learnt TLS: use it"
+    assert "add_secure_port" not in inspect.getsource(DagsterGrpcServer)
 
 
 def test_spark_knows_the_secret_and_loads_the_fixed_releases() -> None:
@@ -346,7 +357,7 @@ def as_here(words: list[str], ports: dict[str, int]) -> list[str]:
         for name, port in ports.items():
             word = re.sub(rf"\b{name}\b", str(port), word)
         word = word.replace("/opt/lakehouse", str(ROOT)).replace("spark-master", "127.0.0.1")
-        translated.append(word.replace("0.0.0.0", "127.0.0.1"))
+        translated.append(word.replace("0.0.0.0", "127.0.0.1").replace("/code/", f"{tempfile.gettempdir()}/"))
     return [str(Path(sys.executable).with_name(translated[0])), *translated[1:]]
 
 
@@ -358,8 +369,7 @@ def service(home: Home, name: str, ports: dict[str, int], **variables: str) -> I
         "LAKEHOUSE_HOME": str(bare_home(home) if needs_no_lake(name) else home.path),
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "DAGSTER_HOME": str(home.path / "dagster"),
-        "LAKEHOUSE_CODE_HOST": "127.0.0.1",
-        "LAKEHOUSE_CODE_PORT": str(ports.get("4000", 4000)),
+        "LAKEHOUSE_CODE_SOCKET": f"{tempfile.gettempdir()}/dagster.sock",
         **variables,
     }  # fmt: skip
     log = home.path / "logs" / f"{name}.log"
@@ -417,8 +427,9 @@ def test_ingestion_follows_every_source(stack_home: Home) -> None:
 
 @pytest.mark.stack
 @pytest.mark.slow
-def test_dagsters_three_services_work_together(stack_home: Home) -> None:
-    ports = {"4000": free_port(), "3000": free_port()}
+def test_dagsters_three_services_work_together(stack_home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = {"3000": free_port()}
+    monkeypatch.setattr(tempfile, "tempdir", str(stack_home.path))
     with ExitStack() as running:
         secret = {UI_SECRET: "s" * 32, "LAKEHOUSE_DAGSTER__PORT": str(ports["3000"])}
         for name in ("dagster-code", "dagster-webserver", "dagster-daemon"):

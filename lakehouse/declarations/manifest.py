@@ -16,6 +16,7 @@ from typing import Any
 
 from lakehouse.declarations.yaml_files import check_yaml
 from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import private_dir
 from lakehouse.servers.trino import is_here
 from lakehouse.settings import Settings
 
@@ -40,7 +41,8 @@ def load_manifest(settings: Settings) -> dict[str, Any]:
 def ensure_manifest(settings: Settings) -> Path:
     """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed."""
     target = manifest_path(settings)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    private_dir(settings.home / "dbt")  # what dbt logs and keeps has values in it: those that a test found, or a cast
+    target.parent.mkdir(exist_ok=True)
     with (target.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         stamp = target.with_suffix(".key")

@@ -2,17 +2,23 @@
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import urlsplit
 
 from lakehouse.metrics import CONTENT_TYPE, REGISTRY, Registry
 
 log = logging.getLogger("lakehouse.metrics")
 Readiness = Callable[[], Mapping[str, str]]
 """What each source is not ready for; an empty text if it is ready."""
+AT_ONCE = 16
+"""Requests that are answered at once. There is no login, and readiness takes a connection of the catalog's database."""
+OWN_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @contextmanager
@@ -25,7 +31,7 @@ def served(host: str, port: int | None, ready: Readiness, registry: Registry = R
         yield None
         return
     try:
-        server = ThreadingHTTPServer((host, port), _handler(registry, ready))
+        server = _Server((host, port), _handler(host, registry, ready))
     except OSError as error:
         log.error("no metrics at %s:%s: %s; set another port, see the settings table in README.md", host, port, error)
         yield None
@@ -38,13 +44,43 @@ def served(host: str, port: int | None, ready: Readiness, registry: Registry = R
         server.server_close()
 
 
-def _handler(registry: Registry, ready: Readiness) -> type[BaseHTTPRequestHandler]:
+class _Server(ThreadingHTTPServer):
+    """Hangs up on whoever comes while as many as may be are answered."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self._free = threading.BoundedSemaphore(AT_ONCE)
+        super().__init__(*arguments)
+
+    def process_request(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+
+def _is_meant(host: str, listens: str) -> bool:
+    """Whether a Host header names a server on loopback: a page whose name leads here names itself (DNS rebinding)."""
+    try:
+        return not host or listens not in OWN_NAMES or urlsplit(f"//{host}").hostname in OWN_NAMES
+    except ValueError:
+        return False
+
+
+def _handler(listens: str, registry: Registry, ready: Readiness) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = 10  # a client that sends nothing holds no thread
 
         def do_GET(self) -> None:
             path = self.path.partition("?")[0].rstrip("/")
-            if path == "/metrics":
+            if not _is_meant(self.headers.get("Host", ""), listens):
+                self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", "ask localhost\n")
+            elif path == "/metrics":
                 self._answer(HTTPStatus.OK, CONTENT_TYPE, registry.render())
             elif path == "/ready" or path.startswith("/ready/"):
                 self._ready(path.removeprefix("/ready").removeprefix("/"))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.catalog.open import LOST_CONNECTION
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import privately, write_private
+from lakehouse.files.private_files import private_dir, privately, write_private
 from lakehouse.files.workspace import private_workspace
 from lakehouse.servers.java import spark_java_home
 from lakehouse.servers.trust import TRUST_STORE_PASSWORD, write_trust_store
@@ -205,7 +205,7 @@ def _known_to_its_peers(properties: dict[str, str]) -> dict[str, str]:
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
     """The JVM started inside the block writes its messages to `log` rather than over the user's terminal."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+    private_dir(log.parent)
     sys.stderr.flush()
     terminal = os.dup(2)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -231,7 +231,7 @@ def _jars(settings: Settings) -> list[Path]:
 
 def _write_properties(settings: Settings, app_name: str) -> Path:
     folder = settings.home / "run"
-    folder.mkdir(parents=True, exist_ok=True)
+    private_dir(folder)
     _remove_leftovers(folder)
     workspace = private_workspace(folder / "spark")
     path = workspace / "spark.properties"

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import privately
+from lakehouse.files.private_files import private_dir, privately
 from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.machine.code_servers import code_servers
@@ -97,7 +97,7 @@ def _check_port(settings: Settings) -> None:
 def alone(settings: Settings) -> Iterator[None]:
     """Two daemons on one instance would launch everything twice."""
     path = settings.home / "run" / "dev.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_dir(path.parent)
     with path.open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,6 +16,7 @@ from typing import IO
 
 import psutil
 
+from lakehouse.files.private_files import private_dir
 from lakehouse.text.shown import visible
 
 ANSI = re.compile(rb"\x1b\[[0-9;]*m")
@@ -69,7 +70,7 @@ def _tend(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
 
 
 def _start(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:
-    child.command.log.parent.mkdir(parents=True, exist_ok=True)
+    private_dir(child.command.log.parent)
     # A session of its own: Ctrl-C on the terminal reaches this process alone, which then ends the others in order.
     child.process = subprocess.Popen(
         child.command.argv,

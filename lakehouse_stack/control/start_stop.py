@@ -227,6 +227,6 @@ def locked_home(settings: Settings) -> Iterator[None]:
 def _protect(home: Path) -> None:
     """Lets other users traverse the home, as Postgres may run as another user, but not list it."""
     home.chmod(0o711)
-    for name in ("run", "logs", "dagster", "erasures"):  # release 0.1 left `erasures` readable by all
+    for name in ("run", "logs", "dagster", "dbt", "erasures"):  # releases left `dbt` and `erasures` readable by all
         (home / name).mkdir(exist_ok=True)
         (home / name).chmod(0o700)

@@ -3,14 +3,16 @@
 import json
 import logging
 import re
+import socket
 import threading
+from contextlib import ExitStack
 import urllib.error
 import urllib.request
 
 import pytest
 
 from lakehouse.metrics import METRICS, Registry, sample
-from lakehouse.servers.exporter import served
+from lakehouse.servers.exporter import AT_ONCE, served
 from lakehouse.settings import PROJECT_DIR
 from lakehouse.text.log_lines import JsonFormatter, about, note
 
@@ -73,6 +75,47 @@ def test_metrics_and_readiness_are_served() -> None:
         ready["bank"] = ""
         assert get(port, "/ready")[0] == 200
         assert get(port, "/")[0] == 404
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:{port}", 200), ("127.0.0.1", 200), ("[::1]:{port}", 200), ("evil.example:{port}", 421), ("[", 421)],
+)
+def test_a_page_whose_name_leads_here_reads_no_metrics(host: str, status: int) -> None:
+    with served("127.0.0.1", 0, dict) as port:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Host": host.format(port=port)})
+        if status == 200:
+            assert urllib.request.urlopen(request, timeout=10).status == 200
+        else:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(request, timeout=10)
+            assert refused.value.code == status
+
+
+def test_a_network_address_answers_to_any_name() -> None:
+    """Prometheus names the machine as it likes."""
+    with served("0.0.0.0", 0, dict) as port:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/metrics", headers={"Host": "lake.example:1"})
+        assert urllib.request.urlopen(request, timeout=10).status == 200
+
+
+def test_requests_without_end_take_no_connections_of_the_catalog() -> None:
+    """Readiness asks the database: a local user had it out of connections, and the pipeline stood still."""
+    asked, enough, answered = threading.Semaphore(0), threading.Event(), []
+
+    def ready() -> dict[str, str]:
+        asked.release()
+        answered.append(enough.wait(30))
+        return {}
+
+    with served("127.0.0.1", 0, ready) as port, ExitStack() as clients:
+        for _ in range(5 * AT_ONCE):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(b"GET /ready HTTP/1.0\r\n\r\n")
+        assert all(asked.acquire(timeout=10) for _ in range(AT_ONCE))
+        assert not asked.acquire(timeout=1), "more are being answered"
+        enough.set()
+    assert len(answered) == AT_ONCE
 
 
 def test_a_port_that_is_taken_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

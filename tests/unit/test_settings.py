@@ -46,7 +46,7 @@ def test_a_wrong_setting_is_named_as_its_variable(monkeypatch: pytest.MonkeyPatc
         ("LAKEHOUSE_INGESTON__FLUSH_BYTES", "there is no section INGESTON"),
         ("LAKEHOUSE_STACK_TRINO_HEAP", "LAKEHOUSE_STACK_TRINO_HEAP is no setting"),
         ("LAKEHOUSE_DAY_FROM", None),
-        ("LAKEHOUSE_CODE_HOST", None),
+        ("LAKEHOUSE_CODE_SOCKET", None),
     ],
 )
 def test_a_variable_that_only_looks_like_a_setting_is_refused(

@@ -190,7 +190,7 @@ def test_a_misspelt_variable_is_told_with_the_right_one(
 
 def test_variables_of_other_programs_pass(toml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_CONFIG", os.devnull)
-    for name in ("DAY_FROM", "CODE_HOST", "TEST_HOME", "TEST_SEED", "RUN_ID"):
+    for name in ("DAY_FROM", "CODE_SOCKET", "TEST_HOME", "TEST_SEED", "RUN_ID"):
         monkeypatch.setenv(f"LAKEHOUSE_{name}", "x")
     load_settings()
     assert StackSettings.model_fields

@@ -220,11 +220,11 @@ def test_files_with_passwords_are_private(own):
 
 
 def test_folders_that_an_earlier_release_left_open_are_closed(own):
-    for name in ("run", "logs", "dagster", "erasures"):
+    for name in ("run", "logs", "dagster", "dbt", "erasures"):
         (own.home / name).mkdir(parents=True, exist_ok=True)
         (own.home / name).chmod(0o755)
     with locked_home(own):
-        assert {mode(own.home / name) for name in ("run", "logs", "dagster", "erasures")} == {0o700}
+        assert {mode(own.home / name) for name in ("run", "logs", "dagster", "dbt", "erasures")} == {0o700}
 
 
 def test_a_private_file_is_private_from_its_first_byte_even_when_it_replaces_an_open_one(tmp_path):
