@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from lakehouse.declarations import Declarations
+from lakehouse.declarations.vault import SatellitePolicy
 from scaffold.entities import Entity, entities
 
 
@@ -24,12 +25,17 @@ def _lines(entity: Entity) -> Iterator[str]:
             yield f'hub_{entity.vault.hub_of(role)} |o--o{{ link_{name} : "{label}"'
         if link.effectivity:
             yield f'link_{name} ||--o{{ eff_sat_{name} : "from, to"'
-    for name in entity.vault.satellites:
-        yield f'{hub} ||--o{{ sat_{name} : ""'
+    for name, satellite in entity.vault.satellites.items():
+        yield _satellite_line(f"link_{satellite.link}" if satellite.link else hub, name, satellite)
     if entity.vault.track_deletes:
         yield f'{hub} ||--o{{ sts_{entity.status} : "exists"'
     if entity.vault.track_mentions:
         yield f'{hub} ||--o{{ rts_{entity.hub.name} : "mentioned"'
+
+
+def _satellite_line(parent: str, name: str, satellite: SatellitePolicy) -> str:
+    many, kind = ("o{", "sat") if satellite.historized else ("o|", "nh_sat")
+    return f'{parent} ||--{many} {kind}_{name} : ""'
 
 
 def _lines_without_hub(entity: Entity) -> Iterator[str]:
@@ -44,8 +50,8 @@ def _lines_without_hub(entity: Entity) -> Iterator[str]:
             yield f'hub_{vault.hub_of(role)} |o--o{{ link_{vault.link.name} : "{label}"'
         if vault.track_deletes:
             yield f'link_{vault.link.name} ||--o{{ eff_sat_{vault.link.name} : "from, to"'
-        for name in vault.satellites:
-            yield f'link_{vault.link.name} ||--o{{ sat_{name} : ""'
+        for name, satellite in vault.satellites.items():
+            yield _satellite_line(f"link_{vault.link.name}", name, satellite)
         return
     for name in vault.satellites:
         yield (

@@ -51,6 +51,8 @@ class SatellitePolicy(Policy):
     columns: tuple[str, ...]
     description: str = ""
     personal: bool = False
+    historized: bool = Field(True, description="false: the columns never change, nh_sat_<name> has one row per key")
+    link: str | None = Field(None, description="the link that the columns describe; by default the row's own thing")
 
 
 class EventPolicy(Policy):

@@ -3,7 +3,7 @@
 V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown reference, V6 unknown column,
 V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, or a link that is not
 in its table's key, V10 a table that is two things, V11 a table of which nothing is made, V12 a hub of several
-tables whose rules or collision codes are not clear.
+tables whose rules or collision codes are not clear, V13 a satellite that its table cannot have.
 """
 
 from collections import Counter
@@ -45,6 +45,7 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
     for path, names in _lists(vault):
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             yield path, f"V3: {', '.join(twice)} is named twice here: name it once"
+    yield from _satellite_problems(vault)
     yield from _column_problems(table, vault)
     yield from _name_problems(table, vault)
 
@@ -123,6 +124,24 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
                     ("vault", "satellites", name),
                     "V8: personal data of children could not be erased: give them a hub of their own",
                 )
+
+
+def _satellite_problems(vault: VaultPolicy) -> Iterator[Problem]:
+    """Satellites without history, and those of a link that a table has beside its hub."""
+    for name, satellite in vault.satellites.items():
+        at = ("vault", "satellites", name)
+        if not satellite.historized and (vault.children_of or vault.reference_table):
+            yield at, "V13: children and codes are kept with their history: leave out `historized`"
+        if not satellite.historized and satellite.personal:
+            yield at, "V8: an erasure changes personal data, so it needs a history: leave out `historized`"
+        if satellite.link is None:
+            continue
+        if (link := vault.links.get(satellite.link)) is None:
+            yield at, f"V13: meta.vault.links has no {satellite.link!r} that the satellite could describe"
+        elif not link.effectivity:
+            yield at, f"V13: nothing says when link {satellite.link!r} ends: leave out its `effectivity: false`"
+        if satellite.personal:
+            yield at, "V8: personal data of a link could not be erased: describe the row's own thing with it"
 
 
 def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:

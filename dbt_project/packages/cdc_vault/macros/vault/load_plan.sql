@@ -17,16 +17,16 @@
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`).
-  A table that is to have ghost records gets them once (`ghosts`).
+  A table that is to have ghost records gets them once (`ghosts`: the column of their key).
   What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
   (those back to the newest data stay): after `rollback_to_snapshot`, or a replacement by an earlier state, everything is
   compared again. One that remembers nothing
   although it is there (it was restored, or its first load was killed) is asked both itself.
 
-  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts`, the properties to `remember`, and the
+  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts` (the keys of those to add), the properties to `remember`, and the
   target's snapshot that all this is true of (`base`).
 -#}
-{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
+{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=none, columns=none) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
   {%- set stages = cdc_vault.tables_of_stages(inputs) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
@@ -36,7 +36,7 @@
   {%- if anew -%}{%- set loaded, before = false, dict(before, inputs={}, days=none, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
-    "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and cdc_vault.ghost_is_stored(src_ldts, src_seq)),
+    "inputs": {}, "anew": anew, "remember": {}, "ghosts": cdc_vault.missing_ghosts(loaded, ghosts, src_ldts, src_seq) if unsure else [],
     "base": before.base if loaded else none,
   } -%}
   {%- set marks = {} -%}
@@ -60,7 +60,7 @@
     {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
   {%- endfor -%}
   {%- if signature is not none -%}{%- do plan.remember.update({cdc_vault.load_property("columns"): signature}) -%}{%- endif -%}
-  {%- if ghosts -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
+  {%- if ghosts -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "2"}) -%}{%- endif -%}
 {% endmacro %}
 
 {#- Adds to the plan what each input has to load, and returns what is to be remembered of it, and whether that is new. -#}
@@ -135,7 +135,7 @@
 {#- The plan as the materialization needs it. -#}
 {% macro plan_header(plan) -%}
   {%- if plan -%}
-    {%- set new_data = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
+    {%- set new_data = plan.anew or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
     {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base) }}
   {%- endif -%}
 {%- endmacro %}
@@ -185,7 +185,7 @@
     {%- set value, _, snapshot = value.rpartition("|") -%}
     {%- set counts = snapshot in ancestors -%}
     {%- if key == "columns" -%}{%- do found.update(columns=value if counts else (snapshot if not value else "of another state")) -%}
-    {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts) -%}
+    {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts and value == "2") -%}
     {%- elif counts -%}{%- do found.inputs.update({key: value.split("|")}) -%}
     {%- endif -%}
   {%- endfor -%}
