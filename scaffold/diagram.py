@@ -1,6 +1,6 @@
 """Generates Mermaid entity-relationship diagrams of the vault from the declarations."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.vault import SatellitePolicy
@@ -10,7 +10,18 @@ from scaffold.entities import Entity, entities
 def diagram(declared: Declarations, source: str) -> str:
     """The `erDiagram` of one source: hubs, links and satellites with cardinalities."""
     mine = [e for e in entities(declared.tables).values() if e.table.source == source]
-    return "\n".join(["erDiagram", *(f"    {line}" for entity in mine for line in _lines(entity))]) + "\n"
+    codes = {e.vault.reference_table: e for e in entities(declared.tables).values() if e.vault.reference_table}
+    lines = [line for entity in mine for line in (*_lines(entity), *_code_lines(entity, codes))]
+    return "\n".join(["erDiagram", *(f"    {line}" for line in lines)]) + "\n"
+
+
+def _code_lines(entity: Entity, codes: Mapping[str, Entity]) -> Iterator[str]:
+    vault = entity.vault
+    for code, policy in vault.codes.items():
+        table, named = codes[vault.reference_table_of(code)], set(policy.columns)
+        satellites = [f"sat_{name}" for name, satellite in vault.satellites.items() if named & set(satellite.columns)]
+        for holder in satellites or ([f"nh_link_{vault.event.name}"] if vault.event else []):
+            yield f'ref_{next(iter(table.vault.satellites))} |o--o{{ {holder} : "{code}"'
 
 
 def _lines(entity: Entity) -> Iterator[str]:

@@ -126,7 +126,7 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
     return Model(
         f"stage/{entity.table.source}", entity.stage, call("stage", **arguments, hashed_columns=hashes),
         f"Changes of {entity.table.source}.{entity.table.name}, with hash keys and hashdiffs.",
-        (*own, *more, *columns, DELETED, *EVENT), tuple(_key_tests(entity, everything)),
+        (*own, *more, *columns, DELETED, *EVENT), (*_key_tests(entity, everything), *_code_tests(entity, everything)),
     )  # fmt: skip
 
 
@@ -143,6 +143,21 @@ def _key_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[s
         test = {"src_pk": f"hk_{vault.hub.name}", **blank, **test}
     if test:
         yield "keys_are_given", test
+
+
+def _code_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where the codes stand that the table has, compared as texts where the types differ."""
+    found = []
+    for code, policy in entity.vault.codes.items():
+        name, columns = entity.vault.reference_table_of(code), list(entity.in_lake(policy.columns))
+        table = next(other for other in everything if other.vault.reference_table == name)
+        is_alike = _kinds(entity, columns) == _kinds(table, table.key)
+        found.append(
+            {"columns": columns, "model": f"ref_{next(iter(table.vault.satellites))}", "src_pk": list(table.key)}
+            | ({} if is_alike else {"as_text": True})
+        )
+    if found:
+        yield "codes_are_known", {"codes": found}
 
 
 def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:

@@ -87,6 +87,7 @@ class Vault:
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("set threads = 1")
         self.db.execute("create macro to_utf8(x) as x")
+        self.db.execute("create macro to_hex(x) as x")  # hash functions give hex here
         self.context = macros(texts or macro_texts(), **self._provided())
         self._build()
 

@@ -3,6 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from tests.unit.dbt_macros import Refused
 from tests.unit.embedded_vault import START, Event, Vault
 
 MAY = START + timedelta(days=50)
@@ -75,6 +78,33 @@ def test_tables_that_have_a_ghost_record_of_the_zero_key_alone_get_that_of_the_e
         for name, key in tables.items():
             found = vault.rows(f"select {key} from {name} where record_source = 'ghost' order by 1")
             assert found == [("0" * 32,), ("f" * 32,)], name
+
+
+def test_a_load_refuses_a_table_that_was_hashed_by_another_function() -> None:
+    """It added keys of the new one beside those of the old one, and every row as a change. A full refresh mends it."""
+    for release in ("one that remembers its function", "one that did not"):
+        vault = Vault()
+        vault.load([event(100, a="A")], MAY)
+        assert vault.rows("select distinct value like 'md5|%' from properties where key = 'lakehouse.loaded.hash'") == [
+            (True,)
+        ]
+        if release == "one that did not":
+            vault.db.execute("delete from properties where key = 'lakehouse.loaded.hash'")
+        models = dict(vault.models)
+        vault.context["var"] = lambda name, default: "sha256" if name == "vault_hash" else default
+        vault.make_stage()
+        for name in models:
+            vault.models = {name: models[name]}
+            with pytest.raises(Refused, match=f"{name} has keys of another hash function than vars.vault_hash, which"):
+                vault.load([], MAY)
+        vault.models = models
+        vault.context["flags"].FULL_REFRESH = True
+        for name in models:
+            vault.db.execute(f"drop table {name}")
+        vault.load([], MAY)
+        vault.context["flags"].FULL_REFRESH = False
+        vault.load([event(110, a="B")], MAY + timedelta(days=1))
+        assert vault.rows("select distinct length(hk_row), count(*) from sat_row group by 1") == [(64, 4)]
 
 
 def said(vault: Vault, columns: str) -> list[tuple[Any, ...]]:

@@ -76,3 +76,47 @@ def test_children_and_codes_keep_their_history(tmp_path: Path) -> None:
     codes = {"reference_table": "code", "satellites": {"code": {"columns": ["name"], "historized": False}}}
     with pytest.raises(LakehouseError, match=r"V13: children and codes are kept with their history"):
         declared(tmp_path, of(("shop", [table("codes", {"id": "int", "name": "text"}, codes)])))
+
+
+CODES = {"reference_table": "kind", "satellites": {"kind": ["label"]}}
+KINDS = table("kinds", {"code": "text", "label": "text"}, CODES, key="code")
+THINGS = {"id": "int", "kind_code": "text", "other": "int"}
+
+
+def things(codes: dict[str, Any], *more: dict[str, Any]) -> str:
+    """A table with two codes."""
+    vault = {"hub": "thing", "codes": codes, "satellites": {"thing_details": ["kind_code", "other"]}}
+    return of(("shop", [table("things", THINGS, vault), *more]))
+
+
+def test_a_code_is_an_attribute_that_is_looked_for_in_its_reference_table(tmp_path: Path) -> None:
+    found = declared(
+        tmp_path, things({"kind": "kind_code", "second": {"columns": ["other"], "reference_table": "kind"}}, KINDS)
+    )
+    stage = next(model for model in models_of(found, "shop") if model.name == "stg_shop__things")
+    kind = {"model": "ref_kind", "src_pk": ["code"]}
+    assert dict(stage.tests)["codes_are_known"] == {
+        "codes": [{"columns": ["kind_code"], **kind}, {"columns": ["other"], **kind, "as_text": True}]
+    }
+    assert "hk_kind" not in stage.sql and 'ref_kind |o--o{ sat_thing_details : "second"' in diagram(found, "shop")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (things({"kind": "kind_code"}), "V5: no table declares `reference_table: kind`"),
+        (things({"kind": ["kind_code", "other"]}, KINDS), "V5: code 'kind' names kind_code, other; the key of 'kind'"),
+        (things({"kind": "nope"}, KINDS), "V6: nope is not among the columns that land"),
+        (things({"kind": "kind_code"}, KINDS, table("more", {"id": "int", "label": "text"},
+                {"reference_table": "kind", "satellites": {"more": ["label"]}})),
+         "V7: reference table 'kind' is that of tables kinds and more"),
+        (of(("shop", [table("kinds", {"id": "int"}, {"reference_table": "kind"})])),
+         "V11: nothing is made of this without a satellite"),
+        (of(("shop", [table("things", {"id": "int", "k": "int"}, {"hub": "thing", "references": {"kind": "k"}})])),
+         "V5: no table declares a hub 'kind'; a code of a reference table is named in `codes`"),
+    ],
+)  # fmt: skip
+def test_a_code_that_names_no_reference_table_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(LakehouseError, match=r"models/shop\.yml:\d+: V\d+: ") as caught:
+        declared(tmp_path, text)
+    assert said in str(caught.value)

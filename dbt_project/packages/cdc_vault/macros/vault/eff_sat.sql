@@ -13,7 +13,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=src_pk if cdc_vault.has_ghosts("sat") else none) -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk) -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (

@@ -43,7 +43,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=src_pk if cdc_vault.has_ghosts(kind) else none, columns=names) -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk) -%}
 {{ cdc_vault.plan_header(plan) }}
   with incoming as (
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}
