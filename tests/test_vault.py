@@ -15,7 +15,7 @@ import pytest
 from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from lakehouse_cli.lake.rehash import build_vault
+from lakehouse_cli.lake.rehash import rebuild_vault
 from scaffold import apply, models_of, plan
 from scaffold.text import Model
 from tests.histories import START, Clock, Row, change_at_random
@@ -388,6 +388,10 @@ def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_s
     """Half of the changes arrive late. The rehash is refused to a load, and done by its command."""
     with modelled(settings, tmp_path, "yard", YARD) as yard:
         insert(yard, "kinds", [["1", "crane", "c", False, 1, START], ["2", "lift", "c", False, 2, START]], START)
+        (yard.project / "models/business/yard").mkdir(parents=True)
+        (yard.project / "models/business/yard/bv_machine.sql").write_text(
+            "select hk_machine from {{ ref('hub_machine') }}"
+        )
         events = machine_events(random.Random(3))
         for load, batch in enumerate((events[::2], events[1::2])):
             insert(yard, "machines", batch, START + timedelta(days=load))
@@ -399,12 +403,14 @@ def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_s
         with pytest.raises(AssertionError, match=r"has keys of another hash function than vars\.vault_hash"):
             yard.dbt("run", without="parsed")
         assert_yard_is_true(yard)
-        build_vault(settings.model_copy(update={"project_dir": yard.project.parent}))
-        assert yard.rows("select distinct length(hk_machine) from vault.hub_machine") == [[64]]
+        rebuild_vault(settings.model_copy(update={"project_dir": yard.project.parent}))
+        for table in ("hub_machine", "bv_machine"):  # also what has as many rows as before
+            assert yard.rows(f"select distinct length(hk_machine) from vault.{table}") == [[64]], table
         assert_yard_is_true(yard)
         seen = yard.snapshots()
         yard.dbt("build", without="parsed")
         assert yard.snapshots() == seen, "a load after it finds nothing to do"
+        yard.rows("drop table vault.bv_machine")
 
 
 def machine_events(rng: random.Random) -> list[list[Any]]:

@@ -45,12 +45,11 @@ def run(
         outcomes = run_jobs(settings, jobs, DayRange(*days) if days else None, stop, to_stderr=json)
     if json:
         say_json([asdict(outcome) for outcome in outcomes])
-    if failed := [problem(outcome) for outcome in outcomes if not outcome.success]:
+    if failed := [_problem(outcome) for outcome in outcomes if not outcome.success]:
         raise LakehouseError(*"\n".join(failed).split("\n"))  # dbt's failures have a line each
 
 
-def problem(outcome: "Outcome") -> str:
-    """What failed, for people."""
+def _problem(outcome: "Outcome") -> str:
     run = f" run {outcome.run_id[:8]}:" if outcome.run_id else ""
     return f"{outcome.job}:{run} {outcome.error or 'failed, see the UI'}"
 

@@ -148,8 +148,7 @@ class Vault:
         self.make_stage()
 
     def _append(self, name: str) -> None:
-        kind, arguments = self.models[name]
-        sql = self._render(kind, name, **{"source_model": "stg"} | arguments)
+        sql = self._sql(name)
         if not self._exists(name):
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
             self.commit(name)
@@ -158,7 +157,7 @@ class Vault:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
         elif header["new_data"]:
-            columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
+            columns = ", ".join(f'"{row[0]}"' for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
             self.commit(name)
         for key, value in header["remember"].items():
@@ -175,6 +174,10 @@ class Vault:
         if replaces:
             self.db.execute("update history set is_current_ancestor = false where model = ?", [name])
         self.db.execute("insert into history select ?, coalesce(max(snapshot_id), 0) + 1, true from history", [name])
+
+    def _sql(self, name: str) -> str:
+        kind, arguments = self.models[name]
+        return self._render(kind, name, **{"source_model": "stg"} | arguments)
 
     def _render(self, macro: str, this: str, **arguments: Any) -> str:
         self.context["this"] = this
