@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prepare": ("lakehouse_cli.source.ingest", "prepare"),
     "ingest": ("lakehouse_cli.source.ingest", "ingest"),
     "run": ("lakehouse_cli.lake.run", "run"),
+    "rehash": ("lakehouse_cli.lake.rehash", "rehash"),
     "scaffold": ("lakehouse_cli.source.scaffold", "scaffold"),
     "maintain": ("lakehouse_cli.lake.maintain", "app"),
     "reconcile": ("lakehouse_cli.source.reconcile", "reconcile"),

@@ -88,8 +88,7 @@ def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
     if vault.track_deletes:
         yield from _effectivity_models(entity, link.name, says, (own,))
     for name, satellite in vault.satellites.items():
-        text, columns = satellite.description or says, entity.in_lake(satellite.columns)
-        yield from satellite_models(entity, f"link_{link.name}", f"sat_{name}", f"hd_{name}", columns, text)
+        yield from satellite_models(entity, f"link_{link.name}", name, satellite, satellite.description or says)
 
 
 def hubs_of(entity: Entity, roles: Sequence[str]) -> dict[str, Any]:

@@ -65,9 +65,9 @@ def _hub_entity(entity: Entity, everything: Sequence[Entity]) -> Iterator[Model]
     for name, link in entity.vault.links.items():
         yield from link_models(entity, name, link.to, link.description, link.effectivity)
     for name, satellite in entity.vault.satellites.items():
-        text = satellite.description or f"What {article(entity.hub.name)} is."
-        columns = entity.in_lake(satellite.columns)
-        yield from satellite_models(entity, f"hub_{entity.hub.name}", f"sat_{name}", f"hd_{name}", columns, text)
+        text = satellite.description or f"What {article(satellite.link or entity.hub.name)} is."
+        parent = f"link_{satellite.link}" if satellite.link else f"hub_{entity.hub.name}"
+        yield from satellite_models(entity, parent, name, satellite, text)
     if entity.vault.track_deletes:
         yield from status_models(entity)
     if entity.vault.track_mentions:
@@ -111,6 +111,8 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
         hashes[name] = junction_key(entity, vault.link, hashes)
         columns.append((name, HASH, f"Hash key of the {spoken(vault.link.name)}."))
     for name, satellite in vault.satellites.items():
+        if not satellite.historized:
+            continue
         hashes[f"hd_{name}"] = {"is_hashdiff": True, "columns": list(entity.in_lake(satellite.columns))}
         table = "ref" if vault.reference_table else "ma_sat" if vault.children_of else "sat"
         columns.append((f"hd_{name}", HASH, f"Fingerprint of what {table}_{name} says."))
@@ -124,7 +126,7 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
     return Model(
         f"stage/{entity.table.source}", entity.stage, call("stage", **arguments, hashed_columns=hashes),
         f"Changes of {entity.table.source}.{entity.table.name}, with hash keys and hashdiffs.",
-        (*own, *more, *columns, DELETED, *EVENT), tuple(_key_tests(entity, everything)),
+        (*own, *more, *columns, DELETED, *EVENT), (*_key_tests(entity, everything), *_code_tests(entity, everything)),
     )  # fmt: skip
 
 
@@ -141,6 +143,21 @@ def _key_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[s
         test = {"src_pk": f"hk_{vault.hub.name}", **blank, **test}
     if test:
         yield "keys_are_given", test
+
+
+def _code_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where the codes stand that the table has, compared as texts where the types differ."""
+    found = []
+    for code, policy in entity.vault.codes.items():
+        name, columns = entity.vault.reference_table_of(code), list(entity.in_lake(policy.columns))
+        table = next(other for other in everything if other.vault.reference_table == name)
+        is_alike = _kinds(entity, columns) == _kinds(table, table.key)
+        found.append(
+            {"columns": columns, "model": f"ref_{next(iter(table.vault.satellites))}", "src_pk": list(table.key)}
+            | ({} if is_alike else {"as_text": True})
+        )
+    if found:
+        yield "codes_are_known", {"codes": found}
 
 
 def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:

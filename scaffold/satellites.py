@@ -3,29 +3,43 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from lakehouse.declarations.vault import SatellitePolicy
 from scaffold.columns import DELETED, EVENT, HASH, STATUS, VALIDITY
 from scaffold.entities import Entity, article, spoken
 from scaffold.text import Column, Model, call
 
 
-def satellite_models(
-    entity: Entity, parent: str, name: str, diff: str, columns: Sequence[str], text: str
-) -> Iterator[Model]:
-    """A satellite of the table's hub or link, and its view."""
+def satellite_models(entity: Entity, parent: str, name: str, satellite: SatellitePolicy, text: str) -> Iterator[Model]:
+    """A satellite of the table's hub or of a link, and its view; one that is not historized has none."""
     of = parent.partition("_")[2]
-    pk = f"hk_{of}"
+    pk, diff, columns = f"hk_{of}", f"hd_{name}", list(entity.in_lake(satellite.columns))
     described = {column[0]: column for column in entity.columns()}
     payload = [described[column] for column in columns]
-    fingerprint: Column = (diff, HASH, f"Fingerprint of what {name} says.")
     own: Column = (pk, HASH, f"Hash key of the {spoken(of)}.")
+    if not satellite.historized:
+        yield _unchanging_model(entity, parent, name, (own, *payload), text)
+        return
+    fingerprint: Column = (diff, HASH, f"Fingerprint of what sat_{name} says.")
+    beside = {"is_key": False} if satellite.link else {}
     yield Model(
-        f"vault/{entity.table.source}", name,
-        call("sat", src_pk=pk, src_hashdiff=diff, src_payload=list(columns), source_model=entity.stage,
-             **entity.natural_key),
-        f"{text} One row per change, deletes included.", (own, fingerprint, *payload, DELETED, *EVENT),
-        (("sat_is_sound", {"src_pk": pk, "parent": parent}),),
+        f"vault/{entity.table.source}", f"sat_{name}",
+        call("sat", src_pk=pk, src_hashdiff=diff, src_payload=columns, source_model=entity.stage,
+             **entity.natural_key, **beside),
+        f"{text} One row per change{'' if beside else ', deletes included'}.",
+        (own, fingerprint, *payload, DELETED, *EVENT), (("sat_is_sound", {"src_pk": pk, "parent": parent}),),
     )  # fmt: skip
-    yield timeline_model(entity, name, pk, diff, columns, (own, *payload, fingerprint, DELETED), diff)
+    yield timeline_model(entity, f"sat_{name}", pk, diff, columns, (own, *payload, fingerprint, DELETED), diff)
+
+
+def _unchanging_model(entity: Entity, parent: str, name: str, columns: Sequence[Column], text: str) -> Model:
+    (pk, *_), *payload = columns
+    names = [column[0] for column in payload]
+    test = {"src_pk": pk, "columns": names, "stage": entity.stage, "parent": parent}
+    return Model(
+        f"vault/{entity.table.source}", f"nh_sat_{name}",
+        call("nh_sat", src_pk=pk, src_payload=names, source_model=entity.stage),
+        f"{text} It never changes: one row per key.", (*columns, *EVENT), (("nh_sat_is_sound", test),),
+    )  # fmt: skip
 
 
 def status_models(entity: Entity) -> Iterator[Model]:

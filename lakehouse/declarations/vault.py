@@ -37,6 +37,13 @@ class ReferencePolicy(Policy):
     )
 
 
+class CodePolicy(Policy):
+    """Columns that hold a code of a reference table. They stay attributes, wherever the declaration puts them."""
+
+    columns: tuple[str, ...]
+    reference_table: str | None = Field(None, description="by default the code's own name")
+
+
 class LinkPolicy(Policy):
     """The table's hub and what it is linked with, in one combination at a time."""
 
@@ -51,6 +58,8 @@ class SatellitePolicy(Policy):
     columns: tuple[str, ...]
     description: str = ""
     personal: bool = False
+    historized: bool = Field(True, description="false: the columns never change, nh_sat_<name> has one row per key")
+    link: str | None = Field(None, description="the link that the columns describe; by default the row's own thing")
 
 
 class EventPolicy(Policy):
@@ -83,6 +92,7 @@ class VaultPolicy(Policy):
     link: JunctionPolicy | None = None
     none: str | None = Field(None, min_length=1, description="why the table has no place in the vault")
     references: dict[LakeName, ReferencePolicy] = Field(default_factory=dict)
+    codes: dict[LakeName, CodePolicy] = Field(default_factory=dict)
     links: dict[LakeName, LinkPolicy] = Field(default_factory=dict)
     satellites: dict[LakeName, SatellitePolicy] = Field(default_factory=dict)
     ignored: tuple[str, ...] = Field((), description="columns without business meaning")
@@ -94,7 +104,7 @@ class VaultPolicy(Policy):
     def _hub(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
-    @field_validator("references", "links", "satellites", mode="before")
+    @field_validator("references", "codes", "links", "satellites", mode="before")
     @classmethod
     def _short(cls, value: Any, info: Any) -> Any:
         part = "to" if info.field_name == "links" else "columns"
@@ -110,6 +120,10 @@ class VaultPolicy(Policy):
         """What the table is: one of these, when the declaration is right."""
         forms = ("hub", "reference_table", "children_of", "event", "link")
         return tuple(form for form in forms if getattr(self, form) is not None)
+
+    def reference_table_of(self, code: str) -> str:
+        """The reference table that has the codes."""
+        return self.codes[code].reference_table or code
 
     def hub_of(self, role: str) -> str:
         """The hub that a reference names."""

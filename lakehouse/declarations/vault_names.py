@@ -72,7 +72,7 @@ def stage_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     if vault.link is not None:
         link = vault.link.name
         yield Named(f"hk_{link}", f"the key of link {link!r}", ("vault", "link"), "rename the link")
-    for name in vault.satellites:
+    for name in (name for name, satellite in vault.satellites.items() if satellite.historized):
         what = f"the fingerprint of satellite {name!r}"
         yield Named(f"hd_{name}", what, ("vault", "satellites", name), "rename the satellite")
 
@@ -92,7 +92,7 @@ def timeline_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     """The columns of the table that stand in a timeline, and those that each timeline adds."""
     for name in VALIDITY:
         yield Named(name, "a column that each timeline has")
-    held = [column for satellite in vault.satellites.values() for column in satellite.columns]
+    held = [column for satellite in vault.satellites.values() if satellite.historized for column in satellite.columns]
     if vault.hub is None:
         held += table.raw.key
     yield from _landed(table, dict.fromkeys(column for column in held if column in table.landed))
@@ -116,8 +116,9 @@ def relations(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     if vault.link is not None:
         yield from _link_relations(vault.link.name, ("vault", "link"), effectivity=vault.track_deletes)
     kind = "ref" if vault.reference_table else "ma_sat" if vault.children_of else "sat"
-    for name in vault.satellites:
-        yield from _made(kind, name, "satellite", ("vault", "satellites", name))
+    for name, satellite in vault.satellites.items():
+        made = kind if satellite.historized else f"nh_{kind}"
+        yield from _made(made, name, "satellite", ("vault", "satellites", name), timeline=satellite.historized)
 
 
 def status_name(source: str, table: str, hub: HubPolicy) -> str:

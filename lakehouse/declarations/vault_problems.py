@@ -3,7 +3,7 @@
 V1 hub without key, V2 link with one hub, V3 column twice, V4 column nowhere, V5 unknown reference, V6 unknown column,
 V7 name taken, V8 personal data that could not be erased, V9 children without a key of their own, or a link that is not
 in its table's key, V10 a table that is two things, V11 a table of which nothing is made, V12 a hub of several
-tables whose rules or collision codes are not clear.
+tables whose rules or collision codes are not clear, V13 a satellite that its table cannot have.
 """
 
 from collections import Counter
@@ -45,6 +45,7 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
     for path, names in _lists(vault):
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             yield path, f"V3: {', '.join(twice)} is named twice here: name it once"
+    yield from _satellite_problems(vault)
     yield from _column_problems(table, vault)
     yield from _name_problems(table, vault)
 
@@ -62,6 +63,14 @@ def _nothing_made(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem
             )
     elif vault.none is not None and (vault.is_modelled or vault.satellites or vault.links or vault.references):
         yield ("vault", "none"), "V11: `none` says that the table has no place in the vault, and the rest gives it one"
+    elif (vault.children_of or vault.reference_table) and not vault.satellites:
+        yield (
+            ("vault",),
+            (
+                "V11: nothing is made of this without a satellite: declare one, with the columns [] if there are none"
+                " beside the key"
+            ),
+        )
     elif vault.none is None and not vault.is_modelled:
         yield (
             ("vault",),
@@ -125,6 +134,24 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
                 )
 
 
+def _satellite_problems(vault: VaultPolicy) -> Iterator[Problem]:
+    """Satellites without history, and those of a link that a table has beside its hub."""
+    for name, satellite in vault.satellites.items():
+        at = ("vault", "satellites", name)
+        if not satellite.historized and (vault.children_of or vault.reference_table):
+            yield at, "V13: children and codes are kept with their history: leave out `historized`"
+        if not satellite.historized and satellite.personal:
+            yield at, "V8: an erasure changes personal data, so it needs a history: leave out `historized`"
+        if satellite.link is None:
+            continue
+        if (link := vault.links.get(satellite.link)) is None:
+            yield at, f"V13: meta.vault.links has no {satellite.link!r} that the satellite could describe"
+        elif not link.effectivity:
+            yield at, f"V13: nothing says when link {satellite.link!r} ends: leave out its `effectivity: false`"
+        if satellite.personal:
+            yield at, "V8: personal data of a link could not be erased: describe the row's own thing with it"
+
+
 def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
     """Personal data where an erasure would leave it: in keys, references, and hashdiffs of other columns."""
     satellites = vault.satellites if vault else {}
@@ -149,7 +176,7 @@ def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
         if unknown := sorted(set(columns) - landed):
             yield path, f"V6: {', '.join(unknown)} is not among the columns that land"
     referring = {column for reference in vault.references.values() for column in reference.columns}
-    others = (columns for path, columns in places.items() if path[1] != "references")
+    others = (columns for path, columns in places.items() if path[1] not in ("references", "codes"))
     counts = Counter([*referring, *(column for columns in others for column in columns)])
     if twice := sorted(column for column, count in counts.items() if count > 1):
         yield (
@@ -186,6 +213,8 @@ def _lists(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...
 def _places(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
     for name, reference in vault.references.items():
         yield ("vault", "references", name), reference.columns
+    for name, code in vault.codes.items():
+        yield ("vault", "codes", name), code.columns
     for name, satellite in vault.satellites.items():
         yield ("vault", "satellites", name), satellite.columns
     if vault.event is not None:
@@ -203,6 +232,7 @@ def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem
             if other is not made:
                 yield table, (made.path, _made_twice(made, other, owner))
     hubs = hub_owners(table for table, _ in modelled)
+    code_tables = [(vault.reference_table, table) for table, vault in modelled if vault.reference_table]
     for table, vault in modelled:
         if vault.hub is not None:
             for problem in _hub_problems(table, vault, hubs[vault.hub.name]):
@@ -210,6 +240,20 @@ def problems_among(tables: Iterable[Vaulted]) -> Iterator[tuple[Vaulted, Problem
         for role in vault.references:
             for problem in _reference_problems(table, vault, role, hubs.get(vault.hub_of(role), [])):
                 yield table, problem
+        for code in vault.codes:
+            named = [other for name, other in code_tables if name == vault.reference_table_of(code)]
+            for problem in _code_problems(vault, code, named):
+                yield table, problem
+
+
+def _code_problems(vault: VaultPolicy, code: str, named: Sequence[Vaulted]) -> Iterator[Problem]:
+    name, columns, at = vault.reference_table_of(code), vault.codes[code].columns, ("vault", "codes", code)
+    if not named:
+        yield at, f"V5: no table declares `reference_table: {name}`"
+    elif len(named) > 1:
+        yield at, f"V7: reference table {name!r} is that of tables {' and '.join(table.name for table in named)}"
+    elif len(key := named[0].raw.key) != len(columns):
+        yield at, f"V5: code {code!r} names {', '.join(columns) or 'none'}; the key of {name!r} is {', '.join(key)}"
 
 
 def _made_twice(made: Named, other: Named, owner: Vaulted) -> str:
@@ -241,7 +285,7 @@ def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -
 def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: Sequence[Owner]) -> Iterator[Problem]:
     reference, hub, at = vault.references[role], vault.hub_of(role), ("vault", "references", role)
     if not owners or owners[0][1].extends:
-        yield at, f"V5: no table declares a hub {hub!r}"
+        yield at, f"V5: no table declares a hub {hub!r}; a code of a reference table is named in `codes`"
         return
     key = owners[0][0].raw.key
     if len(key) != len(reference.columns):

@@ -18,6 +18,7 @@ from tests.unit.dbt_macros import macro_texts, macros
 START = datetime(2026, 3, 1, tzinfo=UTC)
 COLUMNS = [
     ("id", "integer"), ("line", "integer"), ("owner", "text"), ("a", "text"), ("b", "integer"), ("order", "text"),
+    ("made", "text"),
 ]  # fmt: skip
 STAGE = {
     "hk_thing": ["id"],
@@ -29,6 +30,7 @@ STAGE = {
     "hk_row_pairs": ["id", "line", ["owner", "a"], ["owner", "order"]],
     "hk_thing_line": {"keys": ["hk_thing"], "columns": ["line"]},
     "hd_row": {"is_hashdiff": True, "columns": ["a", "b"]},
+    "hd_owned": {"is_hashdiff": True, "columns": ["b"]},
     "hd_status": {"is_hashdiff": True, "columns": []},
 }
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -45,6 +47,9 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "eff_sat_row_owner": ("eff_sat", {"src_pk": "hk_row_owner", "src_dfk": "hk_row", "src_nk": ["id", "line"]}),
     "sat_row": (
         "sat", {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["a", "b"], "src_nk": ["id", "line"]}),
+    "sat_owned": ("sat", {"src_pk": "hk_row_owner", "src_hashdiff": "hd_owned", "src_payload": ["b"],
+                          "src_nk": ["id", "line"], "is_key": False}),
+    "nh_sat_row": ("nh_sat", {"src_pk": "hk_row", "src_payload": ["made"]}),
     "sts_row": ("sts_sat", {"src_pk": "hk_row"}),
     "ma_sat_thing": (
         "ma_sat", {"src_pk": "hk_thing", "src_cdk": "line", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]}),
@@ -53,6 +58,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 TIMELINES: dict[str, dict[str, Any]] = {
     "sat_row": {"src_pk": "hk_row", "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
+    "sat_owned": {"src_pk": "hk_row_owner", "src_hashdiff": "hd_owned", "src_payload": ["b"]},
     "sts_row": {"src_pk": "hk_row", "src_hashdiff": "hd_status"},
     "ma_sat_thing": {"src_pk": ["hk_thing", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
     "ref_row": {"src_pk": ["id", "line"], "src_hashdiff": "hd_row", "src_payload": ["a", "b"]},
@@ -81,15 +87,15 @@ class Vault:
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("set threads = 1")
         self.db.execute("create macro to_utf8(x) as x")
+        self.db.execute("create macro to_hex(x) as x")  # hash functions give hex here
         self.context = macros(texts or macro_texts(), **self._provided())
         self._build()
 
     def load(self, events: Iterable[Event], moment: datetime) -> None:
         """Appends events to parsed, published at that moment, and loads every table."""
-        rows = [[e["id"], e["line"], e["owner"], e["a"], e["b"], e.get("order"), e["gone"], e["at"], e["lsn"], e["seq"],
-                 moment] for e in events]  # fmt: skip
+        rows = [[*(e.get(name) for name, _ in COLUMNS), e["gone"], e["at"], e["lsn"], e["seq"], moment] for e in events]
         if rows:
-            self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
+            self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
             self.commit("parsed")
         for name in self.models:
             self._append(name)
@@ -142,8 +148,7 @@ class Vault:
         self.make_stage()
 
     def _append(self, name: str) -> None:
-        kind, arguments = self.models[name]
-        sql = self._render(kind, name, **{"source_model": "stg"} | arguments)
+        sql = self._sql(name)
         if not self._exists(name):
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
             self.commit(name)
@@ -152,7 +157,7 @@ class Vault:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
         elif header["new_data"]:
-            columns = ", ".join(row[0] for row in self.rows(f"describe {name}"))
+            columns = ", ".join(f'"{row[0]}"' for row in self.rows(f"describe {name}"))
             self.db.execute(f"insert into {name} select {columns} from ({sql})")
             self.commit(name)
         for key, value in header["remember"].items():
@@ -169,6 +174,10 @@ class Vault:
         if replaces:
             self.db.execute("update history set is_current_ancestor = false where model = ?", [name])
         self.db.execute("insert into history select ?, coalesce(max(snapshot_id), 0) + 1, true from history", [name])
+
+    def _sql(self, name: str) -> str:
+        kind, arguments = self.models[name]
+        return self._render(kind, name, **{"source_model": "stg"} | arguments)
 
     def _render(self, macro: str, this: str, **arguments: Any) -> str:
         self.context["this"] = this
@@ -254,8 +263,8 @@ def history(rng: random.Random, keys: int, most: int) -> list[Event]:
             state = before if before and rng.random() < 0.5 else dict(zip("ab", rng.choice(STATES), strict=True))
             owner = before["owner"] if before and rng.random() < 0.5 else rng.choice(["x", "y", None, ""])
             order = before["order"] if before and rng.random() < 0.5 else rng.choice(["p", "q", None])
-            alive[key] = {"a": state["a"], "b": state["b"], "owner": owner, "order": order}
-        values = alive[key] or dict.fromkeys(("owner", "a", "b", "order"))
+            alive[key] = {"a": state["a"], "b": state["b"], "owner": owner, "order": order, "made": f"of {key}"}
+        values = alive[key] or dict.fromkeys(("owner", "a", "b", "order", "made"))
         events.append({"id": key[0], "line": key[1], **values, "gone": alive[key] is None, "at": at, "lsn": lsn,
                        "seq": seq})  # fmt: skip
     return events

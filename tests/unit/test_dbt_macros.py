@@ -270,7 +270,10 @@ def test_a_target_without_a_watermark_replays_its_keys() -> None:
 
 def test_the_watermark_remembers_the_rows_at_it_and_the_highest_position_ever() -> None:
     plan = plan_of(("2026-01-02 UTC", 2, 2, 3, "0001.2", "0001.4"), remembered={"stg": MARK})
-    assert plan["remember"] == {"lakehouse.loaded.stg": "2026-01-02 UTC|2|0001.5|12"}
+    assert plan["remember"] == {
+        "lakehouse.loaded.stg": "2026-01-02 UTC|2|0001.5|12",
+        "lakehouse.loaded.hash": "md5",
+    }
 
 
 def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[str, Any]:
@@ -283,6 +286,7 @@ def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[st
             "inputs": remembered,
             "columns": None,
             "ghosts": False,
+            "hash": "md5",
             "days": None,
             "states": {"stg": "12"},
             "base": "1",

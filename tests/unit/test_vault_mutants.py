@@ -34,7 +34,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "order of loading instead of the source's": (
         "changes_of", "order by {{ src_seq }}, _lh_is_stored", "order by _lh_is_stored"),
     "a redelivered event before the stored one": ("changes_of", "_lh_is_stored desc", "_lh_is_stored"),
-    "ghost record in every load": ("changes_of", "plan.ghosts", 'hashed and has_ghosts("sat")'),
+    "ghost records in every load": ("missing_ghosts", "if key not in stored", ""),
     "children of a key as one": ("changes_of", "partition by {{ key }}", "partition by {{ keys[0] }}"),
     "unknown keys in hubs": ("is_known", "({{ cdc_vault.zero_key() }}, {{ cdc_vault.error_key() }})", "('')"),
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),
@@ -42,6 +42,10 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "hash with NULL as the empty text": ("key_part", "'\\N'", "''"),
     "a reference that is partly NULL as a key": ("canonical_text", "column.part_of is defined", "false"),
     "a link that is its table's key, from live rows alone": ("link", "of_deletes=is_key", "of_deletes=false"),
+    "a link's satellite with what deletes say": ("sat", "of_deletes=is_key", "of_deletes=true"),
+    "a row that never changes, of deletes alone": (
+        "first_sight", 'cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted"',
+        '"true" if kind == "sat" else cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted"'),
     "hashdiff of a delete as of a row of nulls": ("hash_diff", "when {{ deleted }} then", "when false then"),
     "a key twice in one batch": ("first_sight", "where _lh_nth = 1", ""),
     "a key again in the next load": ("first_sight", "where stored.{{ src_pk }} is null", ""),

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.embedded_vault import WAYS, Event, Vault, arrivals, history, position, restore
 
 Timeline = dict[Any, list[tuple[Any, ...]]]
-ZERO = "0" * 32
+ZERO, ERROR = "0" * 32, "f" * 32
 TWO_AT_ONCE = """
 select * from {view} as one join {view} as other using (hk_row)
 where one.is_active and other.is_active and one.source_seq < other.source_seq
@@ -85,6 +85,12 @@ def compare(vault: Vault, arrived: list[tuple[Event, datetime]]) -> None:
     )
     for view in ("eff_sat_row_owner_v1", "eff_sat_row_pairs_v1"):
         assert not vault.rows(TWO_AT_ONCE.format(view=view)), f"{view}: two links of one driving key are active at once"
+    assert ids(vault, "select id, line, made from nh_sat_row join hub_row using (hk_row)") == ids_of(
+        events, lambda e: None if e["gone"] else (e["id"], e["line"], e["made"])
+    )
+    assert timeline(vault, "sat_owned", "b") == collapsed(
+        [e for e in events if not e["gone"]], lambda e: (e["b"],), lambda e: (e["id"], e["line"], e["owner"])
+    )
     details = collapsed(events, lambda e: (e["gone"], e["a"], e["b"]))
     for name in ("sat_row", "ma_sat_thing", "ref_row"):
         assert timeline(vault, name, "is_deleted, a, b") == details, name
@@ -93,7 +99,9 @@ def compare(vault: Vault, arrived: list[tuple[Event, datetime]]) -> None:
     assert active(vault, *PAIRS_ACTIVE) == effectivity(events, pairs_of)
     assert active(vault, *LINES) == effectivity(events, lambda e: (e["id"], e["line"]))
     assert_stored_rows_are_true(vault, events)
-    assert vault.rows(f"select count(*) from sat_row where hk_row = '{ZERO}'") == [(1,)], "one ghost record"
+    for name, key in (("sat_row", "hk_row"), ("eff_sat_row_owner", "hk_row_owner")):
+        ghosts = vault.rows(f"select {key} from {name} where record_source = 'ghost' order by 1")
+        assert ghosts == [(ZERO,), (ERROR,)], f"{name}: one ghost record of each key"
 
 
 def ids(vault: Vault, sql: str) -> list[tuple[Any, ...]]:
@@ -106,11 +114,11 @@ def ids_of(events: list[Event], key: Any) -> list[tuple[Any, ...]]:
     return sorted({found for event in events if (found := key(event)) is not None}, key=str)
 
 
-def collapsed(events: list[Event], state: Any) -> Timeline:
+def collapsed(events: list[Event], state: Any, key: Any = lambda e: (e["id"], e["line"])) -> Timeline:
     """Per key, position and state of each event that differs from the one before."""
     found: Timeline = defaultdict(list)
     for event in events:
-        rows = found[event["id"], event["line"]]
+        rows = found[key(event)]
         if not rows or rows[-1][1:] != state(event):
             rows.append((position(event), *state(event)))
     return dict(found)
@@ -119,6 +127,8 @@ def collapsed(events: list[Event], state: Any) -> Timeline:
 KEYS = {
     "sat_row": "hub.id, hub.line from sat_row_v1 as v join hub_row as hub using (hk_row)",
     "sts_row": "hub.id, hub.line from sts_row_v1 as v join hub_row as hub using (hk_row)",
+    "sat_owned": "hub.id, hub.line, link.owner from sat_owned_v1 as v join link_row_owner as link using (hk_row_owner)"
+    " join hub_row as hub using (hk_row)",
     "ma_sat_thing": "hub.id, v.line from ma_sat_thing_v1 as v join hub_thing as hub using (hk_thing)",
     "ref_row": "v.id, v.line from ref_row_v1 as v",
 }
@@ -128,6 +138,7 @@ def timeline(vault: Vault, name: str, columns: str) -> Timeline:
     """Per key, what the `_v1` view has; intervals are looked at as well."""
     state = ", ".join(f"v.{column.strip()}" for column in columns.split(","))
     keys, tables = KEYS[name].split(" from ", 1)
+    width = len(keys.split(", "))
     rows = vault.rows(
         f"select {keys}, v.valid_from, v.valid_to, v.is_current, v.source_seq, {state} from {tables}"
         " order by v.source_seq"
@@ -135,8 +146,8 @@ def timeline(vault: Vault, name: str, columns: str) -> Timeline:
     found: Timeline = defaultdict(list)
     intervals: dict[Any, list[tuple[Any, ...]]] = defaultdict(list)
     for row in rows:
-        found[row[0], row[1]].append(row[5:])
-        intervals[row[0], row[1]].append(row[2:5])
+        found[row[:width]].append(row[width + 3 :])
+        intervals[row[:width]].append(row[width : width + 3])
     for key, spans in intervals.items():
         ends = [span[0] for span in spans[1:]] + [None]
         assert [span[1] for span in spans] == ends, f"{name} {key}: a gap or an overlap"
@@ -202,7 +213,8 @@ def assert_stored_rows_are_true(vault: Vault, events: list[Event]) -> None:
     rows = vault.rows("select id, line, source_seq, is_deleted, a, b from ref_row")
     assert all(said[row[:3]] == row[3:] for row in rows)
     for name, key in (("ref_row", "id, line"), ("ma_sat_thing", "hk_thing, line"), ("sat_row", "hk_row"),
-                      ("sts_row", "hk_row"), ("eff_sat_row_owner", "hk_row_owner"),
+                      ("sts_row", "hk_row"), ("nh_sat_row", "hk_row"), ("sat_owned", "hk_row_owner"),
+                      ("eff_sat_row_owner", "hk_row_owner"),
                       ("eff_sat_row_pairs", "hk_row_pairs"), ("eff_sat_thing_line", "hk_thing_line")):  # fmt: skip
         twice = f"select 1 from {name} group by {key}, source_seq having count(*) > 1"
         assert not vault.rows(twice), f"{name}: an event twice"

@@ -3,6 +3,9 @@
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
+from tests.unit.dbt_macros import Refused
 from tests.unit.embedded_vault import START, Event, Vault
 
 MAY = START + timedelta(days=50)
@@ -40,7 +43,7 @@ def test_a_satellite_with_another_column_has_it_for_its_whole_past() -> None:
     say(vault, ["a", "b"])
     vault.load([event(130, a="B", b=2)], MAY + timedelta(days=1))
     assert said(vault, "a, b") == [(100, "A", 1), (110, "A", 2), (120, "B", 2)]
-    assert vault.rows("select count(*) from sat_row where record_source = 'ghost'") == [(1,)]
+    assert vault.rows("select count(*) from sat_row where record_source = 'ghost'") == [(2,)]
     before = vault.counts()
     vault.load([], MAY + timedelta(days=1))
     assert vault.counts() == before
@@ -59,6 +62,49 @@ def test_an_event_is_not_stored_again_by_a_backfill_of_a_satellite_that_has_othe
     vault.load([], MAY + timedelta(days=2))
     assert said(vault, "a, b") == [(100, "A", 1), (110, "B", 2), (120, "C", 3)]
     assert dict(vault.counts())["ma_sat_thing"] == dict(before)["ma_sat_thing"] + 1
+
+
+def test_tables_that_have_a_ghost_record_of_the_zero_key_alone_get_that_of_the_error_key() -> None:
+    """Those of releases before it was there; a reference that is wrong found no row in any satellite."""
+    vault = Vault()
+    vault.load([event(100, a="A")], MAY)
+    tables = {"sat_row": "hk_row", "ma_sat_thing": "hk_thing", "eff_sat_row_owner": "hk_row_owner"}
+    for name, key in tables.items():
+        vault.db.execute(f"delete from {name} where {key} = '{'f' * 32}'")
+        vault.db.execute(f"update properties set value = '1|' || split_part(value, '|', 2) where model = '{name}'"
+                         " and key = 'lakehouse.loaded.ghost'")  # fmt: skip
+    for _ in range(2):
+        vault.load([], MAY)
+        for name, key in tables.items():
+            found = vault.rows(f"select {key} from {name} where record_source = 'ghost' order by 1")
+            assert found == [("0" * 32,), ("f" * 32,)], name
+
+
+def test_a_load_refuses_a_table_that_was_hashed_by_another_function() -> None:
+    """It added keys of the new one beside those of the old one, and every row as a change. A full refresh mends it."""
+    for release in ("one that remembers its function", "one that did not"):
+        vault = Vault()
+        vault.load([event(100, a="A")], MAY)
+        assert vault.rows("select distinct value like 'md5|%' from properties where key = 'lakehouse.loaded.hash'") == [
+            (True,)
+        ]
+        if release == "one that did not":
+            vault.db.execute("delete from properties where key = 'lakehouse.loaded.hash'")
+        models = dict(vault.models)
+        vault.context["var"] = lambda name, default: "sha256" if name == "vault_hash" else default
+        vault.make_stage()
+        for name in models:
+            vault.models = {name: models[name]}
+            with pytest.raises(Refused, match=f"{name} has keys of another hash function than vars.vault_hash, which"):
+                vault.load([], MAY)
+        vault.models = models
+        vault.context["flags"].FULL_REFRESH = True
+        for name in models:
+            vault.db.execute(f"drop table {name}")
+        vault.load([], MAY)
+        vault.context["flags"].FULL_REFRESH = False
+        vault.load([event(110, a="B")], MAY + timedelta(days=1))
+        assert vault.rows("select distinct length(hk_row), count(*) from sat_row group by 1") == [(64, 4)]
 
 
 def said(vault: Vault, columns: str) -> list[tuple[Any, ...]]:

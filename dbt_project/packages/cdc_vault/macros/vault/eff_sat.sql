@@ -13,7 +13,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat")) -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk) -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (
@@ -52,9 +52,6 @@
   select link as {{ src_pk }}, {{ "driving as " ~ src_dfk ~ "," if src_dfk != src_pk }} is_active, {{ event | join(", ") }}
   from changes
   where link is not null and not coalesce(contains(links_stored, link), false)
-  {%- if plan.ghosts %}
-  union all
-  {{ cdc_vault.ghost_row([src_pk, src_dfk, "is_active"] | unique | list + event, {src_pk: cdc_vault.zero_key(), src_dfk: cdc_vault.zero_key(), "is_active": "false"}, src_ldts, src_source, src_seq) }}
-  {%- endif %}
+  {{- cdc_vault.ghost_rows(plan, [src_pk, src_dfk, "is_active"] | unique | list + event, [src_pk, src_dfk], {"is_active": "false"}, src_ldts, src_source, src_seq) }}
   {%- endif -%}
 {%- endmacro %}

@@ -5,9 +5,10 @@
   error key `fff…f`. Neither names a thing, so neither is in a hub, and no satellite says anything about it; links keep it,
   because that a reference is missing is a fact about the others. `keys_are_given` counts such rows at each stage.
 
-  A ghost record is the one row that a join by the zero key finds, so that a query through a PIT needs no outer join. By
-  `vars.vault_ghost_records` satellites have one; hubs and links do not, because `select count(*)` of a hub should be the
-  number of its business keys. Add `hub` and `link` there for tools that expect one.
+  A ghost record is the one row that a join by such a key finds, so that a query through a PIT, or from a link whose
+  reference is wrong, needs no outer join. By `vars.vault_ghost_records` satellites have one for each of the two keys; hubs
+  and links do not, because `select count(*)` of a hub should be the number of its business keys. Add `hub` and `link`
+  there for tools that expect them.
 -#}
 
 {#- Whether tables of that kind (hub, link, sat) carry ghost records. -#}
@@ -30,11 +31,26 @@
   timestamp '1900-01-01 00:00:00.000000 UTC'
 {%- endmacro %}
 
-{#- Whether the target holds ghost records. Their moment is a partition of its own. -#}
-{% macro ghost_is_stored(src_ldts, src_seq) %}
-  {%- set ghosts = "select count(*) from " ~ this ~ " where " ~ src_ldts ~ " = " ~ cdc_vault.ghost_moment() ~ " and " ~ src_seq ~ " = " ~ cdc_vault.ghost_position() -%}
-  {{ return(run_query(ghosts).rows[0][0] > 0) }}
+{#- The keys of which the target holds no ghost record yet. Their moment is a partition of its own. -#}
+{% macro missing_ghosts(loaded, src_pk, src_ldts, src_seq) %}
+  {%- set stored, missing = [], [] -%}
+  {%- if loaded -%}
+    {%- set ghosts = "select " ~ src_pk ~ " from " ~ this ~ " where " ~ src_ldts ~ " = " ~ cdc_vault.ghost_moment() ~ " and " ~ src_seq ~ " = " ~ cdc_vault.ghost_position() -%}
+    {%- for row in run_query(ghosts).rows -%}{%- do stored.append(cdc_vault.sql_text(row[0])) -%}{%- endfor -%}
+  {%- endif -%}
+  {%- for key in (cdc_vault.zero_key(), cdc_vault.error_key()) if key not in stored -%}{%- do missing.append(key) -%}{%- endfor -%}
+  {{ return(missing) }}
 {% endmacro %}
+
+{#- The ghost records that a load adds to its rows: `keys` are columns with the ghost's key, `values` those of others. -#}
+{% macro ghost_rows(plan, columns, keys, values, src_ldts, src_source, src_seq) -%}
+  {%- for ghost in plan.ghosts %}
+  {%- set own = dict(values) -%}
+  {%- for key in keys -%}{%- do own.update({key: ghost}) -%}{%- endfor %}
+  union all
+  {{ cdc_vault.ghost_row(columns, own, src_ldts, src_source, src_seq) }}
+  {%- endfor %}
+{%- endmacro %}
 
 {#- A row of nothing: `values` by column, what every ghost has, and null. -#}
 {% macro ghost_row(columns, values, src_ldts, src_source, src_seq) -%}

@@ -22,16 +22,19 @@
   row. `nh_link_is_sound` tells when the source breaks that promise; then it is a hub or a link, with a satellite.
 -#}
 {% macro nh_link(src_pk, src_fk, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
-  {{ cdc_vault.first_sight(src_pk, cdc_vault.as_list(src_fk) + src_payload, source_model, src_ldts, src_source, src_seq, "link") }}
+  {{ cdc_vault.first_sight(src_pk, src_fk, source_model, src_ldts, src_source, src_seq, "link", payload=src_payload) }}
 {%- endmacro %}
 
 {#-
-  What they have in common: the first sight of each key in the batch, unless it is there already. The table is
+  What they have in common: the first sight of each key in the batch, unless it is there already. One with a `payload`
+  that is declared otherwise now is built anew, or what is new in it would be NULL for the past. The table is
   narrowed to the batch's keys before the two are compared: measured on 5 million rows, 10,000 new keys take 0.6 s of
   CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table.
 -#}
-{% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false, code=none) -%}
-  {%- set names = [src_pk] + cdc_vault.as_list(columns) + [code, src_ldts, "applied_date", src_seq, src_source] if code else none -%}
+{% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false, code=none, payload=[]) -%}
+  {%- set columns = cdc_vault.as_list(columns) + payload -%}
+  {%- set names = [src_pk] + columns + ([code] if code else []) + [src_ldts, "applied_date", src_seq, src_source] -%}
+  {%- set names = names if code or payload else none -%}
   {%- set columns = cdc_vault.spelled(columns) -%}
   {%- set inputs = cdc_vault.inputs_of(source_model, src_pk, columns, code) -%}
   {%- set columns = columns + ([code] if code else []) -%}
@@ -40,7 +43,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind), columns=names) -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk) -%}
 {{ cdc_vault.plan_header(plan) }}
   with incoming as (
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}
@@ -49,6 +52,7 @@
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
     from {{ ref(input.model) }}
     where {{ cdc_vault.rows_to_load(plan, input.name) }} and {{ cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted" }}
+      {%- if kind == "sat" %} and {{ cdc_vault.is_known(input.src_pk) }}{% endif %}
     {%- endfor %}
   ),
   batch as (
@@ -80,14 +84,9 @@
   from batch
   left join stored on stored.{{ src_pk }} = batch.{{ src_pk }}
   where stored.{{ src_pk }} is null
-  {%- if plan.ghosts %}
-  {%- for ghost_key in (cdc_vault.zero_key(), cdc_vault.error_key()) %}
-  {%- set values = {src_pk: ghost_key} %}
-  {%- for column in columns if column.startswith("hk_") -%}{%- do values.update({column: ghost_key}) -%}{%- endfor %}
-  union all
-  {{ cdc_vault.ghost_row([src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], values, src_ldts, src_source, src_seq) }}
-  {%- endfor %}
-  {%- endif %}
+  {%- set keys = [src_pk] -%}
+  {%- for column in columns if column.startswith("hk_") -%}{%- do keys.append(column) -%}{%- endfor %}
+  {{- cdc_vault.ghost_rows(plan, [src_pk] + columns + [src_ldts, "applied_date", src_seq, src_source], keys, {}, src_ldts, src_source, src_seq) }}
   {%- endif -%}
 {%- endmacro %}
 

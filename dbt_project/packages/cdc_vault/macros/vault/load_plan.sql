@@ -17,26 +17,29 @@
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
   A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`).
-  A table that is to have ghost records gets them once (`ghosts`).
+  A table that is to have ghost records gets them once (`ghosts`). `hashed` is a column of hashes, the key of ghost records: with
+  another hash function no key would be found again, so a load refuses a table that was hashed by another one.
   What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
   (those back to the newest data stay): after `rollback_to_snapshot`, or a replacement by an earlier state, everything is
   compared again. One that remembers nothing
   although it is there (it was restored, or its first load was killed) is asked both itself.
 
-  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts`, the properties to `remember`, and the
+  The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts` (the keys of those to add), the properties to `remember`, and the
   target's snapshot that all this is true of (`base`).
 -#}
-{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none) %}
+{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none, hashed=none) %}
   {%- set loaded = cdc_vault.is_loaded() -%}
   {%- set stages = cdc_vault.tables_of_stages(inputs) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
+  {%- set function = var("vault_hash", "md5") -%}
+  {%- if loaded and before.hash != function -%}{%- do cdc_vault.check_hash(hashed, function) -%}{%- endif -%}
   {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
   {%- set redeclared = columns is not none and before.columns != signature -%}
   {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
   {%- if anew -%}{%- set loaded, before = false, dict(before, inputs={}, days=none, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
-    "inputs": {}, "anew": anew, "remember": {}, "ghosts": unsure and not (loaded and cdc_vault.ghost_is_stored(src_ldts, src_seq)),
+    "inputs": {}, "anew": anew, "remember": {}, "ghosts": cdc_vault.missing_ghosts(loaded, hashed, src_ldts, src_seq) if unsure else [],
     "base": before.base if loaded else none,
   } -%}
   {%- set marks = {} -%}
@@ -48,19 +51,30 @@
   {%- else -%}
     {%- do marks.update(cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq)) -%}
   {%- endif -%}
-  {%- if redeclared or unsure or marks.values() | selectattr("is_new") | list -%}
-    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts) -%}
+  {%- if redeclared or unsure or before.hash != function or marks.values() | selectattr("is_new") | list -%}
+    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts, function) -%}
   {%- endif -%}
   {{ return(plan) }}
 {% endmacro %}
 
 {#- Adds to the plan what to remember: all of it at once, or some of it would name a snapshot that expires while loads go on. -#}
-{% macro plan_memory(plan, marks, signature, ghosts) %}
+{% macro plan_memory(plan, marks, signature, ghosts, function) %}
+  {%- do plan.remember.update({cdc_vault.load_property("hash"): function}) -%}
   {%- for name, mark in marks.items() -%}
     {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
   {%- endfor -%}
   {%- if signature is not none -%}{%- do plan.remember.update({cdc_vault.load_property("columns"): signature}) -%}{%- endif -%}
-  {%- if ghosts -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "1"}) -%}{%- endif -%}
+  {%- if ghosts -%}{%- do plan.remember.update({cdc_vault.load_property("ghost"): "2"}) -%}{%- endif -%}
+{% endmacro %}
+
+{#- Stops the load of a table whose keys are of another hash function; they are as long as those of the ghost records. -#}
+{% macro check_hash(hashed, function) %}
+  {%- for row in run_query("select length(" ~ hashed ~ ") from " ~ this ~ " limit 1").rows if row[0] != cdc_vault.hash_length() -%}
+    {{ exceptions.raise_compiler_error(
+      this ~ " has keys of another hash function than vars.vault_hash, which is " ~ function
+      ~ ": set it back, or build the vault anew with `lakehouse rehash` (with dbt alone: --full-refresh)"
+    ) }}
+  {%- endfor -%}
 {% endmacro %}
 
 {#- Adds to the plan what each input has to load, and returns what is to be remembered of it, and whether that is new. -#}
@@ -135,7 +149,7 @@
 {#- The plan as the materialization needs it. -#}
 {% macro plan_header(plan) -%}
   {%- if plan -%}
-    {%- set new_data = plan.anew or plan.ghosts or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
+    {%- set new_data = plan.anew or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
     {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base) }}
   {%- endif -%}
 {%- endmacro %}
@@ -158,14 +172,14 @@
 
 {#-
   What the target's properties say, as far as it counts: `inputs` → [watermark, rows at it, highest source_seq, snapshots of
-  the stage], the signature of its `columns`, whether it has its `ghosts`. Beside it the `days` of a backfill, the first and the
+  the stage], the signature of its `columns`, whether it has its `ghosts`, its function of `hash`. Beside it the `days` of a backfill, the first and the
   one after the last, from the run's bounds; the snapshots of the stages now (`states`), and of the target (`base`).
 
   A value ends with the snapshot it was remembered with. One of a release that wrote none: its columns are believed, all else
   is asked again.
 -#}
 {% macro remembered_loads(loaded, stages={}) %}
-  {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "days": none, "states": {}, "base": none} -%}
+  {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "hash": none, "days": none, "states": {}, "base": none} -%}
   {%- set prefix = cdc_vault.load_property("") -%}
   {%- set values, ancestors, tables = {}, [], {} -%}
   {%- for kind, key, value in run_query(cdc_vault.load_metadata(loaded, stages)).rows -%}
@@ -185,7 +199,8 @@
     {%- set value, _, snapshot = value.rpartition("|") -%}
     {%- set counts = snapshot in ancestors -%}
     {%- if key == "columns" -%}{%- do found.update(columns=value if counts else (snapshot if not value else "of another state")) -%}
-    {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts) -%}
+    {%- elif key == "hash" -%}{%- do found.update(hash=value if counts else none) -%}
+    {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts and value == "2") -%}
     {%- elif counts -%}{%- do found.inputs.update({key: value.split("|")}) -%}
     {%- endif -%}
   {%- endfor -%}

@@ -10,7 +10,7 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq) -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, hashed=src_pk) -%}
 {{ cdc_vault.plan_header(plan) }}
   with mentions as (
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}

@@ -10,11 +10,22 @@
   `src_nk` are the columns that tell rows apart exactly as the key does (which makes no two spellings one): a replay then finds the
   rows by them, reads those files alone that may hold them, and hashes nothing else.
 
+  `is_key: false` is for a link that its row states beside its own key: a delete does not name it, and says nothing about it.
+  Such a satellite has what was ever said of the link; the link's effectivity satellite says when that held.
+
   With other columns every hashdiff is another one, and would not compare with those that are stored. So the satellite is
   then built anew from its stage, with the new columns for its whole past. A stored event is never stored again.
 -#}
-{% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_nk=none) -%}
-  {{ cdc_vault.changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk) }}
+{% macro sat(src_pk, src_hashdiff, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq", src_nk=none, is_key=true) -%}
+  {{ cdc_vault.changes_of([src_pk], src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk, of_deletes=is_key) }}
+{%- endmacro %}
+
+{#-
+  Non-historized satellite: what is said about a key once and never changes, without a hashdiff. `nh_sat_is_sound` tells when
+  the source breaks that promise; then it is a satellite. Whether the key is still there is what its status satellite says.
+-#}
+{% macro nh_sat(src_pk, src_payload, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
+  {{ cdc_vault.first_sight(src_pk, [], source_model, src_ldts, src_source, src_seq, "sat", payload=src_payload) }}
 {%- endmacro %}
 
 {#- Status tracking satellite: whether a key exists in its source, with every delete and revival. -#}
@@ -37,7 +48,7 @@
 {%- endmacro %}
 
 {#- What all of them are: the changes of each key's state in source order. `hashed`: the first of the keys is a hash key. -#}
-{% macro changes_of(keys, src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk=none, hashed=true) -%}
+{% macro changes_of(keys, src_hashdiff, src_payload, source_model, src_ldts, src_source, src_seq, src_nk=none, hashed=true, of_deletes=true) -%}
   {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
   {%- set stage = ref(source_model) -%}
   {%- if not execute -%}
@@ -47,9 +58,10 @@
   {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
   {%- set keys = cdc_vault.spelled(keys) -%}
   {%- set columns = keys + [src_hashdiff] + cdc_vault.spelled(src_payload) + fixed -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names) -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names, hashed=keys[0] if hashed else src_hashdiff) -%}
   {%- set key = keys | join(", ") -%}
   {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
+  {%- set given = given if of_deletes else given ~ " and not is_deleted" -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (
     {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or [keys[0]]), given) }}
@@ -75,10 +87,7 @@
   from compared
   where not _lh_is_stored and {{ src_hashdiff }} is distinct from _lh_hashdiff_before
     and {{ src_seq }} is distinct from _lh_event_before
-  {%- if plan.ghosts %}
-  union all
-  {{ cdc_vault.ghost_row(columns, {keys[0]: cdc_vault.zero_key(), src_hashdiff: cdc_vault.zero_key(), "is_deleted": "true"}, src_ldts, src_source, src_seq) }}
-  {%- endif %}
+  {{- cdc_vault.ghost_rows(plan, columns, [keys[0], src_hashdiff], {"is_deleted": "true"}, src_ldts, src_source, src_seq) }}
   {%- endif -%}
 {%- endmacro %}
 

@@ -9,6 +9,11 @@ where {{ cdc_vault.is_known(column) }} and {{ column }} not in (select {{ hub.sr
 {%- endfor %}
 {% endmacro %}
 
+{#- A code as it is compared: as its type is, or as text. -#}
+{% macro code_text(column, as_text) -%}
+  {{ "cast(" ~ column ~ " as varchar)" if as_text else column }}
+{%- endmacro %}
+
 {#- A business key as it is hashed; `type` is the one in Postgres, where equal values have several spellings. -#}
 {% macro as_hashed(column, normalize, type=none) -%}
   {%- set value = cdc_vault.one_spelling(column, {"name": column, "type": "varchar", "postgres_type": type}) if type else column -%}
