@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,7 +68,7 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     log = settings.home / "logs" / "spark.log"
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {shlex.quote(str(properties))} pyspark-shell"
     try:
-        with _stderr_to(log), privately():
+        with _stderr_to(log), privately(), _own_interrupts():
             session = SparkSession.builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
@@ -75,6 +77,17 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     session.sparkContext.setLogLevel("ERROR")
     quiet_accumulators()
     return session
+
+
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Leaves SIGINT to whoever handles it: PySpark's handler raises, and a process that ends in order would not."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not signal.default_int_handler and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 def quiet_accumulators() -> None:
