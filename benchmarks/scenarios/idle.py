@@ -1,23 +1,16 @@
 """What it costs when nothing happens: ten idle minutes, scaled to an hour, and a load with nothing new."""
 
 import time
-from pathlib import Path
-
-import psutil
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.probe import load_recorded, measured
-from benchmarks.processes import Trees, lakehouse, running, servers
+from benchmarks.processes import Trees, children, lakehouse, running, servers
 from benchmarks.retail import load_retail
 from lakehouse.settings import Settings, load_settings
 from orchestration.worker.loop import open_worker
 
 MINUTES, SETTLE_SECONDS = 10, 120.0
 LOADS = 50
-ROLES = {
-    "ingest": "follower", "worker": "worker", "dagster-daemon": "daemon", "dagster": "code server", "watch": "watch",
-    "-m": "web server",
-}  # fmt: skip
 TARGET = ("worker", "follower", "daemon")
 
 
@@ -61,14 +54,3 @@ def idle_minutes(trees: Trees, minutes: int) -> Results:
         result.notes["CPU s an hour"] = round(36 * sum(result.runs) / len(result.runs), 1)
     together.notes["machine"] = busy
     return results
-
-
-def children(dev: psutil.Process) -> dict[str, psutil.Process]:
-    """The processes that `lakehouse dev` keeps running, by what they are."""
-    found = {}
-    for child in dev.children():
-        words = [Path(word).name for word in child.cmdline()[1:3]]
-        role = ROLES.get(words[1] if words[0] == "lakehouse" else words[0])
-        if role is not None:
-            found[role] = child
-    return found
