@@ -1,4 +1,4 @@
-"""What loads remember, written for many tables at once: with the snapshot it is true of, or not at all."""
+"""What loads remember of themselves and their tables in properties and summaries, and what can be told from it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +11,7 @@ from throwaway_postgres import throwaway_postgres
 
 from lakehouse.catalog import remembered
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import rows_since
 from lakehouse.catalog.remembered import Load, remember
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.sql import ident
@@ -107,3 +108,21 @@ def test_columns_are_told_as_trino_describes_them_or_not_at_all(catalog: LakeCat
         assert columns_of({("vault", "odd"): odd}) == {}
     finally:
         catalog.drop_table(("vault", "odd"))
+
+
+def test_rows_of_all_cycles_since_a_snapshot_are_counted_or_none(catalog: LakeCatalog) -> None:
+    """A load that found a follower's work done said that no rows had come."""
+    name, data = ("vault", "log"), pa.table({"n": [1]})
+    table = catalog.create_table_if_not_exists(name, data.schema)
+    try:
+        for created, deleted in ((3, 0), (2, 1), (0, 4)):
+            counts = {f"lakehouse.rows.{op}": str(count) for op, count in (("c", created), ("d", deleted)) if count}
+            table.append(data, counts)
+        first, second, third = (snapshot.snapshot_id for snapshot in table.metadata.snapshots)
+        assert rows_since(catalog, {name: None, ("vault", "gone"): None}) == {name: {"c": 5, "d": 5}}
+        assert rows_since(catalog, {name: first}) == {name: {"c": 2, "d": 5}}
+        assert rows_since(catalog, {name: third}) == {name: {}}
+        table.manage_snapshots().set_current_snapshot(first).commit()
+        assert rows_since(catalog, {name: second}) == {}, "it was put back"
+    finally:
+        catalog.drop_table(name)
