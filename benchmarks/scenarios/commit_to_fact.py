@@ -23,7 +23,7 @@ STAGES = {
     "satellite": ("vault", "sat_transaction_details"),
     "fact": ("marts", "fct_transactions"),
 }
-COMMITS, COMMITS_BY_SENSORS, PAUSE = 50, 4, 12.0
+COMMITS, COMMITS_BY_SENSORS, PAUSE = 50, 2, 12.0
 LONGEST = 900.0
 PERCENTILES = (50, 95, 99)
 Seconds = dict[str, list[float]]
