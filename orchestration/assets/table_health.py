@@ -7,6 +7,7 @@ import dagster as dg
 
 from orchestration.assets.markdown import escape_markdown
 from orchestration.resources import Lake
+from orchestration.runs import tags
 
 KEY = dg.AssetKey(["meta", "table_health"])
 JOB = "measure_table_health"
@@ -43,7 +44,10 @@ def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
         return dg.MaterializeResult(metadata=lake_figures(lines))
 
     job = dg.define_asset_job(
-        JOB, selection=dg.AssetSelection.assets(KEY), description="Measures how the tables are; changes nothing."
+        JOB,
+        selection=dg.AssetSelection.assets(KEY),
+        description="Measures how the tables are; changes nothing.",
+        tags=tags.BACKGROUND,
     )
     return dg.Definitions(assets=[table_health], jobs=[job], schedules=[_schedule(job)])
 

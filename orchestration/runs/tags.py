@@ -39,6 +39,9 @@ MODE = "lakehouse/mode"
 
 INCREMENTAL = "incremental"
 
+BACKGROUND = {"lakehouse/background": "yes", "dagster/priority": "-1"}
+"""Of jobs that can wait: one of them runs at a time (dagster.yaml), and queued loads are launched first."""
+
 MAINTENANCE_GROUP = "lakehouse/maintenance_group"
 """The schedule group that a run of `maintain` is for."""
 

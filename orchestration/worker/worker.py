@@ -27,7 +27,7 @@ from orchestration.runs.presence import serve, withdraw, writing_if_free
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.reports import check_keys, report_tables, report_tests
+from orchestration.worker.reports import check_keys, report_arrivals, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
@@ -223,6 +223,7 @@ class Worker:
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
         report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded)
+        report_arrivals(self._instance, watched)
         report_tests(self._instance, self._manifest, [r for r in results if r.unique_id in self._graph.tests])
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
