@@ -19,6 +19,8 @@ from benchmarks.report import write_report
 from benchmarks.scenarios.changes import huge_transaction, mixed_changes, narrow_inserts
 from benchmarks.scenarios.commit_to_fact import commit_to_fact
 from benchmarks.scenarios.freshness import freshness
+from benchmarks.scenarios.idle import idle
+from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
 from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
@@ -40,6 +42,8 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "old_transaction": ("A transaction that stays open", old_transaction),
     "maintenance": ("Maintenance: a table after 5,000 small commits", maintenance),
     "commit_to_fact": ("From the commit of a sale to its fact", commit_to_fact),
+    "idle": ("An idle hour, and a load with nothing new", idle),
+    "kills": ("kill -9", kills),
     "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),
 }
 VERSIONS = ("pyspark", "pyiceberg", "pyarrow", "numpy", "adbc-driver-postgresql", "trino", "dbt-trino", "dagster")

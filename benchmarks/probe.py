@@ -7,12 +7,35 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import psutil
 
 from lakehouse.servers.spark import WORKERS
 
 SAMPLE_SECONDS = 1.0  # a memory sample costs about 50 ms of CPU
+
+
+def load_average() -> float:
+    """How many processes have wanted a core in the last minute, on average: the figures beside it suffer from more."""
+    return round(os.getloadavg()[0], 1)
+
+
+@contextmanager
+def load_recorded(found: dict[str, float]) -> Iterator[None]:
+    """Notes how busy the machine was during the block, and how much of it these measurements have not caused.
+
+    Of all CPU seconds of the machine, the caller subtracts its own.
+    """
+    before, began = psutil.cpu_times(), load_average()
+    yield
+    after = psutil.cpu_times()
+    found["load at the start"], found["load at the end"] = began, load_average()
+    found["CPU s of the machine"] = round(_busy(after) - _busy(before))
+
+
+def _busy(times: Any) -> float:
+    return float(sum(times) - times.idle - times.iowait - times.guest - times.guest_nice)
 
 
 @dataclass

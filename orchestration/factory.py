@@ -4,7 +4,7 @@ The raw tables of a source form one subsettable multi-asset because they share a
 them ingests the whole source up to its current WAL end.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from orchestration.checks.erasures import erasing_definitions
 from orchestration.checks.lag import lag_definitions
 from orchestration.checks.reconciliation import reconciling_definitions
 from orchestration.jobs.loads import load_definitions, loads_of
-from orchestration.resources import Lake
+from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 CHECK, ARRIVED, READ = "columns_as_declared", "in_the_cut", "read_by_a_model"
 Unread = Mapping[tuple[str, str], str]
+Rows = Mapping[TableKey, Mapping[str, int]]
 OPERATIONS = {"r": "snapshot", "c": "inserted", "u": "updated", "d": "deleted", "t": "truncated"}
 
 
@@ -55,7 +56,8 @@ def raw_assets(source: Source, unread: Unread) -> dg.AssetsDefinition:
     def bring_up(context: dg.AssetExecutionContext, lake: Lake) -> Iterator[dg.MaterializeResult]:
         report = lake.bring_up(source.name)
         tags.record_snapshots(context, lake.newest_snapshots(table.identifier for table in source.tables))
-        yield from _results(context, source, report, unread)
+        rows = lake.rows_since(last_snapshots(context.instance, context.selected_asset_keys))
+        yield from _results(context, source, report, rows, unread)
 
     return bring_up
 
@@ -93,7 +95,7 @@ def raw_checks(table: RawTable, unread: Unread) -> list[dg.AssetCheckSpec]:
 
 
 def _results(
-    context: dg.AssetExecutionContext, source: Source, report: "SourceReport", unread: Unread
+    context: dg.AssetExecutionContext, source: Source, report: "SourceReport", rows: Rows, unread: Unread
 ) -> Iterator[dg.MaterializeResult]:
     """One result per selected table. A table outside the cut fails its check and does not stop the others.
 
@@ -108,7 +110,7 @@ def _results(
             raise dg.Failure(message)
         context.log.error(message)
     for key in selected:
-        name = key.path[-1]
+        name, identifier = key.path[-1], (key.path[0], key.path[1])
         arrived, checks = tables.get(name), [_arrival(key, missing.get(name))]
         if arrived is not None:
             checks.append(check_columns(source.table(name), arrived))
@@ -116,7 +118,9 @@ def _results(
             checks.append(_warning(key, READ, why))
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=raw_metadata(report, arrived, _descriptions(source.table(name))) if arrived else {},
+            metadata=raw_metadata(report, arrived, rows.get(identifier), _descriptions(source.table(name)))
+            if arrived
+            else {},
             check_results=[c for c in checks if _check_key(key, c) in context.selected_asset_check_keys],
         )
 
@@ -146,9 +150,26 @@ def _descriptions(table: RawTable) -> dict[str, str]:
     return {name: doc for name, (_, doc) in METADATA.items()} | {c.name: c.description for c in table.columns}
 
 
-def raw_metadata(report: "SourceReport", table: "TableReport", descriptions: Mapping[str, str]) -> dict[str, Any]:
-    """The metadata on the table's page. Snapshot ids are text: JavaScript rounds 64-bit integers."""
-    counts = {f"rows_{word}": table.rows.get(op, 0) for op, word in OPERATIONS.items()}
+def last_snapshots(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> dict[TableKey, int | None]:
+    """The snapshot that each table's last materialization has told of; None if there was none."""
+    found: dict[TableKey, int | None] = {(key.path[0], key.path[1]): None for key in keys}
+    for record in instance.get_asset_records([dg.AssetKey(key) for key in found]):
+        event = record.asset_entry.last_materialization_record
+        made = event.asset_materialization if event else None
+        told = str(made.metadata["snapshot_id"].value) if made and "snapshot_id" in made.metadata else ""
+        if made is not None and told.isdecimal():  # not that of a table without rows
+            found[made.asset_key.path[0], made.asset_key.path[1]] = int(told)
+    return found
+
+
+def raw_metadata(
+    report: "SourceReport", table: "TableReport", rows: Mapping[str, int] | None, descriptions: Mapping[str, str]
+) -> dict[str, Any]:
+    """The metadata on the table's page. Snapshot ids are text: JavaScript rounds 64-bit integers.
+
+    `rows` were published since the table's last materialization, by this run or a follower; None if nobody can tell.
+    """
+    counts = {f"rows_{word}": rows.get(op, 0) for op, word in OPERATIONS.items()} if rows is not None else {}
     return {
         "dagster/row_count": table.total_rows,
         "dagster/column_schema": dg.TableSchema(

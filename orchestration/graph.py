@@ -37,7 +37,9 @@ def _triggers(defs: dg.Definitions) -> Iterator[str]:
         target = sensor.job_name if sensor.has_jobs else "checks"
         yield f"sensor {sensor.name} → {target} {sensor.default_status.value}"
     for schedule in repository.schedule_defs:
-        yield f"schedule {schedule.name} → {schedule.job_name} {schedule.cron_schedule} {schedule.default_status.value}"
+        crons = schedule.cron_schedule
+        when = crons if isinstance(crons, str) else ", ".join(crons)
+        yield f"schedule {schedule.name} → {schedule.job_name} {when} {schedule.default_status.value}"
 
 
 if __name__ == "__main__":

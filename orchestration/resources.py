@@ -109,6 +109,13 @@ class Lake(dg.ConfigurableResource):
         with closing(open_catalog(self.settings())) as catalog:
             return newest_data_snapshots(catalog, list(tables))
 
+    def rows_since(self, tables: "Mapping[TableKey, int | None]") -> dict[TableKey, dict[str, int]]:
+        """Rows by operation that were published in each raw table since a snapshot, where that can be told."""
+        from lakehouse.catalog.open import open_catalog, rows_since
+
+        with closing(open_catalog(self.settings())) as catalog:
+            return rows_since(catalog, tables)
+
     def is_served(self, job: str) -> bool:
         """Whether a living worker loads what the job would load."""
         return is_served(self.settings(), job)

@@ -1,18 +1,13 @@
 """Trino types of columns that are declared with Postgres types."""
 
 from ingestion.schema.types.declared import declared_type, type_name
-
-_TRINO = {
-    "int": "integer", "long": "bigint", "boolean": "boolean", "float": "real", "double": "double", "date": "date",
-    "timestamp": "timestamp(6)", "timestamptz": "timestamp(6) with time zone", "binary": "varbinary",
-    "string": "varchar",
-}  # fmt: skip
+from lakehouse.catalog.trino_types import trino_type
 
 
 def lake_type(declared: str) -> str:
     """`numeric(10,2)` → `decimal(10,2)`; types without a rule become varchar."""
     iceberg = str(declared_type(declared))
-    return _TRINO.get(iceberg, iceberg.replace(" ", ""))
+    return trino_type(iceberg) or iceberg.replace(" ", "")
 
 
 def has_several_spellings(declared: str) -> bool:

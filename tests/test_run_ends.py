@@ -16,6 +16,7 @@ import psutil
 import pytest
 from trino.exceptions import TrinoQueryError
 
+from ingestion import source_status
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from orchestration.runs import workers
@@ -120,6 +121,22 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_follower_ends_at_the_first_signal(o: Orchestrated, number: signal.Signals) -> None:
+    """After one Ctrl-C it went on for ever: PySpark had replaced the handler, and the main thread alone ended."""
+    command = [str(BIN / "lakehouse"), "ingest", o.name, "--follow"]
+    process = subprocess.Popen(
+        command, env=o.environment, cwd=o.environment["LAKEHOUSE_PROJECT_DIR"], start_new_session=True
+    )
+    try:
+        wait_for(lambda: source_status(o.settings, o.name).cut_lsn is not None, 240)
+        process.send_signal(number)
+        assert process.wait(ENDS_WITHIN) == 0
+    finally:
+        process.kill()
 
 
 @pytest.mark.slow

@@ -1,19 +1,19 @@
 """From the commit of one sale to its rows in raw, parsed, a satellite and a fact: with the worker, and with sensors."""
 
 import random
-import signal
-import subprocess
-import sys
+import statistics
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 import psutil
 import psycopg
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.pointers import Pointers, reached
+from benchmarks.probe import load_recorded, measured
+from benchmarks.processes import Trees, running, servers
+from benchmarks.retail import SALE, load_retail
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
@@ -23,41 +23,40 @@ STAGES = {
     "satellite": ("vault", "sat_transaction_details"),
     "fact": ("marts", "fct_transactions"),
 }
-COMMITS, COMMITS_BY_SENSORS, PAUSE = 50, 4, 12.0
+COMMITS, COMMITS_BY_SENSORS, PAUSE = 50, 2, 12.0
 LONGEST = 900.0
 PERCENTILES = (50, 95, 99)
-FIRST_LOADS = ("load_retail", "build_marts")
-SALE = (
-    "WITH sale AS (INSERT INTO transactions (store_id, total_amount) SELECT min(store_id), 5 FROM stores"
-    " RETURNING txn_id) INSERT INTO transaction_items (txn_id, product_id, unit_price, line_total)"
-    " SELECT sale.txn_id, (SELECT min(product_id) FROM products), 5, 5 FROM sale"
-)
+Seconds = dict[str, list[float]]
 
 
 def commit_to_fact(bench: Bench) -> Results:
     """The retail sample with its follower: first the worker, then sensors and runs, on the same data."""
-    for command in (("samples",), ("prepare",), ("ingest", "--once"), ("run", *FIRST_LOADS)):
-        lakehouse(*command)
+    load_retail()
     settings = load_settings()
     commits = max(5, int(COMMITS * bench.scale))
-    with running("ingest", "--follow"):
-        with running("worker"):
-            results = sales(settings, "worker", commits, PAUSE)
-        with running("dev", "--no-stack", "--no-ingest", "--no-worker"):
-            results |= sales(settings, "sensors and runs", max(1, int(COMMITS_BY_SENSORS * bench.scale)), None)
+    with running("ingest", "--follow") as follower:
+        with running("worker") as worker:
+            trees = {"worker": worker, "follower": follower, **servers(settings)}
+            results = sales(settings, "worker", commits, PAUSE, trees)
+        with running("dev", "--no-stack", "--no-ingest", "--no-worker") as dev:
+            trees = {"dev, with its runs": dev, "follower": follower, **servers(settings)}
+            by_sensors = max(1, int(COMMITS_BY_SENSORS * bench.scale))
+            results |= sales(settings, "sensors and runs", by_sensors, None, trees)
     return results
 
 
-def sales(settings: Settings, contender: str, commits: int, pause: float | None) -> Results:
+def sales(settings: Settings, contender: str, commits: int, pause: float | None, trees: Trees) -> Results:
     """Sells about every `pause` seconds, or when the sale before has arrived; the seconds to each stage."""
     owner = settings.source("retail").owner_url
     assert owner is not None
-    watch = Pointers(settings, list(STAGES.values()))
+    watch, busy = Pointers(settings, list(STAGES.values())), dict[str, float]()
     watch.start()
     committed = []
     try:
-        with psycopg.connect(owner.get_secret_value(), autocommit=True) as source:
+        with psycopg.connect(owner.get_secret_value(), autocommit=True) as source, ExitStack() as measuring:
             sell(source, watch)  # what is cold gets warm, and this one is not counted
+            measuring.enter_context(load_recorded(busy))
+            cost = measuring.enter_context(measured(roots(trees), excluded=tuple(trees.values())))
             for _ in range(commits):
                 source.execute(SALE)
                 committed.append(time.monotonic())
@@ -68,7 +67,19 @@ def sales(settings: Settings, contender: str, commits: int, pause: float | None)
             wait_for(watch, sold(source))
     finally:
         watch.stop()
-    return {f"{contender}, {stage}": seconds_to(watch, stage, committed) for stage in STAGES}
+    seconds = {stage: seconds_to(watch, stage, committed) for stage in STAGES}
+    results = {f"{contender}, {stage}": measurement(stage, seconds[stage]) for stage in STAGES}
+    results[f"{contender}, fact"].notes |= {
+        "CPU s per sale": {name: round(spent / commits, 2) for name, spent in cost.cpu.items()},
+        "machine": busy | {"CPU s of the above": round(sum(cost.cpu.values()))},
+        "where the time goes": ways(seconds),
+    }
+    return results
+
+
+def roots(trees: Trees) -> dict[str, tuple[psutil.Process, ...]]:
+    """Each tree as the probe takes it."""
+    return {name: (process,) for name, process in trees.items()}
 
 
 def sell(source: psycopg.Connection, watch: Pointers) -> None:
@@ -93,36 +104,42 @@ def wait_for(watch: Pointers, facts: int) -> None:
         time.sleep(1.0)
 
 
-def seconds_to(watch: Pointers, stage: str, committed: Sequence[float]) -> Measurement:
+def seconds_to(watch: Pointers, stage: str, committed: Sequence[float]) -> list[float]:
     """The seconds from each commit to the moment at which readers of the stage saw it."""
     over_time = watch.rows_over_time(STAGES[stage])
     total = over_time[-1][1]
-    found = Measurement("s", does=f"from COMMIT until {'.'.join(STAGES[stage])} shows the sale")
+    found = []
     for number, moment in enumerate(committed, start=1):
         seen = reached(over_time, total - len(committed) + number)
         assert seen is not None
-        found.add(seen - moment)
-    ordered = sorted(found.runs)
-    at = {p: ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in PERCENTILES}
-    found.notes = {f"p{percent}": round(seconds, 2) for percent, seconds in at.items()}
+        found.append(seen - moment)
     return found
 
 
-def lakehouse(*arguments: str) -> None:
-    """Runs a command of ours; raises LakehouseError if it fails."""
-    program = str(Path(sys.executable).with_name("lakehouse"))
-    if subprocess.run([program, *arguments], stdout=subprocess.DEVNULL).returncode:
-        raise LakehouseError(f"`lakehouse {' '.join(arguments)}` failed")
+def measurement(stage: str, seconds: Sequence[float]) -> Measurement:
+    """The seconds with their percentiles."""
+    notes = {f"p{percent}": round(at(seconds, percent), 2) for percent in PERCENTILES}
+    return Measurement(
+        "s", runs=list(seconds), notes=notes, does=f"from COMMIT until {'.'.join(STAGES[stage])} shows the sale"
+    )
 
 
-@contextmanager
-def running(*arguments: str) -> Iterator[psutil.Process]:
-    """A command of ours in the background."""
-    program = str(Path(sys.executable).with_name("lakehouse"))
-    process = subprocess.Popen([program, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield psutil.Process(process.pid)
-    finally:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGINT)
-        process.wait(timeout=120)
+def at(seconds: Sequence[float], percent: int) -> float:
+    """A percentile."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def ways(seconds: Seconds) -> list[dict[str, str | float]]:
+    """From stage to stage: the seconds of the median sale, of the 95th percentile, and the share of the whole."""
+    begun = [0.0] * len(seconds["fact"])
+    whole, before = sum(seconds["fact"]), "commit"
+    found: list[dict[str, str | float]] = []
+    for stage, reached_after in seconds.items():
+        taken = [then - since for since, then in zip(begun, reached_after, strict=True)]
+        found.append({
+            "way": f"{before} → {stage}", "p50 s": round(statistics.median(taken), 2), "p95 s": round(at(taken, 95), 2),
+            "share": f"{100 * sum(taken) / whole:.0f} %",
+        })  # fmt: skip
+        before, begun = stage, reached_after
+    return found

@@ -5,7 +5,8 @@ This module alone knows that the catalog is a JDBC catalog, so that a REST catal
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 # SQLSTATEs of a server that stops: the statement was not carried out, so Iceberg's JDBC catalogs may send it again
 LOST_CONNECTION = ("57P01", "57P02", "57P03")
+ROWS = "lakehouse.rows."  # in the summary of a raw table's snapshot, with the operation: the rows of a cycle
 DATA_OPERATIONS = frozenset({"append", "overwrite", "delete"})
 
 
@@ -98,6 +100,30 @@ def total(snapshot: Snapshot | None, key: str) -> int:
     """A number of the snapshot's summary; 0 without a snapshot, or if the writer omitted it."""
     summary = snapshot.summary if snapshot else None
     return int(summary.additional_properties.get(key, 0)) if summary else 0
+
+
+def rows_since(
+    catalog: LakeCatalog, tables: Mapping[tuple[str, str], int | None]
+) -> dict[tuple[str, str], dict[str, int]]:
+    """Rows by operation that ingestion has published in each raw table since a snapshot, or since the beginning.
+
+    Without tables that do not descend from that snapshot, or whose snapshots since then are expired in part.
+    """
+    found = {name: _published(table, tables[name]) for name, table in catalog.load_tables(list(tables)).items()}
+    return {name: rows for name, rows in found.items() if rows is not None}
+
+
+def _published(table: Table, since: int | None) -> dict[str, int] | None:
+    rows: Counter[str] = Counter()
+    at = table.metadata.current_snapshot_id
+    while at != since:
+        snapshot = table.snapshot_by_id(at) if at is not None else None
+        if snapshot is None:
+            return None
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        rows.update({key.removeprefix(ROWS): int(value) for key, value in summary.items() if key.startswith(ROWS)})
+        at = snapshot.parent_snapshot_id
+    return dict(rows)
 
 
 def _newest(table: Table) -> SnapshotFact | None:

@@ -220,10 +220,11 @@ def dbt_invocation(
 def record_load_state(context: dg.AssetExecutionContext, failed: Collection[str]) -> None:
     """Tags the run with the tables that it failed to load. From then on its other tables count as loaded."""
     run_id, selected = context.run.run_id, set(map(name_of, context.selected_asset_keys))
-    left = unpack_state(context.run.tags.get(tags.HELD)).after(
+    left = unpack_state(tags.tag(context.run, tags.HELD)).after(
         run_id, selected, selected.intersection(failed), datetime.now(UTC)
     )
-    context.instance.add_run_tags(run_id, {tags.HELD: pack_state(left)})
+    behind = {tags.LEFT_BEHIND: ", ".join(sorted(left.tables))} if left.tables else {}
+    context.instance.add_run_tags(run_id, {tags.HELD: pack_state(left), **behind})
 
 
 def table_metadata(lake: Lake, node: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,12 @@ import dagster as dg
 
 from orchestration.assets.markdown import escape_markdown
 from orchestration.resources import Lake
+from orchestration.runs import tags
 
 KEY = dg.AssetKey(["meta", "table_health"])
 JOB = "measure_table_health"
-HOURLY = "57 * * * *"
+MINUTE = 57
+HOURLY, AT_FIRST = f"{MINUTE} * * * *", "*/5 * * * *"
 SUMMED = (
     "rows", "files", "bytes", "small_files", "delete_files", "snapshots", "manifests", "metadata_bytes", "objects",
     "object_bytes", "orphans", "orphan_bytes", "temporary", "temporary_bytes",
@@ -42,16 +44,35 @@ def health_definitions(keys: Collection[dg.AssetKey]) -> dg.Definitions:
         return dg.MaterializeResult(metadata=lake_figures(lines))
 
     job = dg.define_asset_job(
-        JOB, selection=dg.AssetSelection.assets(KEY), description="Measures how the tables are; changes nothing."
+        JOB,
+        selection=dg.AssetSelection.assets(KEY),
+        description="Measures how the tables are; changes nothing.",
+        tags=tags.BACKGROUND,
     )
-    schedule = dg.ScheduleDefinition(
+    return dg.Definitions(assets=[table_health], jobs=[job], schedules=[_schedule(job)])
+
+
+def _schedule(job: Any) -> dg.ScheduleDefinition:
+    @dg.schedule(
         job=job,
-        cron_schedule=HOURLY,
+        cron_schedule=[HOURLY, AT_FIRST],
         execution_timezone="UTC",
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Adds a point to the plots of every table's health.",
+        description="Adds a point to the plots of every table's health; the first one as soon as there are tables.",
     )
-    return dg.Definitions(assets=[table_health], jobs=[job], schedules=[schedule])
+    def measure_table_health_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if context.scheduled_execution_time.minute != MINUTE and _measured(context.instance):
+            return dg.SkipReason(f"there is a measurement; the next one is made at minute {MINUTE}")
+        return dg.RunRequest()
+
+    return measure_table_health_schedule
+
+
+def _measured(instance: dg.DagsterInstance) -> bool:
+    """Whether tables were measured before."""
+    event = instance.get_latest_materialization_event(KEY)
+    made = event.asset_materialization if event else None
+    return made is not None and bool(made.metadata["tables"].value)
 
 
 def table_figures(line: Line) -> dict[str, Any]:

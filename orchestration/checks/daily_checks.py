@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from lakehouse.declarations import Source
+from orchestration.runs import tags
 
 
 def daily_checks(
@@ -12,7 +13,10 @@ def daily_checks(
 ) -> dg.Definitions:
     """The checks, a job that runs them all, and its schedule (cron, UTC), which is running by default."""
     check_job = dg.define_asset_job(
-        job, selection=dg.AssetSelection.checks(*keys), description=about, tags={"source": source.name}
+        job,
+        selection=dg.AssetSelection.checks(*keys),
+        description=about,
+        tags={"source": source.name, **tags.BACKGROUND},
     )
     daily = dg.ScheduleDefinition(
         job=check_job,

@@ -52,6 +52,7 @@ def maintain_job(keys: Collection[dg.AssetKey], config_type: type[PlanConfig]) -
 
     @dg.job(
         name=JOB,
+        tags=tags.BACKGROUND,
         description="Measures the tables and runs the worthwhile actions within the declared time.",
     )
     def job() -> None:

@@ -16,6 +16,7 @@ from maintenance.inventory.declared import maintained_tables, schedule_groups
 from orchestration.jobs.config import ScopedConfig, scoped
 from orchestration.jobs.observations import check_failed_share, reporter
 from orchestration.resources import Lake, LakeSpark
+from orchestration.runs import tags
 
 POOL = "maintenance"
 
@@ -61,7 +62,7 @@ def _job(action: Action, keys: Collection[dg.AssetKey], config_type: type[Action
         declared = lake.max_failed_share()
         check_failed_share(result, declared if config.max_failed_share is None else config.max_failed_share)
 
-    @dg.job(name=action.name, description=f"For the tables that declare it: {action.does}.")
+    @dg.job(name=action.name, tags=tags.BACKGROUND, description=f"For the tables that declare it: {action.does}.")
     def maintenance_job() -> None:
         maintain()
 

@@ -69,7 +69,10 @@ def _results(target: Path) -> list[dict[str, Any]]:
 
 
 def dbt_failure(target: Path, manifest: Mapping[str, Any], fallback: str) -> str:
-    """The failures of a dbt run, one line per model or test; `fallback` is dbt's own message."""
+    """The failures of a dbt run, one line per model or test, then how many; `fallback` is dbt's own message.
+
+    Lists show the first line alone: it is a cause.
+    """
     results = _results(target)
     failed = [result for result in results if result["status"] in FAILED]
     if not failed:  # the project does not compile, Trino was lost before the first model, or dbt was killed
@@ -128,13 +131,13 @@ def _tables_of(unique_id: str, manifest: Mapping[str, Any]) -> frozenset[str]:
 def _lines(
     failed: Sequence[Mapping[str, Any]], skipped: int, manifest: Mapping[str, Any], target: Path
 ) -> Iterator[str]:
-    first = ", ".join(filter(None, [f"{len(failed)} failed", f"{skipped} skipped as a result" if skipped else ""]))
-    yield f"dbt: {first}; full log: {target / 'dbt.log'}"
     for result in failed[:SHOWN]:
         node = manifest["nodes"].get(result["unique_id"], {})
-        yield f"  {_test(result, node, target, manifest) if _is_test(result) else _model(result, node)}"
+        yield _test(result, node, target, manifest) if _is_test(result) else _model(result, node)
     if len(failed) > SHOWN:
-        yield f"  and {len(failed) - SHOWN} more"
+        yield f"and {len(failed) - SHOWN} more"
+    counts = ", ".join(filter(None, [f"{len(failed)} failed", f"{skipped} skipped as a result" if skipped else ""]))
+    yield f"dbt: {counts}; full log: {target / 'dbt.log'}"
 
 
 def _is_test(result: Mapping[str, Any]) -> bool:

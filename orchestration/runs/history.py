@@ -133,7 +133,7 @@ def _left_out(run: dg.DagsterRun, whole: dg.JobDefinition) -> frozenset[dg.Asset
 
 def end_state_of(run: dg.DagsterRun) -> LoadState | None:
     """The state that the run recorded at its end; None if its tag was copied or is the one from its launch."""
-    state = unpack_state(run.tags.get(tags.HELD))
+    state = unpack_state(tags.tag(run, tags.HELD))
     return state if state.by == run.run_id else None
 
 
@@ -145,10 +145,10 @@ def _past(record: dg.RunRecord, whole: dg.JobDefinition | None = None) -> PastRu
     return PastRun(
         run_id=run.run_id,
         status=run.status.value,
-        trigger=run.tags.get(tags.TRIGGER),
-        snapshots=tags.unpack_snapshots(run.tags.get(tags.SNAPSHOTS)),
+        trigger=tags.tag(run, tags.TRIGGER),
+        snapshots=tags.unpack_snapshots(tags.tag(run, tags.SNAPSHOTS)),
         created_at=record.create_timestamp,
         ended_at=datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else None,
-        code=run.tags.get(tags.CODE),
+        code=tags.tag(run, tags.CODE),
         end_state=replace(left, tables={name: held for name, held in left.tables.items() if name in current}),
     )

@@ -1,7 +1,7 @@
 """Daily partitions of parsed and vault, by commit time in UTC. Raw assets are not partitioned.
 
 A backfill derives its days again from raw and ignores the watermarks. An incremental load follows the watermarks and
-materializes the partitions it completes: from the day of the last successful load to today.
+materializes the partitions it completes: from the day of the last successful load to today; the first one today.
 """
 
 from collections.abc import Mapping
@@ -41,9 +41,12 @@ def daily_partitions(first_day: date) -> dg.DailyPartitionsDefinition:
 
 
 def days_completed(first_day: date, last_load: datetime | None, now: datetime) -> DayRange:
-    """The days that an incremental load completes, given the start of the last successful one."""
+    """The days that an incremental load completes, given the start of the last successful one.
+
+    The first load completes today: what a snapshot reads was committed when it was read.
+    """
     today = now.astimezone(UTC).date()
-    since = last_load.astimezone(UTC).date() if last_load else first_day
+    since = last_load.astimezone(UTC).date() if last_load else today
     return DayRange(first=min(max(since, first_day), today), last=today)
 
 

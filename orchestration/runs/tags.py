@@ -1,7 +1,7 @@
 """The run tags that hold all state of the sensors.
 
 A sensor's cursor advances with the run request, even if the run then fails. Tags belong to the run, survive a restart
-of the daemon, are copied to re-executions, and show in the UI.
+of the daemon, and are copied to re-executions. The UI shows those for people, and hides those with Dagster's prefix.
 """
 
 import json
@@ -13,28 +13,42 @@ import dagster as dg
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
-SNAPSHOTS = "lakehouse/snapshots"
+HIDDEN = ".dagster/"
+"""The UI hides tags with this prefix. They had none in release 0.1."""
+
+SNAPSHOTS = f"{HIDDEN}lakehouse/snapshots"
 """JSON: table → id of the newest data snapshot the run reads; written by its first step."""
 
-TRIGGER = "lakehouse/trigger"
+TRIGGER = f"{HIDDEN}lakehouse/trigger"
 """Hash of the facts that made a sensor launch the run; with the failure before it, the run key."""
 
-CODE = "lakehouse/code"
+CODE = f"{HIDDEN}lakehouse/code"
 """Hash of models and Python code that the launching sensor saw; failures of other code delay nothing."""
 
 WHY = "lakehouse/why"
 """The reason for the launch, for people."""
 
-HELD = "lakehouse/held"
+HELD = f"{HIDDEN}lakehouse/held"
 """The load state: tables that the run excluded or failed to build. Until the run ends, the state it started from."""
+
+LEFT_BEHIND = "lakehouse/left_behind"
+"""The names of these tables, for people."""
 
 MODE = "lakehouse/mode"
 """`incremental`: the run completes the days of its partition. Without the tag the run is a backfill of them."""
 
 INCREMENTAL = "incremental"
 
+BACKGROUND = {"lakehouse/background": "yes", "dagster/priority": "-1"}
+"""Of jobs that can wait: one of them runs at a time (dagster.yaml), and queued loads are launched first."""
+
 MAINTENANCE_GROUP = "lakehouse/maintenance_group"
 """The schedule group that a run of `maintain` is for."""
+
+
+def tag(run: dg.DagsterRun, name: str) -> str | None:
+    """The value of a tag, also of a run of release 0.1."""
+    return run.tags.get(name, run.tags.get(name.removeprefix(HIDDEN)))
 
 
 def pack_snapshots(newest: Mapping[str, "SnapshotFact"]) -> str:

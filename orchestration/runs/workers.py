@@ -12,12 +12,13 @@ import dagster as dg
 import psutil
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
+from orchestration.runs import tags
 from orchestration.runs.interrupts import end_processes
 
 TAG = "lakehouse/worker"
 """Host, pid and start time, for people and for runs of versions that wrote no other tag."""
 
-PROCESS_TAG = "lakehouse/worker_process"
+PROCESS_TAG = f"{tags.HIDDEN}lakehouse/worker_process"
 """Run id, boot id and start in ticks since boot: proof against copied tags and changes of the clock."""
 
 RUN_VARIABLE = "LAKEHOUSE_RUN_ID"
@@ -61,7 +62,7 @@ def is_orphan(run: dg.DagsterRun) -> bool:
 
     A re-execution has its parent's tags until its own worker signs it, so a tag with another run id is ignored.
     """
-    mark, process = run.tags.get(TAG), run.tags.get(PROCESS_TAG)
+    mark, process = run.tags.get(TAG), tags.tag(run, PROCESS_TAG)
     if process is None:
         return run.status in WORKING and is_gone(mark)
     signed, _, started = process.partition(":")
@@ -74,7 +75,7 @@ def is_orphan(run: dg.DagsterRun) -> bool:
 
 def is_alive(run: dg.DagsterRun) -> bool:
     """Whether the process that signed the run is known to be alive, regardless of the run's status."""
-    signed = run.tags.get(PROCESS_TAG, "").partition(":")[0]
+    signed = (tags.tag(run, PROCESS_TAG) or "").partition(":")[0]
     return signed == run.run_id and run.tags[TAG].startswith(f"{socket.gethostname()}:") and not is_orphan(run)
 
 

@@ -1,8 +1,8 @@
 """Keeps a worker going: sleeps until the next cut, and starts over when a server went away."""
 
 import logging
-import os
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from orchestration.worker import bell
 from orchestration.worker.worker import Worker
 
 if TYPE_CHECKING:
+    from lakehouse.servers.database import CatalogConnection
     from lakehouse.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,6 @@ PAUSE_SECONDS = 5.0
 
 def work(settings: "Settings", stop: Event) -> None:
     """Loads what each cut brings until `stop` is set."""
-    os.environ["DAGSTER_HOME"] = str(settings.dagster_home)
     while not stop.is_set():
         try:
             _work_connected(settings, stop)
@@ -36,17 +36,23 @@ def work(settings: "Settings", stop: Event) -> None:
 
 
 def _work_connected(settings: "Settings", stop: Event) -> None:
-    from lakehouse.catalog.open import open_catalog
-
-    with (
-        dg.DagsterInstance.get() as instance,
-        closing(open_catalog(settings)) as catalog,
-        closing(connect_catalog(settings)) as connection,
-    ):
+    with open_worker(settings) as (worker, connection):
         bell.listen(connection)
-        serve(connection, catalog.name, WORKER)
-        worker = Worker(settings, instance, catalog, connection)
+        serve(connection, settings.catalog_name, WORKER)
         while not stop.is_set():
             worker.load_what_is_due()
             if not bell.wait(connection, 0, stop):
                 bell.wait(connection, worker.run_tests(), stop)
+
+
+@contextmanager
+def open_worker(settings: "Settings") -> Iterator[tuple[Worker, "CatalogConnection"]]:
+    """A worker, and the session of the catalog database that announces what it serves."""
+    from lakehouse.catalog.open import open_catalog
+
+    with (
+        dg.DagsterInstance.from_config(str(settings.dagster_home)) as instance,
+        closing(open_catalog(settings)) as catalog,
+        closing(connect_catalog(settings)) as connection,
+    ):
+        yield Worker(settings, instance, catalog, connection), connection

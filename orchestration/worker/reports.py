@@ -8,8 +8,10 @@ from dagster_dbt.asset_utils import get_asset_check_key_for_test
 
 from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.assets.translator import LakeTranslator
+from orchestration.factory import ARRIVED
 from orchestration.resources import TableKey
 from orchestration.runs.loaded import loaded_metadata
+from orchestration.runs.subset import failing_checks
 
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
@@ -28,6 +30,16 @@ def report_tables(
         took = {"load_seconds": round(seconds[table], 2)} if table in seconds else {}
         metadata = {**snapshot_metadata(fact), **took, **loaded_metadata(job, loaded)}
         instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata))
+
+
+def report_arrivals(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> None:
+    """Clears the check that a raw table is in the cut, where the last run said that it is not: no other run comes."""
+    keys = [dg.AssetCheckKey(dg.AssetKey(table), ARRIVED) for table in tables]
+    for key in failing_checks(instance, keys):
+        evaluation = dg.AssetCheckEvaluation(
+            asset_key=key.asset_key, check_name=key.name, passed=True, description="rows of it were published again"
+        )
+        instance.report_runless_asset_event(evaluation)
 
 
 def check_keys(manifest: Mapping[str, Any], tests: Iterable[str]) -> dict[str, dg.AssetCheckKey]:

@@ -3,6 +3,7 @@
 The SQL is rendered for each load because windows and watermarks are literals in it.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,19 +18,26 @@ from orchestration.runs.failures import FAILED, database_message
 if TYPE_CHECKING:
     from dbt.contracts.graph.manifest import Manifest
 
+    from lakehouse.catalog.remembered import Load
+
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 QUICKLY = ("--no-write-json", "--cache-selected-only")
+HEADER = "-- lakehouse: "  # of a model, written by the macro `load_header`
 
 
 @dataclass(frozen=True)
 class NodeResult:
-    """What dbt says of one model or test: its status, rows found by a test, and the message of a failure."""
+    """What dbt says of one model or test: its status, rows found by a test, and the message of a failure.
+
+    `load` is what a model wants remembered.
+    """
 
     unique_id: str
     status: str
     seconds: float
     failures: int
     message: str
+    load: "Load | None" = None
 
     @property
     def failed(self) -> bool:
@@ -87,4 +95,15 @@ def _result(result: Any) -> NodeResult:
         seconds=result.execution_time,
         failures=result.failures or 0,
         message=database_message(result.message) if result.status in FAILED else str(result.message or ""),
+        load=_load(result) if result.status == "success" else None,
     )
+
+
+def _load(result: Any) -> "Load | None":
+    from lakehouse.catalog.remembered import Load
+
+    first = (getattr(result.node, "compiled_code", None) or "").strip().partition("\n")[0]
+    if not first.startswith(HEADER + "{"):
+        return None
+    said = json.loads(first.removeprefix(HEADER))
+    return Load(said["remember"], said["base"], (result.adapter_response or {}).get("query_id"))

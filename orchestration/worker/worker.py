@@ -7,7 +7,7 @@ that loads what a job has loaded, changes nothing. First loads, and whatever fai
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import dagster as dg
 from psycopg.rows import dict_row
 
 from lakehouse.catalog.next_tables import building_next
+from lakehouse.catalog.trino_types import trino_type
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
@@ -26,10 +27,12 @@ from orchestration.runs.presence import serve, withdraw, writing_if_free
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.reports import check_keys, report_tables, report_tests
+from orchestration.worker.reports import check_keys, report_arrivals, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
     from lakehouse.catalog.lake_catalog import LakeCatalog
     from lakehouse.catalog.open import SnapshotFact
     from lakehouse.servers.database import CatalogConnection
@@ -41,6 +44,7 @@ TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
+BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
 SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
 
@@ -165,18 +169,33 @@ class Worker:
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), time.monotonic() - begun)
 
     def _run(self, models: Sequence[str]) -> list[NodeResult]:
+        """Loads parsed and vault. What the worker knows or can do at once, dbt does not ask of Trino for each model."""
+        from lakehouse.catalog.remembered import remember
+
         with self._connection.cursor(row_factory=dict_row) as cursor:
             found = cursor.execute(CUTS).fetchall()
-        cuts = {row.pop("source"): row for row in found}
-        return self._dbt.run("run", self._names(models), {"LAKEHOUSE_CUTS": json.dumps(cuts)})
+        variables = {
+            "LAKEHOUSE_CUTS": json.dumps({row.pop("source"): row for row in found}),
+            "LAKEHOUSE_TABLE_COLUMNS": json.dumps(columns_of(self._stored(models))),
+            "LAKEHOUSE_REMEMBERS": "1",
+        }
+        results = self._dbt.run("run", self._names(models), variables)
+        loads = {table_of(self._graph.nodes[r.unique_id]): r.load for r in results if r.load}
+        remember(self._connection, self._catalog, loads)
+        return results
+
+    def _stored(self, models: Iterable[str]) -> "dict[TableKey, Table]":
+        return self._catalog.load_tables([table_of(self._graph.nodes[model]) for model in models])
 
     def _build_next(
         self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
     ) -> list[NodeResult]:
         """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
         rows = {name: fact.total_rows for name, fact in newest.items()}
+        built = {_name(name): table.properties.get(BUILT_FROM) for name, table in self._stored(models).items()}
         variables = {
-            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE
+            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
+            "LAKEHOUSE_BUILT_FROM": json.dumps(built),
         }  # fmt: skip
         names = self._names([*models, *self._graph.tests_of_marts(models, without)])
         with building_next(self._catalog, built_whole(self._manifest)) as sound:
@@ -204,6 +223,7 @@ class Worker:
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
         report_tables(self._instance, task.job, facts, seconds, {} if state.held else state.loaded)
+        report_arrivals(self._instance, watched)
         report_tests(self._instance, self._manifest, [r for r in results if r.unique_id in self._graph.tests])
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
@@ -245,6 +265,16 @@ class Worker:
     def _names(self, unique_ids: Sequence[str]) -> list[str]:
         nodes = {**self._graph.nodes, **self._graph.tests}
         return [nodes[unique_id]["name"] for unique_id in unique_ids]
+
+
+def columns_of(tables: "Mapping[TableKey, Table]") -> dict[str, list[list[str]]]:
+    """Name, type and comment of each column as Trino describes them, of tables whose types are all known."""
+    found = {}
+    for key, table in tables.items():
+        columns = [(f.name, trino_type(str(f.field_type)), f.doc or "") for f in table.schema().fields]
+        if all(kind for _, kind, _ in columns):
+            found[_name(key)] = [[name, str(kind), doc] for name, kind, doc in columns]
+    return found
 
 
 def _name(table: TableKey) -> str:

@@ -150,6 +150,9 @@ class InventedLake(Lake):
     def bring_up(self, source: str) -> SourceReport:
         return SourceReport(source, 1, "0/1F5", 500, NOW, (TableReport("things", 1, {"c": 1}, 1, 0, ()),))
 
+    def rows_since(self, tables: Any) -> dict[Any, Any]:
+        return {}
+
     def newest_snapshots(self, tables: Any) -> dict[str, Any]:
         return {}
 

@@ -5,9 +5,11 @@ import logging
 import re
 import socket
 import threading
-from contextlib import ExitStack
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -145,3 +147,44 @@ def test_alert_rules_name_metrics_that_exist() -> None:
     """Promtool knows the syntax, not our names."""
     named = re.findall(r"lakehouse_[a-z_]+", (PROJECT_DIR / "docker" / "prometheus-rules.yml").read_text())
     assert len(set(named)) > 10 and not set(named) - set(METRICS)
+
+
+def used(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """The metrics of a PromQL expression with the labels that each selects by, as the product declares them."""
+    for name, selector in re.findall(r"(lakehouse_\w+)(?:\{([^}]*)\})?", expression):
+        family = re.sub(r"_(bucket|sum|count)$", "", name)
+        known = family if family in METRICS and METRICS[family].kind == "histogram" else name
+        yield known, set(re.findall(r"(\w+)\s*[=!]~?", selector))
+
+
+def panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
+def test_the_dashboard_shows_metrics_and_labels_that_exist() -> None:
+    dashboard = json.loads((PROJECT_DIR / "docker" / "grafana-dashboard.json").read_text())
+    shown: set[str] = set()
+    for target in (target for panel in panels(dashboard) for target in panel["targets"]):
+        found = dict(used(target["expr"]))
+        assert found and not set(found) - set(METRICS), target["expr"]
+        named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])).union(*found.values())
+        for by in re.findall(r"by \(([^)]*)\)", target["expr"]):
+            named |= set(by.replace(" ", "").split(",")) - {"le"}
+        assert named <= set().union(*(METRICS[name].labels for name in found)), target["expr"]
+        shown |= set(found)
+    assert len(shown) > 20, "it shows most of what there is"
+
+
+def test_the_dashboard_is_one_that_grafana_takes() -> None:
+    """What Grafana rejects or draws wrongly: an id twice, panels that overlap, variables that nobody sets."""
+    dashboard = json.loads((PROJECT_DIR / "docker" / "grafana-dashboard.json").read_text())
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids) and dashboard["uid"] and dashboard["schemaVersion"] >= 39
+    places = [(panel["gridPos"]["x"] + x, panel["gridPos"]["y"] + y) for panel in dashboard["panels"]
+              for x in range(panel["gridPos"]["w"]) for y in range(panel["gridPos"]["h"])]  # fmt: skip
+    assert len(set(places)) == len(places) and max(x for x, _ in places) < 24
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    for panel in panels(dashboard):
+        assert panel["title"] and panel["description"] and panel["datasource"]["uid"] == "${datasource}"
+        for target in panel["targets"]:
+            assert set(re.findall(r"\$(\w+)", target["expr"])) <= variables | {"__rate_interval"}

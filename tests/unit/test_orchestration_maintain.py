@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,21 @@ def test_health_is_plotted_for_the_lake_and_for_each_table(instance: dg.DagsterI
     assert observed.asset_key == dg.AssetKey(HUB)
     assert observed.metadata["orphan_bytes"].value == 3 and observed.metadata["due"].value == "compact"
     assert "statistics_age_hours" not in observed.metadata
+
+
+def test_tables_are_measured_as_soon_as_there_are_any_and_then_hourly(kept: dg.DagsterInstance) -> None:
+    """The page was empty for the first hour, and in it of no use."""
+    sick = SickLake()
+    defs = dg.Definitions.merge(health_definitions(PAGES), dg.Definitions(resources={"lake": sick}))
+    schedule = defs.get_repository_def().get_schedule_def("measure_table_health_schedule")
+
+    def launched(minute: int) -> bool:
+        at = datetime(2026, 5, 4, 12, minute, tzinfo=UTC)
+        with dg.build_schedule_context(instance=kept, scheduled_execution_time=at) as context:
+            return bool(schedule.evaluate_tick(context).run_requests)
+
+    assert launched(5)
+    kept.report_runless_asset_event(dg.AssetMaterialization(KEY, metadata={"tables": 0}))
+    assert launched(10), "nothing was there to be measured"
+    defs.resolve_job_def("measure_table_health").execute_in_process(instance=kept)
+    assert not launched(15) and launched(57)

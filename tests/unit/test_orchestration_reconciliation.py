@@ -24,6 +24,9 @@ class InventedLake(Lake):
         tables = tuple(TableReport(name, 1, {}, 10, 0, (("id", "long"),)) for name in ("things", "sales", "log"))
         return SourceReport(source, 1, "0/1F5", 500, datetime.now(UTC), tables)
 
+    def rows_since(self, tables: Any) -> dict[Any, Any]:
+        return {}
+
     def newest_snapshots(self, tables: Any) -> dict[str, Any]:
         return {}
 

@@ -60,12 +60,12 @@ def test_each_failed_model_and_test_has_its_line(tmp_path: Path) -> None:
     )
     assert dbt_failure(tmp_path, MANIFEST, "") == "\n".join(
         [
-            f"dbt: 3 failed, 1 skipped as a result; full log: {tmp_path}/dbt.log",
-            "  vault.hub_sale (dbt_project/models/vault/hub_sale.sql): line 3:8: Column 'x' cannot be resolved"
+            "vault.hub_sale (dbt_project/models/vault/hub_sale.sql): line 3:8: Column 'x' cannot be resolved"
             " (COLUMN_NOT_FOUND, query 20261122_1_2_abc)",
-            "  test raw_log_is_sound of raw_shop.sales found 1 failing row",
-            "  test unique of vault.hub_sale.hk_sale found 7 failing rows;"
+            "test raw_log_is_sound of raw_shop.sales found 1 failing row",
+            "test unique of vault.hub_sale.hk_sale found 7 failing rows;"
             f' to see them: lakehouse sql --role writer "$(cat {compiled})"',
+            f"dbt: 3 failed, 1 skipped as a result; full log: {tmp_path}/dbt.log",
         ]
     )
 
@@ -79,9 +79,9 @@ def test_a_load_that_lost_to_another_says_so_and_what_to_do(tmp_path: Path) -> N
         " query_id=20261122_1_2_abc)\n  compiled code at target/run/hub_sale.sql"
     )
     results(tmp_path, ("model.l.hub", "error", conflict, None))
-    told = dbt_failure(tmp_path, MANIFEST, "").splitlines()[1]
+    told = dbt_failure(tmp_path, MANIFEST, "").splitlines()[0]
     assert told == (
-        f"  vault.hub_sale (dbt_project/models/vault/hub_sale.sql): {CONFLICT} (ICEBERG_COMMIT_ERROR, query"
+        f"vault.hub_sale (dbt_project/models/vault/hub_sale.sql): {CONFLICT} (ICEBERG_COMMIT_ERROR, query"
         " 20261122_1_2_abc)"
     )
     said: list[str] = []
@@ -94,7 +94,7 @@ def test_a_load_that_lost_to_another_says_so_and_what_to_do(tmp_path: Path) -> N
 def test_many_failures_are_counted_rather_than_listed(tmp_path: Path) -> None:
     results(tmp_path, *((f"model.l.m{n}", "error", "no", None) for n in range(9)))
     lines = dbt_failure(tmp_path, MANIFEST, "").splitlines()
-    assert len(lines) == 7 and lines[-1] == "  and 4 more"
+    assert len(lines) == 7 and lines[-2] == "and 4 more" and lines[-1].startswith("dbt: 9 failed")
 
 
 def test_a_dbt_that_came_to_no_results_is_told_in_its_own_words(tmp_path: Path) -> None:
@@ -304,6 +304,23 @@ def test_marts_wait_for_what_another_job_holds_back_and_loads_for_nothing(defs: 
         assert waiting_for_others(instance, repository, load_b) == {}
         ran(instance, load_a, {})
         assert waiting_for_others(instance, repository, of_a) == {}
+
+
+def test_a_run_of_release_0_1_is_read_by_its_former_tags(defs: dg.Definitions) -> None:
+    """Tags that are not for people have Dagster's prefix now, with which the UI hides them."""
+    job = defs.get_repository_def().get_job("load_a")
+    with dg.DagsterInstance.ephemeral() as instance:
+        run_id = ran(instance, job, {"vault.hub": 1})
+        run = instance.get_run_by_id(run_id)
+        assert run is not None
+        former = {tags.HELD: run.tags[tags.HELD], tags.SNAPSHOTS: '{"raw_a.t": "7"}', tags.CODE: "c", tags.TRIGGER: "t"}
+        former = {name.removeprefix(".dagster/"): value for name, value in former.items()}
+        assert all(name.startswith("lakehouse/") for name in former)
+        instance.delete_run(run_id)
+        instance.add_run(dg.DagsterRun(job.name, run_id, status=dg.DagsterRunStatus.FAILURE, tags=former))
+        load = read_history(instance, "load_a", job).last_load
+        assert load is not None and (load.snapshots, load.code, load.trigger) == ({"raw_a.t": 7}, "c", "t")
+        assert set(load.end_state.tables) == {"vault.hub"}
 
 
 def test_a_run_is_a_load_if_it_held_back_what_it_left_out(defs: dg.Definitions) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import dagster as dg
 import psycopg
 import pytest
 from throwaway_postgres import throwaway_postgres
@@ -14,10 +15,12 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.assets.translator import MARTS, is_view, layer
+from orchestration.factory import ARRIVED
 from orchestration.runs.presence import is_served, serve, withdraw, writing, writing_if_free
 from orchestration.worker.bell import listen, wait
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.plan import Graph, Task, tasks
+from orchestration.worker.reports import report_arrivals
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +179,24 @@ def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
     budget.spent(0.1, failed=["broken"])
     budget.failing(["broken"])
     assert budget.next(AGAIN_SECONDS + 1, most=2) == []
+
+
+def test_a_table_that_is_in_the_cut_again_is_no_longer_red() -> None:
+    """The check of its last run stayed red: the worker loads it, so that no run comes to evaluate it."""
+    parked, other = ("raw_shop", "parked"), ("raw_shop", "other")
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def evaluations() -> list[bool]:
+            key = dg.AssetCheckKey(dg.AssetKey(parked), ARRIVED)
+            found = instance.event_log_storage.get_asset_check_execution_history(key, limit=9)
+            return [record.status.value == "SUCCEEDED" for record in found]
+
+        for table in (parked, other):
+            passed = table == other
+            evaluation = dg.AssetCheckEvaluation(asset_key=dg.AssetKey(table), check_name=ARRIVED, passed=passed)
+            instance.report_runless_asset_event(evaluation)
+        report_arrivals(instance, [other])
+        assert evaluations() == [False]
+        report_arrivals(instance, [parked, other])
+        report_arrivals(instance, [parked, other])
+        assert evaluations() == [True, False], "once"

@@ -108,9 +108,13 @@
   {{ cdc_vault.map_of(properties) }}
 {%- endmacro %}
 
-{#- Writes down what the header wants remembered, each with the snapshot that it is true of. -#}
+{#-
+  Writes down what the header wants remembered, each with the snapshot that it is true of. Who runs dbt every few seconds
+  sets `LAKEHOUSE_REMEMBERS`, reads the headers of the models that have run, and does the same for all tables at once.
+-#}
 {% macro remember_load(relation, header, query_id) %}
-  {%- set snapshot, remembered = cdc_vault.loaded_snapshot(relation, header.base, query_id), [] -%}
+  {%- set by_caller, remembered = env_var("LAKEHOUSE_REMEMBERS", ""), [] -%}
+  {%- set snapshot = none if by_caller else cdc_vault.loaded_snapshot(relation, header.base, query_id) -%}
   {%- if snapshot -%}
     {%- for name, value in header.remember.items() -%}{%- do remembered.append((name, value ~ "|" ~ snapshot)) -%}{%- endfor -%}
     {%- do run_query(cdc_vault.set_properties(relation, remembered)) -%}
@@ -183,18 +187,22 @@
   {%- endfor -%}
 {% endmacro %}
 
-{#- Name, type and comment of each column that is there. -#}
-{% macro table_columns(relation) %}
+{#-
+  Name, type and comment of each column that is there. `LAKEHOUSE_TABLE_COLUMNS` (by table, as JSON) gives them to who has
+  looked already, for tables that nobody has changed `since`.
+-#}
+{% macro table_columns(relation, since=false) %}
+  {%- set given = {} if since else fromjson(env_var("LAKEHOUSE_TABLE_COLUMNS", "{}")) -%}
   {%- set columns = [] -%}
-  {%- for row in run_query("describe " ~ relation).rows -%}
-    {%- do columns.append({"name": row[0], "type": row[1], "comment": row[3] or ""}) -%}
+  {%- for row in given.get(relation.schema ~ "." ~ relation.identifier) or run_query("describe " ~ relation).rows -%}
+    {%- do columns.append({"name": row[0], "type": row[1], "comment": row[-1] or ""}) -%}
   {%- endfor -%}
   {{ return(columns) }}
 {% endmacro %}
 
 {#- Writes the descriptions of the model's columns where the relation has others. A comment makes no snapshot. -#}
 {% macro comment_columns(relation) %}
-  {%- for column in cdc_vault.table_columns(relation) -%}
+  {%- for column in cdc_vault.table_columns(relation, since=true) -%}
     {%- do cdc_vault.comment_column(relation, column, model.columns.get(column.name, {}).get("description", "")) -%}
   {%- endfor -%}
 {% endmacro %}

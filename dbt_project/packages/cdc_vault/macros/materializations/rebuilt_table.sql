@@ -13,7 +13,7 @@
   {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
 
   {{ run_hooks(pre_hooks) }}
-  {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.table_property(existing, "lakehouse.built-from") == signature -%}
+  {%- if existing is not none and existing.is_table and not should_full_refresh() and cdc_vault.built_from(existing) == signature -%}
     {%- call noop_statement("main", "no new data", "no new data", 0) -%}{%- endcall -%}
   {%- else -%}
     {%- if existing is not none and not existing.is_table -%}{%- do adapter.drop_relation(existing) -%}{%- endif -%}
@@ -68,6 +68,13 @@
     {% endfor -%}
   {%- endset -%}
   {{ return(run_query("select array_join(array_agg(size order by size), ' ') from (" ~ counts ~ ")").rows[0][0]) }}
+{% endmacro %}
+
+{#- What the table was built from; `LAKEHOUSE_BUILT_FROM` (by table, as JSON) gives it to who has looked already. -#}
+{% macro built_from(relation) %}
+  {%- set given = fromjson(env_var("LAKEHOUSE_BUILT_FROM", "{}")) -%}
+  {%- set name = this.schema ~ "." ~ this.identifier -%}
+  {{ return(given[name] if name in given else cdc_vault.table_property(relation, "lakehouse.built-from")) }}
 {% endmacro %}
 
 {% macro table_property(relation, name) %}

@@ -1,0 +1,72 @@
+"""What loads remember of themselves in table properties, for many tables at once.
+
+After a load a model's macro `remember_load` does the same with two statements of Trino. Who runs many models every few
+seconds gathers what they want remembered, and writes it in one transaction of the catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.commit import move_pointer
+from lakehouse.catalog.private_pyiceberg import Staging
+
+if TYPE_CHECKING:
+    import psycopg
+    from pyiceberg.table.metadata import TableMetadata
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+Name = tuple[str, str]
+QUERY = "trino_query_id"
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is to be remembered of a load, the snapshot that it was planned on, and the query that wrote, if one did."""
+
+    remember: Mapping[str, str]
+    base: str | None = None
+    query: str | None = None
+
+
+def remember(connection: psycopg.Connection[Any], catalog: LakeCatalog, loads: Mapping[Name, Load]) -> None:
+    """Writes each value with the snapshot that it is true of.
+
+    A table that was put back, or that another writer changes meanwhile, is left out: its next load asks again.
+    """
+    wanted = {name: load for name, load in loads.items() if load.remember}
+    staged = []
+    for name, table in sorted(catalog.load_tables(list(wanted)).items()):
+        if (snapshot := loaded_snapshot(table.metadata, wanted[name])) is not None:
+            staging = Staging(table)
+            staging.set_properties({key: f"{value}|{snapshot}" for key, value in wanted[name].remember.items()})
+            staged.append((name, table.metadata_location, staging.stage(catalog, table)))
+    with connection.transaction():
+        for name, before, after in staged:
+            if move_pointer(connection, catalog.name, name, before, after.metadata_location):
+                catalog.remember(name, after.metadata_location, after.metadata)
+
+
+def loaded_snapshot(metadata: TableMetadata, load: Load) -> int | None:
+    """The table's snapshot, if it descends from the one that the load was planned on and from what the load wrote."""
+    ancestors = _ancestors(metadata)
+    if not ancestors or (load.base is not None and int(load.base) not in ancestors):
+        return None
+    wrote = {
+        s.snapshot_id for s in metadata.snapshots if load.query and s.summary and s.summary.get(QUERY) == load.query
+    }
+    return ancestors[0] if wrote <= set(ancestors) else None
+
+
+def _ancestors(metadata: TableMetadata) -> list[int]:
+    """The table's snapshot and those it descends from, as far as they are kept; newest first."""
+    found: list[int] = []
+    snapshot = metadata.current_snapshot()
+    while snapshot is not None:
+        found.append(snapshot.snapshot_id)
+        parent = snapshot.parent_snapshot_id
+        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
+    return found
