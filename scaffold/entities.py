@@ -31,10 +31,9 @@ class Entity:
     @property
     def natural_key(self) -> dict[str, list[str]]:
         """The parameter by which satellites find a key's rows unhashed; empty where an equal sign would miss some."""
-        kinds = {name: kind for name, kind, _ in self.columns()}
         may_be_null = self.table.raw.on_unrepresentable == "null"
         unlike = ("real", "double", *(("date", "timestamp", "decimal") if may_be_null else ()))
-        if not self.has_one_spelling or any(kinds[column].startswith(unlike) for column in self.key):
+        if not self.has_one_spelling or any(kind.startswith(unlike) for kind in self.kinds(self.key)):
             return {}
         if any(has_several_spellings(self.declared_type(column)) for column in self.key):
             return {}
@@ -59,6 +58,11 @@ class Entity:
     def declared_type(self, column: str) -> str:
         """The type in Postgres of a column, which is named as in the lake."""
         return next(c.data_type or "text" for c in self.table.columns if self.in_lake([c.name]) == (column,))
+
+    def kinds(self, columns: Iterable[str]) -> list[str]:
+        """The types in the lake of columns, which are named as there."""
+        found = {name: kind for name, kind, _ in self.columns()}
+        return [found[column] for column in columns]
 
     def in_lake(self, columns: Iterable[str]) -> tuple[str, ...]:
         """The columns under their names in the lake."""
@@ -99,6 +103,11 @@ def owners_of(hub: str, among: Iterable[Entity]) -> list[Entity]:
     """The entity that declares the hub, first, and those that extend it."""
     found = [entity for entity in among if entity.vault.hub is not None and entity.hub.name == hub]
     return sorted(found, key=lambda entity: entity.hub.extends)
+
+
+def declared_hub(hub: str, among: Iterable[Entity]) -> HubPolicy:
+    """The hub as the table declares it that does not extend it."""
+    return owners_of(hub, among)[0].hub
 
 
 def code_of(entity: Entity, role: str, among: Iterable[Entity]) -> str:

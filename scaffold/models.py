@@ -6,7 +6,7 @@ from typing import Any
 from lakehouse.declarations import Declarations, RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from scaffold.columns import CODE, DELETED, EVENT, HASH, PARSED, STATUS
-from scaffold.entities import Entity, article, code_of, entities, owners_of, spoken
+from scaffold.entities import Entity, article, code_of, declared_hub, entities, owners_of, spoken
 from scaffold.links import event_model, junction_key, junction_models, link_models, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
@@ -90,11 +90,11 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
     derived = {}
     if vault.hub:
         derived = {n: k for n, k in zip(entity.business_key, entity.key, strict=True) if n != k}
-        declaring = owners_of(vault.hub.name, everything)[0].hub
+        declaring = declared_hub(vault.hub.name, everything)
         hashes[f"hk_{vault.hub.name}"] = hashed(entity.key, declaring, vault.hub.collision_code)
         columns.append((f"hk_{vault.hub.name}", HASH, f"Hash key of the {spoken(vault.hub.name)}."))
     for role, reference in vault.references.items():
-        target, code = owners_of(vault.hub_of(role), everything)[0].hub, code_of(entity, role, everything)
+        target, code = declared_hub(vault.hub_of(role), everything), code_of(entity, role, everything)
         columns_of = entity.in_lake(reference.columns)
         hashes[f"hk_{role}"] = hashed(columns_of if len(columns_of) == 1 else [columns_of], target, code)
         columns.append((f"hk_{role}", HASH, f"Hash key of the {spoken(role)}."))
@@ -132,13 +132,12 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
 
 def _key_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[str, dict[str, Any]]]:
     """What to count of keys that are not given: where they can be text that is blank, by the hub's rule for it."""
-    vault, kinds = entity.vault, {name: kind for name, kind, _ in entity.columns()}
-    rules = {hub: owners_of(hub, everything)[0].hub.blank for hub in (vault.hub_of(role) for role in vault.references)}
-    wrong = [f"hk_{role}" for role in vault.references if rules[vault.hub_of(role)] == "error"]
+    vault = entity.vault
+    wrong = [f"hk_{role}" for role in vault.references if declared_hub(vault.hub_of(role), everything).blank == "error"]
     test: dict[str, Any] = {"references": wrong} if wrong else {}
     if vault.hub:
-        may_be_blank = {kinds[column] for column in entity.key} == {"varchar"}
-        keeps_blank = owners_of(vault.hub.name, everything)[0].hub.blank == "keep"
+        may_be_blank = set(entity.kinds(entity.key)) == {"varchar"}
+        keeps_blank = declared_hub(vault.hub.name, everything).blank == "keep"
         blank = {"src_nk": list(entity.key)} if may_be_blank and keeps_blank else {}
         test = {"src_pk": f"hk_{vault.hub.name}", **blank, **test}
     if test:
@@ -151,7 +150,7 @@ def _code_tests(entity: Entity, everything: Sequence[Entity]) -> Iterator[tuple[
     for code, policy in entity.vault.codes.items():
         name, columns = entity.vault.reference_table_of(code), list(entity.in_lake(policy.columns))
         table = next(other for other in everything if other.vault.reference_table == name)
-        is_alike = _kinds(entity, columns) == _kinds(table, table.key)
+        is_alike = entity.kinds(columns) == table.kinds(table.key)
         found.append(
             {"columns": columns, "model": f"ref_{next(iter(table.vault.satellites))}", "src_pk": list(table.key)}
             | ({} if is_alike else {"as_text": True})
@@ -165,7 +164,7 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     key, hk = list(entity.business_key), f"hk_{hub.name}"
     owners = owners_of(hub.name, everything)
     has_codes = len({owner.hub.collision_code for owner in owners}) > 1
-    kinds = _kinds(entity, entity.key)
+    kinds = entity.kinds(entity.key)
     mentions = [
         *((owner, hk, list(owner.key), owner.hub.collision_code) for owner in owners[1:]),
         *((other, f"hk_{role}", columns, code_of(other, role, everything) if has_codes else "")
@@ -174,7 +173,7 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     inputs = [_input(entity.stage, {"code": hub.collision_code} if has_codes else {})]
     for other, pk, columns, code in mentions:
         names = {} if (pk, columns) == (hk, key) else {"src_pk": pk, "src_nk": columns}
-        casts = {} if _cast_alike(kinds, _kinds(other, columns)) else {"src_types": kinds}
+        casts = {} if _cast_alike(kinds, other.kinds(columns)) else {"src_types": kinds}
         inputs.append(_input(other.stage, names | casts | ({"code": code} if has_codes else {})))
     parts = [(n, kind, "Business key.") for n, kind in zip(key, kinds, strict=True)]
     name = hub.description or spoken(hub.name).capitalize() + "s"
@@ -182,21 +181,14 @@ def _hub(entity: Entity, everything: Sequence[Entity]) -> Model:
     test |= {"normalize": hub.normalize} if hub.normalize else {}
     spelled_by = [(entity, entity.key), *((other, columns) for other, _, columns, _ in mentions)]
     test |= {"types": types} if (types := _several_spellings(key, kinds, spelled_by)) else {}
-    test |= {"src_code": CODE[0]} if has_codes else {}
-    more = {"src_code": CODE[0]} if has_codes else {}
+    code_column = {"src_code": CODE[0]} if has_codes else {}
     return Model(
         f"vault/{entity.table.source}", f"hub_{hub.name}",
-        call("hub", src_pk=hk, src_nk=key if len(key) > 1 else key[0], source_model=inputs, **more),
+        call("hub", src_pk=hk, src_nk=key if len(key) > 1 else key[0], source_model=inputs, **code_column),
         f"{name} the lake has ever heard of, once each, from every table that mentions them.",
         ((hk, HASH, f"Hash key of the {spoken(hub.name)}."), *parts, *([CODE] if has_codes else []), *EVENT),
-        (("hub_is_sound", test),),
+        (("hub_is_sound", test | code_column),),
     )  # fmt: skip
-
-
-def _kinds(entity: Entity, columns: Sequence[str]) -> list[str]:
-    """The types in the lake."""
-    kinds = {name: kind for name, kind, _ in entity.columns()}
-    return [kinds[column] for column in columns]
 
 
 def _several_spellings(
