@@ -23,16 +23,26 @@ def sql(
     role: Annotated[
         Role, typer.Option(help="role of the login: `privacy` sees personal data, `writer` everything")
     ] = "reader",
+    as_of: Annotated[str, typer.Option(metavar="TIME", help="as of a time, such as '2026-11-20 10:00' (UTC)")] = "",
+    as_of_lsn: Annotated[
+        list[str] | None,
+        typer.Option(metavar="SOURCE=[EPOCH:]LSN", help="as of a commit, such as retail=0/3C87757; one of each source"),
+    ] = None,
 ) -> None:
     """Run one query on the lake and print its rows.
 
     Runs with the least rights by default: a pasted query drops no table and shows no personal data.
 
-    FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them (docs/past.md).
+    With --as-of or --as-of-lsn every table and view is read as it was at the newest cut until then (docs/past.md).
+    FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them.
     """
     settings = load_settings()
+    if as_of and as_of_lsn:
+        raise LakehouseError("--as-of and --as-of-lsn: give one of them")
     try:
         with answering(settings):
+            if as_of or as_of_lsn:
+                query = _as_of(settings, query, as_of or ",".join(as_of_lsn or ()), role)
             refuse_ignored(query, settings.trino.catalog, lambda views: bool(_answer(settings, views, role)))
             cursor = connect(settings, role=role).cursor()
             cursor.execute(query)
@@ -52,6 +62,15 @@ def sql(
             say(line)
         return
     console().print(table(names, [["" if value is None else value for value in row] for row in rows]))
+
+
+def _as_of(settings: Settings, query: str, moment: str, role: Role) -> str:
+    """The query as of a moment; says as of which cuts it is."""
+    from lakehouse_serve.past.asked import at_moment, moment_of
+
+    rewritten, cuts = at_moment(settings, query, moment_of(settings, moment), role)
+    say(f"as of {', '.join(str(cut.position) for cut in cuts) or 'no cut'}", error=True)
+    return rewritten
 
 
 def _answer(settings: Settings, query: str, role: Role) -> list[list[Any]]:

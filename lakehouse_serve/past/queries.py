@@ -1,0 +1,215 @@
+"""Rewrites a query so that it reads the lake as of cuts of its sources.
+
+Views are replaced by their text, and tables by those of their rows that come from commits until the cut: `_epoch` and
+`_commit_lsn` tell in raw and parsed, `source_seq` and `record_source` in the vault. A table that is rebuilt with each
+load has no past, and is refused. Only names of relations are replaced in the text; the rest of it stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import Token, TokenType
+
+from lakehouse.errors import LakehouseError
+from lakehouse.text.sql import ident, literal, relation
+from lakehouse_serve.past.cuts import Cut
+
+BY_COMMIT, BY_POSITION = frozenset({"_epoch", "_commit_lsn"}), frozenset({"source_seq", "record_source"})
+GHOSTS = "ghost"  # the record source of ghost records, which are there at any time
+DEEPEST = 20
+
+
+class Name(NamedTuple):
+    """A relation of the lake, as Trino calls it."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a relation is: a table with these columns, or a view with this text."""
+
+    columns: frozenset[str]
+    view: str | None = None
+
+
+@dataclass
+class AsOfCuts:
+    """The lake at one cut of each source, for one role. `kind_of` says what a relation is; None where it is none.
+
+    `hidden` are the columns that the role may not read, by relation: the text of a view asks for all of them.
+    `tables` are those that were read by rewritten queries so far.
+    """
+
+    cuts: Mapping[str, Cut]
+    catalog: str
+    kind_of: Callable[[Name], Kind | None]
+    hidden: Mapping[Name, Collection[str]] = field(default_factory=dict)
+    tables: set[Name] = field(default_factory=set)
+
+    def rewrite(self, sql: str) -> str:
+        """The query at the cuts. Raises LakehouseError for what has no past, or cannot be told apart."""
+        return self._rewritten(sql, ())
+
+    def _rewritten(self, sql: str, within: tuple[Name, ...]) -> str:
+        query = parsed(sql)
+        with_queries = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+        text, end = [], 0
+        for table in sorted(named_tables(query), key=lambda found: found.parts[0].meta["start"]):
+            name = self._name(table)
+            if name is None:
+                if table.name.lower() not in with_queries:
+                    raise LakehouseError(f"{table.name}: name its schema, as in parsed.{table.name}")
+                continue
+            alias = "" if table.alias else f" AS {ident(name.name)}"
+            first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
+            text += [sql[end:first], f"({self._relation(name, within)}){alias}"]
+            end = last
+        return "".join([*text, sql[end:]])
+
+    def _name(self, table: exp.Table) -> Name | None:
+        """The relation that is meant; None for a name without a schema."""
+        if table.args.get("version") or table.args.get("when"):
+            raise LakehouseError(f"{table.name}: leave out FOR … AS OF, the whole query is as of one moment")
+        if not table.db:
+            return None
+        name = Name(table.db.lower(), table.name.lower())
+        if table.catalog and table.catalog.lower() != self.catalog:
+            raise LakehouseError(f"{table.catalog}.{name} is not of the lake, and has no past in it")
+        return name
+
+    def _relation(self, name: Name, within: tuple[Name, ...]) -> str:
+        kind = self.kind_of(name)
+        if kind is None:
+            raise LakehouseError(f"there is no table or view {name}")
+        if kind.view is None:
+            self.tables.add(name)
+            condition = self.condition(name, kind.columns)
+            return f"SELECT * FROM {ident(self.catalog)}.{relation(*name)} WHERE {condition}"
+        if name in within or len(within) > DEEPEST:
+            raise LakehouseError(f"{name} is a view that reads itself")
+        return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"
+
+    def condition(self, name: Name, columns: Collection[str]) -> str:
+        """Which rows of a table were there. Raises LakehouseError where it has none that tells."""
+        if set(columns) >= BY_COMMIT and (source := self.source_of(name)):
+            return below(self.cut_of(source, name))
+        if set(columns) >= BY_POSITION:
+            parts = [f"(starts_with(record_source, {literal(s + '.')}) AND source_seq < {literal(position_after(cut))})"
+                     for s, cut in sorted(self.cuts.items())]  # fmt: skip
+            return " OR ".join([f"record_source = {literal(GHOSTS)}", *parts])
+        raise LakehouseError(
+            f"{name} has no past: it is rebuilt with each load, or says nothing of commits. Query current_… views, "
+            "parsed, and hubs, links, satellites and their _v1 views"
+        )
+
+    def source_of(self, name: Name) -> str | None:
+        """The source of a raw or parsed table."""
+        if name.schema.startswith("raw_"):
+            return name.schema.removeprefix("raw_")
+        source, separator, _ = name.name.removeprefix("parsed_").partition("__")
+        return source if name.schema == "parsed" and name.name.startswith("parsed_") and separator else None
+
+    def cut_of(self, source: str, name: Name) -> Cut:
+        """The source's cut, which has to cover the table. Raises LakehouseError."""
+        cut = self.cuts.get(source)
+        table = name.name.removeprefix(f"parsed_{source}__")
+        if cut is None:
+            raise LakehouseError(f"{name}: no cut of {source} was published until then, or its position is not given")
+        if table not in cut.snapshots:
+            raise LakehouseError(f"{name}: the cut {cut.position} does not cover {table}, which was loaded later")
+        return cut
+
+    def covers(self, name: Name) -> bool:
+        """Whether a raw or parsed table was in the lake at its source's cut."""
+        cut = self.cuts.get(str(self.source_of(name)))
+        return cut is None or name.name.removeprefix(f"parsed_{cut.source}__") in cut.snapshots
+
+    def tables_below(self, name: Name) -> set[Name]:
+        """The tables that a view reads, through other views too; a table reads itself."""
+        kind = self.kind_of(name)
+        if kind is None or kind.view is None:
+            return {name}
+        read = (self._name(table) for table in named_tables(parsed(kind.view)))
+        return set().union(*(self.tables_below(found) for found in read if found is not None))
+
+
+def below(cut: Cut) -> str:
+    """The rows of raw or parsed that a cut has."""
+    return f"(_epoch < {cut.epoch} OR (_epoch = {cut.epoch} AND _commit_lsn <= {cut.lsn}))"
+
+
+def position_after(cut: Cut) -> str:
+    """A `source_seq` above every row of the cut, and below all others: `~` comes after every digit."""
+    return f"{cut.epoch:010d}.{cut.lsn:019d}.~"
+
+
+def parsed(sql: str) -> exp.Query:
+    """The one query of the text. Raises LakehouseError for another statement, several, or a function over tables."""
+    try:
+        statements = [found for found in sqlglot.parse(sql, dialect="trino") if found is not None]
+        tokens = sqlglot.tokenize(sql, dialect="trino")
+    except SqlglotError as error:
+        raise LakehouseError(f"query: {' '.join(str(error).split())[:300]}") from None
+    if len(statements) != 1 or not isinstance(statements[0], exp.Query):
+        raise LakehouseError("query: only one SELECT has a past")
+    if any(is_table(token) and following.token_type == TokenType.L_PAREN for token, following in pairwise(tokens)):
+        raise LakehouseError("query: functions that return tables have no past")
+    return statements[0]
+
+
+def is_table(token: Token) -> bool:
+    """Whether it is the word TABLE."""
+    return token.text.upper() == "TABLE" and token.token_type != TokenType.STRING
+
+
+def named_tables(query: exp.Query) -> Iterator[exp.Table]:
+    """Every mention of a relation. Raises LakehouseError for one whose place in the text is not known."""
+    for table in query.find_all(exp.Table):
+        if not all(isinstance(part, exp.Identifier) and "start" in part.meta for part in table.parts):
+            raise LakehouseError(f"query: {table.sql(dialect='trino')} has no past")
+        yield table
+
+
+def without_columns(sql: str, hidden: Collection[str]) -> str:
+    """A query that does not select these columns at its outermost level."""
+    query = parsed(sql)
+    if not isinstance(query, exp.Select) or not hidden:
+        return sql
+    names = [found.alias_or_name.lower() for found in query.expressions]
+    places = select_list(sqlglot.tokenize(sql, dialect="trino"))
+    if not set(names) & set(hidden) or len(places) != len(names):
+        return sql
+    kept = [sql[first:end].strip() for name, (first, end) in zip(names, places, strict=True) if name not in hidden]
+    return f"{sql[: places[0][0]]} {', '.join(kept)}{sql[places[-1][1] :]}"
+
+
+def select_list(tokens: list[Token]) -> list[tuple[int, int]]:
+    """Where each expression of the outermost SELECT begins, and where it ends."""
+    found: list[tuple[int, int]] = []
+    depth, first, last = 0, None, 0
+    for token in tokens:
+        if token.token_type == TokenType.R_PAREN:
+            depth -= 1
+        if depth == 0 and first is not None and token.token_type in (TokenType.COMMA, TokenType.FROM):
+            found.append((first, last))
+            first = token.end + 1
+            if token.token_type == TokenType.FROM:
+                return found
+        if depth == 0 and first is None and token.token_type == TokenType.SELECT:
+            first = token.end + 1
+        if token.token_type == TokenType.L_PAREN:
+            depth += 1
+        last = token.end + 1
+    return found

@@ -1,0 +1,187 @@
+"""`lakehouse sql --as-of`: queries over several tables are answered as the source was, beside copies of its tables."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.declarations.access import RELATIONS, RULES, Relation, rules
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import write_private
+from lakehouse.servers.trino import query
+from lakehouse.settings import Settings
+from lakehouse_cli.lake.sql import sql
+from lakehouse_serve.past.asked import at_moment, moment_of
+from tests.marks import slow
+from tests.readers import Declared, Project, columns_in_source, project_of
+from tests.test_access import eventually
+from tests.world import World, make_world
+
+pytestmark = pytest.mark.stack
+
+DDL = """CREATE TABLE people (id int PRIMARY KEY, name text, email text, at time, note text);
+ALTER TABLE people ALTER note SET STORAGE EXTERNAL;
+CREATE TABLE visits (id int PRIMARY KEY, person int REFERENCES people DEFERRABLE, spent numeric(10,2))"""
+TABLES = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("people", "visits")}
+JOINED = "SELECT v.id, p.name, v.spent FROM {visits} v JOIN {people} AS p ON p.id = v.person"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """What the source answered at a commit, and where and when that was."""
+
+    lsn: str
+    at: str
+    people: list[Any]
+    joined: list[Any]
+
+
+def change(world: World, rng: random.Random, step: int) -> None:
+    """A transaction over both tables: values that an update does not carry, keys that go, come back and change."""
+    person, other = rng.sample(range(1, 9), 2)
+    statements = [
+        f"INSERT INTO people VALUES ({person}, 'p{step}', 'p{step}@example.com', '12:00', repeat('n', 9000))"
+        f" ON CONFLICT (id) DO UPDATE SET name = 'p{step}', at = '24:00'",
+        f"INSERT INTO visits VALUES ({step}, {person}, {step}.5)",
+        f"UPDATE visits SET spent = spent + 1 WHERE id % 3 = {step % 3}",
+    ]
+    if step % 3 == 0:
+        statements += [f"DELETE FROM visits WHERE person = {other}", f"DELETE FROM people WHERE id = {other}"]
+    if step % 5 == 0:
+        statements.append(f"UPDATE visits SET id = id + 1000 WHERE id = {step - 1}")
+    if step % 11 == 0:
+        statements.append("TRUNCATE visits")
+    world.sql(";".join(statements))
+
+
+def copied(world: World) -> Copy:
+    [(lsn, at)] = world.rows(
+        "SELECT pg_current_wal_lsn()::text, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
+    )
+    people = world.rows("SELECT id, name, email FROM people ORDER BY 1")
+    return Copy(lsn, at, people, world.rows(JOINED.format(visits="visits", people="people") + " ORDER BY 1"))
+
+
+@contextmanager
+def ruled(settings: Settings, source: str) -> Iterator[None]:
+    """Trino's rules, by which readers see no mail addresses of the source."""
+    assert settings.trino.access is not None
+    files = [settings.trino.access / name for name in (RULES, RELATIONS)]
+    before = [file.read_text() if file.exists() else "" for file in files]
+    made = [Relation("parsed", f"{kind}_{source}__{table}", "reader", frozenset({"email"} if table == "people" else ()))
+            for kind in ("parsed", "current") for table in TABLES]  # fmt: skip
+    write_private(files[0], json.dumps(rules(made)))
+    write_private(files[1], json.dumps({"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in made]}))
+    try:
+        eventually(lambda: query(settings, f"SELECT id FROM parsed.current_{source}__people", role="reader"))
+        yield
+    finally:
+        for file, text in zip(files, before, strict=True):
+            write_private(file, text or '{"relations": []}')
+
+
+def asked(project: Project, text: str, moment: str) -> list[Any]:
+    """The answer as of a moment, in order."""
+    rewritten, _ = at_moment(project.settings, text, moment_of(project.settings, moment), "writer")
+    return sorted(tuple(row) for row in project.rows(rewritten))
+
+
+def declared(world: World, table: str) -> Declared:
+    name = world.source.name
+    vault: dict[str, Any] = {"hub": {"name": f"{name}_{table}"}}
+    if table == "people":
+        vault["satellites"] = {f"{name}_names": ["name", "email"], f"{name}_more": ["at", "note"]}
+    else:
+        vault |= {
+            "references": {f"{name}_people": "person"}, "satellites": {f"{name}_spent": ["spent"]},
+            "links": {f"{name}_who": {"to": [f"{name}_people"]}},
+        }  # fmt: skip
+    return Declared(columns_in_source(world, table), {"relation": f"public.{table}", "key": ["id"]}, vault)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("moments", [6, slow(20)])
+def test_every_moment_is_answered_as_the_source_was(
+    settings: Settings, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], moments: int
+) -> None:
+    world, rng, copies = make_world(settings, DDL, TABLES), random.Random(21), list[Copy]()
+    with project_of(world, tmp_path) as project:
+        project.declare({table: declared(world, table) for table in TABLES})
+        for step in range(1, moments + 1):
+            change(world, rng, step)
+            world.ingest(spark)
+            copies.append(copied(world))
+            if step == moments // 2:
+                project.load()
+        assert_refused_until_loaded(project, copies[-1])
+        project.load()
+        for number, copy in enumerate(copies):
+            forms = (f"{project.name}={copy.lsn}", f"{project.name}=1:{copy.lsn}", copy.at)
+            assert_as(project, copy, forms[number % 3])
+        assert_refusals(project, copies)
+        with ruled(project.settings, project.name):
+            assert_readers_see_no_personal_columns(project, copies[moments // 2], capsys)
+
+
+def assert_as(project: Project, copy: Copy, moment: str) -> None:
+    name = project.name
+    current = {table: f"parsed.current_{name}__{table}" for table in TABLES}
+    vault = (
+        f"SELECT people.{name}_people_id, s.name, s.email FROM vault.hub_{name}_people people"
+        f" JOIN vault.sat_{name}_names_v1 s USING (hk_{name}_people) WHERE s.is_current AND NOT s.is_deleted"
+    )
+    by_hand = (
+        "SELECT id, name, email FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY _epoch DESC,"
+        f" _commit_lsn DESC, _seq DESC) AS n FROM lake.parsed.parsed_{name}__people) WHERE n = 1 AND NOT _is_deleted"
+    )
+    assert asked(project, f"SELECT id, name, email FROM {current['people']}", moment) == copy.people, moment
+    assert asked(project, f"WITH c AS ({JOINED.format(**current)}) SELECT * FROM c -- all", moment) == copy.joined
+    assert asked(project, vault, moment) == copy.people, moment
+    assert asked(project, by_hand, moment) == copy.people, moment
+
+
+def assert_refused_until_loaded(project: Project, copy: Copy) -> None:
+    """The newest cut is in raw, and not in parsed and the vault."""
+    name = project.name
+    for table in (f"parsed.current_{name}__visits", f"vault.sat_{name}_spent_v1", f"vault.link_{name}_who"):
+        with pytest.raises(LakehouseError, match=r"lacks \d+ changes that are not loaded yet"):
+            asked(project, f"SELECT * FROM {table}", f"{name}={copy.lsn}")
+
+
+def assert_refusals(project: Project, copies: list[Copy]) -> None:
+    name, moment = project.name, f"{project.name}={copies[3].lsn}"
+    for wrong, message in {
+        "SELECT * FROM meta.cuts": "meta.cuts has no past",
+        f"SELECT * FROM parsed.current_{name}__people FOR VERSION AS OF 1": "leave out FOR … AS OF",
+        f"SELECT * FROM current_{name}__people": "name its schema",
+        "SELECT * FROM tpch.tiny.nation": "not of the lake",
+        f"SELECT * FROM parsed.nothing_{name}": "there is no table or view",
+        f"DELETE FROM parsed.parsed_{name}__people": "only one SELECT has a past",
+        f"SELECT * FROM TABLE(lake.system.table_changes('parsed', 'parsed_{name}__people', 1, 2))": "have no past",
+    }.items():
+        with pytest.raises(LakehouseError, match=message):
+            asked(project, wrong, moment)
+    with pytest.raises(LakehouseError, match=r"no cut.* was published until then"):
+        asked(project, f"SELECT * FROM parsed.current_{name}__people", f"{name}=0/1")
+    with pytest.raises(LakehouseError, match="in the future"):
+        asked(project, f"SELECT * FROM parsed.current_{name}__people", "2999-01-01")
+
+
+def assert_readers_see_no_personal_columns(project: Project, copy: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the command asks, which is a reader by default."""
+    people, moment = f"parsed.current_{project.name}__people", f"{project.name}={copy.lsn}"
+    sql(f"SELECT id, name FROM {people} ORDER BY id", json=True, as_of_lsn=[moment])
+    printed = capsys.readouterr()
+    assert [json.loads(line) for line in printed.out.splitlines()] == [{"id": i, "name": n} for i, n, _ in copy.people]
+    assert printed.err.startswith(f"as of {project.name}=1:")
+    sql(f"SELECT * FROM {people} ORDER BY id", json=True, as_of_lsn=[moment])
+    assert "email" not in capsys.readouterr().out
+    for asked_for in (people, f"parsed.parsed_{project.name}__people"):
+        with pytest.raises(LakehouseError, match=r"email.* cannot be resolved|Access Denied"):
+            sql(f"SELECT email FROM {asked_for}", as_of_lsn=[moment])

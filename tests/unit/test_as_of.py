@@ -1,0 +1,131 @@
+"""A query of the past: only names of relations change, views become their text, and every table is bounded."""
+
+import pytest
+
+from lakehouse.errors import LakehouseError
+from lakehouse_serve.past.cuts import Cut
+from lakehouse_serve.past.queries import AsOfCuts, Kind, Name, below, position_after, select_list, without_columns
+
+OF_COMMITS, OF_POSITIONS = (
+    frozenset({"_epoch", "_commit_lsn", "id"}),
+    frozenset({"source_seq", "record_source", "hk_t"}),
+)
+CUTS = {"s": Cut("s", 2, 77, {"t": 5, "Other": 6}), "bank": Cut("bank", 1, 9, {"t": 1})}
+VIEW = """select "id", cast(f("email", 1) as time(6)) as "email", _epoch
+from "lake"."parsed"."parsed_s__t" where id > 0 -- v"""
+KINDS = {
+    Name("parsed", "parsed_s__t"): Kind(OF_COMMITS),
+    Name("raw_bank", "t"): Kind(OF_COMMITS),
+    Name("parsed", "parsed_s__late"): Kind(OF_COMMITS),
+    Name("parsed", "parsed_gone__t"): Kind(OF_COMMITS),
+    Name("parsed", "current_s__t"): Kind(frozenset(), VIEW),
+    Name("mine", "over"): Kind(
+        frozenset(), "SELECT * FROM parsed.current_s__t UNION ALL SELECT * FROM parsed.current_s__t"
+    ),
+    Name("mine", "loop"): Kind(frozenset(), "SELECT * FROM mine.loop"),
+    Name("vault", "hub_t"): Kind(OF_POSITIONS),
+    Name("marts", "dim_t"): Kind(frozenset({"id"})),
+}
+BOUND = '(SELECT * FROM "lake"."parsed"."parsed_s__t" WHERE (_epoch < 2 OR (_epoch = 2 AND _commit_lsn <= 77)))'
+
+
+def lake() -> AsOfCuts:
+    return AsOfCuts(CUTS, "lake", KINDS.get)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT * FROM parsed.parsed_s__t", 'SELECT * FROM {} AS "parsed_s__t"'),
+        ("select a.id from Lake.PARSED.Parsed_S__T as a -- of parsed.t", "select a.id from {} as a -- of parsed.t"),
+        ('SELECT * FROM "parsed" . "parsed_s__t" x, parsed.parsed_s__t', 'SELECT * FROM {} x, {} AS "parsed_s__t"'),
+        ("SELECT 'parsed.parsed_x', \"parsed.x\" FROM T.T t", None),
+        ("WITH x AS (SELECT * FROM T.T t) SELECT * FROM x", None),
+        ("SELECT 1 WHERE EXISTS (SELECT 1 FROM T.T t)", None),
+        ("SELECT (SELECT max(id) FROM T.T t) AS m", None),
+        ("SELECT 1 FROM T.T t UNION SELECT 2 FROM T.T t", None),
+        ("SELECT 1 FROM T.T t CROSS JOIN UNNEST(t.list) AS u (v)", None),
+        ("SELECT 1 FROM T.T t TABLESAMPLE BERNOULLI (10)", None),
+        ("SELECT 1", None),
+    ],
+)  # fmt: skip
+def test_names_of_tables_become_their_rows_and_nothing_else_changes(query: str, expected: str | None) -> None:
+    """Where nothing else is expected, the name alone is replaced; `T` stands for it."""
+    expected = (expected or query).replace("T.T", BOUND)
+    assert lake().rewrite(query.replace("T.T", "parsed.parsed_s__t")) == expected.replace("{}", BOUND)
+
+
+def test_views_are_read_through_to_their_tables_and_named_as_they_are() -> None:
+    asked = lake()
+    text = asked.rewrite("SELECT * FROM mine.over JOIN parsed.current_s__t c USING (id)")
+    assert text.count(BOUND) == 3 and ') AS "current_s__t"' in text and text.endswith("\n) c USING (id)")
+    assert asked.tables == {Name("parsed", "parsed_s__t")}
+    assert asked.tables_below(Name("mine", "over")) == asked.tables
+
+
+def test_of_a_vault_table_the_rows_of_each_source_until_its_cut_and_ghosts() -> None:
+    text = lake().rewrite("SELECT * FROM vault.hub_t")
+    assert text == (
+        'SELECT * FROM (SELECT * FROM "lake"."vault"."hub_t" WHERE record_source = \'ghost\''
+        " OR (starts_with(record_source, 'bank.') AND source_seq < '0000000001.0000000000000000009.~')"
+        " OR (starts_with(record_source, 's.') AND source_seq < '0000000002.0000000000000000077.~')) AS \"hub_t\""
+    )
+
+
+@pytest.mark.parametrize(("commit", "is_below"), [((1, 99), True), ((2, 77), True), ((2, 78), False), ((3, 1), False)])
+def test_a_position_in_the_vault_is_below_a_cut_as_its_commit_is(commit: tuple[int, int], is_below: bool) -> None:
+    epoch, lsn = commit
+    assert (f"{epoch:010d}.{lsn:019d}.{10**18:019d}" < position_after(CUTS["s"])) == is_below
+    assert eval(below(CUTS["s"]).replace("OR", "or").replace("AND", "and").replace(" = ", " == "),
+                {"_epoch": epoch, "_commit_lsn": lsn}) == is_below  # fmt: skip
+
+
+def test_a_view_does_not_ask_for_columns_that_the_role_may_not_read() -> None:
+    asked = AsOfCuts(CUTS, "lake", KINDS.get, {Name("parsed", "current_s__t"): {"email"}})
+    text = asked.rewrite("SELECT id FROM parsed.current_s__t")
+    assert "email" not in text and text.startswith('SELECT id FROM (select "id", _epoch\nfrom (SELECT')
+
+
+@pytest.mark.parametrize(
+    ("query", "without"),
+    [
+        ("SELECT a, b FROM t", "SELECT a FROM t"),
+        ("SELECT b, a FROM t", "SELECT a FROM t"),
+        ("WITH b AS (SELECT 1 AS b) SELECT f(a, b) AS c, (SELECT b FROM b) AS b FROM t", None),
+        ("SELECT * FROM t", "SELECT * FROM t"),
+        ("SELECT a FROM t UNION SELECT b FROM t", "SELECT a FROM t UNION SELECT b FROM t"),
+    ],
+)
+def test_a_column_is_left_out_at_the_outermost_level_alone(query: str, without: str | None) -> None:
+    found = without_columns(query, {"b"})
+    assert found == (without or "WITH b AS (SELECT 1 AS b) SELECT f(a, b) AS c FROM t")
+
+
+def test_the_select_list_of_a_query_without_from_is_not_told() -> None:
+    assert select_list([]) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT * FROM marts.dim_t", "marts.dim_t has no past: it is rebuilt"),
+        ("SELECT * FROM parsed.parsed_s__late", "the cut s=2:0/4D does not cover late"),
+        ("SELECT * FROM parsed.parsed_gone__t", "no cut of gone"),
+        ("SELECT * FROM parsed.nothing", "there is no table or view parsed.nothing"),
+        ("SELECT * FROM parsed_s__t", "parsed_s__t: name its schema"),
+        ("SELECT * FROM hive.parsed.parsed_s__t", "hive.parsed.parsed_s__t is not of the lake"),
+        ("SELECT * FROM mine.loop", "mine.loop is a view that reads itself"),
+        ("SELECT * FROM parsed.parsed_s__t FOR TIMESTAMP AS OF now()", "leave out FOR … AS OF"),
+        ('SELECT * FROM parsed."parsed_s__t$files"', "there is no table or view"),
+        ("SELECT * FROM TABLE(lake.system.table_changes('parsed', 't', 1, 2))", "functions that return tables"),
+        ("DELETE FROM parsed.parsed_s__t", "only one SELECT has a past"),
+        ("SELECT 1; SELECT 2", "only one SELECT has a past"),
+        ("SHOW TABLES", "only one SELECT has a past"),
+        ("SELECT (", "query: "),
+        ("", "only one SELECT has a past"),
+    ],
+)
+def test_what_has_no_past_is_refused_in_one_line(query: str, message: str) -> None:
+    with pytest.raises(LakehouseError) as refused:
+        lake().rewrite(query)
+    assert message in str(refused.value) and "\n" not in str(refused.value)
