@@ -15,6 +15,7 @@ from pathlib import Path
 from psycopg.conninfo import make_conninfo
 
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_stack.processes.accounts import packaged_programs
@@ -28,8 +29,15 @@ def dump_catalog(settings: Settings, to: Path) -> None:
     """Writes a consistent dump in pg_dump's custom format; raises LakehouseError."""
     part = to.with_name(f"{to.name}.part")
     tables = [f"--table={pattern}" for pattern in (f"{STATE}.*", *ICEBERG)]
-    _run(settings, "pg_dump", "--format=custom", "--no-owner", *tables, f"--file={part}")
-    part.replace(to)
+    try:
+        _run(settings, "pg_dump", "--format=custom", "--no-owner", *tables, f"--file={part}")
+        part.replace(to)
+    except LakehouseError as error:
+        if is_full(str(error)):
+            raise no_room(to.parent) from None
+        raise
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def load_catalog(settings: Settings, dump: Path) -> None:

@@ -57,11 +57,12 @@ def save_objects(
         try:
             with io.new_input(path).open() as source, part.open("wb") as file:
                 size = sum(file.write(chunk) for chunk in iter(lambda: source.read(CHUNK), b""))
+            part.replace(target)
+            return size
         except FileNotFoundError:
-            part.unlink(missing_ok=True)
             return None
-        part.replace(target)
-        return size
+        finally:
+            part.unlink(missing_ok=True)
 
     sizes = _all(copy, lacking)
     copied = [size for size in sizes if size is not None]

@@ -22,6 +22,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.atomic import write_atomically
 from lakehouse.files.private_files import privately
 from lakehouse.migrations import newer_state, newest_version
+from lakehouse.servers.outage import is_full, no_room
 from lakehouse.settings import Settings
 from lakehouse_backup.dump import dump_catalog, load_catalog, state_version
 from lakehouse_backup.objects import Saved, load_objects, save_objects
@@ -60,8 +61,11 @@ def make_backup(settings: Settings, folder: Path, catalog_only: bool = False, sa
         session.check()  # before the folder is created or a previous backup changed
         with locked_folder(folder):
             fresh = folder / f"{DUMP}.new"
-            made_at, backup = _consistent_backup(settings, session, folder, fresh, catalog_only, say)
-            fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
+            try:
+                made_at, backup = _consistent_backup(settings, session, folder, fresh, catalog_only, say)
+                fresh.replace(folder / DUMP)  # the previous dump stays valid until all objects are copied
+            finally:
+                fresh.unlink(missing_ok=True)
             about = {"made_at": made_at.isoformat(), "warehouse": settings.warehouse, "catalog_only": catalog_only}
             write_atomically(folder / ABOUT, json.dumps(about) + "\n")
             _record(settings, made_at, folder, catalog_only)
@@ -96,7 +100,6 @@ def _consistent_backup(
         objects, size = objects + saved.objects, size + saved.bytes
         if not saved.gone:
             return made_at, Backup(tables, objects, size)
-    fresh.unlink()
     raise LakehouseError(
         f"{len(saved.gone)} objects were deleted before they were copied, first {saved.gone[0]}: an erasure, "
         "maintenance or a load is running; run this again when it has ended. The folder's previous backup is unchanged"
@@ -120,6 +123,8 @@ def locked_folder(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.strerror is None:  # raised by the object store, not the folder
             raise
+        if is_full(error.strerror):
+            raise no_room(folder) from None
         raise LakehouseError(f"{folder}: {error.strerror}; name a folder that can be written") from None
 
 

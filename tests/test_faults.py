@@ -6,13 +6,11 @@ Kills of the writer itself are in test_kills.
 import itertools
 import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -24,6 +22,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_stack.control.start_stop import running, up
+from tests.disks import small_disk
 from tests.marks import slow
 from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES
@@ -249,22 +248,6 @@ def test_a_writer_that_stalls_and_wakes_up_without_its_lease_cannot_publish(
 
 
 # disks and single tables
-
-
-@contextmanager
-def small_disk(folder: Path, megabytes: int) -> Iterator[Callable[[int], None]]:
-    """A file system of that size at `folder`, and a function that gives it another size."""
-    if os.geteuid() != 0:
-        pytest.skip("a small file system needs root to be mounted")
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(folder)])
-    if mounted.returncode:
-        pytest.skip("this machine does not let root mount a tmpfs")
-    try:
-        yield lambda size: subprocess.run(["mount", "-o", f"remount,size={size}m", str(folder)], check=True) and None
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
-        folder.rmdir()
 
 
 NOISE = (

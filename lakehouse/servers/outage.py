@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 from errno import EDQUOT, ENOSPC
 from os import strerror
+from pathlib import Path
+
+from lakehouse.errors import LakehouseError
 
 from lakehouse.errors import LakehouseError
 
@@ -42,6 +45,11 @@ def told(error: BaseException) -> str | None:
     if isinstance(error, TrinoConnectionError | HttpError):
         return f"Trino: {said(error)}; check LAKEHOUSE_TRINO__HOST and …__PORT, {UP}, then run this again"
     return told(error.__cause__) if error.__cause__ is not None else None
+
+
+def no_room(where: Path) -> LakehouseError:
+    """The error of a full disk."""
+    return LakehouseError(f"{where}: {strerror(ENOSPC)}; {ROOM}")
 
 
 def is_full(reason: str) -> bool:

@@ -76,13 +76,14 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
     quiet_accumulators()
+    quiet_interrupts()
     return session
 
 
 @contextmanager
 def _interrupts_kept() -> Iterator[None]:
-    """Keeps the command's handler of Ctrl-C. PySpark's own asks the JVM to cancel all jobs, on the very connection on
-    which the interrupted call awaits its answer, and raises again at each Ctrl-C during the clean-up."""
+    """Keeps the command's handler of Ctrl-C. PySpark's own asks the JVM to cancel all jobs in the middle of the call
+    that it interrupts, and raises again at each Ctrl-C during the clean-up."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -97,6 +98,15 @@ def quiet_accumulators() -> None:
 
     for server in (AccumulatorTCPServer, AccumulatorUnixServer):
         server.handle_error = _note_error  # type: ignore[method-assign, assignment]
+
+
+def quiet_interrupts() -> None:
+    """Keeps Py4J from printing a traceback of the call that Ctrl-C has interrupted."""
+    logging.getLogger().addFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    return record.msg != "KeyboardInterrupt while sending command."
 
 
 def _note_error(server: object, request: object, client_address: object) -> None:

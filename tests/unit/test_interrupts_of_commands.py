@@ -96,6 +96,24 @@ def test_an_error_that_the_interrupt_has_caused_is_not_shown() -> None:
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
+WAITS = """
+    import socket, threading
+    from lakehouse.servers.spark import quiet_interrupts
+    from py4j.java_gateway import GatewayClient, GatewayParameters
+
+    quiet_interrupts()
+    silent = socket.create_server(("127.0.0.1", 0))
+    jvm = GatewayClient(gateway_parameters=GatewayParameters(port=silent.getsockname()[1]))
+    threading.Timer(0.5, press).start()
+    jvm.send_command("c\\n")"""
+
+
+def test_an_interrupted_call_of_the_jvm_is_one_line() -> None:
+    """Py4J logs the traceback of the call as an error."""
+    done = ended(WORK.format(work=WAITS))
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def test_in_the_background_ctrl_c_stays_ignored() -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WORK.format(work="press()\n    print(1)")
     assert ended(code).stdout == "1\n"
