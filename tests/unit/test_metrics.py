@@ -5,9 +5,9 @@ import logging
 import re
 import socket
 import threading
-from contextlib import ExitStack
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 
 import pytest
 
