@@ -9,8 +9,6 @@ from pathlib import Path
 
 from lakehouse.errors import LakehouseError
 
-from lakehouse.errors import LakehouseError
-
 UP = "or run `lakehouse up` where the embedded stack serves it"
 ROOM = "make room, then run this again"
 

@@ -28,7 +28,7 @@ from lakehouse_stack.home.config import stack_settings
 from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file
 from lakehouse_stack.home.ports import LOOPBACK, plan_ports
-from lakehouse_stack.processes.accounts import Placement, can_enter, copy_programs, find_placement, hand_over
+from lakehouse_stack.processes.accounts import Placement, can_enter, copy_programs, find_placement, run_as
 from lakehouse_stack.servers.postgres import CONFIG_FILE, initialize, remove_stale_lock
 from lakehouse_stack.servers.postgres_versions import (
     OldCluster,
@@ -82,8 +82,10 @@ def upgrade_cluster(old: OldCluster, placement: Placement, system_dir: Path, pas
     shutil.rmtree(fresh, ignore_errors=True)
     initialize(fresh, placement, password)
     for file in (fresh / CONFIG_FILE, fresh / "pg_hba.conf"):
-        shutil.copyfile(old.data / file.name, file)
-        hand_over(file, placement.account)
+        if placement.account is None:
+            shutil.copyfile(old.data / file.name, file)
+        else:
+            run_as(placement.account, 'cat -- "$1" > "$2"', old.data / file.name, file)
     remove_stale_lock(old.data)
     ports = plan_ports(("old", "new"), {}, {}, {})
     with _serving(old.data, former, ports["old"]), _serving(fresh, placement, ports["new"]):

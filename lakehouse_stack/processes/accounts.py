@@ -64,15 +64,45 @@ def packaged_programs() -> Path:
 
 def can_enter(folder: Path, account: Account) -> bool:
     """Whether that user can enter the folder, tested by doing so (modes, groups and ACLs apply)."""
-    command = ["/bin/sh", "-c", 'cd -- "$1"', "sh", str(folder)]
-    done = subprocess.run(command, cwd="/", user=account.uid, group=account.gid, extra_groups=[], capture_output=True)
-    return done.returncode == 0
+    return _succeeds(account, 'cd -- "$1"', folder)
 
 
 def hand_over(path: Path, account: Account | None) -> None:
-    """Changes the owner of a file or folder to the account."""
+    """Changes the owner of a file or folder, but of nothing that a link leads to."""
     if account is not None:
-        os.chown(path, account.uid, account.gid)
+        os.chown(path, account.uid, account.gid, follow_symlinks=False)
+
+
+def run_as(account: Account, script: str, *arguments: Path, text: str = "") -> None:
+    """Runs shell commands as the account; raises LakehouseError if they fail.
+
+    Root writes in no folder of another user's itself: by a link in it, the user could have root write anywhere.
+    """
+    done = _shell(account, f"umask 077; {script}", arguments, text)
+    if done.returncode:
+        message = " ".join(done.stderr.split()) or f"status {done.returncode}"
+        raise LakehouseError(f"as user {account.name}: {message}; remove what is in the way")
+
+
+def write_as(account: Account | None, path: Path, text: str) -> None:
+    """Replaces a file in a folder of the account's."""
+    if account is None:
+        path.write_text(text)
+    else:
+        run_as(account, 'cat > "$1.new" && mv -f -- "$1.new" "$1"', path, text=text)
+
+
+def _succeeds(account: Account, script: str, path: Path) -> bool:
+    return _shell(account, script, (path,), "").returncode == 0
+
+
+def _shell(account: Account, script: str, arguments: tuple[Path, ...], text: str) -> subprocess.CompletedProcess[str]:
+    """The account's other processes may look into this one: it has neither root's variables nor root's terminal."""
+    return subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *map(str, arguments)],
+        cwd="/", env={"PATH": "/usr/bin:/bin"}, user=account.uid, group=account.gid, extra_groups=[],
+        start_new_session=True, input=text, capture_output=True, text=True,
+    )  # fmt: skip
 
 
 def _account() -> Account:

@@ -14,7 +14,7 @@ import psycopg
 
 from lakehouse.errors import LakehouseError
 from lakehouse_stack.home.ports import LOOPBACK
-from lakehouse_stack.processes.accounts import Account, Placement, hand_over
+from lakehouse_stack.processes.accounts import Account, Placement, hand_over, write_as
 from lakehouse_stack.processes.process import Launch
 from lakehouse_stack.servers.postgres_versions import finish_upgrade
 from lakehouse_stack.servers.server import Server
@@ -85,8 +85,7 @@ def _prepare(data: Path, placement: Placement, superuser: str, files: Mapping[st
         initialize(data, placement, superuser)
     remove_stale_lock(data)
     for name, text in files.items():
-        (data / name).write_text(text)
-        hand_over(data / name, placement.account)
+        write_as(placement.account, data / name, text)
 
 
 def remove_stale_lock(data: Path) -> None:
@@ -123,8 +122,8 @@ def initialize(data: Path, placement: Placement, superuser: str) -> None:
         password.flush()
         hand_over(Path(password.name), placement.account)
         _run_initdb(placement.programs, staging, Path(password.name), placement.account)
-    with (staging / "postgresql.conf").open("a") as main:
-        main.write(f"\ninclude '{CONFIG_FILE}'\n")
+    main = staging / "postgresql.conf"
+    write_as(placement.account, main, f"{main.read_text()}\ninclude '{CONFIG_FILE}'\n")
     staging.rename(data)
 
 

@@ -95,8 +95,9 @@ def test_the_readme_names_every_command() -> None:
 def test_every_test_that_a_guarantee_names_exists() -> None:
     tests = "\n".join(path.read_text() for path in (PROJECT_DIR / "tests").rglob("test_*.py"))
     defined = set(re.findall(r"^def (test_\w+)", tests, re.MULTILINE))
-    named = set(re.findall(r"`(test_\w+)`", (PROJECT_DIR / "docs" / "guarantees.md").read_text()))
-    assert named and named - defined == set()
+    for page in ("guarantees.md", "security.md"):
+        named = set(re.findall(r"`(test_\w+)`", (PROJECT_DIR / "docs" / page).read_text()))
+        assert named and named - defined == set(), page
 
 
 def test_the_page_has_every_maintenance_action_as_the_registry_tells_it() -> None:
