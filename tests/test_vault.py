@@ -381,6 +381,7 @@ UNKNOWN_KINDS = f"""select count(*) from {MACHINES} where not _is_deleted and ki
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)  # five runs of dbt
 def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_says_also_after_a_rehash(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -407,7 +408,7 @@ def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_s
             assert yard.rows(f"select distinct length(hk_machine) from vault.{table}") == [[64]], table
         assert_yard_is_true(yard)
         seen = yard.snapshots()
-        yard.dbt("build", without="parsed")
+        yard.dbt("run", without="parsed")
         assert yard.snapshots() == seen, "a load after it finds nothing to do"
         yard.rows("drop table vault.bv_machine")
 
