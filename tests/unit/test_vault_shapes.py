@@ -23,6 +23,7 @@ from tests.unit.embedded_vault import START, Event, position
 ZERO, ERROR = "0" * 32, "f" * 32
 Key = Any  # what a hash key means: a code and texts, a tuple of keys, ZERO or ERROR
 Timeline = dict[Key, list[tuple[Any, ...]]]
+Hashes = defaultdict[str, dict[str, Key]]  # of each hub and link: hash → what it means
 Claim = tuple[str, Any, Any]  # a relation, what the oracle says is in it, and what is
 
 
@@ -120,7 +121,7 @@ def claims(
 ) -> Iterator[Claim]:
     """Every table of the vault."""
     meaning = Meaning(vault)
-    hashes: dict[str, Key] = {ZERO: ZERO, ERROR: ERROR}
+    hashes: Hashes = defaultdict(lambda: {ZERO: ZERO, ERROR: ERROR})
     for hub in hub_owners(vault.tables.values()):
         yield hub_claim(meaning, hub, arrived, hashes)
     for name, table in vault.tables.items():
@@ -139,7 +140,7 @@ def claims(
         for key in keys_of(meaning, name, "agent", event) if key not in (ZERO, ERROR)
     }  # fmt: skip
     rows = vault.rows("select hk_agent, load_date, record_source from rts_agent")
-    yield "rts_agent", in_order(mentions), in_order((hashes[row[0]], *row[1:]) for row in rows)
+    yield "rts_agent", in_order(mentions), in_order((hashes["hub_agent"][row[0]], *row[1:]) for row in rows)
 
 
 def keys_of(meaning: Meaning, name: Name, hub: str, event: Event) -> Iterator[Key]:
@@ -152,7 +153,7 @@ def keys_of(meaning: Meaning, name: Name, hub: str, event: Event) -> Iterator[Ke
             yield meaning.referred(name, role, event)
 
 
-def hub_claim(meaning: Meaning, hub: str, arrived: dict[Name, list[Event]], hashes: dict[str, Key]) -> Claim:
+def hub_claim(meaning: Meaning, hub: str, arrived: dict[Name, list[Event]], hashes: Hashes) -> Claim:
     """Each key once; also learns what its hashes mean."""
     wanted = {
         key for name, events in arrived.items() for event in events for key in keys_of(meaning, name, hub, event)
@@ -164,11 +165,11 @@ def hub_claim(meaning: Meaning, hub: str, arrived: dict[Name, list[Event]], hash
     code = "collision_code" if has_codes else "''"
     found = meaning.vault.rows(f"select hk_{hub}, {code}, {', '.join(key)} from hub_{hub}")
     for hashed, one, *values in found:
-        hashes[hashed] = meaning.key(hub, one if has_codes else owners[0][1].collision_code, values)
-    return f"hub_{hub}", in_order(wanted), in_order(hashes[row[0]] for row in found)
+        hashes[f"hub_{hub}"][hashed] = meaning.key(hub, one if has_codes else owners[0][1].collision_code, values)
+    return f"hub_{hub}", in_order(wanted), in_order(hashes[f"hub_{hub}"][row[0]] for row in found)
 
 
-def hub_table_claims(meaning: Meaning, name: Name, events: list[Event], hashes: dict[str, Key]) -> Iterator[Claim]:
+def hub_table_claims(meaning: Meaning, name: Name, events: list[Event], hashes: Hashes) -> Iterator[Claim]:
     """Links, satellites and the status of a table that has a hub."""
     policy = meaning.policy(name)
     assert policy.hub is not None
@@ -177,36 +178,40 @@ def hub_table_claims(meaning: Meaning, name: Name, events: list[Event], hashes: 
     links: dict[str, Callable[[Event], Key]] = {}
     for link, declared in policy.links.items():
         links[link] = lambda e, to=declared.to: (meaning.own(name, e), *meaning.together(name, to, e))
-        yield link_claim(meaning, link, [hub, *declared.to], {links[link](e) for e in events if not e["gone"]}, hashes)
+        roles = {hub: hub, **{role: policy.hub_of(role) for role in declared.to}}
+        yield link_claim(meaning, link, roles, {links[link](e) for e in events if not e["gone"]}, hashes)
         wanted = effectivity([(key, e) for key, e in known if key not in (ZERO, ERROR)], links[link])
-        yield timeline_claim(meaning, f"eff_sat_{link}", f"hk_{link}", "is_active", wanted, hashes)
+        yield timeline_claim(meaning, f"eff_sat_{link}", f"hk_{link}", "is_active", wanted, hashes[f"link_{link}"])
     for satellite, declared in policy.satellites.items():
-        of = declared.link or hub
-        said = [(links[of](e) if declared.link else key, e) for key, e in known if not (declared.link and e["gone"])]
-        yield satellite_claim(meaning, satellite, f"hk_{of}", declared.columns, declared.historized, said, hashes)
+        said = known
+        if declared.link:
+            said = [(links[declared.link](event), event) for event in events if not event["gone"]]
+        of = f"link_{declared.link}" if declared.link else f"hub_{hub}"
+        yield satellite_claim(meaning, satellite, of, declared.columns, declared.historized, said, hashes)
     status = f"sts_{status_name(*name, policy.hub)}"
-    yield timeline_claim(meaning, status, f"hk_{hub}", "is_deleted", collapsed(known, ()), hashes)
+    yield timeline_claim(meaning, status, f"hk_{hub}", "is_deleted", collapsed(known, ()), hashes[f"hub_{hub}"])
 
 
-def junction_claims(meaning: Meaning, name: Name, events: list[Event], hashes: dict[str, Key]) -> Iterator[Claim]:
+def junction_claims(meaning: Meaning, name: Name, events: list[Event], hashes: Hashes) -> Iterator[Claim]:
     """A table that is a link: the combination is its key."""
     policy, key = meaning.policy(name), meaning.vault.tables[name].key
     assert policy.link is not None
     linked = {column for role in policy.link.to for column in policy.references[role].columns}
     rest, to, link = [column for column in key if column not in linked], policy.link.to, policy.link.name
     known = [((*meaning.together(name, to, e), *(e[column] for column in rest)), e) for e in events]
-    yield link_claim(meaning, link, list(to), {key for key, _ in known}, hashes, rest)
+    roles = {role: policy.hub_of(role) for role in to}
+    yield link_claim(meaning, link, roles, {key for key, _ in known}, hashes, rest)
     wanted = {key: [(seq, not gone) for seq, gone in rows] for key, rows in collapsed(known, ()).items()}
     wanted = {key: rows if rows[0][1] else rows[1:] for key, rows in wanted.items()}
     wanted = {key: rows for key, rows in wanted.items() if rows}
-    yield timeline_claim(meaning, f"eff_sat_{link}", f"hk_{link}", "is_active", wanted, hashes)
+    yield timeline_claim(meaning, f"eff_sat_{link}", f"hk_{link}", "is_active", wanted, hashes[f"link_{link}"])
     for satellite, declared in policy.satellites.items():
         yield satellite_claim(
-            meaning, satellite, f"hk_{link}", declared.columns, declared.historized, known, hashes
+            meaning, satellite, f"link_{link}", declared.columns, declared.historized, known, hashes
         )  # fmt: skip
 
 
-def event_claim(meaning: Meaning, name: Name, events: list[Event], hashes: dict[str, Key]) -> Claim:
+def event_claim(meaning: Meaning, name: Name, events: list[Event], hashes: Hashes) -> Claim:
     """Each event once, with what it names and says."""
     event = meaning.policy(name).event
     assert event is not None
@@ -215,13 +220,12 @@ def event_claim(meaning: Meaning, name: Name, events: list[Event], hashes: dict[
     columns = [*(f"hk_{role}" for role in event.to), *payload]
     rows = meaning.vault.rows(f"select {quoted(columns)} from nh_link_{event.name}")
     width = len(event.to)
-    found = [(*(hashes[one] for one in row[:width]), *row[width:]) for row in rows]
+    hubs = [f"hub_{meaning.policy(name).hub_of(role)}" for role in event.to]
+    found = [(*(hashes[hub][one] for hub, one in zip(hubs, row, strict=False)), *row[width:]) for row in rows]
     return f"nh_link_{event.name}", in_order(wanted), in_order(found)
 
 
-def keyed_claims(
-    meaning: Meaning, name: Name, table: RawTable, events: list[Event], hashes: dict[str, Key]
-) -> Iterator[Claim]:
+def keyed_claims(meaning: Meaning, name: Name, table: RawTable, events: list[Event], hashes: Hashes) -> Iterator[Claim]:
     """Children of a thing, and codes."""
     policy, parent = meaning.policy(name), []
     if policy.children_of:
@@ -240,7 +244,7 @@ def keyed_claims(
         )
         width, found = len(columns), defaultdict(list)
         for row in sorted(rows, key=lambda row: row[width]):
-            of = [hashes[row[0]]] if parent else []
+            of = [hashes[f"hub_{policy.hub_of(policy.children_of)}"][row[0]]] if policy.children_of else []
             found[(*of, *row[len(of) : width])].append(row[width:])
         yield relation, collapsed(known, declared.columns), dict(found)
 
@@ -248,9 +252,9 @@ def keyed_claims(
 def link_claim(
     meaning: Meaning,
     link: str,
-    roles: list[str],
+    roles: dict[str, str],
     wanted: set[Key],
-    hashes: dict[str, Key],
+    hashes: Hashes,
     rest: list[str] | None = None,
 ) -> Claim:
     """Each combination once; also learns what its hashes mean."""
@@ -258,32 +262,34 @@ def link_claim(
     rows = meaning.vault.rows(f"select {quoted(columns)} from link_{link}")
     found = []
     for hashed, *row in rows:
-        hashes[hashed] = (*(hashes[one] for one in row[: len(roles)]), *row[len(roles) :])
-        found.append(hashes[hashed])
+        keys = (hashes[f"hub_{hub}"][one] for hub, one in zip(roles.values(), row, strict=False))
+        found.append((*keys, *row[len(roles) :]))
+        hashes[f"link_{link}"][hashed] = found[-1]
     return f"link_{link}", in_order(wanted), in_order(found)
 
 
 def satellite_claim(
-    meaning: Meaning, satellite: str, pk: str, columns: tuple[str, ...], historized: bool,
-    said: list[tuple[Key, Event]], hashes: dict[str, Key],
+    meaning: Meaning, satellite: str, of: str, columns: tuple[str, ...], historized: bool,
+    said: list[tuple[Key, Event]], hashes: Hashes,
 ) -> Claim:  # fmt: skip
-    """A satellite of a hub or link."""
+    """A satellite of a hub or link (`of`)."""
+    pk = f"hk_{of.partition('_')[2]}"
     if historized:
         state = ", ".join(["is_deleted", quoted(columns)])
         known = [(key, event) for key, event in said if key not in (ZERO, ERROR)]
-        return timeline_claim(meaning, f"sat_{satellite}", pk, state, collapsed(known, columns), hashes)
+        return timeline_claim(meaning, f"sat_{satellite}", pk, state, collapsed(known, columns), hashes[of])
     wanted = {(key, *(e[c] for c in columns)) for key, e in said if not e["gone"] and key not in (ZERO, ERROR)}
     rows = meaning.vault.rows(
         f"select {quoted([pk, *columns])} from nh_sat_{satellite} where record_source <> 'ghost'"
     )  # fmt: skip
-    return f"nh_sat_{satellite}", in_order(wanted), in_order((hashes[row[0]], *row[1:]) for row in rows)
+    return f"nh_sat_{satellite}", in_order(wanted), in_order((hashes[of][row[0]], *row[1:]) for row in rows)
 
 
-def timeline_claim(meaning: Meaning, name: str, pk: str, state: str, wanted: Timeline, hashes: dict[str, Key]) -> Claim:
+def timeline_claim(meaning: Meaning, name: str, pk: str, state: str, wanted: Timeline, means: dict[str, Key]) -> Claim:
     """The `_v1` view of a satellite."""
     found: Timeline = defaultdict(list)
     for row in meaning.vault.rows(f"select {pk}, source_seq, {state} from {name}_v1 order by source_seq"):
-        found[hashes[row[0]]].append(row[1:])
+        found[means[row[0]]].append(row[1:])
     return name, {key: rows for key, rows in wanted.items() if key not in (ZERO, ERROR)}, dict(found)
 
 
