@@ -10,6 +10,7 @@ import dagster as dg
 
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import told
 from orchestration.runs.presence import WORKER, serve
 from orchestration.worker import bell
@@ -37,7 +38,10 @@ def work(settings: "Settings", stop: Event) -> None:
 
 
 def _work_connected(settings: "Settings", stop: Event) -> None:
-    with open_worker(settings) as (worker, connection):
+    with (
+        open_worker(settings) as (worker, connection),
+        served(settings.metrics.host, settings.metrics.worker_port, worker.ready),
+    ):
         bell.listen(connection)
         serve(connection, settings.catalog_name, WORKER)
         while not stop.is_set():
