@@ -141,7 +141,7 @@ def kill(victim: psutil.Process) -> float:
 
 def is_another(found: psutil.Process | None, before: psutil.Process) -> bool:
     """Whether the process was started again."""
-    return found is not None and found != before
+    return found is not None and found.pid != before.pid
 
 
 def sell() -> int:
