@@ -61,8 +61,9 @@ def children(dev: psutil.Process) -> dict[str, psutil.Process]:
     """The processes that `lakehouse dev` keeps running, by what they are."""
     found = {}
     for child in dev.children():
-        words = [Path(word).name for word in child.cmdline()[1:3]]
-        role = ROLES.get(words[1] if words[0] == "lakehouse" else words[0])
-        if role is not None:
-            found[role] = child
+        with suppress(psutil.Error):  # killed, and not yet started again
+            words = [Path(word).name for word in child.cmdline()[1:3]]
+            role = ROLES.get(words[words[0] == "lakehouse"]) if len(words) == 2 else None
+            if role is not None:
+                found[role] = child
     return found

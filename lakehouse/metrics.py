@@ -32,6 +32,13 @@ METRICS: Mapping[str, Metric] = {
         "counter", ("source",), "Publishes staged again because another commit was first."
     ),
     "lakehouse_cycle_failures_total": Metric("counter", ("source",), "Cycles that ended with an error."),
+    # of a worker, and of the watch for the runs of Dagster
+    "lakehouse_load_seconds": Metric(
+        "histogram", ("job",), "Duration of a worker's loads, and of the runs that ended while the watch ran."
+    ),
+    # of a worker
+    "lakehouse_worker_serves": Metric("gauge", ("job",), "1 if the worker loads what the job would; else runs do."),
+    "lakehouse_worker_failures_total": Metric("counter", ("job",), "Loads that the worker has left to Dagster."),
     # of the watch: ingestion
     "lakehouse_follower_up": Metric("gauge", ("source",), "1 if a follower holds the source's lease."),
     "lakehouse_lease_held": Metric("gauge", ("source", "mode"), "1 if a writer of this mode holds the lease."),
@@ -52,7 +59,6 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_table_rows": Metric("gauge", ("source", "table"), "Rows of a raw table."),
     "lakehouse_table_bytes": Metric("gauge", ("source", "table"), "Size of a raw table's files."),
     # of the watch: Dagster, servers, backup
-    "lakehouse_load_seconds": Metric("histogram", ("job",), "Duration of runs that ended while the watch ran."),
     "lakehouse_job_last_success_timestamp_seconds": Metric("gauge", ("job",), "End of the job's last successful run."),
     "lakehouse_job_failures": Metric("gauge", ("job",), "Failed runs since the job's last successful one."),
     "lakehouse_failed_checks": Metric("gauge", ("severity",), "Asset checks whose last evaluation failed."),

@@ -195,6 +195,7 @@ class MetricsSettings(Section):
     host: str = "127.0.0.1"
     follower_port: Port | None = None
     watch_port: Port | None = None
+    worker_port: Port | None = None
 
 
 class LogSettings(Section):

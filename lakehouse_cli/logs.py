@@ -7,7 +7,7 @@ from lakehouse.settings import Settings
 from lakehouse.text.log_lines import JsonFormatter
 from lakehouse.text.shown import LineFormatter
 
-CHATTY = ("py4j", "pyiceberg")
+CHATTY = ("py4j", "pyiceberg", "alembic", "trino")
 
 
 def log_to_stderr(settings: Settings) -> None:

@@ -19,8 +19,6 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
-from lakehouse_stack.control.inspect import inspect
-from lakehouse_stack.control.start_stop import running
 from orchestration.runs.presence import is_served
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
@@ -73,26 +71,11 @@ def working(o: Orchestrated, log: Path) -> Iterator[subprocess.Popen[bytes]]:
         process.wait(timeout=60)
 
 
-@contextmanager
-def keeping_up(o: Orchestrated) -> Iterator[None]:
-    """`lakehouse up --keep`, as `lakehouse dev` runs it."""
-    process = subprocess.Popen([str(BIN / "lakehouse"), "up", "--keep"], env=o.environment)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
 def wait_for(condition: Callable[[], bool], seconds: float = LOADED_WITHIN) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.5)
-
-
-def first_rows(o: Orchestrated) -> int:
-    return len(o.source_rows(o.tables[0]))
 
 
 def is_loaded(o: Orchestrated) -> bool:
@@ -190,26 +173,5 @@ def test_a_worker_that_is_killed_anywhere_leaves_nothing_wrong_and_nothing_out(
     with working(shop, tmp_path / "worker.log"):
         wait_for(lambda: is_loaded(shop))
         wait_for(lambda: shop.count("marts", mart_of(shop)) == last)
-    assert not keys_twice(shop)
-    shop.command("lakehouse", "reconcile", shop.name, "--views")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("server", ["trino", "catalog"])
-def test_the_worker_goes_on_when_a_server_is_back(shop: Orchestrated, tmp_path: Path, server: str) -> None:
-    """It outlives both: what it was loading is loaded once, by itself or by a run."""
-    dice, first, last, log = random.Random(server), shop.tables[0], 500, tmp_path / "worker.log"
-    with keeping_up(shop), working(shop, log) as process:
-        for _ in range(2):
-            shop.world.sql(first.insert(last + 1, last + 40))
-            shop.command("lakehouse", "ingest", shop.name, "--once")
-            last += 40
-            time.sleep(dice.uniform(0.0, 4.0))
-            found = running(shop.settings, server)
-            assert found is not None
-            found.kill()
-            wait_for(lambda: all(server.healthy for server in inspect(shop.settings)))
-            wait_for(lambda: is_loaded(shop) and shop.count("marts", mart_of(shop)) == first_rows(shop), 300)
-        assert process.poll() is None, log.read_text()
     assert not keys_twice(shop)
     shop.command("lakehouse", "reconcile", shop.name, "--views")

@@ -13,7 +13,7 @@ from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.pointers import Pointers, reached
 from benchmarks.probe import load_recorded, measured
 from benchmarks.processes import Trees, running, servers
-from benchmarks.retail import SALE, load_retail
+from benchmarks.samples import SALE, load_samples
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
@@ -31,7 +31,7 @@ Seconds = dict[str, list[float]]
 
 def commit_to_fact(bench: Bench) -> Results:
     """The retail sample with its follower: first the worker, then sensors and runs, on the same data."""
-    load_retail()
+    load_samples()
     settings = load_settings()
     commits = max(5, int(COMMITS * bench.scale))
     with running("ingest", "--follow") as follower:

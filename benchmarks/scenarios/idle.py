@@ -4,20 +4,19 @@ import time
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.probe import load_recorded, measured
-from benchmarks.processes import Trees, children, lakehouse, running, servers
-from benchmarks.retail import load_retail
+from benchmarks.processes import Trees, children, running, servers
+from benchmarks.samples import load_samples
 from lakehouse.settings import Settings, load_settings
 from orchestration.worker.loop import open_worker
 
-MINUTES, SETTLE_SECONDS = 10, 120.0
+MINUTES, SETTLE_SECONDS = 10, 60.0
 LOADS = 50
 TARGET = ("worker", "follower", "daemon")
 
 
 def idle(bench: Bench) -> Results:
     """All sources are up to date and nobody writes: CPU of each process, and the seconds of a load with nothing new."""
-    load_retail()
-    lakehouse("run", "load_bank", "load_payroll", "build_marts")
+    load_samples()
     settings = load_settings()
     results = {"a load with nothing new": loads_with_nothing_new(settings, max(5, int(LOADS * bench.scale)))}
     with running("dev", "--no-stack") as dev:

@@ -17,7 +17,7 @@ import psycopg
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.probe import load_recorded
 from benchmarks.processes import children, dagster, lakehouse, running, servers
-from benchmarks.retail import SALE, load_retail
+from benchmarks.samples import SALE, load_samples
 from lakehouse.catalog.open import newest_data_snapshots, open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
@@ -72,7 +72,7 @@ def kills(bench: Bench) -> Results:
     results, busy = Results(), dict[str, float]()
     with webhook() as hook:
         os.environ["LAKEHOUSE_ALERTS__WEBHOOK"] = hook.url
-        load_retail()
+        load_samples()
         with running("dev") as dev, load_recorded(busy):
             site = Site(dev, hook)
             arrives(sell())
@@ -141,7 +141,7 @@ def kill(victim: psutil.Process) -> float:
 
 def is_another(found: psutil.Process | None, before: psutil.Process) -> bool:
     """Whether the process was started again."""
-    return found is not None and found != before
+    return found is not None and found.pid != before.pid
 
 
 def sell() -> int:

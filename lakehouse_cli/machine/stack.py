@@ -165,7 +165,11 @@ def environment(settings: Settings) -> dict[str, Any]:
         "dagster_home": str(settings.dagster_home),
         **{
             f"{name}_metrics": None if port is None else f"http://{settings.metrics.host}:{port}/metrics"
-            for name, port in (("follower", settings.metrics.follower_port), ("watch", settings.metrics.watch_port))
+            for name, port in (
+                ("follower", settings.metrics.follower_port),
+                ("watch", settings.metrics.watch_port),
+                ("worker", settings.metrics.worker_port),
+            )
         },
     }
     return {name: value for name, value in values.items() if value is not None}

@@ -47,6 +47,7 @@ def endpoints(home: Path, ports: Mapping[str, int], credentials: Mapping[str, st
             "host": LOOPBACK,
             "follower_port": ports["follower_metrics"],
             "watch_port": ports["watch_metrics"],
+            "worker_port": ports["worker_metrics"],
         },
         "serve": {"host": LOOPBACK, "port": ports["serve"]},
         "dagster": {

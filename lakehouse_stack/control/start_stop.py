@@ -32,7 +32,8 @@ from lakehouse_stack.servers.server import Server
 from lakehouse_stack.servers.trino import ensure_access
 
 Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
-OURS = ("dagster", "follower_metrics", "watch_metrics")  # ports of processes that `lakehouse dev` starts
+METRICS = ("follower_metrics", "watch_metrics", "worker_metrics")
+OURS = ("dagster", *METRICS)  # ports of processes that `lakehouse dev` starts
 STOP_SECONDS = 20.0  # time for a server to shut down before it is killed
 
 
@@ -197,7 +198,7 @@ def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
 def _marks(settings: Settings) -> dict[str, tuple[str, str]]:
     """By which variable a process that listens is known as this home's."""
     home = ("LAKEHOUSE_HOME", str(settings.home))
-    return {"dagster": ("DAGSTER_HOME", str(settings.dagster_home)), "follower_metrics": home, "watch_metrics": home}
+    return {"dagster": ("DAGSTER_HOME", str(settings.dagster_home)), **dict.fromkeys(METRICS, home)}
 
 
 def _wait_for_ports(ports: set[int], patience: float = 3.0) -> None:

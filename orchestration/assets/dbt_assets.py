@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -18,7 +19,8 @@ from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
-from orchestration.runs.failures import dbt_failure, failed_tables, statuses, table_name
+from orchestration.runs.examples import example_rows
+from orchestration.runs.failures import compiled_test, dbt_failure, failed_tables, statuses, table_name
 from orchestration.runs.load_state import pack_state, unpack_state
 from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
 from orchestration.runs.queries import end_abandoned_queries
@@ -129,11 +131,21 @@ def build_events(
     command = ["build", *(["--exclude", *sorted(without)] if without else [])]
     with dbt_invocation(context, dbt, lake, manifest, command, days, results) as invocation:
         yield from after_checks(
-            invocation.stream(),
+            (with_examples(event, lake, manifest, invocation.target_path) for event in invocation.stream()),
             context.selected_asset_check_keys,
             context.assets_def.asset_deps,
             lambda event: node_key(nodes[event.output_name]),
         )
+
+
+def with_examples(event: Any, lake: Lake, manifest: Manifest, target: Path) -> Any:
+    """The event; that of a failed test with rows that it finds."""
+    if not isinstance(event, dg.AssetCheckResult) or event.passed:
+        return event
+    node = manifest["nodes"].get(str(event.metadata["unique_id"].value), {})
+    sql = compiled_test(node, target)
+    found = example_rows(lake.settings(), sql.read_text(), node.get("column_name")) if sql else ""
+    return event._replace(metadata={**event.metadata, "examples": dg.MetadataValue.text(found)}) if found else event
 
 
 def nodes_by_output(manifest: Manifest) -> dict[str, Mapping[str, Any]]:

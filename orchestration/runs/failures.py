@@ -155,11 +155,16 @@ def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, mani
     if result["status"] != "fail":
         return f"{text}: {database_message(result['message'])}"
     rows = result["failures"]
-    sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
-    files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
-    found = next((file for file in files if file.is_file()), None)
+    found = compiled_test(node, target)
     command = f'; to see them: lakehouse sql --role writer "$(cat {found})"' if found else ""
     return f"{text} found {rows} failing row{'s' * (rows != 1)}{command}"
+
+
+def compiled_test(node: Mapping[str, Any], target: Path) -> Path | None:
+    """The file with the query of a test, as dbt has run it."""
+    sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
+    files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
+    return next((file for file in files if file.is_file()), None)
 
 
 def _test_name(node: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from lakehouse.servers.database import connect_catalog
+from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
 from orchestration.runs.presence import WORKER, serve
 from orchestration.worker import bell
@@ -36,7 +37,10 @@ def work(settings: "Settings", stop: Event) -> None:
 
 
 def _work_connected(settings: "Settings", stop: Event) -> None:
-    with open_worker(settings) as (worker, connection):
+    with (
+        open_worker(settings) as (worker, connection),
+        served(settings.metrics.host, settings.metrics.worker_port, worker.ready),
+    ):
         bell.listen(connection)
         serve(connection, settings.catalog_name, WORKER)
         while not stop.is_set():

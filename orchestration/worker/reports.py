@@ -56,12 +56,17 @@ def report_tests(instance: dg.DagsterInstance, manifest: Mapping[str, Any], resu
         key = get_asset_check_key_for_test(manifest, translator, result.unique_id, project=None)
         if key is None or result.status == "skipped":
             continue
+        figures: dict[str, Any] = {
+            "status": result.status,
+            "failing_rows": result.failures,
+            "seconds": round(result.seconds, 2),
+        }
         evaluation = dg.AssetCheckEvaluation(
             asset_key=key.asset_key,
             check_name=key.name,
             passed=result.status == "pass",
             severity=dg.AssetCheckSeverity.WARN if result.status == "warn" else dg.AssetCheckSeverity.ERROR,
-            metadata={"status": result.status, "failing_rows": result.failures, "seconds": round(result.seconds, 2)},
+            metadata=figures | ({"examples": result.examples} if result.examples else {}),
             description=result.message or None,
         )
         instance.report_runless_asset_event(evaluation)

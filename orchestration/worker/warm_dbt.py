@@ -29,7 +29,7 @@ HEADER = "-- lakehouse: "  # of a model, written by the macro `load_header`
 class NodeResult:
     """What dbt says of one model or test: its status, rows found by a test, and the message of a failure.
 
-    `load` is what a model wants remembered.
+    `load` is what a model wants remembered, `sql` the query of a test that failed, `examples` rows that it finds.
     """
 
     unique_id: str
@@ -38,6 +38,8 @@ class NodeResult:
     failures: int
     message: str
     load: "Load | None" = None
+    sql: str = ""
+    examples: str = ""
 
     @property
     def failed(self) -> bool:
@@ -96,6 +98,7 @@ def _result(result: Any) -> NodeResult:
         failures=result.failures or 0,
         message=database_message(result.message) if result.status in FAILED else str(result.message or ""),
         load=_load(result) if result.status == "success" else None,
+        sql=getattr(result.node, "compiled_code", None) or "" if result.status == "fail" else "",
     )
 
 

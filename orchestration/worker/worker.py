@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -19,8 +19,10 @@ from lakehouse.catalog.trino_types import trino_type
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
+from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.next_tables import built_whole, sound_tables
 from orchestration.resources import TableKey
+from orchestration.runs.examples import example_rows
 from orchestration.runs.load_state import pause
 from orchestration.runs.loaded import last_worker_load
 from orchestration.runs.presence import serve, withdraw, writing_if_free
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 CUTS = "SELECT source, epoch, cut_lsn, cut_tables AS tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
+SERVES = "lakehouse_worker_serves"
 TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
@@ -85,6 +88,13 @@ class Worker:
             state = self._state[task.job]
             if time.monotonic() >= state.due:
                 self._attend(task, state)
+        serving = (sample(SERVES, state.served, job=job) for job, state in self._state.items())
+        REGISTRY.set_gauges([SERVES], serving)
+
+    def ready(self) -> dict[str, str]:
+        """Of each job, why the worker does not load what it would; empty if it does."""
+        states = dict(self._state)
+        return {job: "" if state.served else "it is left to Dagster" for job, state in states.items()}
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
@@ -98,7 +108,7 @@ class Worker:
 
     def _test(self, tests: Sequence[str]) -> None:
         begun = time.monotonic()
-        results = self._dbt.run("test", self._names(tests))
+        results = self._with_examples(self._dbt.run("test", self._names(tests)))
         report_tests(self._instance, self._manifest, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
 
@@ -131,6 +141,7 @@ class Worker:
         state.due = time.monotonic() + pause(state.failures).total_seconds()
         state.served = False
         withdraw(self._connection, self._catalog.name, task.job)
+        REGISTRY.add("lakehouse_worker_failures_total", job=task.job)
         log.error("%s is left to Dagster: %s", task.job, error)
 
     def _load(self, task: Task, state: _State) -> None:
@@ -166,7 +177,9 @@ class Worker:
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
-            log.info("%s: %d tables changed, %.1f s", task.job, len(changed), time.monotonic() - begun)
+            took = time.monotonic() - begun
+            REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
+            log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
 
     def _run(self, models: Sequence[str]) -> list[NodeResult]:
         """Loads parsed and vault. What the worker knows or can do at once, dbt does not ask of Trino for each model."""
@@ -199,7 +212,7 @@ class Worker:
         }  # fmt: skip
         names = self._names([*models, *self._graph.tests_of_marts(models, without)])
         with building_next(self._catalog, built_whole(self._manifest)) as sound:
-            results = self._dbt.run("build", names, variables)
+            results = self._with_examples(self._dbt.run("build", names, variables))
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
         return results
 
@@ -228,6 +241,15 @@ class Worker:
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             self._tests.changed(self._graph.tests_of(ids))
+
+    def _with_examples(self, results: Sequence[NodeResult]) -> list[NodeResult]:
+        """The results, those of failed tests with rows that they find; while the tables are there that were tested."""
+        return [
+            replace(r, examples=example_rows(self._settings, r.sql, self._graph.tests[r.unique_id].get("column_name")))
+            if r.sql and r.unique_id in self._graph.tests
+            else r
+            for r in results
+        ]
 
     def _held(self, task: Task) -> set[str]:
         """The marts downstream of a table whose blocking check fails; the check runs again, for it may be mended."""

@@ -13,6 +13,7 @@ from dagster._core.utils import make_new_run_id
 from orchestration.assets.after_checks import after_checks
 from orchestration.runs import tags
 from orchestration.runs.dependencies import reason_to_skip
+from orchestration.runs.examples import shown
 from orchestration.runs.failures import CONFLICT, database_message, dbt_failure, failed_tables
 from orchestration.runs.history import read_history
 from orchestration.runs.load_state import HeldTable, LoadState, pack_state
@@ -89,6 +90,17 @@ def test_a_load_that_lost_to_another_says_so_and_what_to_do(tmp_path: Path) -> N
     ended = [SimpleNamespace(message=conflict, node=node), SimpleNamespace(message="OK", node=node)]
     macro("tell_conflicts", log=lambda text, info: said.append(text))(ended)
     assert said == [f"vault.hub_sale: {CONFLICT}"]
+
+
+def test_examples_identify_rows_and_say_nothing_about_anybody() -> None:
+    """What Dagster keeps, an erasure does not reach."""
+    names = ("hk_person", "email", "source_seq", "_commit_lsn", "name")
+    rows = [("00ab", "a@b.example", "1.2", 7, "Ann"), ("00cd", None, "1.3", 8, "Bob")]
+    told = "hk_person=00ab, source_seq=1.2, _commit_lsn=7; hk_person=00cd, source_seq=1.3, _commit_lsn=8"
+    assert shown(names, rows, None) == told
+    assert shown(("unique_field", "n_records"), [("00ab", 2)], "hk_person") == "hk_person=00ab, n_records=2"
+    assert shown(("unique_field",), [("a@b.example",)], "email") == ""
+    assert shown(("name",), [("Ann",)], None) == shown((), [], None) == ""
 
 
 def test_many_failures_are_counted_rather_than_listed(tmp_path: Path) -> None:

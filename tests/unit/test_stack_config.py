@@ -29,7 +29,7 @@ from lakehouse_stack.servers.trino import trino_files
 from lakehouse_stack.templates.render import render
 
 PORTS = {"sources": 21001, "catalog": 21002, "s3": 21003, "trino": 21004, "dagster": 21005,
-         "follower_metrics": 21006, "watch_metrics": 21007, "serve": 21008}  # fmt: skip
+         "follower_metrics": 21006, "watch_metrics": 21007, "serve": 21008, "worker_metrics": 21009}  # fmt: skip
 CREDENTIALS = {name: f"secret-{name}" for name in NAMES}
 
 
