@@ -13,22 +13,22 @@ import dagster as dg
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
-HIDDEN = ".dagster/"
-"""The UI hides tags with this prefix. They had none in release 0.1."""
+HIDDEN, FORMER = ".dagster/lakehouse_", "lakehouse/"
+"""The prefix of tags that the UI hides, and the one that they had in release 0.1."""
 
-SNAPSHOTS = f"{HIDDEN}lakehouse/snapshots"
+SNAPSHOTS = f"{HIDDEN}snapshots"
 """JSON: table → id of the newest data snapshot the run reads; written by its first step."""
 
-TRIGGER = f"{HIDDEN}lakehouse/trigger"
+TRIGGER = f"{HIDDEN}trigger"
 """Hash of the facts that made a sensor launch the run; with the failure before it, the run key."""
 
-CODE = f"{HIDDEN}lakehouse/code"
+CODE = f"{HIDDEN}code"
 """Hash of models and Python code that the launching sensor saw; failures of other code delay nothing."""
 
 WHY = "lakehouse/why"
 """The reason for the launch, for people."""
 
-HELD = f"{HIDDEN}lakehouse/held"
+HELD = f"{HIDDEN}held"
 """The load state: tables that the run excluded or failed to build. Until the run ends, the state it started from."""
 
 LEFT_BEHIND = "lakehouse/left_behind"
@@ -48,7 +48,7 @@ MAINTENANCE_GROUP = "lakehouse/maintenance_group"
 
 def tag(run: dg.DagsterRun, name: str) -> str | None:
     """The value of a tag, also of a run of release 0.1."""
-    return run.tags.get(name, run.tags.get(name.removeprefix(HIDDEN)))
+    return run.tags.get(name, run.tags.get(name.replace(HIDDEN, FORMER)))
 
 
 def pack_snapshots(newest: Mapping[str, "SnapshotFact"]) -> str:

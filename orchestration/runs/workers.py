@@ -18,7 +18,7 @@ from orchestration.runs.interrupts import end_processes
 TAG = "lakehouse/worker"
 """Host, pid and start time, for people and for runs of versions that wrote no other tag."""
 
-PROCESS_TAG = f"{tags.HIDDEN}lakehouse/worker_process"
+PROCESS_TAG = f"{tags.HIDDEN}worker_process"
 """Run id, boot id and start in ticks since boot: proof against copied tags and changes of the clock."""
 
 RUN_VARIABLE = "LAKEHOUSE_RUN_ID"
