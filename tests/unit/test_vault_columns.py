@@ -32,7 +32,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch, name: str) -> list[list[tuple[Any, .
     vault.models["hub_named"] = ("hub", {"src_pk": "hk_row", "src_nk": ["id", name]})
     states = [("p", 1, "x"), ("p", 1, "y"), ("q", 1, "y"), ("p", 1, "x")]
     events = [
-        {"id": 7, "line": 1, "owner": owner, "a": a, "b": b, "gone": False, "at": START + timedelta(hours=n),
+        {"id": 7, "line": 1, "owner": owner, name: a, "b": b, "gone": False, "at": START + timedelta(hours=n),
          "lsn": n, "seq": 1}
         for n, (a, b, owner) in enumerate(states)
     ]  # fmt: skip
