@@ -7,12 +7,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from lakehouse.servers.spark import JARS
 from lakehouse.settings import Settings
+from tests.marks import slow
 
 pytestmark = pytest.mark.stack
 
@@ -67,6 +69,32 @@ def test_ctrl_c_ends_a_command_in_the_middle_of_a_job(settings: Settings) -> Non
         output, errors = running.communicate(timeout=60)
     assert (running.returncode, output, errors) == (130, "cleaned up\n", "error: interrupted\n")
     assert time.monotonic() - pressed < 30
+
+
+START = """
+from lakehouse.servers.spark import spark_session
+from lakehouse.settings import load_settings
+from lakehouse_cli import commands, main
+
+commands.run_command = lambda: spark_session(load_settings(), "interrupted")
+main.main()
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.0, slow(1.0), slow(2.0)])
+def test_ctrl_c_while_spark_starts_leaves_no_jvm(settings: Settings, seconds: float) -> None:
+    """On a busy machine it was left behind for good: the folder by which it learns of its end was gone."""
+    with subprocess.Popen([sys.executable, "-c", START], stderr=subprocess.PIPE, start_new_session=True) as running:
+        main = psutil.Process(running.pid)
+        while not (started := main.children(recursive=True)):
+            assert running.poll() is None
+            time.sleep(0.05)
+        time.sleep(seconds)
+        running.send_signal(signal.SIGINT)
+        _, errors = running.communicate(timeout=60)
+    assert (running.returncode, errors) == (130, b"error: interrupted\n")
+    _, left = psutil.wait_procs(started, timeout=10)
+    assert all(child.status() == psutil.STATUS_ZOMBIE for child in left)
 
 
 def _collections(jvm: object) -> int:

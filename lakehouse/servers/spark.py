@@ -14,9 +14,11 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 from lakehouse.catalog.open import LOST_CONNECTION
 from lakehouse.errors import LakehouseError
@@ -72,12 +74,23 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
             session = SparkSession.builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
+    except BaseException:
+        _end_started(properties)
+        raise
     finally:
         properties.unlink(missing_ok=True)
     session.sparkContext.setLogLevel("ERROR")
     quiet_accumulators()
     quiet_interrupts()
     return session
+
+
+def _end_started(properties: Path) -> None:
+    """Ends the JVM of a start that was interrupted: nobody has a connection by which it would notice the end."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if any(str(properties) in word for word in child.cmdline()):
+                child.kill()
 
 
 @contextmanager
