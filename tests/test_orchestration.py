@@ -68,7 +68,7 @@ def test_mistakes_are_one_line(settings: Settings, tmp_path: Path) -> None:
         (("load_nothing",), "no job 'load_nothing'; there are clean_dbt_temporary, compact"),
         (("compact", "--partition", "2026-05-04"), "job 'compact' has no days to derive again"),
         ((f"load_{o.name}", "--partition", "1999-01-01"), "1999-01-01 cannot be derived again"),
-        ((f"load_{o.name}", "--from", "2026-05-04"), "--from and --to belong together"),
+        ((f"load_{o.name}", "--from", "2026-05-04"), "give both --from and --to, the earlier day first"),
     ):
         with pytest.raises(AssertionError) as caught:
             o.command("lakehouse", "run", *arguments)
