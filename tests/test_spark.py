@@ -81,20 +81,28 @@ main.main()
 """
 
 
-@pytest.mark.parametrize("seconds", [0.0, slow(1.0), slow(2.0)])
+@pytest.mark.parametrize("seconds", [1.6, slow(0.4), slow(0.8), slow(1.2), slow(2.0), slow(2.4)])
 def test_ctrl_c_while_spark_starts_leaves_no_jvm(settings: Settings, seconds: float) -> None:
-    """On a busy machine it was left behind for good: the folder by which it learns of its end was gone."""
+    """It was left behind for good: the folder by which it learns of its end was gone."""
+    before = _jvms(settings)
     with subprocess.Popen([sys.executable, "-c", START], stderr=subprocess.PIPE, start_new_session=True) as running:
-        main = psutil.Process(running.pid)
-        while not (started := main.children(recursive=True)):
+        while not psutil.Process(running.pid).children():
             assert running.poll() is None
             time.sleep(0.05)
         time.sleep(seconds)
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=60)
-    assert (running.returncode, errors) == (130, b"error: interrupted\n")
-    _, left = psutil.wait_procs(started, timeout=10)
-    assert all(child.status() == psutil.STATUS_ZOMBIE for child in left)
+    time.sleep(3)  # a JVM that goes by itself has gone
+    left = _jvms(settings) - before
+    assert not left
+    assert (running.returncode, errors) in ((130, b"error: interrupted\n"), (0, b"")), "it may have started by then"
+
+
+def _jvms(settings: Settings) -> set[int]:
+    """Those of Spark that work in the home."""
+    place = str(settings.home / "run" / "spark")
+    found = [process.info for process in psutil.process_iter(["pid", "cmdline", "status"])]
+    return {p["pid"] for p in found if place in " ".join(p["cmdline"] or ()) and p["status"] != psutil.STATUS_ZOMBIE}
 
 
 def _collections(jvm: object) -> int:
