@@ -28,6 +28,7 @@ INSERT INTO steps VALUES (1, 0);
 INSERT INTO accounts SELECT n, 100, 'account ' || n FROM generate_series(1, 40) n"""
 TABLES = {name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("steps", "accounts", "entries")}
 MOMENTS = 5
+TRUNCATES_APART = 2.0  # seconds: a read that a truncate interrupts begins anew, a few times at most
 
 State = dict[str, list[tuple[Any, ...]]]
 
@@ -50,13 +51,16 @@ class Load:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
-        rng = random.Random(7)
+        rng, truncate_at = random.Random(7), time.monotonic() + TRUNCATES_APART
         with psycopg.connect(self.world.owner_url, autocommit=True) as connection:
             self.copies.append(copied(connection))
             while not self.ended.is_set():
                 step = len(self.copies)
                 with connection.transaction():
                     change(connection, rng, step)
+                    if time.monotonic() >= truncate_at:
+                        connection.execute("TRUNCATE entries")
+                        truncate_at = time.monotonic() + TRUNCATES_APART
                 self.copies.append(copied(connection))
 
 
@@ -73,8 +77,6 @@ def change(connection: psycopg.Connection[Any], rng: random.Random, step: int) -
     if step % 25 == 0:
         connection.execute("UPDATE accounts SET id = id + 1000, note = repeat(note, 1000) WHERE id = 40")
         connection.execute("UPDATE accounts SET id = id - 1000, note = 'account 40' WHERE id = 1040")
-    if step % 150 == 0:
-        connection.execute("TRUNCATE entries")
 
 
 def copied(connection: psycopg.Connection[Any]) -> Copy:
