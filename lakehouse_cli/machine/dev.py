@@ -62,18 +62,21 @@ def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker
     """
     bin_dir, logs = Path(sys.executable).parent, settings.home / "logs"
     servers, file = code_servers(settings.project_dir / "workspace.yaml", folder, logs / "dagster-code.log")
+    sockets = [Path(server.argv[server.argv.index("--socket") + 1]) for server in servers]
     workspace = ["--workspace", str(file)]
     web = ["--host", settings.dagster.host, "--port", str(settings.dagster.port)]
 
     def ours(name: str, *arguments: str) -> Command:
         return Command(name, [str(bin_dir / "lakehouse"), *arguments], logs / f"{name}.log")
 
+    def of_dagster(name: str, argv: list[str]) -> Command:
+        """One that asks the code servers at once, and prints a page for each that does not listen yet."""
+        return Command(name, argv, logs / f"dagster-{name}.log", after=sockets)
+
     return [
         *servers,
-        Command(
-            "webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web], logs / "dagster-webserver.log"
-        ),
-        Command("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace], logs / "dagster-daemon.log"),
+        of_dagster("webserver", [sys.executable, "-m", "orchestration.web", *workspace, *web]),
+        of_dagster("daemon", [str(bin_dir / "dagster-daemon"), "run", *workspace]),
         ours("watch", "watch"),
         *([ours("stack", "up", "--keep")] if stack else []),
         *([ours("ingest", "ingest", "--follow")] if ingest else []),

@@ -22,17 +22,19 @@ from lakehouse.text.shown import visible
 ANSI = re.compile(rb"\x1b\[[0-9;]*m")
 COLORS = ("36", "35", "33", "32")
 PATIENCE = 20.0
+FIRST_WAIT = 90.0
 LONGEST_PAUSE = 60.0
 STEADY = 60.0  # seconds after which a child counts as well, and its next restart is prompt again
 
 
 @dataclass(frozen=True)
 class Command:
-    """A child to keep running."""
+    """A child to keep running. At first it is started when the files of `after` are there, or FIRST_WAIT has passed."""
 
     name: str
     argv: Sequence[str]
     log: Path
+    after: Sequence[Path] = ()
 
 
 @dataclass
@@ -49,13 +51,19 @@ class _Child:
 def keep_running(commands: Sequence[Command], cwd: Path, env: Mapping[str, str]) -> None:
     """Runs the commands until SIGINT or SIGTERM; then ends them and everything they have started."""
     children = [_Child(command, COLORS[i % len(COLORS)]) for i, command in enumerate(commands)]
+    begun = time.monotonic()
     with _stop_signals() as stop:
         try:
             while not stop.wait(0.5):
                 for child in children:
-                    _tend(child, cwd, env)
+                    if child.started or _may_start(child.command, begun):
+                        _tend(child, cwd, env)
         finally:
             _end(children)
+
+
+def _may_start(command: Command, begun: float) -> bool:
+    return all(file.exists() for file in command.after) or time.monotonic() - begun > FIRST_WAIT
 
 
 def _tend(child: _Child, cwd: Path, env: Mapping[str, str]) -> None:

@@ -67,3 +67,36 @@ def wait_for(condition: object, seconds: float = 60) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+WAITING = """
+import sys
+from pathlib import Path
+from lakehouse_cli.machine import foreground
+
+folder = Path(sys.argv[1])
+foreground.FIRST_WAIT = float(sys.argv[2])
+asks = f"from pathlib import Path; print('there' if Path({str(folder / 'socket')!r}).exists() else 'missing')"
+listens = f"import time; time.sleep(3); open({str(folder / 'socket')!r}, 'w').close(); time.sleep(600)"
+foreground.keep_running(
+    [
+        foreground.Command("asks", [sys.executable, "-c", asks], folder / "asks.log", after=[folder / "socket"]),
+        foreground.Command("listens", [sys.executable, "-c", listens], folder / "listens.log"),
+    ],
+    cwd=folder,
+    env={},
+)
+"""
+
+
+@pytest.mark.parametrize(("first_wait", "found"), [("60", "there"), ("0.5", "missing")])
+def test_a_child_waits_for_what_it_asks_at_once_but_not_for_good(tmp_path: Path, first_wait: str, found: str) -> None:
+    """Dagster's web server and daemon printed a page each for a code server that did not listen yet."""
+    command = [sys.executable, "-c", WAITING, str(tmp_path), first_wait]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        try:
+            assert parent.stdout.readline() == f"asks      {found}\n"
+        finally:
+            parent.send_signal(signal.SIGTERM)
+            parent.communicate(timeout=30)
