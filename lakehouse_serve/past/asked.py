@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+from lakehouse.catalog.relations import TableName
 from lakehouse.declarations.access import read_relations
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
@@ -16,7 +17,7 @@ from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
 from lakehouse_serve.past.moments import Moment, parse_warehouse
-from lakehouse_serve.past.queries import BY_COMMIT, BY_POSITION, AsOfCuts, Kind, Name, below
+from lakehouse_serve.past.queries import BY_COMMIT, BY_POSITION, AsOfCuts, Kind, below
 
 NEVER = "timestamp '0001-01-01 00:00:00 UTC'"
 LOADED = "lakehouse.loaded."  # a table's property of what it has loaded from an input: see load_plan.sql
@@ -57,33 +58,33 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
 
 
-def _hidden(settings: Settings, role: Role) -> dict[Name, frozenset[str]]:
+def _hidden(settings: Settings, role: Role) -> dict[TableName, frozenset[str]]:
     folder = settings.trino.access
     if role != "reader" or folder is None:
         return {}
-    return {Name(found.schema, found.name): found.personal for found in read_relations(folder)}
+    return {TableName(found.schema, found.name): found.personal for found in read_relations(folder)}
 
 
-def _kind(ask: Ask, catalog: str, name: Name) -> Kind | None:
-    where = f"table_schema = {literal(name.schema)} AND table_name = {literal(name.name)}"
+def _kind(ask: Ask, catalog: str, name: TableName) -> Kind | None:
+    where = f"table_schema = {literal(name.namespace)} AND table_name = {literal(name.name)}"
     schema = f"{ident(catalog)}.information_schema"
     columns = ask(f"SELECT column_name FROM {schema}.columns WHERE {where}")
     views = ask(f"SELECT view_definition FROM {schema}.views WHERE {where}")
     return Kind(frozenset(column for (column,) in columns), views[0][0] if views else None) if columns else None
 
 
-def _check_loaded(ask: Ask, lake: AsOfCuts, table: Name) -> None:
+def _check_loaded(ask: Ask, lake: AsOfCuts, table: TableName) -> None:
     """Raises LakehouseError where the table lacks what was committed until its cut."""
     kind = lake.kind_of(table)
     assert kind is not None
     if not kind.columns >= BY_COMMIT:
         for load in _loads(ask, table):
             _check_load(ask, lake, table, load)
-    elif table.schema == "parsed" and (source := lake.source_of(table)):
+    elif table.namespace == "parsed" and (source := lake.source_of(table)):
         _check_parsed(ask, lake.cut_of(source, table), table)
 
 
-def _check_parsed(ask: Ask, cut: Cut, table: Name) -> None:
+def _check_parsed(ask: Ask, cut: Cut, table: TableName) -> None:
     """As `new_raw_rows.sql` knows new rows: by the newest moment that is there, and by their number at it."""
     raw, parsed = relation(cut.namespace, table.name.removeprefix(f"parsed_{cut.source}__")), relation(*table)
     [[newest]] = ask(f"SELECT cast(coalesce(max(_loaded_at), {NEVER}) AS varchar) FROM {parsed}")
@@ -101,27 +102,27 @@ def _check_parsed(ask: Ask, cut: Cut, table: Name) -> None:
 class _Load:
     """What a vault table remembers of a stage: the newest moment that it has, and how many rows were at it."""
 
-    stage: Name
+    stage: TableName
     newest: str
     rows: int
 
 
-def _loads(ask: Ask, table: Name) -> set[_Load]:
+def _loads(ask: Ask, table: TableName) -> set[_Load]:
     """What counts of a table's memory, as `load_plan.sql` has it. Raises LakehouseError if nothing does."""
-    properties, history = (relation(table.schema, f"{table.name}${what}") for what in ("properties", "history"))
+    properties, history = (relation(table.namespace, f"{table.name}${what}") for what in ("properties", "history"))
     steps = {step for (step,) in ask(f"SELECT cast(snapshot_id AS varchar) FROM {history} WHERE is_current_ancestor")}
     found = set()
     for key, value in ask(f"SELECT key, value FROM {properties} WHERE key LIKE {literal(LOADED + '%')}"):
         newest, *numbers = value.split("|")
         if len(numbers) > 2 and numbers[-1] in steps:
-            stage = Name(table.schema, key.removeprefix(LOADED).partition(".")[0])
+            stage = TableName(table.namespace, key.removeprefix(LOADED).partition(".")[0])
             found.add(_Load(stage, newest, int(numbers[0])))
     if not found:
         raise LakehouseError(f"{table}: nothing says how far it is loaded: run its load first")
     return found
 
 
-def _check_load(ask: Ask, lake: AsOfCuts, table: Name, load: _Load) -> None:
+def _check_load(ask: Ask, lake: AsOfCuts, table: TableName, load: _Load) -> None:
     """A stage over tables that came into the lake after the cut has nothing to give yet."""
     read = lake.tables_below(load.stage)
     if not any(map(lake.covers, read)) and len(_loads(ask, table)) > 1:
@@ -136,7 +137,7 @@ def _check_load(ask: Ask, lake: AsOfCuts, table: Name, load: _Load) -> None:
     _refuse_lacking(table, later + at_newest - load.rows)
 
 
-def _refuse_lacking(table: Name, count: int) -> None:
+def _refuse_lacking(table: TableName, count: int) -> None:
     if count:
         raise LakehouseError(
             f"{table} lacks {count:,} changes that are not loaded yet: run its load (`lakehouse run`, or the worker "

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.tokens import Token, TokenType
 
+from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse.text.sql import ident, literal, relation
 from lakehouse_serve.past.cuts import Cut
@@ -24,16 +24,6 @@ from lakehouse_serve.past.cuts import Cut
 BY_COMMIT, BY_POSITION = frozenset({"_epoch", "_commit_lsn"}), frozenset({"source_seq", "record_source"})
 GHOSTS = "ghost"  # the record source of ghost records, which are there at any time
 DEEPEST = 20
-
-
-class Name(NamedTuple):
-    """A relation of the lake, as Trino calls it."""
-
-    schema: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
 
 
 @dataclass(frozen=True)
@@ -54,15 +44,15 @@ class AsOfCuts:
 
     cuts: Mapping[str, Cut]
     catalog: str
-    kind_of: Callable[[Name], Kind | None]
-    hidden: Mapping[Name, Collection[str]] = field(default_factory=dict)
-    tables: set[Name] = field(default_factory=set)
+    kind_of: Callable[[TableName], Kind | None]
+    hidden: Mapping[TableName, Collection[str]] = field(default_factory=dict)
+    tables: set[TableName] = field(default_factory=set)
 
     def rewrite(self, sql: str) -> str:
         """The query at the cuts. Raises LakehouseError for what has no past, or cannot be told apart."""
         return self._rewritten(sql, ())
 
-    def _rewritten(self, sql: str, within: tuple[Name, ...]) -> str:
+    def _rewritten(self, sql: str, within: tuple[TableName, ...]) -> str:
         query = parsed(sql)
         with_queries = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
         text, end = [], 0
@@ -78,18 +68,18 @@ class AsOfCuts:
             end = last
         return "".join([*text, sql[end:]])
 
-    def _name(self, table: exp.Table) -> Name | None:
+    def _name(self, table: exp.Table) -> TableName | None:
         """The relation that is meant; None for a name without a schema."""
         if table.args.get("version") or table.args.get("when"):
             raise LakehouseError(f"{table.name}: leave out FOR … AS OF, the whole query is as of one moment")
         if not table.db:
             return None
-        name = Name(table.db.lower(), table.name.lower())
+        name = TableName(table.db.lower(), table.name.lower())
         if table.catalog and table.catalog.lower() != self.catalog:
             raise LakehouseError(f"{table.catalog}.{name} is not of the lake, and has no past in it")
         return name
 
-    def _relation(self, name: Name, within: tuple[Name, ...]) -> str:
+    def _relation(self, name: TableName, within: tuple[TableName, ...]) -> str:
         kind = self.kind_of(name)
         if kind is None:
             raise LakehouseError(f"there is no table or view {name}")
@@ -101,7 +91,7 @@ class AsOfCuts:
             raise LakehouseError(f"{name} is a view that reads itself")
         return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"
 
-    def condition(self, name: Name, columns: Collection[str]) -> str:
+    def condition(self, name: TableName, columns: Collection[str]) -> str:
         """Which rows of a table were there. Raises LakehouseError where it has none that tells."""
         if set(columns) >= BY_COMMIT and (source := self.source_of(name)):
             return below(self.cut_of(source, name))
@@ -114,14 +104,14 @@ class AsOfCuts:
             "parsed, and hubs, links, satellites and their _v1 views"
         )
 
-    def source_of(self, name: Name) -> str | None:
+    def source_of(self, name: TableName) -> str | None:
         """The source of a raw or parsed table."""
-        if name.schema.startswith("raw_"):
-            return name.schema.removeprefix("raw_")
+        if name.namespace.startswith("raw_"):
+            return name.namespace.removeprefix("raw_")
         source, separator, _ = name.name.removeprefix("parsed_").partition("__")
-        return source if name.schema == "parsed" and name.name.startswith("parsed_") and separator else None
+        return source if name.namespace == "parsed" and name.name.startswith("parsed_") and separator else None
 
-    def cut_of(self, source: str, name: Name) -> Cut:
+    def cut_of(self, source: str, name: TableName) -> Cut:
         """The source's cut, which has to cover the table. Raises LakehouseError."""
         cut = self.cuts.get(source)
         table = name.name.removeprefix(f"parsed_{source}__")
@@ -131,12 +121,12 @@ class AsOfCuts:
             raise LakehouseError(f"{name}: the cut {cut.position} does not cover {table}, which was loaded later")
         return cut
 
-    def covers(self, name: Name) -> bool:
+    def covers(self, name: TableName) -> bool:
         """Whether a raw or parsed table was in the lake at its source's cut."""
         cut = self.cuts.get(str(self.source_of(name)))
         return cut is None or name.name.removeprefix(f"parsed_{cut.source}__") in cut.snapshots
 
-    def tables_below(self, name: Name) -> set[Name]:
+    def tables_below(self, name: TableName) -> set[TableName]:
         """The tables that a view reads, through other views too; a table reads itself."""
         kind = self.kind_of(name)
         if kind is None or kind.view is None:

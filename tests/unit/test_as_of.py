@@ -2,9 +2,10 @@
 
 import pytest
 
+from lakehouse.catalog.relations import TableName
 from lakehouse.errors import LakehouseError
 from lakehouse_serve.past.cuts import Cut
-from lakehouse_serve.past.queries import AsOfCuts, Kind, Name, below, position_after, select_list, without_columns
+from lakehouse_serve.past.queries import AsOfCuts, Kind, below, position_after, select_list, without_columns
 
 OF_COMMITS, OF_POSITIONS = (
     frozenset({"_epoch", "_commit_lsn", "id"}),
@@ -14,17 +15,17 @@ CUTS = {"s": Cut("s", 2, 77, {"t": 5, "Other": 6}), "bank": Cut("bank", 1, 9, {"
 VIEW = """select "id", cast(f("email", 1) as time(6)) as "email", _epoch
 from "lake"."parsed"."parsed_s__t" where id > 0 -- v"""
 KINDS = {
-    Name("parsed", "parsed_s__t"): Kind(OF_COMMITS),
-    Name("raw_bank", "t"): Kind(OF_COMMITS),
-    Name("parsed", "parsed_s__late"): Kind(OF_COMMITS),
-    Name("parsed", "parsed_gone__t"): Kind(OF_COMMITS),
-    Name("parsed", "current_s__t"): Kind(frozenset(), VIEW),
-    Name("mine", "over"): Kind(
+    TableName("parsed", "parsed_s__t"): Kind(OF_COMMITS),
+    TableName("raw_bank", "t"): Kind(OF_COMMITS),
+    TableName("parsed", "parsed_s__late"): Kind(OF_COMMITS),
+    TableName("parsed", "parsed_gone__t"): Kind(OF_COMMITS),
+    TableName("parsed", "current_s__t"): Kind(frozenset(), VIEW),
+    TableName("mine", "over"): Kind(
         frozenset(), "SELECT * FROM parsed.current_s__t UNION ALL SELECT * FROM parsed.current_s__t"
     ),
-    Name("mine", "loop"): Kind(frozenset(), "SELECT * FROM mine.loop"),
-    Name("vault", "hub_t"): Kind(OF_POSITIONS),
-    Name("marts", "dim_t"): Kind(frozenset({"id"})),
+    TableName("mine", "loop"): Kind(frozenset(), "SELECT * FROM mine.loop"),
+    TableName("vault", "hub_t"): Kind(OF_POSITIONS),
+    TableName("marts", "dim_t"): Kind(frozenset({"id"})),
 }
 BOUND = '(SELECT * FROM "lake"."parsed"."parsed_s__t" WHERE (_epoch < 2 OR (_epoch = 2 AND _commit_lsn <= 77)))'
 
@@ -59,8 +60,8 @@ def test_views_are_read_through_to_their_tables_and_named_as_they_are() -> None:
     asked = lake()
     text = asked.rewrite("SELECT * FROM mine.over JOIN parsed.current_s__t c USING (id)")
     assert text.count(BOUND) == 3 and ') AS "current_s__t"' in text and text.endswith("\n) c USING (id)")
-    assert asked.tables == {Name("parsed", "parsed_s__t")}
-    assert asked.tables_below(Name("mine", "over")) == asked.tables
+    assert asked.tables == {TableName("parsed", "parsed_s__t")}
+    assert asked.tables_below(TableName("mine", "over")) == asked.tables
 
 
 def test_of_a_vault_table_the_rows_of_each_source_until_its_cut_and_ghosts() -> None:
@@ -81,7 +82,7 @@ def test_a_position_in_the_vault_is_below_a_cut_as_its_commit_is(commit: tuple[i
 
 
 def test_a_view_does_not_ask_for_columns_that_the_role_may_not_read() -> None:
-    asked = AsOfCuts(CUTS, "lake", KINDS.get, {Name("parsed", "current_s__t"): {"email"}})
+    asked = AsOfCuts(CUTS, "lake", KINDS.get, {TableName("parsed", "current_s__t"): {"email"}})
     text = asked.rewrite("SELECT id FROM parsed.current_s__t")
     assert "email" not in text and text.startswith('SELECT id FROM (select "id", _epoch\nfrom (SELECT')
 
