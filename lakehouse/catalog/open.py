@@ -6,7 +6,7 @@ This module alone knows that the catalog is a JDBC catalog, so that a REST catal
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,6 +18,7 @@ from lakehouse.text.urls import parse_url
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -102,6 +103,15 @@ def total(snapshot: Snapshot | None, key: str) -> int:
     return int(summary.additional_properties.get(key, 0)) if summary else 0
 
 
+def history(metadata: TableMetadata, snapshot_id: int | None = None) -> Iterator[Snapshot]:
+    """A snapshot, the current one by default, and its ancestors, newest first, as far as they are kept."""
+    known = {snapshot.snapshot_id: snapshot for snapshot in metadata.snapshots}  # there may be 70,000
+    following = metadata.current_snapshot_id if snapshot_id is None else snapshot_id
+    while following is not None and (snapshot := known.get(following)) is not None:
+        yield snapshot
+        following = snapshot.parent_snapshot_id
+
+
 def rows_since(
     catalog: LakeCatalog, tables: Mapping[tuple[str, str], int | None]
 ) -> dict[tuple[str, str], dict[str, int]]:
@@ -114,16 +124,14 @@ def rows_since(
 
 
 def _published(table: Table, since: int | None) -> dict[str, int] | None:
-    rows: Counter[str] = Counter()
-    at = table.metadata.current_snapshot_id
-    while at != since:
-        snapshot = table.snapshot_by_id(at) if at is not None else None
-        if snapshot is None:
-            return None
+    rows, reached = Counter[str](), table.metadata.current_snapshot_id
+    for snapshot in history(table.metadata):
+        if snapshot.snapshot_id == since:
+            break
         summary = snapshot.summary.additional_properties if snapshot.summary else {}
         rows.update({key.removeprefix(ROWS): int(value) for key, value in summary.items() if key.startswith(ROWS)})
-        at = snapshot.parent_snapshot_id
-    return dict(rows)
+        reached = snapshot.parent_snapshot_id
+    return dict(rows) if reached == since else None
 
 
 def _newest(table: Table) -> SnapshotFact | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import move_pointer
+from lakehouse.catalog.open import history
 from lakehouse.catalog.private_pyiceberg import Staging
 
 if TYPE_CHECKING:
@@ -52,21 +53,10 @@ def remember(connection: psycopg.Connection[Any], catalog: LakeCatalog, loads: M
 
 def loaded_snapshot(metadata: TableMetadata, load: Load) -> int | None:
     """The table's snapshot, if it descends from the one that the load was planned on and from what the load wrote."""
-    ancestors = _ancestors(metadata)
+    ancestors = [snapshot.snapshot_id for snapshot in history(metadata)]
     if not ancestors or (load.base is not None and int(load.base) not in ancestors):
         return None
     wrote = {
         s.snapshot_id for s in metadata.snapshots if load.query and s.summary and s.summary.get(QUERY) == load.query
     }
     return ancestors[0] if wrote <= set(ancestors) else None
-
-
-def _ancestors(metadata: TableMetadata) -> list[int]:
-    """The table's snapshot and those it descends from, as far as they are kept; newest first."""
-    found: list[int] = []
-    snapshot = metadata.current_snapshot()
-    while snapshot is not None:
-        found.append(snapshot.snapshot_id)
-        parent = snapshot.parent_snapshot_id
-        snapshot = metadata.snapshot_by_id(parent) if parent is not None else None
-    return found

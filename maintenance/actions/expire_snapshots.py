@@ -19,12 +19,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import commit_on
+from lakehouse.catalog.open import history
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
 from maintenance.actions.action import action
 from maintenance.actions.need import Need, Rate, Work
 from maintenance.actions.purge import Purged, purge
 from maintenance.inventory import removed
-from maintenance.inventory.figures import history, measure_all, newest_data_chain
+from maintenance.inventory.figures import measure_all, newest_data_chain
 from maintenance.inventory.health import Health
 from maintenance.inventory.outcome import Figures, Outcome, TableName
 from maintenance.inventory.reachable import Sizes, only_of
@@ -152,7 +153,7 @@ def expirable(
 
 def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set[int]:
     """The newest snapshots, those back to the newest data, and those of tags and branches that are not `over`."""
-    stays: set[int] = {snapshot.snapshot_id for snapshot in islice(history(table), retain_last)}
+    stays: set[int] = {snapshot.snapshot_id for snapshot in islice(history(table.metadata), retain_last)}
     stays.update(snapshot.snapshot_id for snapshot in newest_data_chain(table))
     for name, reference in table.metadata.refs.items():
         if name in over:
@@ -160,7 +161,7 @@ def must_stay(table: Table, retain_last: int, over: tuple[str, ...] = ()) -> set
         if reference.snapshot_ref_type == "tag":
             stays.add(reference.snapshot_id)
         elif name != "main":
-            stays.update(snapshot.snapshot_id for snapshot in history(table, reference.snapshot_id))
+            stays.update(snapshot.snapshot_id for snapshot in history(table.metadata, reference.snapshot_id))
     return stays
 
 

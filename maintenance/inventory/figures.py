@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lakehouse.catalog.open import DATA_OPERATIONS, total
+from lakehouse.catalog.open import DATA_OPERATIONS, history, total
 from lakehouse.catalog.statistics import origin, rows_changed
 from maintenance.inventory.outcome import Figures
 
@@ -45,22 +44,13 @@ def live_manifests(table: Table) -> list[ManifestFile]:
     return [manifest for manifest in manifests if manifest.has_added_files() or manifest.has_existing_files()]
 
 
-def history(table: Table, snapshot_id: int | None = None) -> Iterator[Snapshot]:
-    """A snapshot, the current one by default, and its ancestors, newest first."""
-    known = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}  # there may be 70,000
-    following = table.metadata.current_snapshot_id if snapshot_id is None else snapshot_id
-    while following is not None and (snapshot := known.get(following)) is not None:
-        yield snapshot
-        following = snapshot.parent_snapshot_id
-
-
 def newest_data_chain(table: Table) -> list[Snapshot]:
     """The current snapshot back to the newest one that changed data, inclusive.
 
     Sensors follow this chain to tell new data from a compaction, so no snapshot of it may be missing.
     """
     chain = []
-    for snapshot in history(table):
+    for snapshot in history(table.metadata):
         chain.append(snapshot)
         if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
             break
@@ -72,7 +62,7 @@ def unanalyzed_share(table: Table) -> tuple[float, int | None]:
     metadata = table.metadata
     described = {statistics.snapshot_id: statistics for statistics in metadata.statistics}
     rows, changed = total(table.current_snapshot(), "total-records"), 0
-    for snapshot in history(table):
+    for snapshot in history(metadata):
         if (statistics := described.get(snapshot.snapshot_id)) is not None:
             before, made_ms = origin(metadata, statistics)
             return (min(1.0, (before + changed) / rows) if rows else 0.0), made_ms

@@ -14,11 +14,11 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate, SetPropertiesUpdate
 
 from ingestion.sink.publish import surplus_snapshots
 from lakehouse.catalog.commit import commit_on
+from lakehouse.catalog.open import history
 from lakehouse.catalog.rewriting import REWRITING, needed_since, rewriting
 from lakehouse.declarations.policies import CompactPolicy
 from maintenance.actions.compact import BYTES_AT_ONCE, PARTITIONS_AT_ONCE, _portions, _rewrite, _until_committed
 from maintenance.actions.layout import Partition
-from maintenance.inventory.figures import history
 from maintenance.inventory.outcome import TableName
 
 ROWS = pa.table({"id": [1]})
@@ -76,7 +76,7 @@ def test_during_each_call_of_a_compaction_the_line_of_snapshots_stays_whole(
         began.append(needed_since(start, now_ms=2))
         for _ in range(9):
             publish(catalog, name, 4)
-        line = list(history(catalog.load_table(name)))
+        line = list(history(catalog.load_table(name).metadata))
         assert start.current_snapshot_id in [s.snapshot_id for s in line], "Iceberg would not find where it began"
         if end is not None:
             raise end
