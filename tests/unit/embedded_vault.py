@@ -6,6 +6,7 @@ same macros through dbt on Trino.
 """
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -76,6 +77,8 @@ METADATA = {  # Iceberg's metadata tables
 STATES = [("p|b=1", None), ("p", 1), ("p", None), ("", None), (None, None), (None, 1)]
 IDS = [1, 11, 2, 111, 21, *range(30, 60)]
 Event = dict[str, Any]
+Key = Any  # what a hash key means: a code and texts, a tuple of keys, ZERO or ERROR
+Timeline = dict[Any, list[tuple[Any, ...]]]
 
 
 class Vault:
@@ -302,3 +305,17 @@ def arrivals(rng: random.Random, events: list[Event]) -> list[tuple[list[Event],
         if rng.random() < 0.1:
             loads.append(([], moment))
     return loads
+
+
+def effectivity(said: Iterable[tuple[Key, Event]], link_of: Callable[[Event], Key]) -> Timeline:
+    """Per link, where it began and ended; each key has one at a time."""
+    found: Timeline = defaultdict(list)
+    link_now: dict[Key, Key | None] = {}
+    for key, event in said:
+        now, before = None if event["gone"] else link_of(event), link_now.get(key)
+        if now != before:
+            for link, active in ((before, False), (now, True)):
+                if link is not None:
+                    found[link].append((position(event), active))
+        link_now[key] = now
+    return dict(found)

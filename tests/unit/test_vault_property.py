@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.embedded_vault import WAYS, Event, Vault, arrivals, history, position, restore
+from tests.unit.embedded_vault import WAYS, Event, Timeline, Vault, arrivals, effectivity, history, position, restore
 
-Timeline = dict[Any, list[tuple[Any, ...]]]
 ZERO, ERROR = "0" * 32, "f" * 32
 TWO_AT_ONCE = """
 select * from {view} as one join {view} as other using (hk_row)
@@ -95,9 +94,10 @@ def compare(vault: Vault, arrived: list[tuple[Event, datetime]]) -> None:
     for name in ("sat_row", "ma_sat_thing", "ref_row"):
         assert timeline(vault, name, "is_deleted, a, b") == details, name
     assert timeline(vault, "sts_row", "is_deleted") == collapsed(events, lambda e: (e["gone"],))
-    assert active(vault, *OWNERS) == effectivity(events, lambda e: (e["id"], e["line"], e["owner"]))
-    assert active(vault, *PAIRS_ACTIVE) == effectivity(events, pairs_of)
-    assert active(vault, *LINES) == effectivity(events, lambda e: (e["id"], e["line"]))
+    said = [((event["id"], event["line"]), event) for event in events]
+    assert active(vault, *OWNERS) == effectivity(said, lambda e: (e["id"], e["line"], e["owner"]))
+    assert active(vault, *PAIRS_ACTIVE) == effectivity(said, pairs_of)
+    assert active(vault, *LINES) == effectivity(said, lambda e: (e["id"], e["line"]))
     assert_stored_rows_are_true(vault, events)
     for name, key in (("sat_row", "hk_row"), ("eff_sat_row_owner", "hk_row_owner")):
         ghosts = vault.rows(f"select {key} from {name} where record_source = 'ghost' order by 1")
@@ -181,21 +181,6 @@ LINES = (
     "eff_sat_thing_line_v1", "hub.id, link.line",
     "join link_thing_line as link using (hk_thing_line) join hub_thing as hub using (hk_thing)",
 )  # fmt: skip
-
-
-def effectivity(events: list[Event], link_of: Any) -> Timeline:
-    """Per link of a row: where it began and ended."""
-    found: Timeline = defaultdict(list)
-    link_now: dict[Any, tuple[Any, ...] | None] = {}
-    for event in events:
-        key = (event["id"], event["line"])
-        now, before = None if event["gone"] else link_of(event), link_now.get(key)
-        if now != before:
-            for link, active in ((before, False), (now, True)):
-                if link is not None:
-                    found[link].append((position(event), active))
-        link_now[key] = now
-    return dict(found)
 
 
 def active(vault: Vault, view: str, columns: str, joins: str) -> Timeline:

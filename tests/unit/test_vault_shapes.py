@@ -18,11 +18,9 @@ from lakehouse.declarations.vault import VaultPolicy
 from lakehouse.declarations.vault_hubs import codes_meant, hub_owners
 from lakehouse.declarations.vault_names import status_name
 from tests.unit.declared_vault import DeclaredVault, Name, a_declaration, table_history
-from tests.unit.embedded_vault import START, Event, position
+from tests.unit.embedded_vault import START, Event, Key, Timeline, effectivity, position
 
 ZERO, ERROR = "0" * 32, "f" * 32
-Key = Any  # what a hash key means: a code and texts, a tuple of keys, ZERO or ERROR
-Timeline = dict[Key, list[tuple[Any, ...]]]
 Hashes = defaultdict[str, dict[str, Key]]  # of each hub and link: hash → what it means
 Claim = tuple[str, Any, Any]  # a relation, what the oracle says is in it, and what is
 
@@ -300,20 +298,6 @@ def collapsed(said: Iterable[tuple[Key, Event]], columns: Iterable[str]) -> Time
         state = (event["gone"], *(event[column] for column in columns))
         if not found[key] or found[key][-1][1:] != state:
             found[key].append((position(event), *state))
-    return dict(found)
-
-
-def effectivity(said: Iterable[tuple[Key, Event]], link_of: Callable[[Event], Key]) -> Timeline:
-    """Per link, where it began and ended; each key has one at a time."""
-    found: Timeline = defaultdict(list)
-    link_now: dict[Key, Key | None] = {}
-    for key, event in said:
-        now, before = None if event["gone"] else link_of(event), link_now.get(key)
-        if now != before:
-            for link, active in ((before, False), (now, True)):
-                if link is not None:
-                    found[link].append((position(event), active))
-        link_now[key] = now
     return dict(found)
 
 
