@@ -114,12 +114,16 @@ def quiet_accumulators() -> None:
 
 
 def quiet_interrupts() -> None:
-    """Keeps Py4J from printing a traceback of the call that Ctrl-C has interrupted."""
-    logging.getLogger().addFilter(_is_no_interrupt)
+    """Keeps Py4J from printing tracebacks of the call that Ctrl-C has interrupted, and of closing its connection."""
+    for name in (None, "py4j.java_gateway", "py4j.clientserver"):
+        logging.getLogger(name).addFilter(_is_no_interrupt)
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    return record.msg != "KeyboardInterrupt while sending command."
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is None
 
 
 def _note_error(server: object, request: object, client_address: object) -> None:

@@ -114,6 +114,35 @@ def test_an_interrupted_call_of_the_jvm_is_one_line() -> None:
     assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
 
 
+LEFT_BY_ITS_PEER = """
+    import logging, socket, struct, threading
+    from lakehouse.servers.spark import quiet_interrupts
+    from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
+    from py4j.java_gateway import GatewayProperty
+
+    def leave(record):
+        if record.msg.startswith("Send shutdown request"):
+            peer, _ = server.accept()
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            peer.close()
+        return record.levelno > logging.INFO
+
+    quiet_interrupts()
+    server = socket.create_server(("127.0.0.1", 0))
+    calls = logging.getLogger("py4j.clientserver")
+    calls.setLevel(logging.INFO)
+    calls.addFilter(leave)
+    threading.Timer(0.5, press).start()
+    at = JavaParameters(port=server.getsockname()[1])
+    JavaClient(at, PythonParameters(), GatewayProperty(False, None)).send_command("c\\n")"""
+
+
+def test_an_interrupted_call_whose_connection_has_ended_is_one_line() -> None:
+    """Py4J then logs that it could not close it."""
+    done = ended(WORK.format(work=LEFT_BY_ITS_PEER))
+    assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
+
+
 def test_in_the_background_ctrl_c_stays_ignored() -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WORK.format(work="press()\n    print(1)")
     assert ended(code).stdout == "1\n"
