@@ -94,7 +94,7 @@ def status(as_json: Json = False) -> None:
 
 
 def _has_worker(settings: Settings) -> bool:
-    from orchestration.runs.presence import WORKER, is_served
+    from orchestration.runs.processes.presence import WORKER, is_served
 
     try:
         return is_served(settings, WORKER)
