@@ -7,7 +7,6 @@ from typing import Any, cast, get_args
 import psycopg
 import pytest
 from memory_source import Offsets
-from throwaway_postgres import throwaway_postgres
 
 from ingestion.schema.positions import POSITIONS, Lsn
 from ingestion.sources.base import KINDS
@@ -17,12 +16,6 @@ from lakehouse.migrations import ensure_state, known_steps, migrate
 from lakehouse.settings import SourceSettings, load_settings
 
 AT, CUT_AT, POINT = Lsn.parse("0/3C87757"), Lsn.parse("16/B374D848"), Lsn.parse("0/3C87700")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
 
 
 @pytest.fixture
