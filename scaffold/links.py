@@ -68,6 +68,11 @@ def dependent_key(entity: Entity, link: JunctionPolicy) -> list[str]:
     return [column for column in entity.key if column not in linked]
 
 
+def row_column(link: JunctionPolicy) -> Column:
+    """The hash of a row's own key, where a row may link others later."""
+    return (f"hk_{link.name}_row", HASH, "Hash key of the row. The driving key: it has one link at a time.")
+
+
 def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
     """The link of a junction table, its effectivity satellite, and its satellites."""
     vault, pk, described = entity.vault, f"hk_{link.name}", {column[0]: column for column in entity.columns()}
@@ -81,12 +86,14 @@ def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
     says = link.description or entity.table.description
     yield Model(
         f"vault/{entity.table.source}", f"link_{link.name}",
-        call("link", src_pk=pk, src_fk=[*(key[0] for key in keys), *rest], source_model=entity.stage, is_key=True),
+        call("link", src_pk=pk, src_fk=[*(key[0] for key in keys), *rest], source_model=entity.stage,
+             **({} if entity.links_change else {"is_key": True})),
         f"{says} Every combination ever seen.", (own, *keys, *(described[column] for column in rest), *EVENT),
         (("link_is_sound", test),),
     )  # fmt: skip
     if vault.track_deletes:
-        yield from _effectivity_models(entity, link.name, says, (own,))
+        driving = [row_column(link)] if entity.links_change else []
+        yield from _effectivity_models(entity, link.name, says, (own, *driving))
     for name, satellite in vault.satellites.items():
         yield from satellite_models(entity, f"link_{link.name}", name, satellite, satellite.description or says)
 

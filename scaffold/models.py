@@ -7,7 +7,7 @@ from lakehouse.declarations import Declarations, RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from scaffold.columns import CODE, DELETED, EVENT, HASH, PARSED, STATUS
 from scaffold.entities import Entity, article, code_of, declared_hub, entities, owners_of, spoken
-from scaffold.links import event_model, junction_key, junction_models, link_models, together
+from scaffold.links import event_model, junction_key, junction_models, link_models, row_column, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
 from scaffold.types import has_several_spellings, reader_type
@@ -108,6 +108,9 @@ def _hash_keys(entity: Entity, everything: Sequence[Entity]) -> tuple[dict[str, 
         name = f"hk_{vault.link.name}"
         hashes[name] = junction_key(entity, vault.link, hashes)
         columns.append((name, HASH, f"Hash key of the {spoken(vault.link.name)}."))
+        if entity.links_change:
+            hashes[f"{name}_row"] = list(entity.key)
+            columns.append(row_column(vault.link))
     return hashes, columns
 
 

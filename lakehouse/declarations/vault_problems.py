@@ -18,6 +18,8 @@ from lakehouse.declarations.vault_names import (
     Vaulted,
     business_key,
     clashes,
+    linked_columns,
+    links_change,
     relations,
     stage_columns,
     timeline_columns,
@@ -111,16 +113,15 @@ def _link_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
         yield at, f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have"
     elif len(vault.link.to) < 2:
         yield at, "V2: a link has two references at least in `to`"
-    else:
-        linked = {column for role in vault.link.to for column in vault.references[role].columns}
-        if missing := sorted(linked - set(table.raw.key)):
-            yield (
-                at,
-                (
-                    f"V9: {', '.join(missing)} is not in the table's key, so a row may be linked with others later:"
-                    " give the table a hub, and declare the link under `links`"
-                ),
-            )
+    elif links_change(table.raw, vault) and set(table.raw.key) <= linked_columns(vault):
+        missing = sorted(linked_columns(vault) - set(table.raw.key))
+        yield (
+            at,
+            (
+                f"V9: {', '.join(missing)} is not in the table's key, and the key has no column of its own, so a row"
+                " says what belongs to a thing: give the table that thing's hub, and declare the link under `links`"
+            ),
+        )
     yield from _unerasable(vault, "of a link could not be erased: give the table a hub of its own")
 
 
