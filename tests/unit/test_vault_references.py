@@ -174,6 +174,19 @@ def test_a_junction_table_is_a_link_with_a_satellite_and_effectivity_of_its_own(
     assert "'hk_casting': ['film_id', 'actor_id', 'take']" in stage
 
 
+def test_a_junction_table_with_an_id_is_a_link_that_its_rows_drive(tmp_path: Path) -> None:
+    """It was refused. A delete names the id alone, so neither the link nor its satellites are read from deletes."""
+    text = CASTING.replace("key: [film_id, actor_id, take]", "key: [take]")
+    sql = {model.name: " ".join(model.sql.split()) for model in models_of(declared(tmp_path, text), "films")}
+    assert "'columns': ['take']}, 'hk_casting_row': ['take']" in sql["stg_films__film_actor"]
+    assert "src_fk=['hk_film', 'hk_actor', 'take']" in sql["link_casting"] and "is_key" not in sql["link_casting"]
+    assert "src_pk='hk_casting', src_dfk='hk_casting_row'" in sql["eff_sat_casting"]
+    assert "is_key=false" in sql["sat_casting_details"]
+    clash = text.replace("name: role,", "name: hk_casting_row,").replace("[role]", "[hk_casting_row]")
+    with pytest.raises(LakehouseError, match=r"V7: .*'hk_casting_row' twice, .*the driving key of link 'casting'"):
+        declared(tmp_path, clash)
+
+
 def test_a_link_that_is_its_tables_key_begins_and_ends_with_its_row() -> None:
     """Again when the row comes back; a delete names the link, so one that was never seen alive is there too."""
     vault = Vault()
