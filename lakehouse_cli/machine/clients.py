@@ -8,7 +8,8 @@ from lakehouse.text.sql import literal
 
 PYICEBERG = """\
 from pyiceberg.catalog.rest import RestCatalog
-lake = RestCatalog("lake", uri={uri!r}, warehouse={warehouse!r}, credential={credential!r})
+lake = RestCatalog("lake", uri={uri!r}, warehouse={warehouse!r}, credential={credential!r},
+  **{{"oauth2-server-uri": "{uri}/v1/oauth/tokens"}})
 """
 DUCKDB = """\
 INSTALL iceberg; LOAD iceberg;
