@@ -4,7 +4,7 @@ import sys
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
-from orchestration.runs.presence import WORKER, is_served
+from orchestration.runs.processes.presence import WORKER, is_served
 
 try:
     if not is_served(load_settings(), WORKER):

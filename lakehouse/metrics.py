@@ -1,6 +1,9 @@
 """Metrics in Prometheus' text format: counters, gauges and histograms of one process, and what they mean.
 
 Every metric of the system is declared in METRICS; dashboards, alert rules and documentation are checked against it.
+
+prometheus_client would make this some 45 lines shorter, for one more dependency. But its gauges can only be cleared and
+set one by one, so a scrape in between misses samples; a collector of our own for them would be most of what is here.
 """
 
 import math

@@ -14,7 +14,9 @@ from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ingestion.schema.positions import Position
 from ingestion.sink.publish import CUTS
+from ingestion.state import stored
 from lakehouse_backup.metadata_files import load, metadata_files, newest_by_storage
 from maintenance.inventory.cuts import newest_row
 from maintenance.inventory.lake import list_relations
@@ -28,20 +30,21 @@ MAX_STATES = 20  # metadata files of meta.cuts that are read
 
 @dataclass(frozen=True, order=True)
 class Cut:
-    """The newest cut of a source in one state of `meta.cuts`; ordered by epoch and LSN."""
+    """The newest cut of a source in one state of `meta.cuts`; ordered by epoch and the number of its position."""
 
     epoch: int
     lsn: int
     at: datetime = field(compare=False)
     snapshots: dict[str, int] = field(compare=False)
+    text: str | None = field(compare=False, default=None)
 
-    @property
-    def position(self) -> int:
-        """The lake contains everything below this LSN."""
-        return self.lsn + 1
+    def position(self, kind: str) -> Position:
+        """The lake contains everything below this position, which is of a source of that kind."""
+        found: Position = stored.read(kind, self.text, self.lsn + 1)
+        return found
 
 
-def newest_cuts(session: Session, slots: Mapping[str, int | None]) -> tuple[Table | None, dict[str, Cut]]:
+def newest_cuts(session: Session, slots: Mapping[str, Position | None]) -> tuple[Table | None, dict[str, Cut]]:
     """The newest state of meta.cuts that contains everything the slots have passed, and each source's cut in it."""
     relation = next((r for r in list_relations(session.catalog) if r.name == CUTS), None)
     table = (load(session, relation.name) or newest_by_storage(session, relation)) if relation else None
@@ -70,7 +73,7 @@ def diverging_states(states: Sequence[Table]) -> list[Table]:
     return [states[0], *(state for state in states[1:] if diverges(state))]
 
 
-def choose(found: Sequence[Mapping[str, Cut]], slots: Mapping[str, int | None]) -> int:
+def choose(found: Sequence[Mapping[str, Cut]], slots: Mapping[str, Position | None]) -> int:
     """The index of the first state (newest first) that is behind no slot; pure.
 
     A slot that cannot be read may be at any position.
@@ -81,7 +84,7 @@ def choose(found: Sequence[Mapping[str, Cut]], slots: Mapping[str, int | None]) 
         if best is None or (source in cuts and cuts[source] >= best):
             return False
         slot = slots[source]
-        return slot is None or source not in cuts or slot > cuts[source].position
+        return slot is None or source not in cuts or slot.commit_bound > cuts[source].lsn + 1
 
     behind = [sum(is_behind(cuts, source) for source in slots) for cuts in found]
     return behind.index(min(behind))
@@ -91,4 +94,4 @@ def _newest_of(cuts: Table, source: str) -> Cut | None:
     if (row := newest_row(cuts, source)) is None:
         return None
     snapshots = {table: int(snapshot_id) for table, snapshot_id in row["snapshots"]}
-    return Cut(row["epoch"], row["cut_lsn"], row["cut_at"], snapshots)
+    return Cut(row["epoch"], row["cut_lsn"], row["cut_at"], snapshots, row.get("position"))

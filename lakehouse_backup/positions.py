@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ingestion.schema.positions import Lsn
+from ingestion.schema.positions import Position
 from ingestion.state import store
 from lakehouse.servers.database import CatalogConnection
 from lakehouse_backup.cuts import Cut
@@ -20,7 +20,7 @@ def restore_position(
     session: Session,
     source: str,
     cut: Cut,
-    slot: int | None,
+    slot: Position | None,
     warehouse_is_complete: bool,
     behind: Collection[str],
 ) -> str | None:
@@ -33,16 +33,18 @@ def restore_position(
     reason = recovery_reason(stream, positions, cut, behind) or _changed_tables(
         session, source, stream.position.commit_bound
     )
-    reached = max(cut.position, slot or 0) if warehouse_is_complete else cut.position
-    if slot is not None and slot > reached:
+    reached = position = cut.position(stream.kind)
+    if warehouse_is_complete and slot is not None:
+        reached = position.join(slot)
+    if slot is not None and not slot <= reached:
         reason = reason or "its slot is beyond the newest restored cut"
     states.execute(
         "UPDATE lakehouse.streams SET epoch = %s, revision = revision + 1 WHERE source = %s",
         (max(cut.epoch, stream.epoch), source),
     )
-    store.put_cut(states, source, Lsn(cut.position), cut.at, sorted(cut.snapshots))
+    store.put_cut(states, source, position, cut.at, sorted(cut.snapshots))
     states.execute("DELETE FROM lakehouse.witnesses WHERE source = %s", (source,))
-    store.advance_positions(states, source, Lsn(reached))
+    store.advance_positions(states, source, reached)
     if reason is not None:
         states.execute("UPDATE lakehouse.streams SET system_identifier = %s WHERE source = %s", (UNKNOWN, source))
     return reason

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
 
+from ingestion.schema.positions import Position
 from ingestion.state import store
 from lakehouse.catalog.commit import enter, move_pointer, remove
 from lakehouse.errors import LakehouseError
@@ -27,7 +28,7 @@ from lakehouse_backup.pointers import find_pointers
 from lakehouse_backup.positions import restore_position
 from maintenance.inventory.session import Session
 
-SlotOf = Callable[[str], int | None]  # source → confirmed LSN of its slot; None if it cannot be read
+SlotOf = Callable[[str], Position | None]  # source → confirmed position of its slot; None if it cannot be read
 
 
 @dataclass

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from ingestion.schema.positions import Lsn
 from ingestion.sources.postgres.connection import connect_source, read_slot
 from ingestion.state import lease, store
 from lakehouse.errors import LakehouseError
@@ -166,14 +167,14 @@ def _about(settings: Settings, folder: Path) -> dict[str, Any]:
     return about
 
 
-def _slot(settings: Settings, source: str) -> int | None:
-    """The confirmed LSN of the source's slot; None if it cannot be read."""
+def _slot(settings: Settings, source: str) -> Lsn | None:
+    """The confirmed position of the source's slot; None if it cannot be read."""
     try:
         with connect_source(settings, source) as connection:
             slot = read_slot(connection, _slot_name(settings, source))
     except LakehouseError:
         return None
-    return slot.confirmed_lsn if slot else None
+    return Lsn(slot.confirmed_lsn) if slot else None
 
 
 def _slot_name(settings: Settings, source: str) -> str:

@@ -17,8 +17,8 @@ from lakehouse.declarations.project import project_maintenance
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
 from orchestration.runs.code import code_version
-from orchestration.runs.presence import is_served, writing
-from orchestration.runs.workers import sign
+from orchestration.runs.processes.presence import is_served, writing
+from orchestration.runs.processes.workers import sign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

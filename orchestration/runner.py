@@ -26,12 +26,13 @@ from orchestration.jobs import marts
 from orchestration.resources import Lake
 from orchestration.runs.dependencies import reason_to_skip
 from orchestration.runs.failures import failure_message
-from orchestration.runs.history import end_state_of, read_history
-from orchestration.runs.interrupts import Stop, do_nothing
-from orchestration.runs.load_state import LoadState, loaded_since
 from orchestration.runs.partitions import DayRange, incremental_tags
 from orchestration.runs.pools import WAITING
+from orchestration.runs.processes.interrupts import Stop, do_nothing
+from orchestration.runs.processes.workers import fail_orphaned_runs, free_pools, signature
 from orchestration.runs.progress import Say, describe, only_progress
+from orchestration.runs.state.history import end_state_of, read_history
+from orchestration.runs.state.load_state import LoadState, loaded_since
 from orchestration.runs.subset import (
     JobSubset,
     load_state_tag,
@@ -40,7 +41,6 @@ from orchestration.runs.subset import (
     waiting_for_others,
     waiting_for_tables,
 )
-from orchestration.runs.workers import fail_orphaned_runs, free_pools, signature
 
 
 @dataclass(frozen=True)

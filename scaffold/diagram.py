@@ -1,6 +1,6 @@
 """Generates Mermaid entity-relationship diagrams of the vault from the declarations."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from lakehouse.declarations import Declarations
 from lakehouse.declarations.vault import SatellitePolicy
@@ -31,9 +31,7 @@ def _lines(entity: Entity) -> Iterator[str]:
     hub = f"hub_{entity.hub.name}"
     for name, link in entity.vault.links.items():
         yield f'{hub} ||--o{{ link_{name} : ""'
-        for role in link.to:
-            label = "" if entity.vault.hub_of(role) == role else role
-            yield f'hub_{entity.vault.hub_of(role)} |o--o{{ link_{name} : "{label}"'
+        yield from _role_lines(entity, link.to, f"link_{name}")
         if link.effectivity:
             yield f'link_{name} ||--o{{ eff_sat_{name} : "from, to"'
     for name, satellite in entity.vault.satellites.items():
@@ -44,6 +42,12 @@ def _lines(entity: Entity) -> Iterator[str]:
         yield f'{hub} ||--o{{ rts_{entity.hub.name} : "mentioned"'
 
 
+def _role_lines(entity: Entity, roles: Sequence[str], link: str) -> Iterator[str]:
+    for role in roles:
+        hub = entity.vault.hub_of(role)
+        yield f'hub_{hub} |o--o{{ {link} : "{"" if hub == role else role}"'
+
+
 def _satellite_line(parent: str, name: str, satellite: SatellitePolicy) -> str:
     many, kind = ("o{", "sat") if satellite.historized else ("o|", "nh_sat")
     return f'{parent} ||--{many} {kind}_{name} : ""'
@@ -52,13 +56,9 @@ def _satellite_line(parent: str, name: str, satellite: SatellitePolicy) -> str:
 def _lines_without_hub(entity: Entity) -> Iterator[str]:
     vault = entity.vault
     if vault.event:
-        for role in vault.event.to:
-            label = "" if vault.hub_of(role) == role else role
-            yield f'hub_{vault.hub_of(role)} |o--o{{ nh_link_{vault.event.name} : "{label}"'
+        yield from _role_lines(entity, vault.event.to, f"nh_link_{vault.event.name}")
     if vault.link:
-        for role in vault.link.to:
-            label = "" if vault.hub_of(role) == role else role
-            yield f'hub_{vault.hub_of(role)} |o--o{{ link_{vault.link.name} : "{label}"'
+        yield from _role_lines(entity, vault.link.to, f"link_{vault.link.name}")
         if vault.track_deletes:
             yield f'link_{vault.link.name} ||--o{{ eff_sat_{vault.link.name} : "from, to"'
         for name, satellite in vault.satellites.items():

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from lakehouse.declarations.vault_hubs import codes_meant, hub_owners
-from lakehouse.declarations.vault_names import business_key, in_lake, status_name
+from lakehouse.declarations.vault_names import business_key, in_lake, links_change, status_name
 from scaffold.types import has_several_spellings, lake_type
 
 
@@ -38,6 +38,11 @@ class Entity:
         if any(has_several_spellings(self.declared_type(column)) for column in self.key):
             return {}
         return {"src_nk": list(self.key)}
+
+    @property
+    def links_change(self) -> bool:
+        """Whether the table is a link whose rows may link others later."""
+        return links_change(self.table.raw, self.vault)
 
     @property
     def hub(self) -> HubPolicy:

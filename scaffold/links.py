@@ -17,13 +17,17 @@ def together(entity: Entity, roles: Sequence[str]) -> str:
     return f"Hash key of {', '.join(names[:-1])} and {names[-1]} together."
 
 
+def _role_columns(entity: Entity, roles: Sequence[str]) -> list[Column]:
+    """The hash keys of references."""
+    notes = {role: entity.vault.references[role].note for role in roles}
+    return [(f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {note}".strip()) for role, note in notes.items()]
+
+
 def link_models(entity: Entity, name: str, roles: Sequence[str], text: str, effectivity: bool) -> Iterator[Model]:
     """The link and, with effectivity, its effectivity satellite."""
-    vault, hub, pk = entity.vault, entity.hub.name, f"hk_{name}"
+    hub, pk = entity.hub.name, f"hk_{name}"
     own: Column = (f"hk_{hub}", HASH, f"Hash key of the {spoken(hub)}.")
-    keys = [own] + [
-        (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {vault.references[role].note}".strip()) for role in roles
-    ]
+    keys = [own, *_role_columns(entity, roles)]
     hubs = {f"hk_{hub}": f"hub_{hub}", **hubs_of(entity, roles)}
     says = text or f"Which {' and '.join(map(spoken, roles))} {article(hub)} belongs to."
     combination: Column = (pk, HASH, together(entity, roles))
@@ -68,25 +72,29 @@ def dependent_key(entity: Entity, link: JunctionPolicy) -> list[str]:
     return [column for column in entity.key if column not in linked]
 
 
+def row_column(link: JunctionPolicy) -> Column:
+    """The hash of a row's own key, where a row may link others later."""
+    return (f"hk_{link.name}_row", HASH, "Hash key of the row. The driving key: it has one link at a time.")
+
+
 def junction_models(entity: Entity, link: JunctionPolicy) -> Iterator[Model]:
     """The link of a junction table, its effectivity satellite, and its satellites."""
     vault, pk, described = entity.vault, f"hk_{link.name}", {column[0]: column for column in entity.columns()}
     own: Column = (pk, HASH, f"Hash key of the {spoken(link.name)}.")
-    keys = [
-        (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {vault.references[role].note}".strip())
-        for role in link.to
-    ]
+    keys = _role_columns(entity, link.to)
     rest = dependent_key(entity, link)
     test = {"src_pk": pk, "hubs": hubs_of(entity, link.to)} | ({"dependent": rest} if rest else {})
     says = link.description or entity.table.description
     yield Model(
         f"vault/{entity.table.source}", f"link_{link.name}",
-        call("link", src_pk=pk, src_fk=[*(key[0] for key in keys), *rest], source_model=entity.stage, is_key=True),
+        call("link", src_pk=pk, src_fk=[*(key[0] for key in keys), *rest], source_model=entity.stage,
+             **({} if entity.links_change else {"is_key": True})),
         f"{says} Every combination ever seen.", (own, *keys, *(described[column] for column in rest), *EVENT),
         (("link_is_sound", test),),
     )  # fmt: skip
     if vault.track_deletes:
-        yield from _effectivity_models(entity, link.name, says, (own,))
+        driving = [row_column(link)] if entity.links_change else []
+        yield from _effectivity_models(entity, link.name, says, (own, *driving))
     for name, satellite in vault.satellites.items():
         yield from satellite_models(entity, f"link_{link.name}", name, satellite, satellite.description or says)
 
@@ -105,10 +113,7 @@ def hubs_of(entity: Entity, roles: Sequence[str]) -> dict[str, Any]:
 def event_model(entity: Entity, event: EventPolicy) -> Model:
     """The non-historized link of an event: its own key, its references and its payload."""
     pk, described = f"hk_{event.name}", {column[0]: column for column in entity.columns()}
-    keys = [
-        (f"hk_{role}", HASH, f"Hash key of the {spoken(role)}. {entity.vault.references[role].note}".strip())
-        for role in event.to
-    ]
+    keys = _role_columns(entity, event.to)
     payload = list(dict.fromkeys([*entity.key, *entity.in_lake(event.columns)]))
     own: Column = (pk, HASH, f"Hash key of the {spoken(event.name)}.")
     test = {"src_pk": pk, "columns": payload, "stage": entity.stage, "hubs": hubs_of(entity, event.to)}

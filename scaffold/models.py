@@ -7,7 +7,7 @@ from lakehouse.declarations import Declarations, RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from scaffold.columns import CODE, DELETED, EVENT, HASH, PARSED, STATUS
 from scaffold.entities import Entity, article, code_of, declared_hub, entities, owners_of, spoken
-from scaffold.links import event_model, junction_key, junction_models, link_models, together
+from scaffold.links import event_model, junction_key, junction_models, link_models, row_column, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
 from scaffold.types import has_several_spellings, reader_type
@@ -82,14 +82,12 @@ def hashed(key: Sequence[Any], hub: HubPolicy, code: str) -> Any:
     return {"columns": columns, **rules} if rules else columns
 
 
-def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
-    vault, own = entity.vault, list(entity.columns())
-    kinds = {name: kind for name, kind, _ in own}
+def _hash_keys(entity: Entity, everything: Sequence[Entity]) -> tuple[dict[str, Any], list[Column]]:
+    """What a stage hashes to keys of hubs and links, and the columns of the hashes."""
+    vault = entity.vault
     hashes: dict[str, Any] = {}
     columns: list[Column] = []
-    derived = {}
     if vault.hub:
-        derived = {n: k for n, k in zip(entity.business_key, entity.key, strict=True) if n != k}
         declaring = declared_hub(vault.hub.name, everything)
         hashes[f"hk_{vault.hub.name}"] = hashed(entity.key, declaring, vault.hub.collision_code)
         columns.append((f"hk_{vault.hub.name}", HASH, f"Hash key of the {spoken(vault.hub.name)}."))
@@ -110,6 +108,17 @@ def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
         name = f"hk_{vault.link.name}"
         hashes[name] = junction_key(entity, vault.link, hashes)
         columns.append((name, HASH, f"Hash key of the {spoken(vault.link.name)}."))
+        if entity.links_change:
+            hashes[f"{name}_row"] = list(entity.key)
+            columns.append(row_column(vault.link))
+    return hashes, columns
+
+
+def _stage(entity: Entity, everything: Sequence[Entity]) -> Model:
+    vault, own = entity.vault, list(entity.columns())
+    kinds = {name: kind for name, kind, _ in own}
+    derived = {n: k for n, k in zip(entity.business_key, entity.key, strict=True) if n != k} if vault.hub else {}
+    hashes, columns = _hash_keys(entity, everything)
     for name, satellite in vault.satellites.items():
         if not satellite.historized:
             continue

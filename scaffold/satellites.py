@@ -20,7 +20,7 @@ def satellite_models(entity: Entity, parent: str, name: str, satellite: Satellit
         yield _unchanging_model(entity, parent, name, (own, *payload), text)
         return
     fingerprint: Column = (diff, HASH, f"Fingerprint of what sat_{name} says.")
-    beside = {"is_key": False} if satellite.link else {}
+    beside = {"is_key": False} if satellite.link or entity.links_change else {}
     yield Model(
         f"vault/{entity.table.source}", f"sat_{name}",
         call("sat", src_pk=pk, src_hashdiff=diff, src_payload=columns, source_model=entity.stage,

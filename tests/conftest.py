@@ -86,3 +86,13 @@ def _stop_spark() -> None:
 def _assert_no_process(home: Path) -> None:
     left = [p.info for p in psutil.process_iter(["pid", "cmdline"]) if str(home) in " ".join(p.info["cmdline"] or [])]
     assert not left, f"processes left behind: {left}"
+
+
+@pytest.fixture
+def zoo(settings: Settings, tmp_path: Path) -> Iterator[Any]:
+    """A source that the project has never seen."""
+    from tests.zoo import build_zoo
+
+    zoo = build_zoo(settings, tmp_path)
+    yield zoo
+    zoo.clear()

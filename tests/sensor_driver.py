@@ -13,8 +13,8 @@ from dagster._core.definitions.job_base import InMemoryJob
 from dagster._core.execution.api import execute_run_iterator
 
 from orchestration.resources import Lake
-from orchestration.runs import load_state
 from orchestration.runs.failures import failure_message
+from orchestration.runs.state import load_state
 
 
 def main(name: str, pause_seconds: float) -> dict[str, Any]:

@@ -1,12 +1,10 @@
 """dbt on Trino, against an oracle that knows no SQL: parsed is the log completed, the vault true under any arrival."""
 
 import random
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,24 +12,15 @@ import pytest
 from ingestion.schema.former_names import renamed
 from lakehouse.catalog.open import open_catalog
 from lakehouse.migrations.parsed_flag import outdated, rename
-from lakehouse.settings import Settings
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.restore.table import restore
 from tests.histories import START, Clock, Row, TableHistory, change_at_random
-from tests.zoo import COLUMNS, Zoo, animals, build_zoo, random_animal
+from tests.zoo import COLUMNS, Zoo, animals, random_animal
 
 pytestmark = pytest.mark.stack
 KEYS = list(range(1, 41))
 Timeline = dict[Any, list[tuple[Any, ...]]]
-
-
-@pytest.fixture
-def zoo(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
-    """A source that the project has never seen."""
-    zoo = build_zoo(settings, tmp_path)
-    yield zoo
-    zoo.clear()
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from trino.exceptions import TrinoQueryError
 from ingestion import source_status
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
-from orchestration.runs import workers
+from orchestration.runs.processes import workers
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
 pytestmark = pytest.mark.stack

@@ -21,7 +21,7 @@ from scaffold.text import Model
 from tests.histories import START, Clock, Row, change_at_random
 from tests.test_dbt import assert_vault_is_true, in_order, insert_parsed, literal, source_seq
 from tests.unit.test_scaffold import declared
-from tests.zoo import Zoo, animals, build_zoo, empty_project, random_animal
+from tests.zoo import Zoo, animals, empty_project, random_animal
 
 pytestmark = pytest.mark.stack
 LOADS = 4
@@ -67,14 +67,6 @@ def test_the_unit_test_of_each_macro_passes(settings: Settings, tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 0, "\n".join(done.stdout.splitlines()[-60:])
     assert " PASS unit_eff_sat::" in done.stdout, "the unit tests were not selected"
-
-
-@pytest.fixture
-def zoo(settings: Settings, tmp_path: Path) -> Iterator[Zoo]:
-    """A source that the project has never seen."""
-    zoo = build_zoo(settings, tmp_path)
-    yield zoo
-    zoo.clear()
 
 
 @pytest.mark.slow

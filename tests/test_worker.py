@@ -19,7 +19,7 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
-from orchestration.runs.presence import is_served
+from orchestration.runs.processes.presence import is_served
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3000)]

@@ -91,18 +91,15 @@ def catch_up(
         outlooks = _outlooks(session, source, states)
         try:
             rows = add_counts(rows, _resume_tables(session, source, states, outlooks))
-        except Outdated:
-            continue
-        positions = store.read_positions(states, session.name)
-        points = [position.point for position in positions.values() if position.state == "streaming"]
-        now = _now_at_least(source, points if until is None else [*points, until])
-        if live:
-            live.reach(now.position, LIVE_PATIENCE_SECONDS)
-        reached = stream.position
-        cut_is_due = covered(positions, now.position) != tuple(stream.cut_tables)
-        if not now.position <= source.stop_between(reached, now.position, session.limits.cycle_max_bytes):
-            progress.begin(states, session.name, "changes", source.distance(reached, now.position))
-        try:
+            positions = store.read_positions(states, session.name)
+            points = [position.point for position in positions.values() if position.state == "streaming"]
+            now = _now_at_least(source, points if until is None else [*points, until])
+            if live:
+                live.reach(now.position, LIVE_PATIENCE_SECONDS)
+            reached = stream.position
+            cut_is_due = covered(positions, now.position) != tuple(stream.cut_tables)
+            if not now.position <= source.stop_between(reached, now.position, session.limits.cycle_max_bytes):
+                progress.begin(states, session.name, "changes", source.distance(reached, now.position))
             while not now.position <= reached or cut_is_due:
                 before, reached = reached, source.stop_between(reached, now.position, session.limits.cycle_max_bytes)
                 landed = load_changes(session, source, states, outlooks, replace(now, position=reached), live)

@@ -241,17 +241,20 @@ def steps(
             continue
         aside = set_aside_name(was.lake, had, {*taken, *asides.values()})
         if not consent:
-            raise TableProblem(
-                table.source,
-                table.name,
-                f"column {column.name} was {was.declared_type} and "
-                f"is {column.declared_type}, which the lake's type cannot become: correct data_type in the "
-                f"declaration, then `lakehouse ingest --resume {table.source}.{table.name}` (the values so "
-                f"far stay under the name {aside})",
-            )
+            raise _cannot_widen(table, was, column, aside)
         asides[was.lake] = aside
         found.append(replace(step, action="add"))
     return (*(Step("set aside", name, to=aside) for name, aside in asides.items()), *renames, *found)
+
+
+def _cannot_widen(table: RawTable, was: ColumnFacts, column: ColumnFacts, aside: str) -> TableProblem:
+    return TableProblem(
+        table.source,
+        table.name,
+        f"column {column.name} was {was.declared_type} and is {column.declared_type}, which the lake's type cannot "
+        f"become: correct data_type in the declaration, then `lakehouse ingest --resume {table.source}.{table.name}` "
+        f"(the values so far stay under the name {aside})",
+    )
 
 
 def set_aside_name(name: str, type_: IcebergType, taken: Collection[str]) -> str:

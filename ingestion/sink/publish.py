@@ -48,6 +48,7 @@ CUTS_SCHEMA = Schema(
     NestedField(4, "cut_at", TimestamptzType(), required=False),
     NestedField(5, "published_at", TimestamptzType(), required=False),
     NestedField(6, "snapshots", MapType(7, StringType(), 8, StringType(), value_required=False), required=False),
+    NestedField(9, "position", StringType(), required=False),
 )
 TABLE_PROPERTIES = {
     "format-version": "2",
@@ -221,6 +222,7 @@ def _stage_cut(
                 "cut_at": cut.at,
                 "published_at": now,
                 "snapshots": list(snapshots.items()),
+                "position": cut.position.text,
             }
         ],
         schema=table.schema().as_arrow(),

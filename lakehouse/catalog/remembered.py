@@ -1,7 +1,8 @@
-"""What loads remember of themselves in table properties, for many tables at once.
+"""What loads remember of themselves in table properties: read, and written for many tables at once.
 
 After a load a model's macro `remember_load` does the same with two statements of Trino. Who runs many models every few
-seconds gathers what they want remembered, and writes it in one transaction of the catalog.
+seconds gathers what they want remembered, and writes it in one transaction of the catalog. The values are made by the
+macro `load_plan`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 Name = tuple[str, str]
 QUERY = "trino_query_id"
+LOADED = "lakehouse.loaded."  # the prefix of these properties; an input's name or what else is remembered follows
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,30 @@ class Load:
     remember: Mapping[str, str]
     base: str | None = None
     query: str | None = None
+
+
+@dataclass(frozen=True)
+class LoadedInput:
+    """What a table has loaded of a stage: up to which moment, and how many rows at that moment."""
+
+    stage: str
+    newest: str
+    rows: int
+
+
+def loaded_inputs(metadata: TableMetadata) -> frozenset[LoadedInput]:
+    """What the table remembers of its inputs, as far as it still descends from the snapshot it was remembered with."""
+    ancestors = {str(snapshot.snapshot_id) for snapshot in history(metadata)}
+    values = {
+        key.removeprefix(LOADED): value.split("|")
+        for key, value in metadata.properties.items()
+        if key.startswith(LOADED)
+    }
+    return frozenset(
+        LoadedInput(name.partition(".")[0], newest, int(rest[0]))
+        for name, (newest, *rest) in values.items()
+        if len(rest) > 2 and rest[-1] in ancestors
+    )
 
 
 def remember(connection: psycopg.Connection[Any], catalog: LakeCatalog, loads: Mapping[Name, Load]) -> None:

@@ -72,10 +72,16 @@ class EventPolicy(Policy):
 
 
 class JunctionPolicy(Policy):
-    """Rows whose key is what they link: a link of the references, with satellites of its own."""
+    """Rows that only link others: a link of the references, with satellites of its own.
+
+    Either the references are in the table's key, or the key has a column of its own and a row may be linked with others
+    later.
+    """
 
     name: LakeName
-    to: tuple[str, ...] = Field(description="names of references; their columns are part of the table's key")
+    to: tuple[str, ...] = Field(
+        description="names of references; together with the rest of the table's key they are the link's"
+    )
     description: str = ""
 
 

@@ -55,6 +55,17 @@ def business_key(raw: RawPolicy, vault: VaultPolicy) -> tuple[str, ...]:
     return (vault.hub.column or (f"{vault.hub.name}_id" if key == ("id",) else key[0]),)
 
 
+def linked_columns(vault: VaultPolicy) -> set[str]:
+    """The columns by which a table that is a link refers to others."""
+    roles = vault.link.to if vault.link is not None else ()
+    return {column for role in roles if role in vault.references for column in vault.references[role].columns}
+
+
+def links_change(raw: RawPolicy, vault: VaultPolicy) -> bool:
+    """Whether a row of a table that is a link may be linked with others later: its key does not name them all."""
+    return not linked_columns(vault) <= set(raw.key)
+
+
 def stage_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     """All columns of the table's stage; a duplicate is a mistake."""
     for name in ("is_deleted", *EVENT):
@@ -72,6 +83,8 @@ def stage_columns(table: Vaulted, vault: VaultPolicy) -> Iterator[Named]:
     if vault.link is not None:
         link = vault.link.name
         yield Named(f"hk_{link}", f"the key of link {link!r}", ("vault", "link"), "rename the link")
+        if links_change(table.raw, vault):
+            yield Named(f"hk_{link}_row", f"the driving key of link {link!r}", ("vault", "link"), "rename the link")
     for name in (name for name, satellite in vault.satellites.items() if satellite.historized):
         what = f"the fingerprint of satellite {name!r}"
         yield Named(f"hd_{name}", what, ("vault", "satellites", name), "rename the satellite")

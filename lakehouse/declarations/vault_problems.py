@@ -18,6 +18,8 @@ from lakehouse.declarations.vault_names import (
     Vaulted,
     business_key,
     clashes,
+    linked_columns,
+    links_change,
     relations,
     stage_columns,
     timeline_columns,
@@ -86,52 +88,62 @@ def _form_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
         yield ("vault", vault.forms[1]), f"V10: a table is one thing, not {' and '.join(vault.forms)}"
     if vault.track_mentions and vault.hub is None:
         yield ("vault", "track_mentions"), "V1: mentions are tracked for a hub, and the table declares none"
-    if vault.event is not None:
-        at = ("vault", "event")
-        if unknown := [role for role in vault.event.to if role not in vault.references]:
-            yield at, f"V5: the event names {', '.join(unknown)}, which meta.vault.references does not have"
-        if not vault.event.to:
-            yield at, "V2: an event is a link, it needs at least one reference in `to`"
-        if vault.satellites:
-            yield ("vault", "satellites"), "V10: an event never changes: what it says stands in `event.columns`"
-    if vault.link is not None:
-        at = ("vault", "link")
-        if unknown := [role for role in vault.link.to if role not in vault.references]:
-            yield at, f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have"
-        elif len(vault.link.to) < 2:
-            yield at, "V2: a link has two references at least in `to`"
-        else:
-            linked = {column for role in vault.link.to for column in vault.references[role].columns}
-            if missing := sorted(linked - set(table.raw.key)):
-                yield (
-                    at,
-                    (
-                        f"V9: {', '.join(missing)} is not in the table's key, so a row may be linked with others later:"
-                        " give the table a hub, and declare the link under `links`"
-                    ),
-                )
-        for name, satellite in vault.satellites.items():
-            if satellite.personal:
-                yield (
-                    ("vault", "satellites", name),
-                    "V8: personal data of a link could not be erased: give the table a hub of its own",
-                )
-    if vault.children_of is not None:
-        at, parent = ("vault", "children_of"), vault.references.get(vault.children_of)
-        if parent is None:
-            yield at, f"V5: children_of names {vault.children_of!r}, which meta.vault.references does not have"
-        elif not set(parent.columns) < set(table.raw.key):
-            yield (
-                at,
-                f"V9: the key has to be {', '.join(parent.columns)} and at least one column that tells the rows"
-                f" of one {vault.children_of} apart; it is {', '.join(table.raw.key) or 'empty'}",
-            )
-        for name, satellite in vault.satellites.items():
-            if satellite.personal:
-                yield (
-                    ("vault", "satellites", name),
-                    "V8: personal data of children could not be erased: give them a hub of their own",
-                )
+    yield from _event_problems(vault)
+    yield from _link_problems(table, vault)
+    yield from _children_problems(table, vault)
+
+
+def _event_problems(vault: VaultPolicy) -> Iterator[Problem]:
+    if vault.event is None:
+        return
+    at = ("vault", "event")
+    if unknown := [role for role in vault.event.to if role not in vault.references]:
+        yield at, f"V5: the event names {', '.join(unknown)}, which meta.vault.references does not have"
+    if not vault.event.to:
+        yield at, "V2: an event is a link, it needs at least one reference in `to`"
+    if vault.satellites:
+        yield ("vault", "satellites"), "V10: an event never changes: what it says stands in `event.columns`"
+
+
+def _link_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    if vault.link is None:
+        return
+    at = ("vault", "link")
+    if unknown := [role for role in vault.link.to if role not in vault.references]:
+        yield at, f"V5: the link names {', '.join(unknown)}, which meta.vault.references does not have"
+    elif len(vault.link.to) < 2:
+        yield at, "V2: a link has two references at least in `to`"
+    elif links_change(table.raw, vault) and set(table.raw.key) <= linked_columns(vault):
+        missing = sorted(linked_columns(vault) - set(table.raw.key))
+        yield (
+            at,
+            (
+                f"V9: {', '.join(missing)} is not in the table's key, and the key has no column of its own, so a row"
+                " says what belongs to a thing: give the table that thing's hub, and declare the link under `links`"
+            ),
+        )
+    yield from _unerasable(vault, "of a link could not be erased: give the table a hub of its own")
+
+
+def _children_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    if vault.children_of is None:
+        return
+    at, parent = ("vault", "children_of"), vault.references.get(vault.children_of)
+    if parent is None:
+        yield at, f"V5: children_of names {vault.children_of!r}, which meta.vault.references does not have"
+    elif not set(parent.columns) < set(table.raw.key):
+        yield (
+            at,
+            f"V9: the key has to be {', '.join(parent.columns)} and at least one column that tells the rows"
+            f" of one {vault.children_of} apart; it is {', '.join(table.raw.key) or 'empty'}",
+        )
+    yield from _unerasable(vault, "of children could not be erased: give them a hub of their own")
+
+
+def _unerasable(vault: VaultPolicy, why: str) -> Iterator[Problem]:
+    for name, satellite in vault.satellites.items():
+        if satellite.personal:
+            yield ("vault", "satellites", name), f"V8: personal data {why}"
 
 
 def _satellite_problems(vault: VaultPolicy) -> Iterator[Problem]:

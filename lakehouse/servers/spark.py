@@ -139,8 +139,6 @@ def has_ended(session: SparkSession) -> bool:
 
 def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str, str]:
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
-    catalog = f"spark.sql.catalog.{settings.catalog_name}"
-    url = parse_url(settings.catalog_dsn())
     fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)
     properties = {
         "spark.master": settings.spark.master,
@@ -167,6 +165,20 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
         "spark.driver.extraJavaOptions": " ".join((STEADY_HEAP, *_java_options(settings, local))),
+        **_catalog_properties(settings),
+    }
+    if not settings.spark.master.startswith("local"):
+        del properties["spark.driver.host"]
+    if settings.spark.secret is not None:
+        properties[AUTH_SECRET] = settings.spark.secret.get_secret_value()
+    return _known_to_its_peers(properties | settings.spark.conf)
+
+
+def _catalog_properties(settings: Settings) -> dict[str, str]:
+    """The Iceberg catalog and its files."""
+    catalog = f"spark.sql.catalog.{settings.catalog_name}"
+    url = parse_url(settings.catalog_dsn())
+    properties = {
         catalog: "org.apache.iceberg.spark.SparkCatalog",
         f"{catalog}.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
         f"{catalog}.uri": url.jdbc(),
@@ -181,16 +193,12 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
         f"{catalog}.client.region": settings.s3.region,
         f"{catalog}.s3.path-style-access": str(settings.s3.path_style).lower(),
     }
-    if not settings.spark.master.startswith("local"):
-        del properties["spark.driver.host"]
     if settings.s3.endpoint:
         properties[f"{catalog}.s3.endpoint"] = settings.s3.endpoint
     if settings.s3.access_key and settings.s3.secret_key:
         properties[f"{catalog}.s3.access-key-id"] = settings.s3.access_key.get_secret_value()
         properties[f"{catalog}.s3.secret-access-key"] = settings.s3.secret_key.get_secret_value()
-    if settings.spark.secret is not None:
-        properties[AUTH_SECRET] = settings.spark.secret.get_secret_value()
-    return _known_to_its_peers(properties | settings.spark.conf)
+    return properties
 
 
 def _java_options(settings: Settings, local: Path) -> list[str]:

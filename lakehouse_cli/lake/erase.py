@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +12,7 @@ import typer
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import busy, console, say, say_json
 
 if TYPE_CHECKING:
@@ -50,46 +50,53 @@ def erase(
             "give SOURCE.TABLE and the row's key, optionally with --dry-run or --end, or one of --repeat and --list"
         )
     settings = load_settings()
-    if end:
-        assert table is not None
-        stone = run.end(settings, table, key or ())
-        if as_json:
-            say_json(asdict(stone))
-        else:
-            say(f"{stone}: the erasure is forgotten; the removed data does not come back")
-        return
+    if table and end:
+        return _end(settings, table, key or (), as_json)
+    if list_:
+        return _list(settings, as_json)
     manifest = load_manifest(settings)
     declarations = declarations_from(manifest, settings.dbt_project_dir)
-    if list_:
-        stones = run.remembered(settings)
-        lines = [
-            f"{stone}: asked {stone.asked_at} by {stone.asked_by}, proved {stone.done_at or 'not yet'}"
-            for stone in stones
-        ]
-        if as_json:
-            say_json([asdict(stone) for stone in stones])
-        else:
-            for line in lines or ["nothing was erased"]:
-                say(line)
-        return
-    if dry_run:
-        assert table is not None
-        _print_preview(*run.preview(settings, declarations, manifest, table, key or ()), as_json)
-        return
+    if table and dry_run:
+        return _print_preview(*run.preview(settings, declarations, manifest, table, key or ()), as_json)
     if not (yes or repeat):
         _ask(f"{table} {' '.join(key or ())}")
     problems: list[str] = []
     with busy(console(error=True), "erasing") as now:
-        if repeat:
+        if table is None:
             done, problems = run.repeat(settings, declarations, manifest, say=now)
         else:
-            assert table is not None
             done = [run.erase(settings, declarations, manifest, table, key or (), say=now)]
     say_json([erasure.as_dict() for erasure in done]) if as_json else _print(done)
+    _refuse_left(done, problems)
+
+
+def _refuse_left(done: Iterable[Erasure], problems: list[str]) -> None:
     if left := [trace for erasure in done for trace in erasure.left]:
-        problems.insert(0, f"{len(left)} objects are left, first {left[0].path}: {left[0].why}")
+        problems = [f"{len(left)} objects are left, first {left[0].path}: {left[0].why}", *problems]
     if problems:
         raise LakehouseError("; ".join(problems))
+
+
+def _end(settings: Settings, table: str, key: Sequence[str], as_json: bool) -> None:
+    from erasure import run
+
+    stone = run.end(settings, table, key)
+    if as_json:
+        say_json(asdict(stone))
+    else:
+        say(f"{stone}: the erasure is forgotten; the removed data does not come back")
+
+
+def _list(settings: Settings, as_json: bool) -> None:
+    from erasure import run
+
+    stones = run.remembered(settings)
+    if as_json:
+        return say_json([asdict(stone) for stone in stones])
+    for stone in stones:
+        say(f"{stone}: asked {stone.asked_at} by {stone.asked_by}, proved {stone.done_at or 'not yet'}")
+    if not stones:
+        say("nothing was erased")
 
 
 def _ask(subject: str) -> None:

@@ -20,7 +20,7 @@ def rehash() -> None:
 
 def rebuild_vault(settings: Settings) -> None:
     """Builds it while no load runs; raises LakehouseError with dbt's last lines."""
-    from orchestration.runs.presence import writing
+    from orchestration.runs.processes.presence import writing
 
     with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name):
         rebuild(settings, ["path:models/stage+"])

@@ -33,7 +33,7 @@ def run(
     After a failure, jobs that read the failed job's tables are skipped, and the others run. Ctrl-C cancels the run.
     """
     days = _days(_date(partition), _date(first), _date(last))
-    from orchestration.runs.interrupts import interruptible
+    from orchestration.runs.processes.interrupts import interruptible
 
     with interruptible() as stop:
         from lakehouse_stack.home.instance import ensure_instance

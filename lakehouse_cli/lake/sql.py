@@ -51,7 +51,10 @@ def sql(
         refused = role != "writer" and re.search("Access Denied|not allowed", error.message)
         more = NOT_MINE if refused else ""
         raise LakehouseError(f"query: {error.message}{more.format(role=role)}") from None
-    names = [column[0] for column in cursor.description or []]
+    _print([column[0] for column in cursor.description or []], rows, json)
+
+
+def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
     if json:
         for row in rows:
             say_json(dict(zip(names, row, strict=True)))

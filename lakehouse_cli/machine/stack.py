@@ -116,7 +116,7 @@ def status(as_json: Json = False) -> None:
 
 
 def _has_worker(settings: Settings) -> bool:
-    from orchestration.runs.presence import WORKER, is_served
+    from orchestration.runs.processes.presence import WORKER, is_served
 
     try:
         return is_served(settings, WORKER)
@@ -198,16 +198,15 @@ def environment(settings: Settings) -> dict[str, Any]:
         "dagster_url": f"http://{settings.dagster.host}:{settings.dagster.port}",
         "dagster_login": login_url(settings),
         "dagster_home": str(settings.dagster_home),
-        **{
-            f"{name}_metrics": None if port is None else f"http://{settings.metrics.host}:{port}/metrics"
-            for name, port in (
-                ("follower", settings.metrics.follower_port),
-                ("watch", settings.metrics.watch_port),
-                ("worker", settings.metrics.worker_port),
-            )
-        },
+        **_metrics_addresses(settings),
     }
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _metrics_addresses(settings: Settings) -> dict[str, str]:
+    metrics = settings.metrics
+    ports = {"follower": metrics.follower_port, "watch": metrics.watch_port, "worker": metrics.worker_port}
+    return {f"{name}_metrics": f"http://{metrics.host}:{port}/metrics" for name, port in ports.items() if port}
 
 
 class _DownloadBar:

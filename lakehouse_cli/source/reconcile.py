@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,8 +37,7 @@ def reconcile(
     Brings the lake up to a consistent point and compares at exactly that point, so both sides may be busy. Excluded
     columns are not compared. With --views, the source must not have changed since the last load.
     """
-    from ingestion.verify import reconcile as reconcile_views
-    from ingestion.verify import reconcile_raw, select
+    from ingestion import verify
 
     if views and (repair or keys):
         raise typer.BadParameter("--views compares whole tables and repairs nothing: omit --keys and --repair")
@@ -45,25 +45,29 @@ def reconcile(
         raise typer.BadParameter("--keys needs exactly one table, as SOURCE.TABLE")
     settings = load_settings()
     declarations, chosen = load_declarations(settings), tables or ()
-    out = console(error=True)
-    results: list[TableComparison] = []
-    with busy(out, "comparing") as now:
-        if views:
-            found = reconcile_views(settings, declarations, chosen)
-        else:
-            found = reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
-        total = sum(len(tables) for _, tables in select(declarations, chosen))
-        out.print(f"comparing {total} tables")
-        for result in found:
-            results.append(result)
-            out.print(cell(_progress(result, len(results), total)), soft_wrap=True)
-            now(f"comparing, {len(results)} of {total} tables done")
+    if views:
+        found = verify.reconcile(settings, declarations, chosen)
+    else:
+        found = verify.reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
+    results = _watched(found, sum(len(tables) for _, tables in verify.select(declarations, chosen)))
     if as_json:
         say_json([result.as_dict() for result in results])
     else:
         _print(results)
     if not all(result.equal for result in results):
         raise typer.Exit(1)
+
+
+def _watched(found: Iterable[TableComparison], total: int) -> list[TableComparison]:
+    out = console(error=True)
+    results: list[TableComparison] = []
+    with busy(out, "comparing") as now:
+        out.print(f"comparing {total} tables")
+        for result in found:
+            results.append(result)
+            out.print(cell(_progress(result, len(results), total)), soft_wrap=True)
+            now(f"comparing, {len(results)} of {total} tables done")
+    return results
 
 
 def _progress(result: TableComparison, done: int, total: int) -> str:

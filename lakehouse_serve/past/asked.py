@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import TableName
+from lakehouse.catalog.remembered import LoadedInput, loaded_inputs
 from lakehouse.declarations.access import read_relations
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.logins import Role
@@ -20,8 +23,8 @@ from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import BY_COMMIT, BY_POSITION, AsOfCuts, Kind, below
 
 NEVER = "timestamp '0001-01-01 00:00:00 UTC'"
-LOADED = "lakehouse.loaded."  # a table's property of what it has loaded from an input: see load_plan.sql
 Ask = Callable[[str], list[list[Any]]]
+Loads = Callable[[TableName], frozenset[LoadedInput]]
 
 
 def moment_of(settings: Settings, text: str) -> Moment:
@@ -52,8 +55,10 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
     kind_of = cache(lambda name: _kind(ask, settings.trino.catalog, name))
     lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role))
     rewritten = lake.rewrite(sql)
-    for table in sorted(lake.tables):
-        _check_loaded(ask, lake, table)
+    with closing(open_catalog(settings)) as catalog:
+        loads = cache(lambda table: _loads(catalog, table))
+        for table in sorted(lake.tables):
+            _check_loaded(ask, loads, lake, table)
     read = {lake.source_of(table) for table in lake.tables}
     return rewritten, tuple(cut for source, cut in sorted(cuts.items()) if source in read or None in read)
 
@@ -73,13 +78,13 @@ def _kind(ask: Ask, catalog: str, name: TableName) -> Kind | None:
     return Kind(frozenset(column for (column,) in columns), views[0][0] if views else None) if columns else None
 
 
-def _check_loaded(ask: Ask, lake: AsOfCuts, table: TableName) -> None:
+def _check_loaded(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName) -> None:
     """Raises LakehouseError where the table lacks what was committed until its cut."""
     kind = lake.kind_of(table)
     assert kind is not None
     if not kind.columns >= BY_COMMIT:
-        for load in _loads(ask, table):
-            _check_load(ask, lake, table, load)
+        for load in loads(table):
+            _check_load(ask, loads, lake, table, load)
     elif table.namespace == "parsed" and (source := lake.source_of(table)):
         _check_parsed(ask, lake.cut_of(source, table), table)
 
@@ -98,41 +103,27 @@ def _check_parsed(ask: Ask, cut: Cut, table: TableName) -> None:
     _refuse_lacking(table, rows - loaded + truncates)
 
 
-@dataclass(frozen=True)
-class _Load:
-    """What a vault table remembers of a stage: the newest moment that it has, and how many rows were at it."""
-
-    stage: TableName
-    newest: str
-    rows: int
-
-
-def _loads(ask: Ask, table: TableName) -> set[_Load]:
-    """What counts of a table's memory, as `load_plan.sql` has it. Raises LakehouseError if nothing does."""
-    properties, history = (relation(table.namespace, f"{table.name}${what}") for what in ("properties", "history"))
-    steps = {step for (step,) in ask(f"SELECT cast(snapshot_id AS varchar) FROM {history} WHERE is_current_ancestor")}
-    found = set()
-    for key, value in ask(f"SELECT key, value FROM {properties} WHERE key LIKE {literal(LOADED + '%')}"):
-        newest, *numbers = value.split("|")
-        if len(numbers) > 2 and numbers[-1] in steps:
-            stage = TableName(table.namespace, key.removeprefix(LOADED).partition(".")[0])
-            found.add(_Load(stage, newest, int(numbers[0])))
-    if not found:
+def _loads(catalog: LakeCatalog, table: TableName) -> frozenset[LoadedInput]:
+    """Raises LakehouseError if the table remembers nothing that counts."""
+    found = load_table(catalog, *table)
+    loads = loaded_inputs(found.metadata) if found else frozenset()
+    if not loads:
         raise LakehouseError(f"{table}: nothing says how far it is loaded: run its load first")
-    return found
+    return loads
 
 
-def _check_load(ask: Ask, lake: AsOfCuts, table: TableName, load: _Load) -> None:
+def _check_load(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName, load: LoadedInput) -> None:
     """A stage over tables that came into the lake after the cut has nothing to give yet."""
-    read = lake.tables_below(load.stage)
-    if not any(map(lake.covers, read)) and len(_loads(ask, table)) > 1:
+    stage = TableName(table.namespace, load.stage)
+    read = lake.tables_below(stage)
+    if not any(map(lake.covers, read)) and len(loads(table)) > 1:
         return
     for parsed in sorted(read):
-        _check_loaded(ask, lake, parsed)
+        _check_loaded(ask, loads, lake, parsed)
     [[later, at_newest]] = ask(
-        f"SELECT count_if(load_date > timestamp '{load.newest}' AND ({lake.condition(load.stage, BY_POSITION)})),"
+        f"SELECT count_if(load_date > timestamp '{load.newest}' AND ({lake.condition(stage, BY_POSITION)})),"
         f" count_if(load_date = timestamp '{load.newest}')"
-        f" FROM {relation(*load.stage)} WHERE load_date >= timestamp '{load.newest}'"
+        f" FROM {relation(*stage)} WHERE load_date >= timestamp '{load.newest}'"
     )
     _refuse_lacking(table, later + at_newest - load.rows)
 

@@ -22,6 +22,38 @@ def build_servers(
     settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
 ) -> tuple[Server, ...]:
     """All servers. Nothing is started; only the data folder of Postgres is created."""
+    home = settings.home
+    s3 = s3_server(home, settings.artifacts / artifact("s3proxy").target, ports["s3"], stack.s3_heap_mb, credentials)
+    trino = trino_server(
+        home,
+        run_dir(settings) / "trino",
+        settings.artifacts,
+        ports["trino"],
+        stack.trino_heap_mb,
+        f"jdbc:postgresql://{LOOPBACK}:{ports['catalog']}/lake",
+        f"http://{LOOPBACK}:{ports['s3']}",
+        credentials,
+    )
+    reads = reads_server(home, trino_client(home, ports["trino"], credentials))
+    serve = serve_server(
+        home,
+        ports["serve"],
+        access_dir(home),
+        settings.serve,
+        {
+            "LAKEHOUSE_CATALOG_URL": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
+            "LAKEHOUSE_S3__ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
+            "LAKEHOUSE_S3__ACCESS_KEY": credentials["s3_access_key"],
+            "LAKEHOUSE_S3__SECRET_KEY": credentials["s3_secret_key"],
+        },
+    )
+    return (*_postgres_servers(settings, stack, ports, credentials), s3, trino, reads, serve)
+
+
+def _postgres_servers(
+    settings: Settings, stack: StackSettings, ports: Mapping[str, int], credentials: Mapping[str, str]
+) -> tuple[Server, Server]:
+    """Two clusters, so that a restored source does not roll the catalog back."""
     home, placement = settings.home, find_placement(settings.home, stack.system_dir)
     sources = postgres_server(
         "sources",
@@ -48,28 +80,4 @@ def build_servers(
             "LAKEHOUSE_DAGSTER_PASSWORD": credentials["dagster"],
         },
     )
-    s3 = s3_server(home, settings.artifacts / artifact("s3proxy").target, ports["s3"], stack.s3_heap_mb, credentials)
-    trino = trino_server(
-        home,
-        run_dir(settings) / "trino",
-        settings.artifacts,
-        ports["trino"],
-        stack.trino_heap_mb,
-        f"jdbc:postgresql://{LOOPBACK}:{ports['catalog']}/lake",
-        f"http://{LOOPBACK}:{ports['s3']}",
-        credentials,
-    )
-    reads = reads_server(home, trino_client(home, ports["trino"], credentials))
-    serve = serve_server(
-        home,
-        ports["serve"],
-        access_dir(home),
-        settings.serve,
-        {
-            "LAKEHOUSE_CATALOG_URL": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),
-            "LAKEHOUSE_S3__ENDPOINT": f"http://{LOOPBACK}:{ports['s3']}",
-            "LAKEHOUSE_S3__ACCESS_KEY": credentials["s3_access_key"],
-            "LAKEHOUSE_S3__SECRET_KEY": credentials["s3_secret_key"],
-        },
-    )
-    return sources, catalog, s3, trino, reads, serve
+    return sources, catalog

@@ -1,7 +1,7 @@
 """Trino with the catalog `lake`: coordinator and worker in one process, with TLS and password authentication."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +71,13 @@ def trino_server(
         bind=LOOPBACK,
     )
     plugins = (programs / "plugin" / "password-authenticators", artifacts / artifact("trino-iceberg").target)
-    authority = authority_file(home)
 
-    def prepare() -> None:
-        private_dir(data)
-        for name, text in files.items():
-            write_private(etc / name, text)
-        _link(data / "etc", etc)  # Trino reads the group provider's file below its working directory
-        for plugin in plugins:
-            _link(etc / "plugin" / plugin.name, plugin)
-
-    config = "".join((*files.values(), authority.read_text() if authority.exists() else ""))
-    launch = Launch(
-        argv=_command(etc, programs, files),
-        cwd=data,
-        log=home / "logs" / "trino.log",
-        env=_environment(credentials),
-        config=config,
-    )
     return Server(
         name="trino",
         port=port,
-        launch=launch,
+        launch=_launch(home, data, _command(etc, programs, files), files, credentials),
         check_health=lambda: _check_health(home, port, credentials),
-        prepare=prepare,
+        prepare=lambda: _prepare(data, etc, files, plugins),
         after_start=lambda: None,
         working_dir=data,
         program="java",
@@ -115,6 +98,28 @@ def _environment(credentials: Mapping[str, str]) -> dict[str, str]:
         "LAKEHOUSE_S3_SECRET_KEY": credentials["s3_secret_key"],
         INTERNAL: credentials["trino_internal"],
     }
+
+
+def _launch(
+    home: Path, data: Path, command: tuple[str, ...], files: Mapping[str, str], credentials: Mapping[str, str]
+) -> Launch:
+    authority = authority_file(home)
+    return Launch(
+        argv=command,
+        cwd=data,
+        log=home / "logs" / "trino.log",
+        env=_environment(credentials),
+        config="".join((*files.values(), authority.read_text() if authority.exists() else "")),
+    )
+
+
+def _prepare(data: Path, etc: Path, files: Mapping[str, str], plugins: Iterable[Path]) -> None:
+    private_dir(data)
+    for name, text in files.items():
+        write_private(etc / name, text)
+    _link(data / "etc", etc)  # Trino reads the group provider's file below its working directory
+    for plugin in plugins:
+        _link(etc / "plugin" / plugin.name, plugin)
 
 
 def trino_files(
@@ -144,7 +149,19 @@ def trino_files(
         headroom=f"{heap_mb // 4}MB",
         cores=os.cpu_count() or 1,
     )
-    lake = render(
+    return {
+        "config.properties": config,
+        "password-authenticator.properties": render("trino.password-authenticator.properties.j2", access=access),
+        "group-provider.properties": render("trino.group-provider.properties.j2", access=access),
+        "access-control.properties": render("trino.access-control.properties.j2", access=access),
+        "node.properties": render("trino.node.properties.j2", node_id=CATALOG, listen=bind, data_dir=data_dir),
+        "jvm.config": render("trino.jvm.config.j2", heap_mb=heap_mb),
+        f"catalog/{CATALOG}.properties": _lake_properties(catalog_jdbc, s3_endpoint),
+    }
+
+
+def _lake_properties(catalog_jdbc: str, s3_endpoint: str) -> str:
+    return render(
         "lake.properties.j2",
         catalog_name=CATALOG,
         catalog_jdbc=catalog_jdbc,
@@ -153,15 +170,6 @@ def trino_files(
         s3_region="us-east-1",
         lost_connection=",".join(LOST_CONNECTION),
     )
-    return {
-        "config.properties": config,
-        "password-authenticator.properties": render("trino.password-authenticator.properties.j2", access=access),
-        "group-provider.properties": render("trino.group-provider.properties.j2", access=access),
-        "access-control.properties": render("trino.access-control.properties.j2", access=access),
-        "node.properties": render("trino.node.properties.j2", node_id=CATALOG, listen=bind, data_dir=data_dir),
-        "jvm.config": render("trino.jvm.config.j2", heap_mb=heap_mb),
-        f"catalog/{CATALOG}.properties": lake,
-    }
 
 
 def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ _HEARTBEAT: LiteralString = """SELECT extract(epoch FROM (now() AT TIME ZONE 'ut
  FROM daemon_heartbeats WHERE daemon_type IN ('SENSOR', 'SCHEDULER', 'QUEUED_RUN_COORDINATOR')"""
 _ERRORS: LiteralString = """SELECT event FROM event_logs WHERE run_id = %s
  AND dagster_event_type IN ('STEP_FAILURE', 'PIPELINE_FAILURE') ORDER BY dagster_event_type DESC, id LIMIT 1"""
-# The record of a load that the worker has made since: see orchestration/runs/loaded.py
+# The record of a load that the worker has made since: see orchestration/runs/state/loaded.py
 _LOADED: LiteralString = """SELECT EXISTS (SELECT FROM event_logs WHERE run_id = ''
  AND id > (SELECT coalesce(max(id), 0) FROM event_logs WHERE run_id = %s)
  AND dagster_event_type = 'ASSET_MATERIALIZATION' AND strpos(event, %s) > 0)"""

@@ -38,9 +38,11 @@ def newest_cut(catalog: SqlCatalog, source: str) -> dict[TableName, int]:
 
 
 def newest_row(cuts: Table, source: str) -> dict[str, Any] | None:
-    """The newest cut of a source in a state of `meta.cuts`: `epoch`, `cut_lsn`, `cut_at` and `snapshots`."""
+    """The newest cut of a source in a state of `meta.cuts`: `epoch`, `cut_lsn`, `cut_at`, `snapshots`, and
+    `position` if the table has it: release 0.1 wrote none."""
     condition = _newest(cuts, source)
-    rows = _read(cuts, condition, (*ORDER, "cut_at", "snapshots")).to_pylist() if condition is not None else []
+    columns = (*ORDER, "cut_at", "snapshots", *({"position"} & {*cuts.schema().column_names}))
+    rows = _read(cuts, condition, columns).to_pylist() if condition is not None else []
     return rows[0] if rows else None
 
 

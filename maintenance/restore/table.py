@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from lakehouse.catalog.commit import swap
 from lakehouse.catalog.open import total
 from lakehouse.catalog.private_pyiceberg import copied_to, stage, write_metadata
+from lakehouse.catalog.remembered import LOADED
 from lakehouse.errors import LakehouseError
 from maintenance.inventory import removed
 from maintenance.inventory.in_use import RESTORED_FROM
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
 
 RESTORED_AS_OF = "lakehouse.restored-as-of"
-LOADED = "lakehouse.loaded."  # properties of a vault table: its watermarks, see the macro load_plan
 NAME = "restore"
 
 

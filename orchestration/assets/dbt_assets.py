@@ -21,10 +21,10 @@ from orchestration.runs import tags
 from orchestration.runs.dependencies import name_of
 from orchestration.runs.examples import example_rows
 from orchestration.runs.failures import compiled_test, dbt_failure, failed_tables, statuses, table_name
-from orchestration.runs.load_state import pack_state, unpack_state
 from orchestration.runs.partitions import DayRange, backfill_days, daily_partitions
-from orchestration.runs.queries import end_abandoned_queries
-from orchestration.runs.workers import end_children
+from orchestration.runs.processes.queries import end_abandoned_queries
+from orchestration.runs.processes.workers import end_children
+from orchestration.runs.state.load_state import pack_state, unpack_state
 
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact

@@ -16,7 +16,7 @@ from packaging.version import Version
 from lakehouse.declarations.manifest import dbt_environment, manifest_path
 from lakehouse.settings import Settings
 from orchestration.runs.partitions import DayRange
-from orchestration.runs.workers import RUN_VARIABLE
+from orchestration.runs.processes.workers import RUN_VARIABLE
 
 KEPT_FAILURES = 20
 

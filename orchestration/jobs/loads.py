@@ -15,9 +15,9 @@ from lakehouse.errors import LakehouseError
 from orchestration.assets.translator import MARTS
 from orchestration.checks.reconciliation import check_keys
 from orchestration.resources import TableKey
-from orchestration.runs.history import read_history, whole_job
-from orchestration.runs.load_state import loaded_since
 from orchestration.runs.partitions import incremental_tags
+from orchestration.runs.state.history import read_history, whole_job
+from orchestration.runs.state.load_state import loaded_since
 from orchestration.runs.subset import load_state_tag
 from orchestration.sensors.new_data import Watch, new_data_sensor
 

@@ -21,8 +21,8 @@ from orchestration.jobs.maintenance_jobs import POOL
 from orchestration.jobs.observations import check_failed_share, reporter
 from orchestration.resources import IN_MEMORY, Lake, LakeSpark
 from orchestration.runs import tags
-from orchestration.runs.history import UNFINISHED
-from orchestration.runs.workers import fail_orphaned_runs
+from orchestration.runs.processes.workers import fail_orphaned_runs
+from orchestration.runs.state.history import UNFINISHED
 
 JOB, PLAN, MEMORY = "maintain", "plan_maintenance", "memory"
 

@@ -11,9 +11,9 @@ from dagster._core.definitions.job_base import IJob
 from dagster._core.definitions.reconstruct import ReconstructableJob
 
 from orchestration.runs import tags
-from orchestration.runs.history import is_load, read_history
-from orchestration.runs.load_state import loaded_since
 from orchestration.runs.partitions import DayRange, incremental_tags
+from orchestration.runs.state.history import is_load, read_history
+from orchestration.runs.state.load_state import loaded_since
 from orchestration.runs.subset import load_state_tag
 
 

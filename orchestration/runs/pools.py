@@ -25,7 +25,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
 from orchestration.runs.incremental import as_incremental_load
-from orchestration.runs.workers import TAG, fail_orphaned_runs, free_pools, is_alive
+from orchestration.runs.processes.workers import TAG, fail_orphaned_runs, free_pools, is_alive
 
 WAITING = "waiting for pool"
 POLL_SECONDS = 0.5  # longest delay before a signal is noticed

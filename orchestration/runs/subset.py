@@ -9,8 +9,8 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from orchestration.runs import tags
 from orchestration.runs.dependencies import downstream, ingests, name_of, named, upstream
-from orchestration.runs.history import read_state
-from orchestration.runs.load_state import HeldTable, LoadState, pack_state
+from orchestration.runs.state.history import read_state
+from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
-from orchestration.runs.history import JobHistory, PastRun
-from orchestration.runs.load_state import HeldTable, pause
+from orchestration.runs.state.history import JobHistory, PastRun
+from orchestration.runs.state.load_state import HeldTable, pause
 
 if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact

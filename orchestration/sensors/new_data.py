@@ -11,10 +11,10 @@ from lakehouse.errors import LakehouseError
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 from orchestration.runs.dependencies import named
-from orchestration.runs.history import JobHistory, read_history
-from orchestration.runs.load_state import loaded_since
-from orchestration.runs.loaded import last_worker_load, with_worker
 from orchestration.runs.partitions import incremental_tags
+from orchestration.runs.state.history import JobHistory, read_history
+from orchestration.runs.state.load_state import loaded_since
+from orchestration.runs.state.loaded import last_worker_load, with_worker
 from orchestration.runs.subset import (
     derived_tables,
     load_state_tag,

@@ -11,7 +11,7 @@ import dagster as dg
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.exporter import served
 from lakehouse.servers.outage import expected
-from orchestration.runs.presence import WORKER, serve
+from orchestration.runs.processes.presence import WORKER, serve
 from orchestration.worker import bell
 from orchestration.worker.worker import Worker
 

@@ -10,7 +10,7 @@ from orchestration.assets.dbt_assets import snapshot_metadata
 from orchestration.assets.translator import LakeTranslator
 from orchestration.factory import ARRIVED
 from orchestration.resources import TableKey
-from orchestration.runs.loaded import loaded_metadata
+from orchestration.runs.state.loaded import loaded_metadata
 from orchestration.runs.subset import failing_checks
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.next_tables import built_whole, sound_tables
 from orchestration.resources import TableKey
 from orchestration.runs.examples import example_rows
-from orchestration.runs.load_state import pause
-from orchestration.runs.loaded import last_worker_load
-from orchestration.runs.presence import serve, withdraw, writing_if_free
+from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
+from orchestration.runs.state.load_state import pause
+from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.plan import Graph, Task, table_of, tasks

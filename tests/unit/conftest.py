@@ -5,6 +5,10 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from throwaway_postgres import throwaway_postgres
+
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.settings import Settings, load_settings
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +22,31 @@ def defs(home: Path) -> Iterator[dg.Definitions]:
     """The code location of the project as it is, without a server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LAKEHOUSE_HOME", str(home))
-        from lakehouse.settings import load_settings
         from orchestration.definitions import definitions
 
         yield definitions(load_settings())
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[str]:
+    """The superuser's URL of a Postgres cluster of the module's own."""
+    with throwaway_postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def catalog_settings(cluster: str, tmp_path_factory: pytest.TempPathFactory) -> Settings:
+    """Settings of a catalog in the module's cluster."""
+    return load_settings(home=tmp_path_factory.mktemp("home"), catalog_url=cluster)
+
+
+@pytest.fixture
+def postgres_catalog(catalog_settings: Settings, tmp_path: Path) -> Iterator[LakeCatalog]:
+    """A catalog without tables in the module's cluster, with files in a folder."""
+    uri = catalog_settings.catalog_dsn().replace("postgresql://", "postgresql+psycopg://")
+    catalog = LakeCatalog(catalog_settings.catalog_name, uri=uri, warehouse=f"file://{tmp_path}")
+    yield catalog
+    for (namespace,) in catalog.list_namespaces():
+        for table in catalog.list_tables(namespace):
+            catalog.drop_table(table)
+    catalog.close()

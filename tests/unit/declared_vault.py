@@ -1,7 +1,8 @@
 """A vault of several sources in memory, made from a declaration as `lakehouse scaffold` makes it, and its histories.
 
 The declaration has all shapes: hubs of several tables with collision codes, keys of several columns that references
-share, tables that are links, satellites of links and without history, children, events, codes; and names that meet.
+share, tables that are links with and without an id of their own, satellites of links and without history, children,
+events, codes; and names that meet.
 """
 
 import functools
@@ -75,6 +76,9 @@ def a_declaration(rng: random.Random) -> str:
                   "link": {"name": "watching", "to": rng.sample(list(ticket_agent), 2)}, "references": ticket_agent,
                   "satellites": {"watching": ["order"],
                                  "watching_origin": {"columns": ["always"], "historized": False}}}),
+        table("helpers", ["id"], "id:int tenant:int ticket_id:int agent_id:int order always", {
+            "link": {"name": "helping", "to": rng.sample(list(ticket_agent), 2)}, "references": ticket_agent,
+            "satellites": {"helping": ["order"], "helping_origin": {"columns": ["always"], "historized": False}}}),
         table("teams", ["id"], "id lead_tenant:int lead_id:int", {
             "hub": "team", "links": {"team_lead": ["customer"]},
             "references": {"customer": {"columns": ["lead_tenant", "lead_id"], "hub": "agent"}}}),

@@ -1,6 +1,5 @@
 """One message when something begins, one when it is over; a target that is down gets them later, in order."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -18,7 +17,6 @@ from lakehouse_watch.targets.delivery import FIRST_PAUSE, LONGEST_PAUSE, Deliver
 from lakehouse_watch.targets.text import full_text, hider
 from lakehouse_watch.watch import Watch
 from tests.listeners import mailbox, webhook
-from tests.unit.throwaway_postgres import throwaway_postgres
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 PARKED = Occasion("parked/shop.orders", "shop.orders is parked: too wide", "resume it", source="shop")
@@ -182,9 +180,8 @@ def test_the_end_says_since_when_it_was() -> None:
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Settings]:
-    with throwaway_postgres() as url:
-        yield load_settings(catalog_url=url)
+def settings(cluster: str) -> Settings:
+    return load_settings(catalog_url=cluster)
 
 
 @pytest.fixture

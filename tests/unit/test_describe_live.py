@@ -7,7 +7,6 @@ from typing import Any, cast
 import psycopg
 import pytest
 from pgoutput_record import scratch_database
-from throwaway_postgres import throwaway_postgres
 
 from ingestion.schema.evolve import name_columns, resync_reason
 from ingestion.schema.problem import TableProblem
@@ -37,15 +36,9 @@ CREATE PUBLICATION p FOR TABLE items
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
-
-
 @pytest.fixture
-def connection(server: str) -> Iterator[psycopg.Connection[Any]]:
-    with scratch_database(server) as database, psycopg.connect(database, autocommit=True) as connection:
+def connection(cluster: str) -> Iterator[psycopg.Connection[Any]]:
+    with scratch_database(cluster) as database, psycopg.connect(database, autocommit=True) as connection:
         for statement in SETUP.split(";\n"):
             connection.execute(statement)
         yield connection
@@ -121,9 +114,9 @@ CREATE PUBLICATION p FOR TABLE items WITH (publish_via_partition_root)
     ],
 )  # fmt: skip
 def test_a_table_whose_changes_do_not_all_come_is_refused_by_name(
-    server: str, ddl: str, alter: str, problem: str | None
+    cluster: str, ddl: str, alter: str, problem: str | None
 ) -> None:
-    with scratch_database(server) as database, psycopg.connect(database, autocommit=True) as connection:
+    with scratch_database(cluster) as database, psycopg.connect(database, autocommit=True) as connection:
         for statement in ddl.split(";\n"):
             connection.execute(statement)
         if ddl is not KEYLESS:
@@ -148,10 +141,10 @@ def test_a_domain_is_proposed_as_its_base_type(connection: psycopg.Connection[An
     )  # fmt: skip
 
 
-def test_waiting_for_a_slot_leaves_the_connection_its_lock_timeout(server: str) -> None:
+def test_waiting_for_a_slot_leaves_the_connection_its_lock_timeout(cluster: str) -> None:
     """The follower's own connection makes the slot; without the limit it would wait for an open DDL without an end."""
     settings = cast(Settings, SimpleNamespace(ingestion=SimpleNamespace(wait_seconds=60)))
-    with psycopg.connect(f"{server}?options=-c%20lock_timeout%3D60000", autocommit=True) as connection:
+    with psycopg.connect(f"{cluster}?options=-c%20lock_timeout%3D60000", autocommit=True) as connection:
         create_slot(connection, "made_in_a_test", Patience(settings, "shop", 60).execute)
         assert connection.execute("SHOW lock_timeout").fetchone() == ("1min",)
         connection.execute("SELECT pg_drop_replication_slot('made_in_a_test')")

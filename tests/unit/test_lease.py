@@ -12,7 +12,6 @@ from ingestion.state import lease as leases
 from lakehouse.migrations import ensure_state
 from lakehouse.servers.database import CatalogConnection, connect_catalog
 from lakehouse.settings import Settings, load_settings
-from tests.unit.throwaway_postgres import throwaway_postgres
 
 SECONDS = 60.0
 HOLD = """
@@ -30,9 +29,8 @@ with leases.kept_alive(settings, lease):
 
 
 @pytest.fixture(scope="module")
-def settings() -> Iterator[Settings]:
-    with throwaway_postgres() as url:
-        yield load_settings(catalog_url=url)
+def settings(cluster: str) -> Settings:
+    return load_settings(catalog_url=cluster)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import re
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import psycopg
@@ -10,7 +9,6 @@ import pytest
 
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import Step, ensure_state, known_steps, migrate, newest_version, stamp
-from tests.unit.throwaway_postgres import throwaway_postgres
 
 ADDS = Step(newest_version() + 1, "added", b"ALTER TABLE lakehouse.streams ADD COLUMN added text NOT NULL DEFAULT 'x'")
 BREAKS = Step(newest_version() + 2, "broken", b"CREATE TABLE lakehouse.half (id int); SELECT 1 / 0")
@@ -19,12 +17,6 @@ SHAPE = (
     " WHERE table_schema = 'lakehouse' AND table_name <> 'schema_version' ORDER BY 1, 2"
 )
 INDEXES = "SELECT indexdef FROM pg_indexes WHERE schemaname = 'lakehouse' AND tablename <> 'schema_version' ORDER BY 1"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
 
 
 @pytest.fixture

@@ -2,40 +2,25 @@
 
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from throwaway_postgres import throwaway_postgres
 
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_tables import begin, building_next, next_name
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import Settings
 
 DIM, FACT = ("marts", "dim"), ("marts", "fact")
 
 
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    with throwaway_postgres() as url:
-        yield load_settings(home=tmp_path_factory.mktemp("home"), catalog_url=url)
-
-
 @pytest.fixture
-def catalog(settings: Settings, tmp_path: Path) -> Iterator[LakeCatalog]:
-    uri = settings.catalog_dsn().replace("postgresql://", "postgresql+psycopg://")
-    found = LakeCatalog(settings.catalog_name, uri=uri, warehouse=f"file://{tmp_path}")
-    found.create_namespace_if_not_exists("marts")
-    write(found, DIM, 1)
-    yield found
-    for (namespace,) in found.list_namespaces():
-        for table in found.list_tables(namespace):
-            found.drop_table(table)
-    found.close()
+def catalog(postgres_catalog: LakeCatalog) -> LakeCatalog:
+    postgres_catalog.create_namespace_if_not_exists("marts")
+    write(postgres_catalog, DIM, 1)
+    return postgres_catalog
 
 
 def write(catalog: LakeCatalog, name: tuple[str, str], *rows: int) -> None:
@@ -91,8 +76,10 @@ def test_a_build_that_breaks_off_publishes_nothing(catalog: LakeCatalog) -> None
     assert rows(catalog, DIM) == [1] and not catalog.list_tables("marts_next")
 
 
-def test_what_a_killed_build_left_is_not_published_by_the_next(settings: Settings, catalog: LakeCatalog) -> None:
-    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as killed:
+def test_what_a_killed_build_left_is_not_published_by_the_next(
+    catalog_settings: Settings, catalog: LakeCatalog
+) -> None:
+    with psycopg.connect(catalog_settings.catalog_dsn(), autocommit=True) as killed:
         begin(killed, catalog, [DIM])
     write(catalog, next_name(DIM), 9)
     with building_next(catalog, {DIM: {}}) as sound:
@@ -122,8 +109,8 @@ def test_where_another_writer_was_faster_none_is_published(catalog: LakeCatalog)
     assert rows(catalog, DIM) == [1] and rows(catalog, FACT) == [50]
 
 
-def test_a_publish_is_one_transaction(settings: Settings, catalog: LakeCatalog) -> None:
-    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as connection:
+def test_a_publish_is_one_transaction(catalog_settings: Settings, catalog: LakeCatalog) -> None:
+    with psycopg.connect(catalog_settings.catalog_dsn(), autocommit=True) as connection:
         connection.execute(
             "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no space'; END $$;"
             " CREATE TRIGGER refuse BEFORE INSERT ON iceberg_tables FOR EACH ROW WHEN (new.table_name = 'fact'"

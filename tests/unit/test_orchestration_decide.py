@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from lakehouse.catalog.open import SnapshotFact
-from orchestration.runs.history import JobHistory, PastRun
-from orchestration.runs.load_state import HeldTable, LoadState, loaded_since, pack_state, unpack_state
+from orchestration.runs.state.history import JobHistory, PastRun
+from orchestration.runs.state.load_state import HeldTable, LoadState, loaded_since, pack_state, unpack_state
 from orchestration.sensors.decide import LONGEST_START_WAIT, PULL_BYTES, Launch, Observed, Skip, decide, fingerprint
 
 NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

@@ -8,9 +8,9 @@ import pytest
 from dagster._core.definitions.reconstruct import ReconstructableRepository
 
 from orchestration.runs import tags
-from orchestration.runs.history import read_history
 from orchestration.runs.partitions import backfill_days, daily_partitions
 from orchestration.runs.pools import pool_executor
+from orchestration.runs.state.history import read_history
 
 TODAY = datetime.now(UTC).date()
 FIRST_DAY = TODAY - timedelta(days=2)

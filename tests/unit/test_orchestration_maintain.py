@@ -22,7 +22,8 @@ from orchestration.jobs.config import scoped
 from orchestration.jobs.maintain_job import PLAN, PlanConfig, maintain_definitions, maintain_job
 from orchestration.jobs.maintainer import Maintainer
 from orchestration.resources import Lake, LakeSpark
-from orchestration.runs import tags, workers
+from orchestration.runs import tags
+from orchestration.runs.processes import workers
 
 POLICY = MaintenancePolicy(schedule_group="nightly")
 HUB, SAT, LINK, GONE = (TableName("vault", name) for name in ("hub", "sat", "link", "gone"))

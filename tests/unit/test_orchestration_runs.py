@@ -15,10 +15,12 @@ from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from orchestration.factory import source_definitions
 from orchestration.resources import Lake, LakeSpark
-from orchestration.runs import load_state, tags, workers
-from orchestration.runs.history import read_history
-from orchestration.runs.loaded import last_worker_load, with_worker
+from orchestration.runs import tags
 from orchestration.runs.partitions import daily_partitions
+from orchestration.runs.processes import workers
+from orchestration.runs.state import load_state
+from orchestration.runs.state.history import read_history
+from orchestration.runs.state.loaded import last_worker_load, with_worker
 from orchestration.sensors.new_data import CannotInspectError
 from orchestration.worker.reports import report_tables
 

@@ -1,7 +1,6 @@
 """The decoder on a real Postgres 18: every scenario anew, and a random workload read in small batches."""
 
 import random
-from collections.abc import Iterator
 
 import adbc_driver_postgresql.dbapi as adbc
 import psycopg
@@ -11,7 +10,6 @@ from pgoutput_reference import ReferenceDecoder
 from pgoutput_scenarios import SCENARIOS
 from pgoutput_support import XID_REFERENCE, Keys, assert_agrees, by_oid, by_table, rows_of
 from test_pgoutput_facts import replay
-from throwaway_postgres import throwaway_postgres
 
 from ingestion.schema.changes import Batch
 from ingestion.sources.postgres.pgoutput import Decoder
@@ -19,15 +17,9 @@ from ingestion.sources.postgres.pgoutput import Decoder
 pytestmark = pytest.mark.stack
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
-
-
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_scenario_decodes_like_the_reference(name: str, postgres: str) -> None:
-    recorded = record(postgres, SCENARIOS[name])
+def test_scenario_decodes_like_the_reference(name: str, cluster: str) -> None:
+    recorded = record(cluster, SCENARIOS[name])
     assert assert_agrees([bytes.fromhex(message) for message in recorded["messages"]], SCENARIOS[name].keys)
 
 
@@ -39,8 +31,8 @@ KEYS = {("s", name): ("id",) for name in TABLES}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_random_workload_replays_to_the_tables_state(seed: int, postgres: str) -> None:
-    with scratch_database(postgres) as database, psycopg.connect(database, autocommit=True) as connection:
+def test_random_workload_replays_to_the_tables_state(seed: int, cluster: str) -> None:
+    with scratch_database(cluster) as database, psycopg.connect(database, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA s")
         for name, statement in TABLES.items():
             connection.execute(statement)

@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 import pytest
 from pgoutput_record import scratch_database
-from throwaway_postgres import throwaway_postgres
 
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
@@ -43,16 +42,10 @@ CREATE VIEW shown AS SELECT 1 AS one
 """
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
-
-
 @contextmanager
-def database(server: str, ddl: str) -> Iterator[psycopg.Connection[Any]]:
+def database(cluster: str, ddl: str) -> Iterator[psycopg.Connection[Any]]:
     """A database with these tables."""
-    with scratch_database(server) as url, psycopg.connect(url, autocommit=True) as connection:
+    with scratch_database(cluster) as url, psycopg.connect(url, autocommit=True) as connection:
         connection.execute(ddl.encode())
         yield connection
 
@@ -64,8 +57,8 @@ def text_of(connection: psycopg.Connection[Any], *only: str, vault: bool = True)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_proposal_is_what_a_modeller_declares_but_for_a_few_lines(server: str, tmp_path: Path, name: str) -> None:
-    with database(server, statements(name)) as connection:
+def test_a_proposal_is_what_a_modeller_declares_but_for_a_few_lines(cluster: str, tmp_path: Path, name: str) -> None:
+    with database(cluster, statements(name)) as connection:
         text = text_of(connection)
         assert text == text_of(connection), "the same database, the same text"
         foreign = connection.execute(FOREIGN).fetchall()
@@ -76,8 +69,8 @@ def test_a_proposal_is_what_a_modeller_declares_but_for_a_few_lines(server: str,
 
 
 @pytest.fixture(scope="module")
-def odds(server: str) -> Iterator[psycopg.Connection[Any]]:
-    with database(server, ODDS) as connection:
+def odds(cluster: str) -> Iterator[psycopg.Connection[Any]]:
+    with database(cluster, ODDS) as connection:
         yield connection
 
 
@@ -106,8 +99,8 @@ def test_a_schema_without_tables_is_refused_with_those_that_have_some(odds: psyc
         read(odds, "shop", ["nowhere"], [])
 
 
-def test_without_a_vault_tables_are_raw_and_parsed_and_secrets_stay_out(server: str, tmp_path: Path) -> None:
-    with database(server, statements("billing")) as connection:
+def test_without_a_vault_tables_are_raw_and_parsed_and_secrets_stay_out(cluster: str, tmp_path: Path) -> None:
+    with database(cluster, statements("billing")) as connection:
         found = declared(tmp_path, text_of(connection, vault=False)).source("shop")
     assert not [table.name for table in found.tables if table.vault]
     users = found.table("users")

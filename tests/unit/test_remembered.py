@@ -1,49 +1,36 @@
 """What loads remember of themselves and their tables in properties and summaries, and what can be told from it."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
-from throwaway_postgres import throwaway_postgres
 
 from lakehouse.catalog import remembered
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import rows_since
-from lakehouse.catalog.remembered import Load, remember
-from lakehouse.settings import Settings, load_settings
+from lakehouse.catalog.remembered import LOADED, Load, LoadedInput, loaded_inputs, remember
+from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from orchestration.worker.worker import columns_of
 
 HUB, LINK = ("vault", "hub"), ("vault", "link")
-KEY = "lakehouse.loaded.stg"
-
-
-@pytest.fixture(scope="module")
-def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    with throwaway_postgres() as url:
-        yield load_settings(home=tmp_path_factory.mktemp("home"), catalog_url=url)
+KEY = f"{LOADED}stg"
 
 
 @pytest.fixture
-def catalog(settings: Settings, tmp_path: Path) -> Iterator[LakeCatalog]:
-    uri = settings.catalog_dsn().replace("postgresql://", "postgresql+psycopg://")
-    found = LakeCatalog(settings.catalog_name, uri=uri, warehouse=f"file://{tmp_path}")
-    found.create_namespace_if_not_exists("vault")
+def catalog(postgres_catalog: LakeCatalog) -> LakeCatalog:
+    postgres_catalog.create_namespace_if_not_exists("vault")
     for name in (HUB, LINK):
-        append(found, name, 1)
-        append(found, name, 2)
-    yield found
-    for name in (HUB, LINK):
-        found.drop_table(name)
-    found.close()
+        append(postgres_catalog, name, 1)
+        append(postgres_catalog, name, 2)
+    return postgres_catalog
 
 
 @pytest.fixture
-def connection(settings: Settings) -> Iterator[psycopg.Connection[Any]]:
-    with psycopg.connect(settings.catalog_dsn(), autocommit=True) as found:
+def connection(catalog_settings: Settings) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(catalog_settings.catalog_dsn(), autocommit=True) as found:
         yield found
 
 
@@ -97,32 +84,38 @@ def test_a_table_that_another_writer_changes_meanwhile_is_left_to_its_next_load(
     assert catalog.load_table(HUB).scan().to_arrow().num_rows == 3
 
 
+def test_what_was_loaded_of_each_input_is_read_while_the_table_descends_from_it(catalog: LakeCatalog) -> None:
+    first, second = (snapshot.snapshot_id for snapshot in catalog.load_table(HUB).metadata.snapshots)
+    values = {"stg": f"2026-05-01|3|0001.5|12|{first}", "stg.hk_link": f"2026-05-02|4|0001.6|{second}",
+              "older": "2026-05-01|3", "hash": f"md5|{second}", "columns": f"a1|{second}"}  # fmt: skip
+    with catalog.load_table(HUB).transaction() as change:
+        change.set_properties({LOADED + name: value for name, value in values.items()} | {"comment": "1|2|3|4"})
+    one, other = LoadedInput("stg", "2026-05-01", 3), LoadedInput("stg", "2026-05-02", 4)
+    assert loaded_inputs(catalog.load_table(HUB).metadata) == {one, other}
+    catalog.load_table(HUB).manage_snapshots().set_current_snapshot(first).commit()
+    assert loaded_inputs(catalog.load_table(HUB).metadata) == {one}, "it was put back"
+
+
 def test_columns_are_told_as_trino_describes_them_or_not_at_all(catalog: LakeCatalog) -> None:
     hub = catalog.load_table(HUB)
     with hub.update_schema() as update:
         update.update_column("n", doc=f"A {ident('number')}.")
     assert columns_of({HUB: catalog.load_table(HUB)}) == {"vault.hub": [["n", "bigint", 'A "number".']]}
     data = pa.table({"n": [[1]]})
-    odd = catalog.create_table_if_not_exists(("vault", "odd"), data.schema)
-    try:
-        assert columns_of({("vault", "odd"): odd}) == {}
-    finally:
-        catalog.drop_table(("vault", "odd"))
+    odd = catalog.create_table(("vault", "odd"), data.schema)
+    assert columns_of({("vault", "odd"): odd}) == {}
 
 
 def test_rows_of_all_cycles_since_a_snapshot_are_counted_or_none(catalog: LakeCatalog) -> None:
     """A load that found a follower's work done said that no rows had come."""
     name, data = ("vault", "log"), pa.table({"n": [1]})
-    table = catalog.create_table_if_not_exists(name, data.schema)
-    try:
-        for created, deleted in ((3, 0), (2, 1), (0, 4)):
-            counts = {f"lakehouse.rows.{op}": str(count) for op, count in (("c", created), ("d", deleted)) if count}
-            table.append(data, counts)
-        first, second, third = (snapshot.snapshot_id for snapshot in table.metadata.snapshots)
-        assert rows_since(catalog, {name: None, ("vault", "gone"): None}) == {name: {"c": 5, "d": 5}}
-        assert rows_since(catalog, {name: first}) == {name: {"c": 2, "d": 5}}
-        assert rows_since(catalog, {name: third}) == {name: {}}
-        table.manage_snapshots().set_current_snapshot(first).commit()
-        assert rows_since(catalog, {name: second}) == {}, "it was put back"
-    finally:
-        catalog.drop_table(name)
+    table = catalog.create_table(name, data.schema)
+    for created, deleted in ((3, 0), (2, 1), (0, 4)):
+        counts = {f"lakehouse.rows.{op}": str(count) for op, count in (("c", created), ("d", deleted)) if count}
+        table.append(data, counts)
+    first, second, third = (snapshot.snapshot_id for snapshot in table.metadata.snapshots)
+    assert rows_since(catalog, {name: None, ("vault", "gone"): None}) == {name: {"c": 5, "d": 5}}
+    assert rows_since(catalog, {name: first}) == {name: {"c": 2, "d": 5}}
+    assert rows_since(catalog, {name: third}) == {name: {}}
+    table.manage_snapshots().set_current_snapshot(first).commit()
+    assert rows_since(catalog, {name: second}) == {}, "it was put back"

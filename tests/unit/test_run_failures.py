@@ -15,8 +15,8 @@ from orchestration.runs import tags
 from orchestration.runs.dependencies import reason_to_skip
 from orchestration.runs.examples import shown
 from orchestration.runs.failures import CONFLICT, database_message, dbt_failure, failed_tables
-from orchestration.runs.history import read_history
-from orchestration.runs.load_state import HeldTable, LoadState, pack_state
+from orchestration.runs.state.history import read_history
+from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 from orchestration.runs.subset import JobSubset, subset_without, waiting_for_others
 from tests.unit.dbt_macros import macro
 

@@ -120,8 +120,9 @@ def declared(place: Path, text: str = TABLES) -> Declarations:
         ("children_of: owner", "link: {name: call, to: [owner]}", "V2", "link"),
         ("children_of: owner", "link: {name: call, to: [owner, seller]}", "V5", "link"),
         ("columns: [paid]}", "columns: [paid]}\n              link: {name: x, to: [order]}", "V10", "link"),
-        ("event: {name: payment, to: [order, payer], columns: [paid]}", "link: {name: pay, to: [order, payer]}\n"
-         "              ignored: [paid]", "V9", "link"),
+        ("key: [id]}\n            vault:\n              event: {name: payment, to: [order, payer], columns: [paid]}",
+         "key: [order_id]}\n            vault:\n              link: {name: pay, to: [order, payer]}\n"
+         "              ignored: [id, paid]", "V9", "link"),
     ],
 )  # fmt: skip
 def test_a_mistake_has_a_code_and_the_line_it_stands_on(

@@ -22,7 +22,6 @@ import pytest
 from pgoutput_record import scratch_database
 from pydantic import SecretStr
 from pyiceberg.types import StringType
-from throwaway_postgres import throwaway_postgres
 
 from ingestion.pipeline.cycle import catch_up
 from ingestion.pipeline.session import Session
@@ -64,12 +63,6 @@ class Place:
     write: Callable[[str, str, str | None], None]
     alter: Callable[[], None]
     is_from: Callable[[Row, Any], bool]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
 
 
 @contextmanager
@@ -132,8 +125,8 @@ PLACES = {"memory": in_memory, "postgres": in_postgres}
 
 
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, server: str) -> Iterator[Place]:
-    with PLACES[request.param](server) as made:
+def place(request: pytest.FixtureRequest, cluster: str) -> Iterator[Place]:
+    with PLACES[request.param](cluster) as made:
         yield made
 
 
@@ -245,9 +238,9 @@ def test_the_state_keeps_a_position_as_its_source_writes_it(place: Place, source
     assert covered(positions, first) == () and covered(positions, later) == ("items",)
 
 
-def test_of_two_positions_of_which_neither_is_further_the_state_keeps_what_both_have_reached() -> None:
+def test_of_two_positions_of_which_neither_is_further_the_state_keeps_what_both_have_reached(cluster: str) -> None:
     """By numbers alone the smaller one was lost."""
-    with throwaway_postgres() as url, in_memory(url) as place:
+    with in_memory(cluster) as place:
         one, other = memory.Offsets((3, 1)), memory.Offsets((2, 4))
         store.put_position(place.states, "shop", store.TablePosition("items", 1, one, "loading", one), "load")
         place.publish(other)

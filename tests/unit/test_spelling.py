@@ -73,6 +73,14 @@ def manifest(project: Path, text: str) -> dict[str, Any]:
     return {"sources": {"sales": node}, "nodes": {}}
 
 
+def refusal_of(text: str, place: Path) -> str:
+    """What is told of a declaration that is refused."""
+    project = place / "dbt_project"
+    with pytest.raises(LakehouseError) as refused:
+        declarations_from(manifest(project, text), project)
+    return str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "told"),
     [
@@ -91,11 +99,9 @@ def manifest(project: Path, text: str) -> dict[str, Any]:
 def test_a_misspelt_key_of_a_declaration_has_its_line_and_the_right_one(
     tmp_path: Path, old: str, new: str, line: int, told: str
 ) -> None:
-    project = tmp_path / "dbt_project"
-    with pytest.raises(LakehouseError) as refused:
-        declarations_from(manifest(project, DECLARED.replace(old, new)), project)
-    assert str(refused.value).startswith(f"dbt_project/models/shop.yml:{line}: {told}")
-    assert "\n" not in str(refused.value) and "Extra inputs" not in str(refused.value)
+    refused = refusal_of(DECLARED.replace(old, new), tmp_path)
+    assert refused.startswith(f"dbt_project/models/shop.yml:{line}: {told}")
+    assert "\n" not in refused and "Extra inputs" not in refused
 
 
 @pytest.mark.parametrize(
@@ -113,10 +119,7 @@ def test_a_misspelt_key_of_a_declaration_has_its_line_and_the_right_one(
 def test_a_value_of_another_kind_is_told_with_what_to_write(
     tmp_path: Path, old: str, new: str, line: int, told: str
 ) -> None:
-    project = tmp_path / "dbt_project"
-    with pytest.raises(LakehouseError) as refused:
-        declarations_from(manifest(project, DECLARED.replace(old, new)), project)
-    assert str(refused.value).startswith(f"dbt_project/models/shop.yml:{line}: {told}")
+    assert refusal_of(DECLARED.replace(old, new), tmp_path).startswith(f"dbt_project/models/shop.yml:{line}: {told}")
 
 
 def test_a_models_misspelt_key_is_refused_and_keys_of_other_tools_pass(tmp_path: Path) -> None:

@@ -1,28 +1,28 @@
 """Positions in the state: text that its source writes, beside the number of release 0.1."""
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import psycopg
 import pytest
 from memory_source import Offsets
-from throwaway_postgres import throwaway_postgres
 
 from ingestion.schema.positions import POSITIONS, Lsn
+from ingestion.sink import publish
 from ingestion.sources.base import KINDS
+from ingestion.state import lease as leases
 from ingestion.state import store, stored
+from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, migrate
-from lakehouse.settings import SourceSettings, load_settings
+from lakehouse.settings import Settings, SourceSettings, load_settings
+from lakehouse_backup.cuts import Cut, newest_cuts
+from lakehouse_backup.positions import restore_position
 
 AT, CUT_AT, POINT = Lsn.parse("0/3C87757"), Lsn.parse("16/B374D848"), Lsn.parse("0/3C87700")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
 
 
 @pytest.fixture
@@ -91,6 +91,27 @@ def test_a_number_counts_for_postgres_alone(monkeypatch: pytest.MonkeyPatch) -> 
     assert stored.read("memory", text, 99) == Offsets((3, 1)) == stored.read("memory", text, 4)
     assert stored.read("memory", None, 99) == Offsets.start()
     assert stored.read("postgres", "0/10", 99) == Lsn(99)
+
+
+def test_a_restored_catalog_takes_the_position_of_a_cut_as_its_source_wrote_it(
+    states: Any, catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of several partitions, the number in `cut_lsn` does not say how far each was read."""
+    monkeypatch.setitem(cast(Any, POSITIONS), "memory", Offsets)
+    ensure_state(states)
+    store.create_stream(states, "web", "", store.Cluster("", 0), 0, kind="memory")
+    lease = leases.acquire(states, "web", 60, "once")
+    assert lease is not None
+    at, slot = Offsets((3, 1)), Offsets((2, 4))
+    cut = publish.Cut(1, at, datetime.now(UTC), ())
+    publish.publish(catalog_settings, postgres_catalog, lease, publish.Publication("c", "web", 1, (), cut=cut))
+    session = cast(Any, SimpleNamespace(catalog=postgres_catalog, io=postgres_catalog.file_io))
+    _, cuts = newest_cuts(session, {"web": slot, "shop": None})
+    for complete, reached in ((False, at), (True, Offsets((3, 4)))):
+        restore_position(states, session, "web", cuts["web"], slot, complete, ("items",))
+        stream = store.read_stream(states, "web")
+        assert stream is not None and (stream.cut_position, stream.position) == (at, reached)
+    assert Cut(1, 5, datetime.now(UTC), {}).position("postgres") == Lsn(6), "of a release that kept the number alone"
 
 
 def test_an_unknown_kind_is_told_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,6 @@
 """`lakehouse upgrade` without a stack: Dagster's storage, who is in the way, what is said."""
 
 import json
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,13 +20,6 @@ from lakehouse_cli.machine.dev import alone
 from lakehouse_cli.machine.upgrade import upgrade
 from lakehouse_stack.home.instance import with_driver, write_instance
 from orchestration.instance import migrate, outdated
-from tests.unit.throwaway_postgres import throwaway_postgres
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    with throwaway_postgres() as url:
-        yield url
 
 
 @pytest.fixture

@@ -191,17 +191,23 @@ def hub_table_claims(meaning: Meaning, name: Name, events: list[Event], hashes: 
 
 
 def junction_claims(meaning: Meaning, name: Name, events: list[Event], hashes: Hashes) -> Iterator[Claim]:
-    """A table that is a link: the combination is its key."""
+    """A table that is a link: the combination is its key, or a delete and an update end what its row linked before."""
     policy, key = meaning.policy(name), meaning.vault.tables[name].key
     assert policy.link is not None
     linked = {column for role in policy.link.to for column in policy.references[role].columns}
     rest, to, link = [column for column in key if column not in linked], policy.link.to, policy.link.name
     known = [((*meaning.together(name, to, e), *(e[column] for column in rest)), e) for e in events]
     roles = {role: policy.hub_of(role) for role in to}
+    if linked <= {*key}:
+        wanted = {key: [(seq, not gone) for seq, gone in rows] for key, rows in collapsed(known, ()).items()}
+        wanted = {key: rows if rows[0][1] else rows[1:] for key, rows in wanted.items()}
+        wanted = {key: rows for key, rows in wanted.items() if rows}
+    else:
+        links = {position(e): combination for combination, e in known}
+        rows = [(tuple(e[column] for column in key), e) for _, e in known]
+        wanted = effectivity(rows, lambda e: links[position(e)])
+        known = [(combination, e) for combination, e in known if not e["gone"]]
     yield link_claim(meaning, link, roles, {key for key, _ in known}, hashes, rest)
-    wanted = {key: [(seq, not gone) for seq, gone in rows] for key, rows in collapsed(known, ()).items()}
-    wanted = {key: rows if rows[0][1] else rows[1:] for key, rows in wanted.items()}
-    wanted = {key: rows for key, rows in wanted.items() if rows}
     yield timeline_claim(meaning, f"eff_sat_{link}", f"hk_{link}", "is_active", wanted, hashes[f"link_{link}"])
     for satellite, declared in policy.satellites.items():
         yield satellite_claim(

@@ -16,7 +16,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings, load_settings
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.factory import ARRIVED
-from orchestration.runs.presence import is_served, serve, withdraw, writing, writing_if_free
+from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
 from orchestration.worker.bell import listen, wait
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.plan import Graph, Task, tasks

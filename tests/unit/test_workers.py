@@ -9,7 +9,7 @@ import dagster as dg
 import psutil
 import pytest
 
-from orchestration.runs import workers
+from orchestration.runs.processes import workers
 
 STARTED, STARTING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING
 OLD = {workers.TAG: f"{socket.gethostname()}:1:12345"}

@@ -12,7 +12,6 @@ from lakehouse.declarations import RawTable, Source
 from lakehouse.text.sql import ident
 
 GENERATED_SINCE = 180_000  # generated columns of an identity have to be published since then
-NEW = Published(True, True, True, True, True, False)
 OWN_SOURCE = "or declare it in a source of its own whose tables all have meta.raw.changes: inserts"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import dagster as dg
 
-from orchestration.runs.history import JobHistory, PastRun
-from orchestration.runs.presence import WORKER
+from orchestration.runs.processes.presence import WORKER
+from orchestration.runs.state.history import JobHistory, PastRun
 
 LOADED = "lakehouse/loaded"
 

@@ -10,8 +10,8 @@ from dagster._core.storage.tags import RESUME_RETRY_TAG
 
 from orchestration.runs import tags
 from orchestration.runs.dependencies import downstream, name_of, named
-from orchestration.runs.load_state import LoadState, unpack_state
-from orchestration.runs.workers import fail_orphaned_runs
+from orchestration.runs.processes.workers import fail_orphaned_runs
+from orchestration.runs.state.load_state import LoadState, unpack_state
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
 UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)

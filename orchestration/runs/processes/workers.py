@@ -13,7 +13,7 @@ import psutil
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from orchestration.runs import tags
-from orchestration.runs.interrupts import end_processes
+from orchestration.runs.processes.interrupts import end_processes
 
 TAG = "lakehouse/worker"
 """Host, pid and start time, for people and for runs of versions that wrote no other tag."""

@@ -12,7 +12,7 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from orchestration.runs.workers import is_orphan
+from orchestration.runs.processes.workers import is_orphan
 
 PATIENCE_SECONDS = 330.0  # Trino itself gives a query up five minutes after its client was last heard
 POLL_SECONDS = 0.2
