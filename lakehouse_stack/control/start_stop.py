@@ -26,7 +26,7 @@ from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
 from lakehouse_stack.processes import process
-from lakehouse_stack.processes.accounts import find_server_placement
+from lakehouse_stack.processes.accounts import find_server_placement, system_folder
 from lakehouse_stack.processes.ownership import adopt
 from lakehouse_stack.servers.postgres_versions import refuse_other_versions
 from lakehouse_stack.servers.serve import PROGRAM
@@ -173,11 +173,13 @@ def _stop(server: Server, settings: Settings) -> bool:
 
 def _stop_leftovers(settings: Settings) -> list[str]:
     """Stops the servers of a deleted home: they still have its folders as working directories."""
+    folders = settings.home / "data", system_folder(settings.home, stack_settings().system_dir)
     found = {
         name: [
             orphan
             for program in ("postgres", "java", PROGRAM)
-            for orphan in process.working_in(settings.home / "data" / name, program)
+            for data in folders
+            for orphan in process.working_in(data / name, program)
         ]
         for name in SERVERS
     }

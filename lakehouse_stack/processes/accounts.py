@@ -165,6 +165,11 @@ def _owner(folder: Path) -> Account | None:
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
+def system_folder(home: Path, system_dir: Path) -> Path:
+    """Where the data of a home is if servers cannot enter it."""
+    return system_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
+
+
 def _system_data(home: Path, system_dir: Path) -> Path:
     """This home's folder below the system folder; a new one if the home was deleted and re-created.
 
@@ -173,7 +178,7 @@ def _system_data(home: Path, system_dir: Path) -> Path:
     identity = home / "run" / "id"
     if not identity.exists():
         write_private(identity, secrets.token_hex(8))
-    folder = system_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    folder = system_folder(home, system_dir)
     owner = folder / "id"
     if owner.exists() and owner.read_text() == identity.read_text():
         return folder
