@@ -219,6 +219,8 @@ class ServeSettings(Section):
         None, min_length=32, description="signs tokens; made by itself in the home when unset"
     )
     requests_per_second: float = Field(100.0, gt=0, description="of one login, in the long run")
+    user: str | None = Field(None, description="as root: who it becomes once it has read its secret and its key")
+    access_log: Path | None = Field(None, description="who has read what; in the home's logs when unset")
 
     @model_validator(mode="after")
     def _has_both_files(self) -> "ServeSettings":
