@@ -79,6 +79,7 @@ def trino_server(
         programs / "plugin" / "password-authenticators",
         placement.program(artifacts / artifact("trino-iceberg").target),
     )
+    command = _command(server_java(placement), etc, programs, files)
     return Server(
         name="trino",
         port=port,
