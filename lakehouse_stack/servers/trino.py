@@ -83,9 +83,7 @@ def trino_server(
     return Server(
         name="trino",
         port=port,
-        launch=_launch(
-            home, data, placement, _command(server_java(placement), etc, programs, files), files, credentials
-        ),
+        launch=_launch(home, data, placement, command, files, credentials),
         check_health=lambda: _check_health(home, access, port, credentials),
         prepare=lambda: _prepare(data, etc, placement, files, plugins),
         after_start=lambda: None,
