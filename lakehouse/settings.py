@@ -28,7 +28,8 @@ from lakehouse.files.secret_files import SecretFiles, read_folder, refuse_open
 from lakehouse.files.variables import mistaken
 from lakehouse.text.spelling import Keys, close, keys_at, line_in_toml, unknown
 
-PROJECT_DIR = Path(__file__).resolve().parent.parent
+PROJECT_DIR = Path(__file__).resolve().parent.parent  # the checkout; site-packages where a wheel is installed
+DBT_PACKAGE = PROJECT_DIR / "lakehouse_project" / "cdc_vault"
 CONFIG_FILE = "lakehouse.toml"
 ENDPOINTS_FILE = "endpoints.toml"
 Port = Annotated[int, Field(ge=1, le=65535)]
@@ -218,6 +219,8 @@ class ServeSettings(Section):
         None, min_length=32, description="signs tokens; made by itself in the home when unset"
     )
     requests_per_second: float = Field(100.0, gt=0, description="of one login, in the long run")
+    user: str | None = Field(None, description="as root: who it becomes once it has read its secret and its key")
+    access_log: Path | None = Field(None, description="who has read what; in the home's logs when unset")
 
     @model_validator(mode="after")
     def _has_both_files(self) -> "ServeSettings":
@@ -253,7 +256,14 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
     serve: ServeSettings = ServeSettings()
-    project_dir: Path = Field(PROJECT_DIR, description="the checkout that holds dbt_project/")
+    project_dir: Path = Field(
+        default_factory=lambda: _project_dir(), description="the folder that holds dbt_project/ and workspace.yaml"
+    )
+
+    @field_validator("project_dir")
+    @classmethod
+    def _is_absolute(cls, value: Path) -> Path:
+        return _absolute(value)
 
     @field_validator("home", "cache")
     @classmethod
@@ -332,6 +342,13 @@ def config_file() -> Path:
     if given and not path.exists():
         raise LakehouseError(f"settings: LAKEHOUSE_CONFIG names {path}, which is no file: correct or unset it")
     return path
+
+
+def _project_dir() -> Path:
+    """The folder of lakehouse.toml if it is a project's; else the checkout, which is one, too."""
+    here = config_file().parent
+    found = (folder for folder in (here, PROJECT_DIR) if (folder / "dbt_project" / "dbt_project.yml").exists())
+    return next(found, here)
 
 
 def _is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:

@@ -22,6 +22,7 @@ app = typer.Typer(
 # Command → module and function; a sub-command group is a module's `app`. Loaded lazily: `--help` of one command
 # should not import Spark for another.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("lakehouse_cli.machine.init", "init"),
     "up": ("lakehouse_cli.machine.stack", "up"),
     "down": ("lakehouse_cli.machine.stack", "down"),
     "status": ("lakehouse_cli.machine.stack", "status"),
@@ -29,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "samples": ("lakehouse_cli.source.samples", "load_samples"),
     "simulate": ("lakehouse_cli.source.simulate", "app"),
     "prepare": ("lakehouse_cli.source.ingest", "prepare"),
+    "remove": ("lakehouse_cli.source.remove", "remove"),
     "ingest": ("lakehouse_cli.source.ingest", "ingest"),
     "run": ("lakehouse_cli.lake.run", "run"),
     "rehash": ("lakehouse_cli.lake.rehash", "rehash"),

@@ -22,7 +22,7 @@ class AccessLog:
     def __init__(self, file: Path, catalog: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._catalog = catalog
-        self._handler = _PrivateFile(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8")
+        self._handler = _PrivateFile(file, maxBytes=FILE_BYTES, backupCount=FILES, encoding="utf-8", delay=True)
 
     def write(self, what: str, login: str | None, request: Request, status: int) -> None:
         """Records an answer; lists of names are not recorded unless they were refused."""

@@ -21,6 +21,7 @@ from lakehouse_serve.past.cuts import Cuts
 from lakehouse_serve.reading import CatalogRows
 from lakehouse_serve.relations import Relations
 from lakehouse_serve.store import Store
+from lakehouse_serve.user import become
 
 WRONG_LOGINS_PER_SECOND, WRONG_LOGINS_AT_ONCE = 0.5, 20
 
@@ -30,21 +31,26 @@ def serve(settings: Settings) -> None:
     options = settings.serve
     refuse_open(options)
     service = build(settings)
+    server = uvicorn.Config(
+        service.application(),
+        host=options.host,
+        port=options.port,
+        ssl_certfile=options.certificate,
+        ssl_keyfile=options.key,
+        proxy_headers=options.behind_proxy,
+        log_level="warning",
+        server_header=False,
+        http=ImpatientProtocol,
+        ws="none",
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        timeout_graceful_shutdown=5,
+    )
+    server.load()
+    server.get_loop_factory()  # imports the loop, like all that is needed before it becomes another user
+    listening = server.bind_socket()
+    become(options.user)
     with suppress(KeyboardInterrupt):
-        uvicorn.run(
-            service.application(),
-            host=options.host,
-            port=options.port,
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.key,
-            proxy_headers=options.behind_proxy,
-            log_level="warning",
-            server_header=False,
-            http=ImpatientProtocol,
-            ws="none",
-            h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-            timeout_graceful_shutdown=5,
-        )
+        uvicorn.Server(server).run([listening])
     service.answers.relations.rows.close()
     service.log.close()
 
@@ -63,7 +69,7 @@ def build(settings: Settings) -> Service:
         Answers(settings.catalog_name, relations, Cuts(settings), tokens, access),
         Objects(store, relations, tokens),
         tokens,
-        AccessLog(settings.home / "logs" / "serve-access.log", settings.catalog_name),
+        AccessLog(settings.serve.access_log or settings.home / "logs" / "serve-access.log", settings.catalog_name),
         Limit(settings.serve.requests_per_second, 2 * settings.serve.requests_per_second),
         Limit(WRONG_LOGINS_PER_SECOND, WRONG_LOGINS_AT_ONCE),
     )

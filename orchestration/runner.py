@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from time import monotonic
 
 import dagster as dg
@@ -42,8 +41,6 @@ from orchestration.runs.subset import (
     waiting_for_others,
     waiting_for_tables,
 )
-
-WORKSPACE = Path(__file__).resolve().parent.parent / "workspace.yaml"
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ def _run_unblocked(
     subset, outcome = subset_without(job, waiting), Outcome(job.name, None, True, 0.0, None)
     if subset.assets != ():
         run_tags = _tags(settings, read_history(instance, job.name, job).state, job, days, waiting)
-        outcome = _run(job, subset, instance, run_tags, say, stop)
+        outcome = _run(settings, job, subset, instance, run_tags, say, stop)
     if outcome.success and failed:
         first = sorted(failed)[0]
         return replace(outcome, success=False, error=f"{len(failed)} tables were left out: {first}: {failed[first]}")
@@ -162,7 +159,13 @@ def _tags(
 
 
 def _run(
-    whole: dg.JobDefinition, part: JobSubset, instance: dg.DagsterInstance, tags: dict[str, str], say: Say, stop: Stop
+    settings: Settings,
+    whole: dg.JobDefinition,
+    part: JobSubset,
+    instance: dg.DagsterInstance,
+    tags: dict[str, str],
+    say: Say,
+    stop: Stop,
 ) -> Outcome:
     assets, checks = frozenset(part.assets or ()) or None, None if part.checks is None else frozenset(part.checks)
     job = whole.get_subset(asset_selection=assets, asset_check_selection=checks)
@@ -170,7 +173,7 @@ def _run(
     stop.before_exit = partial(cancel, instance, run_id)
     signed = {**job.tags, **tags, **signature(run_id)}
     run = instance.create_run_for_job(
-        job, run_id=run_id, tags=signed, remote_job_origin=_origin(job.name), asset_selection=assets
+        job, run_id=run_id, tags=signed, remote_job_origin=_origin(settings, job.name), asset_selection=assets
     )
     stop.on_signal = partial(_ask_to_cancel, instance, run_id)
     instance.add_event_listener(run_id, partial(_say_waiting, say))
@@ -224,9 +227,9 @@ def _say_waiting(say: Say, entry: dg.EventLogEntry) -> None:
         say(f"  {entry.dagster_event.message}")
 
 
-def _origin(job: str) -> RemoteJobOrigin:
+def _origin(settings: Settings, job: str) -> RemoteJobOrigin:
     """The job's origin in the workspace, without which the UI cannot re-execute the run."""
-    [location] = location_origins_from_yaml_paths([str(WORKSPACE)])
+    [location] = location_origins_from_yaml_paths([str(settings.project_dir / "workspace.yaml")])
     return RemoteJobOrigin(RemoteRepositoryOrigin(location, "__repository__"), job)
 
 

@@ -9,7 +9,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings
 
 _PARTS = (
-    "dbt_project.yml", "profiles.yml", "packages.yml", "packages", "dbt_packages", "macros", "tests", "models/sources",
+    "dbt_project.yml", "profiles.yml", "packages.yml", "dbt_packages", "macros", "tests", "models/sources",
 )  # fmt: skip
 
 

@@ -5,9 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lakehouse.settings import PROJECT_DIR
+from lakehouse.settings import DBT_PACKAGE
 
-PACKAGE = PROJECT_DIR / "dbt_project" / "packages" / "cdc_vault"
 FILES = {
     "dbt_project.yml": """
 name: stranger
@@ -35,7 +34,7 @@ stranger:
       database: "{{ env_var('LAKEHOUSE_TRINO__CATALOG', 'lake') }}"
       schema: stranger
 """,
-    "packages.yml": f"packages: [{{local: {PACKAGE}}}]\n",
+    "packages.yml": f"packages: [{{local: {DBT_PACKAGE}}}]\n",
     "models/farm.yml": """
 sources:
   - name: farm

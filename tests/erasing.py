@@ -26,6 +26,7 @@ from lakehouse.settings import Settings
 from maintenance.inventory.lake import list_relations
 from scaffold import apply, declared_alone, models_of, plan
 from tests.orchestrated import copy_project
+from tests.warehouse import hand_to_store
 from tests.world import World, make_world
 
 COLUMNS = ("id", "name", "email", "letter", "tier", "joined")
@@ -235,7 +236,9 @@ def restore_lake(people: People, backup: Path, pointers: dict[str, str]) -> None
     """The backup's objects beside those that are there, and its pointers."""
     from ingestion.state import store
 
-    shutil.copytree(backup, people.settings.home / "data" / "s3" / "warehouse", dirs_exist_ok=True)
+    warehouse = people.settings.home / "data" / "s3" / "warehouse"
+    shutil.copytree(backup, warehouse, dirs_exist_ok=True)
+    hand_to_store(people.settings, warehouse)
     with store.connect_catalog(people.settings) as catalog:
         for name, location in pointers.items():
             namespace, table = name.split(".")

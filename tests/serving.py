@@ -48,7 +48,12 @@ class Served:
     def client(self, role: str, warehouse: str = "lake", **properties: Any) -> RestCatalog:
         """PyIceberg's REST client, in a role."""
         login = LOGINS[role]
-        given = {"uri": self.uri, "warehouse": warehouse, "credential": f"{login}:{PASSWORDS[login]}"}
+        given = {
+            "uri": self.uri,
+            "oauth2-server-uri": f"{self.uri}/v1/oauth/tokens",
+            "warehouse": warehouse,
+            "credential": f"{login}:{PASSWORDS[login]}",
+        }
         return RestCatalog("served", **given, **properties)
 
     def token(self, login: str, password: str) -> tuple[int, dict[str, Any]]:

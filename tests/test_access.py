@@ -16,7 +16,7 @@ from trino.exceptions import Error, HttpError, TrinoQueryError
 from lakehouse.declarations.access import RULES, Relation, rules
 from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import write_private
+from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import Role
 from lakehouse.servers.retry import Unreachable
 from lakehouse.servers.trino import answering, connect_to, http_session, query
@@ -97,12 +97,12 @@ def lab(settings: Settings) -> Iterator[Settings]:
         query(settings, f"CREATE SCHEMA {schema}")
     for statement in MADE.strip().splitlines():
         query(settings, statement)
-    write_private(file, json.dumps(rules(RELATIONS)))
+    write_shared(file, json.dumps(rules(RELATIONS)))
     try:
         eventually(lambda: query(settings, "SELECT id FROM lab.people", role="reader"))
         yield settings
     finally:
-        write_private(file, before)
+        write_shared(file, before)
         for schema in SCHEMAS:
             query(settings, f"DROP SCHEMA {schema} CASCADE")
 

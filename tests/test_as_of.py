@@ -13,7 +13,7 @@ import pytest
 from lakehouse.declarations.access import RELATIONS, RULES, Relation, rules
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import write_private
+from lakehouse.files.private_files import write_shared
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_cli.lake.sql import sql
@@ -76,14 +76,14 @@ def ruled(settings: Settings, source: str) -> Iterator[None]:
     before = [file.read_text() if file.exists() else "" for file in files]
     made = [Relation("parsed", f"{kind}_{source}__{table}", "reader", frozenset({"email"} if table == "people" else ()))
             for kind in ("parsed", "current") for table in TABLES]  # fmt: skip
-    write_private(files[0], json.dumps(rules(made)))
-    write_private(files[1], json.dumps({"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in made]}))
+    write_shared(files[0], json.dumps(rules(made)))
+    write_shared(files[1], json.dumps({"relations": [{**r._asdict(), "personal": sorted(r.personal)} for r in made]}))
     try:
         eventually(lambda: query(settings, f"SELECT id FROM parsed.current_{source}__people", role="reader"))
         yield
     finally:
         for file, text in zip(files, before, strict=True):
-            write_private(file, text or '{"relations": []}')
+            write_shared(file, text or '{"relations": []}')
 
 
 def asked(project: Project, text: str, moment: str) -> list[Any]:

@@ -7,6 +7,7 @@ import pytest
 from pyarrow import fs
 
 from lakehouse.settings import Settings
+from tests.warehouse import hand_to_store
 
 pytestmark = pytest.mark.stack
 
@@ -28,6 +29,7 @@ def another(settings: Settings) -> str:
     bucket = settings.home / "data" / "s3" / "another"
     bucket.mkdir(exist_ok=True)
     (bucket / "secret").write_text("of somebody else")
+    hand_to_store(settings, bucket)
     return bucket.name
 
 

@@ -29,6 +29,7 @@ from maintenance.inventory.session import Session
 from maintenance.restore.table import restore
 from tests.erasing import People, copy_lake, make_people, make_raw_people, restore_lake, traces
 from tests.test_ingestion import assert_order_is_unique, cuts
+from tests.warehouse import hand_to_store
 from tests.world import _plain
 
 pytestmark = pytest.mark.stack
@@ -66,6 +67,7 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
     lost = settings.home / "data" / "s3" / "warehouse" / "marts" / f"dim_{people.name}_person-lost" / "data"
     lost.mkdir(parents=True)
     (lost / "a.parquet").write_bytes(b"planted")
+    hand_to_store(settings, lost.parent)
     before = people.checksums(42)
     hub = f"SELECT count(*) FROM vault.hub_{people.name}_person WHERE person_id = 42"
 

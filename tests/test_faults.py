@@ -27,6 +27,7 @@ from tests.marks import slow
 from tests.slots import following, until
 from tests.test_ingestion import ORDERS, TABLES
 from tests.test_kills import assert_right, fill
+from tests.warehouse import hand_to_store
 from tests.world import World, catalog_superuser, make_world
 
 pytestmark = pytest.mark.stack
@@ -259,7 +260,9 @@ NOISE = (
 def test_a_full_disk_is_one_line_and_it_goes_on_when_there_is_room(settings: Settings, spark: Any) -> None:
     make_world(settings, ORDERS, TABLES).ingest(spark)  # the tables of `meta` must not be made on the small disk
     folder = f"tiny{time.time_ns()}"  # of the one bucket that the key reaches
-    with small_disk(settings.home / "data" / "s3" / "warehouse" / folder, 4) as resize:
+    disk = settings.home / "data" / "s3" / "warehouse" / folder
+    with small_disk(disk, 4) as resize:
+        hand_to_store(settings, disk)
         tiny = settings.model_copy(update={"warehouse": f"s3://warehouse/{folder}/"})
         world = make_world(tiny, ORDERS, TABLES)
         fill(world, 1, 50)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakehouse.declarations.access import OWN, RULES, Relation, rules
-from lakehouse.files.private_files import write_private
+from lakehouse.files.private_files import write_shared
 from lakehouse.servers.reads import not_for_readers
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
@@ -38,12 +38,12 @@ def people(settings: Settings) -> Iterator[Settings]:
     query(settings, f"CREATE TABLE {SCHEMA}.people AS SELECT 1 AS id, '{ADDRESS}' AS email, 'Brno' AS city")
     query(settings, f"CREATE TABLE {SCHEMA}.sat_pii AS SELECT id, email FROM {SCHEMA}.people")
     query(settings, f"CREATE VIEW {SCHEMA}.shown SECURITY DEFINER AS SELECT * FROM {SCHEMA}.people")
-    write_private(file, json.dumps(rules(RELATIONS)))
+    write_shared(file, json.dumps(rules(RELATIONS)))
     try:
         eventually(lambda: query(settings, f"SELECT id FROM {SCHEMA}.people", role="reader"))
         yield settings
     finally:
-        write_private(file, before)
+        write_shared(file, before)
         query(settings, f"DROP SCHEMA {SCHEMA} CASCADE")
 
 

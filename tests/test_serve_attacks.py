@@ -231,7 +231,8 @@ def test_keys_end_with_the_rights_of_their_login(service: Served) -> None:
     password = add_login(service.access, "eve", "privacy")
 
     def client() -> RestCatalog:
-        return RestCatalog("x", uri=service.uri, warehouse="lake", credential=f"eve:{password}")
+        given = {"uri": service.uri, "oauth2-server-uri": f"{service.uri}/v1/oauth/tokens"}
+        return RestCatalog("x", **given, warehouse="lake", credential=f"eve:{password}")
 
     people = client().load_table(("parsed", "served_people"))
     keys, file = Keys.of(service, people), data_file(people)

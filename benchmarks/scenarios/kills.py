@@ -31,7 +31,7 @@ TELLS = {"follower": "follower", "trino": "server", "daemon": "daemon", "step": 
 LONGEST, UNTOLD, STEP = 600.0, 200.0, "load_retail"
 RUN = (
     "SELECT split_part(value, ':', 2)::int FROM run_tags JOIN runs USING (run_id)"
-    " WHERE pipeline_name = %s AND status = 'STARTED' AND key = 'lakehouse/worker'"
+    " WHERE pipeline_name = %s AND status = 'STARTED' AND key = '.dagster/lakehouse_worker'"
 )
 ENDED = "SELECT count(*) FROM runs WHERE pipeline_name = %s AND status = 'FAILURE'"
 

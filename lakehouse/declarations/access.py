@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from lakehouse.declarations.declared import Declarations, RawTable
 from lakehouse.declarations.lines import line_in_model, mistakes_in, refuse
 from lakehouse.declarations.policies import AccessPolicy
-from lakehouse.files.private_files import write_private
+from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import WRITER, Role
 
 CATALOG = "lake"
@@ -197,4 +197,4 @@ def _has_keys_alone(node: Mapping[str, Any]) -> bool:
 def _write(file: Path, wanted: Mapping[str, Any]) -> None:
     text = json.dumps(wanted, indent=1) + "\n"
     if not file.exists() or file.read_text() != text:
-        write_private(file, text)
+        write_shared(file, text)

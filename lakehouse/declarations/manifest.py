@@ -18,11 +18,11 @@ from lakehouse.declarations.yaml_files import check_yaml
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
 from lakehouse.servers.trino import is_here
-from lakehouse.settings import Settings
+from lakehouse.settings import DBT_PACKAGE, Settings
 
 CONNECTION = ("host", "port", "http_scheme", "user", "catalog", "ca")
 _PARTS = (
-    "dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "packages", "dbt_packages",
+    "dbt_project.yml", "profiles.yml", "packages.yml", "models", "macros", "tests", "seeds", "dbt_packages",
 )  # fmt: skip
 
 
@@ -40,6 +40,7 @@ def load_manifest(settings: Settings) -> dict[str, Any]:
 
 def ensure_manifest(settings: Settings) -> Path:
     """Path of an up-to-date manifest; runs `dbt parse` when the project's files have changed."""
+    _link_package(settings.dbt_project_dir)
     target = manifest_path(settings)
     private_dir(settings.home / "dbt")  # what dbt logs and keeps has values in it: those that a test found, or a cast
     target.parent.mkdir(exist_ok=True)
@@ -61,6 +62,7 @@ def dbt_environment(settings: Settings) -> dict[str, str]:
     if trino.password is not None:
         values["password"] = trino.password.get_secret_value()
     found = {f"LAKEHOUSE_TRINO__{name.upper()}": str(value) for name, value in values.items()}
+    found["LAKEHOUSE_DBT_PACKAGE"] = str(DBT_PACKAGE)
     if trino.ca is not None:
         found["REQUESTS_CA_BUNDLE"] = str(trino.ca)  # one that is set wins over the profile's `cert`
     if is_here(trino.host):
@@ -72,8 +74,7 @@ def project_fingerprint(settings: Settings) -> str:
     """A hash of names, sizes and times of the files that `dbt parse` reads, and of the connection."""
     project_dir = settings.dbt_project_dir
     digest = hashlib.sha256(f"{project_dir}\0{settings.trino}".encode())
-    for part in _PARTS:
-        root = project_dir / part
+    for root in (*(project_dir / part for part in _PARTS), DBT_PACKAGE):
         for file in sorted(root.rglob("*")) if root.is_dir() else [root]:
             if file.is_file() and "__pycache__" not in file.parts:
                 stat = file.stat()
@@ -81,10 +82,26 @@ def project_fingerprint(settings: Settings) -> str:
     return digest.hexdigest()
 
 
+def _link_package(project: Path) -> None:
+    """Lets the project use the dbt package of this installation: what `dbt deps` makes of a local package.
+
+    A copy that the project has of its own stays.
+    """
+    link = project / "dbt_packages" / DBT_PACKAGE.name
+    if not project.is_dir() or link.resolve() == DBT_PACKAGE or (link.exists() and not link.is_symlink()):
+        return
+    link.parent.mkdir(exist_ok=True)
+    made = link.with_name(f".{link.name}.{os.getpid()}")
+    made.symlink_to(DBT_PACKAGE, target_is_directory=True)
+    made.replace(link)
+
+
 def _parse(settings: Settings, target_dir: Path) -> Path:
     project = settings.dbt_project_dir
     if not (project / "dbt_project.yml").exists():
-        raise LakehouseError(f"{project}: no dbt_project.yml; set LAKEHOUSE_PROJECT_DIR to the checkout that holds it")
+        raise LakehouseError(
+            f"{project}: no dbt_project.yml: run this in your project's folder; `lakehouse init FOLDER` makes one"
+        )
     check_yaml(project)
     _dbt(settings, target_dir, "parse", "the dbt project does not parse")
     return target_dir / "manifest.json"

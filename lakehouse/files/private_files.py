@@ -1,6 +1,7 @@
 """Files and folders that only their owner may read: they contain personal data or credentials."""
 
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -11,9 +12,20 @@ from pathlib import Path
 def write_private(path: Path, text: str) -> None:
     """Replaces a file atomically; only its owner may read it. Several may write it at once: the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, text, 0o600)
+
+
+def write_shared(path: Path, text: str) -> None:
+    """The same, but in a folder that gives its group to what is in it (setgid), the group may read it as well."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, text, 0o640 if path.parent.stat().st_mode & stat.S_ISGID else 0o600)
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
     number, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(number, "w") as file:
+            os.fchmod(number, mode)
             file.write(text)
         Path(temporary).replace(path)
     except BaseException:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, get_args
 
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import privately, write_private
+from lakehouse.files.private_files import privately, write_shared
 
 Role = Literal["writer", "reader", "privacy"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -112,5 +112,5 @@ def _changing(folder: Path) -> Iterator[dict[str, Login]]:
 def _write(folder: Path, logins: Mapping[str, Login]) -> None:
     """Groups first: a name without a group may do nothing, and so may a group without a password."""
     members = {role: [name for name, login in sorted(logins.items()) if login.role == role] for role in ROLES}
-    write_private(folder / GROUPS, "".join(f"{role}:{','.join(names)}\n" for role, names in members.items() if names))
-    write_private(folder / PASSWORDS, "".join(f"{name}:{login.hashed}\n" for name, login in sorted(logins.items())))
+    write_shared(folder / GROUPS, "".join(f"{role}:{','.join(names)}\n" for role, names in members.items() if names))
+    write_shared(folder / PASSWORDS, "".join(f"{name}:{login.hashed}\n" for name, login in sorted(logins.items())))

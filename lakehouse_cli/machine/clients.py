@@ -8,7 +8,8 @@ from lakehouse.text.sql import literal
 
 PYICEBERG = """\
 from pyiceberg.catalog.rest import RestCatalog
-lake = RestCatalog("lake", uri={uri!r}, warehouse={warehouse!r}, credential={credential!r})
+lake = RestCatalog("lake", uri={uri!r}, warehouse={warehouse!r}, credential={credential!r},
+  **{{"oauth2-server-uri": "{uri}/v1/oauth/tokens"}})
 """
 DUCKDB = """\
 INSTALL iceberg; LOAD iceberg;
@@ -55,7 +56,7 @@ CLIENTS: Mapping[str, str] = {
 def client_text(settings: Settings, client: str) -> str:
     """The text for one client, with the reader's login. Raises LakehouseError for another client."""
     if client not in CLIENTS:
-        raise LakehouseError(f"there is no text for {client!r}: choose one of {', '.join(CLIENTS)}")
+        raise LakehouseError(f"there is no text for {client!r}: choose one of {', '.join((*CLIENTS, 'dbt'))}")
     login = settings.trino.login("reader")
     password = login.password.get_secret_value() if login.password else ""
     return CLIENTS[client].format(

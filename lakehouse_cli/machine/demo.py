@@ -47,8 +47,12 @@ def demo() -> None:
     seconds = {}
     for stage, commands in STAGES:
         begun = time.monotonic()
-        for command in commands:
-            _run(command)
+        try:
+            for command in commands:
+                _run(command)
+        except KeyboardInterrupt:
+            say(f"in {stage!r}; what was started keeps running. Run it again to go on; `make down` stops", error=True)
+            raise
         seconds[stage] = time.monotonic() - begun
     say()
     say("seconds per stage")

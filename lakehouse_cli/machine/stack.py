@@ -7,10 +7,13 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
+import psycopg
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.machine.clients import client_text
@@ -59,8 +62,27 @@ def down() -> None:
     """Stop every server of this home; the data is kept."""
     from lakehouse_stack.control.start_stop import down as stack_down
 
-    stopped = stack_down(load_settings())
+    settings = load_settings()
+    left = slots_left(settings)
+    stopped = stack_down(settings)
     say(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+    for source, slot in left.items():
+        say(f"{source}: slot {slot} stays, and its server keeps WAL for it; `lakehouse remove {source}` drops it")
+
+
+def slots_left(settings: Settings) -> dict[str, str]:
+    """The slot of each source that runs on beyond this stack; none where the catalog does not run."""
+    from ingestion.state.store import connect_catalog, read_stream
+
+    others = [name for name in settings.sources if not is_sample(settings, name)]
+    if not others or settings.catalog_url is None:
+        return {}
+    try:
+        with connect_catalog(settings) as states:
+            streams = [read_stream(states, name) for name in others]
+    except (LakehouseError, psycopg.Error):  # it does not run, or has no state yet
+        return {}
+    return {stream.source: stream.slot for stream in streams if stream is not None}
 
 
 def status(as_json: Json = False) -> None:
@@ -106,10 +128,17 @@ def env(
     as_json: Json = False,
     client: Annotated[
         str | None,
-        typer.Option("--for", help="Print what to paste into clickhouse, duckdb, pyiceberg, spark or trino."),
+        typer.Option(
+            "--for",
+            help="Print what to paste into clickhouse, duckdb, pyiceberg, spark or trino, or how to run dbt by hand.",
+        ),
     ] = None,
 ) -> None:
     """Print how to connect to everything; `eval "$(lakehouse env)"` sets it in a shell."""
+    if client == "dbt":
+        for variable, text in by_hand(load_settings()).items():
+            _export(variable, text)
+        return
     if client is not None:
         print(client_text(load_settings(), client), end="")  # noqa: T201 (a client takes it to the letter)
         return
@@ -120,13 +149,19 @@ def env(
     for name, value in values.items():
         if isinstance(value, dict):
             for key, url in value.items():
-                _export(f"{name}_{key}", url)
+                _export(f"{name}_{key}".upper(), url)
         else:
-            _export(name, value)
+            _export(name.upper(), value)
+
+
+def by_hand(settings: Settings) -> dict[str, str]:
+    """The variables with which dbt, started by hand, works on the project as our commands do."""
+    folder = str(settings.dbt_project_dir)
+    return {**dbt_environment(settings), "DBT_PROJECT_DIR": folder, "DBT_PROFILES_DIR": folder}
 
 
 def _export(name: str, value: object) -> None:
-    print(f"export {name.upper()}={shlex.quote(str(value))}")  # noqa: T201 (a shell takes it to the letter)
+    print(f"export {name}={shlex.quote(str(value))}")  # noqa: T201 (a shell takes it to the letter)
 
 
 def environment(settings: Settings) -> dict[str, Any]:

@@ -158,6 +158,20 @@ def _logins_planned(settings: Settings) -> list[str]:
     return ["trino: restart it, so that it requires a password over TLS; `lakehouse env` has the new addresses"]
 
 
+def _users_planned(settings: Settings) -> list[str]:
+    """Until release 0.2, root ran all servers but Postgres as itself."""
+    from lakehouse_stack.home.config import stack_settings
+    from lakehouse_stack.processes.accounts import find_server_placement
+
+    placed = find_server_placement(settings.home, stack_settings().system_dir) if _is_embedded(settings) else None
+    if placed is None or placed.account is None:
+        return []
+    objects = {settings.home / "data" / "s3", placed.data / "s3"}
+    if not any(folder.exists() and folder.stat().st_uid == 0 for folder in objects):
+        return []
+    return [f"trino, s3, serve: restart them as user {placed.account.name} instead of root, and give it their data"]
+
+
 def _start_again(settings: Settings) -> None:
     from lakehouse_cli.machine.stack import up
 
@@ -166,6 +180,7 @@ def _start_again(settings: Settings) -> None:
 
 PARTS = (
     Part(_logins_planned, _start_again),
+    Part(_users_planned, _start_again),
     Part(_state_planned, _migrate_state),
     Part(_tables_planned, _complete_tables),
     Part(_flag_planned, _rename_flag),

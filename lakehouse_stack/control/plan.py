@@ -6,9 +6,8 @@ from lakehouse.settings import Settings
 from lakehouse_stack.control.endpoints import postgres_url
 from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.home.config import SAMPLE_DATABASES, StackSettings
-from lakehouse_stack.home.pathnames import run_dir
 from lakehouse_stack.home.ports import LOOPBACK
-from lakehouse_stack.processes.accounts import find_placement
+from lakehouse_stack.processes.accounts import find_placement, find_server_placement
 from lakehouse_stack.servers.postgres import postgres_server
 from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.s3 import s3_server
@@ -23,10 +22,12 @@ def build_servers(
 ) -> tuple[Server, ...]:
     """All servers. Nothing is started; only the data folder of Postgres is created."""
     home = settings.home
-    s3 = s3_server(home, settings.artifacts / artifact("s3proxy").target, ports["s3"], stack.s3_heap_mb, credentials)
+    placement = find_server_placement(home, stack.system_dir)
+    access, jar = access_dir(placement.config), settings.artifacts / artifact("s3proxy").target
+    s3 = s3_server(home, placement, jar, ports["s3"], stack.s3_heap_mb, credentials)
     trino = trino_server(
         home,
-        run_dir(settings) / "trino",
+        placement,
         settings.artifacts,
         ports["trino"],
         stack.trino_heap_mb,
@@ -34,11 +35,12 @@ def build_servers(
         f"http://{LOOPBACK}:{ports['s3']}",
         credentials,
     )
-    reads = reads_server(home, trino_client(home, ports["trino"], credentials))
+    reads = reads_server(home, trino_client(home, access, ports["trino"], credentials))
     serve = serve_server(
         home,
+        placement,
         ports["serve"],
-        access_dir(home),
+        access,
         settings.serve,
         {
             "LAKEHOUSE_CATALOG_URL": postgres_url("lakehouse", credentials["lakehouse"], ports["catalog"], "lake"),

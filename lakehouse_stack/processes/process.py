@@ -37,6 +37,7 @@ class Launch:
     def fingerprint(self) -> str:
         """A hash of everything that a restart would apply."""
         parts = [*self.argv, str(self.cwd), json.dumps(dict(self.env), sort_keys=True), self.config]
+        parts += [self.account.name] if self.account else []
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
@@ -81,7 +82,7 @@ def start(launch: Launch, port: int, pid_file: Path) -> psutil.Process:
         started = subprocess.Popen(
             launch.argv,
             cwd=launch.cwd,
-            env={**_base_environment(), **launch.env},
+            env={**_base_environment(), **({"HOME": str(launch.cwd)} if account else {}), **launch.env},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

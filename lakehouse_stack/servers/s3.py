@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from lakehouse.errors import LakehouseError
-from lakehouse.files.private_files import private_dir, write_private
+from lakehouse.files.private_files import private_dir, write_shared
 from lakehouse.settings import Settings
 from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.downloads.java import server_java
 from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.accounts import Account, ServerPlacement, run_as
+from lakehouse_stack.processes.ownership import adopt, own_dir
 from lakehouse_stack.processes.process import Launch
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.templates.render import render
@@ -24,15 +26,18 @@ BUCKET = "warehouse"
 CONTAINER_PORT = 9000
 
 
-def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mapping[str, str]) -> Server:
+def s3_server(
+    home: Path, placement: ServerPlacement, jar: Path, port: int, heap_mb: int, credentials: Mapping[str, str]
+) -> Server:
     """S3Proxy with one bucket, `warehouse`."""
-    folder, run = home / "data" / "s3", home / "run"
+    folder, config = placement.data / "s3", placement.config
     files = _files(folder, LOOPBACK, port, credentials["s3_access_key"], credentials["s3_secret_key"])
     launch = Launch(
-        argv=_command(jar, heap_mb, run, files),
+        argv=_command(server_java(placement), placement.program(jar), heap_mb, config, files),
         cwd=folder,
         log=home / "logs" / "s3.log",
         env={"LOG_LEVEL": "warn"},
+        account=placement.account,
         config="".join(files.values()),
     )
     return Server(
@@ -40,7 +45,7 @@ def s3_server(home: Path, jar: Path, port: int, heap_mb: int, credentials: Mappi
         port=port,
         launch=launch,
         check_health=lambda: check_health(port),
-        prepare=lambda: _prepare(folder, run, files),
+        prepare=lambda: _prepare(home / "data" / "s3", folder, placement.account, config, files),
         after_start=lambda: None,
         working_dir=folder,
         program="java",
@@ -60,15 +65,19 @@ def _files(folder: Path, host: str, port: int, access_key: str, secret_key: str)
     }
 
 
-def _prepare(folder: Path, run: Path, files: Mapping[str, str]) -> None:
-    private_dir(folder)
-    private_dir(folder / BUCKET)
+def _prepare(former: Path, folder: Path, account: Account | None, config: Path, files: Mapping[str, str]) -> None:
+    adopt(former, folder)
+    own_dir(folder, account)
+    if account is None:
+        private_dir(folder / BUCKET)
+    else:
+        run_as(account, 'mkdir -p -- "$1"', folder / BUCKET)
     for name, text in files.items():
-        write_private(run / name, text)
+        write_shared(config / name, text)
 
 
-def _command(jar: Path, heap_mb: int, run: Path, names: Iterable[str]) -> tuple[str, ...]:
-    java = (str(server_java()), f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
+def _command(java_program: Path, jar: Path, heap_mb: int, run: Path, names: Iterable[str]) -> tuple[str, ...]:
+    java = (str(java_program), f"-Xmx{heap_mb}m", "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError")
     return (*java, "-jar", str(jar), *(part for name in names for part in ("--properties", str(run / name))))
 
 
@@ -82,8 +91,8 @@ def serve_in_container(folder: Path, settings: Settings, heap_mb: int) -> NoRetu
     keys = settings.s3.access_key.get_secret_value(), settings.s3.secret_key.get_secret_value()
     run = Path(tempfile.mkdtemp())
     files = _files(folder, "0.0.0.0", CONTAINER_PORT, *keys)
-    _prepare(folder, run, files)
-    command = _command(settings.artifacts / artifact("s3proxy").target, heap_mb, run, files)
+    _prepare(folder, folder, None, run, files)
+    command = _command(server_java(), settings.artifacts / artifact("s3proxy").target, heap_mb, run, files)
     os.execve(command[0], command, {**os.environ, "LOG_LEVEL": "warn"})
 
 

@@ -7,18 +7,29 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from lakehouse.files.private_files import private_dir
 from lakehouse.settings import ServeSettings, config_file
 from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.accounts import ServerPlacement
+from lakehouse_stack.processes.ownership import own_dir
 from lakehouse_stack.processes.process import Launch
 from lakehouse_stack.servers.server import Server
 
 PROGRAM = Path(sys.executable).name
 
 
-def serve_server(home: Path, port: int, access: Path, options: ServeSettings, endpoints: Mapping[str, str]) -> Server:
-    """The service, on loopback; `endpoints` are the settings of catalog and store, as environment variables."""
-    folder, config = home / "data" / "serve", config_file()
+def serve_server(
+    home: Path,
+    placement: ServerPlacement,
+    port: int,
+    access: Path,
+    options: ServeSettings,
+    endpoints: Mapping[str, str],
+) -> Server:
+    """The service, on loopback; `endpoints` are the settings of catalog and store, as environment variables.
+
+    It starts as root to read its secret and the user's certificate, and then becomes the account by itself.
+    """
+    folder, config, account = placement.data / "serve", config_file(), placement.account
     own = {
         **_environment(options),
         "LAKEHOUSE_HOME": str(home),
@@ -26,6 +37,8 @@ def serve_server(home: Path, port: int, access: Path, options: ServeSettings, en
         "LAKEHOUSE_SERVE__PORT": str(port),
         "LAKEHOUSE_TRINO__ACCESS": str(access),
         **({"LAKEHOUSE_CONFIG": str(config)} if config.exists() else {}),
+        **({"HOME": str(folder), "LAKEHOUSE_SERVE__USER": account.name} if account else {}),
+        **({"LAKEHOUSE_SERVE__ACCESS_LOG": str(folder / "serve-access.log")} if account else {}),
     }
     return Server(
         name="serve",
@@ -38,7 +51,7 @@ def serve_server(home: Path, port: int, access: Path, options: ServeSettings, en
             config=config.read_text() if config.is_file() else "",
         ),
         check_health=lambda: check_health(port, options.certificate is not None),
-        prepare=lambda: private_dir(folder),
+        prepare=lambda: own_dir(folder, account),
         after_start=lambda: None,
         working_dir=folder,
         program=PROGRAM,

@@ -7,7 +7,7 @@ from typing import Any
 
 from lakehouse.catalog.open import LOST_CONNECTION
 from lakehouse.declarations.access import ensure_rules
-from lakehouse.files.private_files import private_dir, write_private
+from lakehouse.files.private_files import write_shared
 from lakehouse.servers.logins import OWN, WRITER, ensure_own_logins
 from lakehouse.servers.trino import connect_to
 from lakehouse.settings import TrinoSettings
@@ -15,6 +15,8 @@ from lakehouse_stack.downloads.artifacts import artifact
 from lakehouse_stack.downloads.java import server_java
 from lakehouse_stack.home.certificate import ensure_certificate
 from lakehouse_stack.home.ports import LOOPBACK
+from lakehouse_stack.processes.accounts import ServerPlacement
+from lakehouse_stack.processes.ownership import own_dir, share
 from lakehouse_stack.processes.process import Launch
 from lakehouse_stack.servers.server import Server
 from lakehouse_stack.templates.render import render
@@ -23,9 +25,9 @@ CATALOG = "lake"
 INTERNAL = "LAKEHOUSE_TRINO_INTERNAL"
 
 
-def access_dir(home: Path) -> Path:
+def access_dir(config: Path) -> Path:
     """The folder of logins and access rules, which Trino reloads by itself."""
-    return home / "run" / "access"
+    return config / "access"
 
 
 def authority_file(home: Path) -> Path:
@@ -33,21 +35,24 @@ def authority_file(home: Path) -> Path:
     return home / "trino-ca.pem"
 
 
-def certificate_file(home: Path) -> Path:
+def certificate_file(config: Path) -> Path:
     """Trino's private key and certificate."""
-    return home / "run" / "trino.pem"
+    return config / "trino.pem"
 
 
-def ensure_access(home: Path, credentials: Mapping[str, str]) -> None:
+def ensure_access(home: Path, placement: ServerPlacement, credentials: Mapping[str, str]) -> None:
     """Writes the files that Trino needs for logins: its certificate, the home's own logins, and access rules."""
-    ensure_certificate(certificate_file(home), authority_file(home), (LOOPBACK, "localhost"))
-    ensure_own_logins(access_dir(home), {name: credentials[f"trino_{role}"] for name, role in OWN.items()})
-    ensure_rules(access_dir(home))
+    folder = access_dir(placement.config)
+    folder.mkdir(parents=True, exist_ok=True)
+    share(placement.config, placement.account)
+    ensure_certificate(certificate_file(placement.config), authority_file(home), (LOOPBACK, "localhost"))
+    ensure_own_logins(folder, {name: credentials[f"trino_{role}"] for name, role in OWN.items()})
+    ensure_rules(folder)
 
 
 def trino_server(
     home: Path,
-    etc: Path,
+    placement: ServerPlacement,
     artifacts: Path,
     port: int,
     heap_mb: int,
@@ -56,12 +61,12 @@ def trino_server(
     credentials: Mapping[str, str],
 ) -> Server:
     """Trino; its configuration refers to secrets in its environment."""
-    data, certificate = home / "data" / "trino", certificate_file(home)
-    programs = artifacts / artifact("trino-server-core").target
+    data, etc, access = placement.data / "trino", placement.config / "trino", access_dir(placement.config)
+    programs = placement.program(artifacts / artifact("trino-server-core").target)
     files = trino_files(
         etc=etc,
-        certificate=certificate,
-        access=access_dir(home),
+        certificate=certificate_file(placement.config),
+        access=access,
         port=port,
         heap_mb=heap_mb,
         host=LOOPBACK,
@@ -70,23 +75,26 @@ def trino_server(
         plugin_dir=etc / "plugin",
         bind=LOOPBACK,
     )
-    plugins = (programs / "plugin" / "password-authenticators", artifacts / artifact("trino-iceberg").target)
-
+    plugins = (
+        programs / "plugin" / "password-authenticators",
+        placement.program(artifacts / artifact("trino-iceberg").target),
+    )
+    command = _command(server_java(placement), etc, programs, files)
     return Server(
         name="trino",
         port=port,
-        launch=_launch(home, data, _command(etc, programs, files), files, credentials),
-        check_health=lambda: _check_health(home, port, credentials),
-        prepare=lambda: _prepare(data, etc, files, plugins),
+        launch=_launch(home, data, placement, command, files, credentials),
+        check_health=lambda: _check_health(home, access, port, credentials),
+        prepare=lambda: _prepare(data, etc, placement, files, plugins),
         after_start=lambda: None,
         working_dir=data,
         program="java",
     )
 
 
-def _command(etc: Path, programs: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+def _command(java_program: Path, etc: Path, programs: Path, files: Mapping[str, str]) -> tuple[str, ...]:
     node = (f"-D{line}" for line in files["node.properties"].splitlines() if not line.startswith("#"))
-    java = (str(server_java()), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}")
+    java = (str(java_program), *files["jvm.config"].splitlines(), *node, f"-Dconfig={etc / 'config.properties'}")
     return (*java, "-cp", str(programs / "lib" / "*"), "io.trino.server.TrinoServer")
 
 
@@ -101,7 +109,12 @@ def _environment(credentials: Mapping[str, str]) -> dict[str, str]:
 
 
 def _launch(
-    home: Path, data: Path, command: tuple[str, ...], files: Mapping[str, str], credentials: Mapping[str, str]
+    home: Path,
+    data: Path,
+    placement: ServerPlacement,
+    command: tuple[str, ...],
+    files: Mapping[str, str],
+    credentials: Mapping[str, str],
 ) -> Launch:
     authority = authority_file(home)
     return Launch(
@@ -109,14 +122,20 @@ def _launch(
         cwd=data,
         log=home / "logs" / "trino.log",
         env=_environment(credentials),
+        account=placement.account,
         config="".join((*files.values(), authority.read_text() if authority.exists() else "")),
     )
 
 
-def _prepare(data: Path, etc: Path, files: Mapping[str, str], plugins: Iterable[Path]) -> None:
-    private_dir(data)
+def _prepare(
+    data: Path, etc: Path, placement: ServerPlacement, files: Mapping[str, str], plugins: Iterable[Path]
+) -> None:
+    own_dir(data, placement.account)
+    for folder in (etc / "catalog", etc / "plugin"):
+        folder.mkdir(parents=True, exist_ok=True)
+    share(etc, placement.account)
     for name, text in files.items():
-        write_private(etc / name, text)
+        write_shared(etc / name, text)
     _link(data / "etc", etc)  # Trino reads the group provider's file below its working directory
     for plugin in plugins:
         _link(etc / "plugin" / plugin.name, plugin)
@@ -172,7 +191,7 @@ def _lake_properties(catalog_jdbc: str, s3_endpoint: str) -> str:
     )
 
 
-def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[str, Any]:
+def trino_client(home: Path, access: Path, port: int, credentials: Mapping[str, str]) -> dict[str, Any]:
     """The connection of pipeline and readers, with the structure of `lakehouse.settings.TrinoSettings`."""
     return {
         "host": LOOPBACK,
@@ -180,7 +199,7 @@ def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[
         "catalog": CATALOG,
         "http_scheme": "https",
         "ca": str(authority_file(home)),
-        "access": str(access_dir(home)),
+        "access": str(access),
         "user": WRITER,
         "password": credentials["trino_writer"],
         "reader_user": "reader",
@@ -190,12 +209,12 @@ def trino_client(home: Path, port: int, credentials: Mapping[str, str]) -> dict[
     }
 
 
-def _check_health(home: Path, port: int, credentials: Mapping[str, str]) -> str | None:
+def _check_health(home: Path, access: Path, port: int, credentials: Mapping[str, str]) -> str | None:
     """Lists the lake's schemas, which tests catalog database, roles, credentials and worker."""
     from trino.exceptions import Error, HttpError
 
     try:
-        trino = TrinoSettings.model_validate(trino_client(home, port, credentials))
+        trino = TrinoSettings.model_validate(trino_client(home, access, port, credentials))
         connect_to(trino, attempts=1).cursor().execute(f"SHOW SCHEMAS FROM {CATALOG}").fetchall()
     except Error as error:
         return " ".join(str(getattr(error, "message", error)).split())

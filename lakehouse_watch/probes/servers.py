@@ -8,6 +8,9 @@ from pathlib import Path
 from lakehouse.metrics import sample
 from lakehouse.settings import Settings
 from lakehouse_stack.control.inspect import inspect
+from lakehouse_stack.home.config import stack_settings
+from lakehouse_stack.home.pathnames import credentials_file
+from lakehouse_stack.processes.accounts import find_server_placement
 from lakehouse_watch.alerts import Occasion
 from lakehouse_watch.probes.reading import Reading
 
@@ -28,16 +31,24 @@ def read_servers(settings: Settings) -> Reading:
 
 
 def read_disk(settings: Settings) -> Reading:
-    """Free space where the home is."""
-    free = shutil.disk_usage(_existing(settings.home)).free
+    """Free space where the home is, or the data of its servers, whichever has less."""
+    folder = min(_folders(settings), key=lambda each: shutil.disk_usage(each).free)
+    free = shutil.disk_usage(folder).free
     samples = (sample("lakehouse_disk_free_bytes", free),)
     if free >= settings.alerts.disk_free_bytes:
         return Reading(samples=samples)
     full = Occasion(
-        "disk/home", f"{free:,} bytes are free on the disk of {settings.home}",
+        "disk/home", f"{free:,} bytes are free on the disk of {folder}",
         "make room: a full disk stops Postgres, and with it everything else",
     )  # fmt: skip
     return Reading((full,), samples)
+
+
+def _folders(settings: Settings) -> tuple[Path, ...]:
+    home = _existing(settings.home)
+    if not credentials_file(settings).exists():
+        return (home,)
+    return home, find_server_placement(settings.home, stack_settings().system_dir).data
 
 
 def _existing(path: Path) -> Path:

@@ -162,7 +162,7 @@ def _test(result: Mapping[str, Any], node: Mapping[str, Any], target: Path, mani
 
 def compiled_test(node: Mapping[str, Any], target: Path) -> Path | None:
     """The file with the query of a test, as dbt has run it."""
-    sql = target / "compiled" / "lakehouse" / node.get("original_file_path", "") / node.get("path", "")
+    sql = target / "compiled" / node.get("package_name", "") / node.get("original_file_path", "") / node.get("path", "")
     files = [sql, target / str(node.get("compiled_path", "")), *sorted(target.rglob(f"{node.get('name', '?')}.sql"))]
     return next((file for file in files if file.is_file()), None)
 

@@ -24,6 +24,7 @@ from dagster._core.executor.init import InitExecutorContext
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
+from orchestration.runs import tags
 from orchestration.runs.incremental import as_incremental_load
 from orchestration.runs.processes.workers import TAG, fail_orphaned_runs, free_pools, is_alive
 
@@ -89,7 +90,7 @@ def describe_holders(instance: dg.DagsterInstance, pool: str, except_run: str) -
     """`run 1a2b3c4d of load_retail (host:pid:start, STARTED)` for each other run that holds a slot."""
     runs = [instance.get_run_by_id(run_id) for run_id in _holders(instance, pool) if run_id != except_run]
     return ", ".join(
-        f"run {run.run_id[:8]} of {run.job_name} ({run.tags.get(TAG, 'worker unknown')}, {run.status.value})"
+        f"run {run.run_id[:8]} of {run.job_name} ({tags.tag(run, TAG) or 'worker unknown'}, {run.status.value})"
         for run in runs
         if run is not None
     )

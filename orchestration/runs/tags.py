@@ -39,7 +39,7 @@ MODE = "lakehouse/mode"
 
 INCREMENTAL = "incremental"
 
-BACKGROUND = {"lakehouse/background": "yes", "dagster/priority": "-1"}
+BACKGROUND = {f"{HIDDEN}background": "yes", "dagster/priority": "-1"}
 """Of jobs that can wait: one of them runs at a time (dagster.yaml), and queued loads are launched first."""
 
 MAINTENANCE_GROUP = "lakehouse/maintenance_group"

@@ -46,7 +46,7 @@ class Observed:
 
     `derived` maps each watched or held-back table to the job's tables downstream of it. `waiting` maps tables that
     cannot be built now to the reason. `code` is the version of models and Python code. `served`: a living worker loads
-    the job's new data.
+    the job's new data. `starting`: a follower that is to run may not be there yet, as everything has just been started.
     """
 
     newest: Mapping[str, SnapshotFact]
@@ -55,6 +55,7 @@ class Observed:
     waiting: Mapping[str, str] = field(default_factory=dict)
     code: str | None = None
     served: bool = False
+    starting: bool = False
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _new_data(seen: Observed, history: JobHistory, now: datetime, without: froze
     }
     if changed and not (seen.served and history.last_load):
         return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
-    return _slot_behind(seen.source, history, now) if seen.source else None
+    return _slot_behind(seen.source, history, now) if seen.source and not seen.starting else None
 
 
 def _is_excluded(seen: Observed, table: str, without: frozenset[str]) -> bool:
@@ -180,7 +181,8 @@ def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozens
     follower = ""
     if source is not None:
         alive = "a" if source.follower_alive else "no"
-        follower = f"; {alive} follower is alive, the slot is {source.slot_lag_bytes} bytes behind"
+        waits = " yet" if seen.starting and not source.follower_alive else ""
+        follower = f"; {alive} follower is alive{waits}, the slot is {source.slot_lag_bytes} bytes behind"
     if seen.served:
         follower += "; a worker is alive and loads new data"
     if history.last_load is None:

@@ -1,5 +1,6 @@
 """The new-data sensor: compares Iceberg metadata with the run history and launches a job for new data."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -26,6 +27,8 @@ from orchestration.runs.subset import (
 from orchestration.sensors.decide import Launch, Observed, decide
 
 INTERVAL_SECONDS = 30
+STARTS_WITHIN = 60.0  # of a follower, which is started together with the code server
+LOADED_AT = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,8 @@ def new_data_sensor(watch: Watch, job: Any) -> dg.SensorDefinition:
 def observe(lake: Lake, watch: Watch, job: str) -> Observed:
     """Reads metadata only: table pointers, snapshot summaries, the slot's lag, and whether a worker serves the job."""
     newest, source = lake.newest_snapshots(watch.tables), lake.source_status(watch.source) if watch.source else None
-    return Observed(newest=newest, source=source, served=lake.is_served(job))
+    starting = time.monotonic() - LOADED_AT < STARTS_WITHIN
+    return Observed(newest=newest, source=source, served=lake.is_served(job), starting=starting)
 
 
 def with_dependencies(

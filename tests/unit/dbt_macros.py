@@ -4,14 +4,15 @@ import json
 import re
 from functools import cache
 from hashlib import md5
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from dbt.clients.jinja import MacroGenerator
 from dbt_common.clients.jinja import MacroReturn
 
-MACROS = Path(__file__).parents[2] / "dbt_project" / "packages" / "cdc_vault" / "macros"
+from lakehouse.settings import DBT_PACKAGE
+
+MACROS = DBT_PACKAGE / "macros"
 MACRO = re.compile(r"\{% macro (\w+)\(.*?\{%-? endmacro %\}", re.DOTALL)
 
 

@@ -57,3 +57,11 @@ def test_what_runs_is_pinned_alike_in_both_locks() -> None:
     everything = packages("requirements-dev.lock")
     assert packages().items() <= everything.items()
     assert not {"pytest", "mypy", "hypothesis", "pre-commit", "pip-audit"} & packages().keys()
+
+
+def test_the_audit_covers_every_lock() -> None:
+    """Those of the product are among those for development, see above."""
+    recipe = (PROJECT_DIR / "Makefile").read_text().split("\naudit:")[1].split("\n\n")[0]
+    audited = set(re.findall(r"--requirement (\S+)", recipe))
+    locks = {*PROJECT_DIR.glob("*.lock"), *PROJECT_DIR.glob("lakehouse_stack/**/*.lock")}
+    assert {str(lock.relative_to(PROJECT_DIR)) for lock in locks} - audited == {"requirements.lock"}

@@ -146,6 +146,18 @@ def test_a_follower_is_left_to_do_its_work() -> None:
     assert isinstance(decide("load_retail", empty, JobHistory(), NOW), Skip)
 
 
+def test_a_follower_that_starts_with_all_else_is_waited_for() -> None:
+    """The first tick of `lakehouse dev` came before its follower, and launched a load of what that then read."""
+    behind = Source(follower_alive=False, slot_lag_bytes=PULL_BYTES * 100)
+    seen = replace(observe(1, behind), starting=True)
+    decision = decide("load_retail", seen, after(past(stores=1)), NOW)
+    assert isinstance(decision, Skip) and "no follower is alive yet" in decision.why
+    assert isinstance(decide("load_retail", replace(seen, starting=False), after(past(stores=1)), NOW), Launch)
+    assert isinstance(
+        decide("load_retail", replace(observe(2, behind), starting=True), after(past(stores=1)), NOW), Launch
+    )
+
+
 def test_noise_in_the_slot_waits_a_quarter_of_an_hour() -> None:
     noise = observe(1, Source(follower_alive=False, slot_lag_bytes=56))
     recent, old = past(stores=1, ago=timedelta(minutes=5)), past(stores=1, ago=timedelta(minutes=20))

@@ -190,10 +190,10 @@ def test_all_that_a_person_can_turn_on_or_launch_says_what_it_is_for(defs: dg.De
 def test_what_can_wait_leaves_a_place_to_loads_and_is_launched_after_them(defs: dg.Definitions) -> None:
     """A maintenance of hours beside a daily check took both places, and no load was launched meanwhile."""
     jobs = {job.name: job.tags for job in defs.get_repository_def().get_all_jobs() if not job.name.startswith("__")}
-    waiting = {name for name, found in jobs.items() if "lakehouse/background" in found}
+    waiting = {name for name, found in jobs.items() if ".dagster/lakehouse_background" in found}
     assert {"maintain", "compact", "measure_table_health", "reconcile_retail", "verify_erasures_retail"} <= waiting
     assert not [name for name in waiting if name.startswith(("load_", "build_"))]
     assert all(int(jobs[name]["dagster/priority"]) < 0 for name in waiting)
     runs = yaml.safe_load(dagster_yaml('"postgresql://x"', Path("/logs")))["concurrency"]["runs"]
-    assert runs["tag_concurrency_limits"] == [{"key": "lakehouse/background", "limit": 1}]
+    assert runs["tag_concurrency_limits"] == [{"key": ".dagster/lakehouse_background", "limit": 1}]
     assert runs["max_concurrent_runs"] > 1

@@ -24,6 +24,7 @@ from lakehouse_stack.control.start_stop import locked_home
 from lakehouse_stack.home.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from lakehouse_stack.home.credentials import NAMES, ensure_credentials
 from lakehouse_stack.home.instance import dagster_yaml, ensure_instance, password_file
+from lakehouse_stack.processes.accounts import ServerPlacement
 from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.trino import trino_files
 from lakehouse_stack.templates.render import render
@@ -115,7 +116,7 @@ def test_dagsters_storage_may_come_from_the_environment():
 
 
 def test_the_endpoints_are_read_back_as_settings(own):
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     read = load_settings()
     assert read.trino.port == 21004 and read.trino.http_scheme == "https" and read.trino.ca is not None
     assert {role: read.trino.login(role).user for role in ROLES} == {
@@ -128,15 +129,15 @@ def test_the_endpoints_are_read_back_as_settings(own):
 
 
 def test_the_first_day_of_backfills_is_kept_when_the_stack_starts_again(own):
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     path = own.home / "endpoints.toml"
     path.write_text(re.sub(r'first_day = ".*"', 'first_day = "2020-02-02"', path.read_text()))
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     assert load_settings().dagster.first_day == date(2020, 2, 2)
 
 
 def test_dagster_is_told_the_driver_it_is_written_for(own):
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
     assert instance["storage"]["postgres"]["postgres_url"].startswith("postgresql+psycopg2://dagster@")
 
@@ -144,7 +145,7 @@ def test_dagster_is_told_the_driver_it_is_written_for(own):
 def test_dagsters_database_may_be_the_users_own(own, monkeypatch):
     monkeypatch.setenv("LAKEHOUSE_DAGSTER__STORAGE_URL", "postgres://me:secret@db.example/runs")
     ensure_instance(load_settings())
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())
     url = instance["storage"]["postgres"]["postgres_url"]
     assert url == f"postgresql+psycopg2://me@db.example/runs?passfile={own.dagster_home}/pgpass"
@@ -207,13 +208,13 @@ def test_dagsters_database_is_asked_for_where_nothing_names_it(own):
 
 
 def test_ingestion_gets_the_run_time_role_and_the_owner_is_kept_apart(own):
-    values = endpoints(own.home, PORTS, CREDENTIALS)["sources"]["retail"]
+    values = endpoints(own.home, own.home / "access", PORTS, CREDENTIALS)["sources"]["retail"]
     assert values["url"].startswith("postgresql://lakehouse_ingest:")
     assert values["owner_url"].startswith("postgresql://app:")
 
 
 def test_files_with_passwords_are_private(own):
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     ensure_credentials(own.home / "run" / "credentials.json")
     for name in ("endpoints.toml", "dagster/dagster.yaml", "run/credentials.json"):
         assert mode(own.home / name) == 0o600
@@ -272,7 +273,8 @@ def test_credentials_are_generated_once_and_differ(tmp_path):
 def test_the_catalog_service_gets_what_its_user_has_set(tmp_path):
     """It inherits no variables: with a certificate, `env` said https, and it spoke http."""
     options = ServeSettings(certificate=tmp_path / "c.pem", key=tmp_path / "k.pem", secret="s" * 32, url="https://lake")
-    given = serve_server(tmp_path, 1, tmp_path / "access", options, {}).launch.env
+    placement = ServerPlacement(None, tmp_path / "data", tmp_path / "run", tmp_path)
+    given = serve_server(tmp_path, placement, 1, tmp_path / "access", options, {}).launch.env
     assert given["LAKEHOUSE_SERVE__CERTIFICATE"] == str(tmp_path / "c.pem")
     assert given["LAKEHOUSE_SERVE__KEY"] == str(tmp_path / "k.pem")
     assert (given["LAKEHOUSE_SERVE__SECRET"], given["LAKEHOUSE_SERVE__URL"]) == ("s" * 32, "https://lake")
@@ -293,5 +295,5 @@ def test_a_home_of_a_release_without_passwords_is_told_to_upgrade(own):
     write_private(own.home / "endpoints.toml", '[trino]\nhost = "127.0.0.1"\nport = 21004\n')
     (line,) = _logins_planned(own)
     assert line.startswith("trino: ") and "password over TLS" in line
-    write_endpoints(own, PORTS, CREDENTIALS)
+    write_endpoints(own, own.home / "access", PORTS, CREDENTIALS)
     assert _logins_planned(own) == []

@@ -12,7 +12,7 @@ import pytest
 from orchestration.runs.processes import workers
 
 STARTED, STARTING = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.STARTING
-OLD = {workers.TAG: f"{socket.gethostname()}:1:12345"}
+OLD = {"lakehouse/worker": f"{socket.gethostname()}:1:12345"}
 """The signature of an earlier version, for a process that has ended."""
 
 
@@ -64,6 +64,11 @@ def test_a_zombie_works_no_more() -> None:
 def test_a_re_execution_has_its_parents_tags_until_its_own_worker_signs_it(gone: dict[str, str]) -> None:
     for status in (STARTED, STARTING):
         assert not workers.is_orphan(run_with(gone, status, run_id="r2"))
+
+
+def test_what_names_the_process_is_not_in_the_list_of_runs() -> None:
+    """The UI shows every tag that has not Dagster's own prefix."""
+    assert all(name.startswith(".dagster/") for name in workers.signature("r1"))
 
 
 def test_what_another_host_does_is_not_known(gone: dict[str, str]) -> None:

@@ -15,8 +15,8 @@ from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from orchestration.runs import tags
 from orchestration.runs.processes.interrupts import end_processes
 
-TAG = "lakehouse/worker"
-"""Host, pid and start time, for people and for runs of versions that wrote no other tag."""
+TAG = f"{tags.HIDDEN}worker"
+"""Host, pid and start time."""
 
 PROCESS_TAG = f"{tags.HIDDEN}worker_process"
 """Run id, boot id and start in ticks since boot: proof against copied tags and changes of the clock."""
@@ -62,7 +62,7 @@ def is_orphan(run: dg.DagsterRun) -> bool:
 
     A re-execution has its parent's tags until its own worker signs it, so a tag with another run id is ignored.
     """
-    mark, process = run.tags.get(TAG), tags.tag(run, PROCESS_TAG)
+    mark, process = tags.tag(run, TAG), tags.tag(run, PROCESS_TAG)
     if process is None:
         return run.status in WORKING and is_gone(mark)
     signed, _, started = process.partition(":")
@@ -76,7 +76,8 @@ def is_orphan(run: dg.DagsterRun) -> bool:
 def is_alive(run: dg.DagsterRun) -> bool:
     """Whether the process that signed the run is known to be alive, regardless of the run's status."""
     signed = (tags.tag(run, PROCESS_TAG) or "").partition(":")[0]
-    return signed == run.run_id and run.tags[TAG].startswith(f"{socket.gethostname()}:") and not is_orphan(run)
+    here = (tags.tag(run, TAG) or "").startswith(f"{socket.gethostname()}:")
+    return signed == run.run_id and here and not is_orphan(run)
 
 
 def fail_orphaned_runs(instance: dg.DagsterInstance) -> list[str]:
@@ -87,7 +88,9 @@ def fail_orphaned_runs(instance: dg.DagsterInstance) -> list[str]:
     orphans = [run for run in instance.get_runs(dg.RunsFilter(statuses=list(UNFINISHED))) if is_orphan(run)]
     for run in orphans:
         end_children(run.run_id)
-        instance.report_run_failed(run, f"its process {run.tags[TAG]} is gone: killed, or the machine was restarted")
+        instance.report_run_failed(
+            run, f"its process {tags.tag(run, TAG)} is gone: killed, or the machine was restarted"
+        )
         free_pools(instance, run.run_id)
     return [run.run_id for run in orphans]
 

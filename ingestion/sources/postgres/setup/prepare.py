@@ -38,12 +38,7 @@ def prepare(settings: Settings, source: Source, *, revoke: bool = False) -> tupl
     if configured.owner_url is None:
         return statements, False
     try:
-        url = configured.owner_url.get_secret_value()
-        connected = psycopg.connect(url, connect_timeout=10, client_encoding="UTF8")  # a database may be in SQL_ASCII
-    except psycopg.OperationalError as error:
-        raise unreachable_source(settings, source.name, error, "owner_url") from None
-    try:
-        with SourceConnection(connected) as owner:
+        with connect_owner(settings, source.name) as owner:
             owner.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")  # what waits behind our locks waits no longer
             for table in source.tables:
                 _check_exists(settings, owner, table)
@@ -56,6 +51,16 @@ def prepare(settings: Settings, source: Source, *, revoke: bool = False) -> tupl
             f"source {source.name!r}: set-up as the owner failed and was rolled back: {reason}"
         ) from None
     return statements, True
+
+
+def connect_owner(settings: Settings, source: str) -> SourceConnection:
+    """A connection by the source's `owner_url`, which is set; raises LakehouseError where there is none."""
+    url = settings.source(source).owner_url
+    assert url is not None
+    try:  # a database may be in SQL_ASCII
+        return SourceConnection(psycopg.connect(url.get_secret_value(), connect_timeout=10, client_encoding="UTF8"))
+    except psycopg.OperationalError as error:
+        raise unreachable_source(settings, source, error, "owner_url") from None
 
 
 def application_findings(connection: SourceConnection, source: Source, publication: str) -> list[Finding]:

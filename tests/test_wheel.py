@@ -1,0 +1,113 @@
+"""The product as a user installs it: a wheel in an environment of its own, and a project made by `lakehouse init`."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.servers.trino import query
+from lakehouse.settings import PROJECT_DIR, Settings
+from tests.world import make_world
+
+DECLARATION = """
+sources:
+  - name: shop
+    schema: raw_shop
+    tables:
+      - name: orders
+        config: {meta: {raw: {relation: public.orders, key: [id]}}}
+        columns: [{name: id, data_type: integer}, {name: note, data_type: text}]
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the wheel, where nothing of the checkout can be imported."""
+
+    bin: Path
+
+    def run(self, *command: str, cwd: Path, **environment: str) -> str:
+        """What a program of the environment prints; an AssertionError with its errors where it fails."""
+        variables = {name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")}
+        done = subprocess.run(
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=cwd, env=variables | environment, capture_output=True, text=True, check=False, timeout=900,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel of this checkout beside the dependencies, which are this environment's."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, PROJECT_DIR], check=True)
+    [wheel] = folder.glob("lakehouse-*.whl")
+    venv.create(folder / "env", with_pip=False)
+    environment = Installed(folder / "env" / "bin")
+    python = environment.bin / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", "--no-index", wheel], check=True)
+    [site] = (folder / "env" / "lib").glob("python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    for program in ("dbt", "dagster"):
+        script = Path(sys.executable).with_name(program).read_text().splitlines(keepends=True)
+        (environment.bin / program).write_text("".join([f"#!{python}\n", *script[1:]]))
+        (environment.bin / program).chmod(0o755)
+    return environment
+
+
+def test_a_project_needs_no_checkout(installed: Installed, tmp_path: Path) -> None:
+    installed.run("lakehouse", "init", "shop", cwd=tmp_path)
+    project = tmp_path / "shop"
+    (project / "dbt_project" / "models" / "sources" / "shop.yml").write_text(DECLARATION)
+
+    said = installed.run("lakehouse", "scaffold", cwd=project)
+    installed.run("lakehouse", "scaffold", "--check", cwd=project)
+    described = installed.run("python", "-m", "orchestration.graph", cwd=project)
+
+    assert "models/current/shop/current_shop__orders.sql" in said
+    assert "asset raw_shop/orders" in described and "retail" not in described
+    package = (project / "dbt_project" / "dbt_packages" / "cdc_vault").resolve()
+    assert package.is_relative_to(installed.bin.parent)
+    assert (project / ".lakehouse").is_dir(), "the project's home is its own"
+
+
+@pytest.mark.slow
+def test_a_database_is_loaded_from_a_project(installed: Installed, tmp_path: Path, settings: Settings) -> None:
+    """From `init` to `reconcile`, with nothing written by hand but the connection."""
+    policies: Mapping[str, RawPolicy] = {
+        name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("customers", "orders")
+    }
+    world = make_world(
+        settings,
+        """
+        CREATE TABLE customers (id int PRIMARY KEY, name text);
+        CREATE TABLE orders (id int PRIMARY KEY, customer_id int REFERENCES customers, amount numeric(12,2));
+        INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 40) AS n;
+        INSERT INTO orders SELECT n, n % 40 + 1, n * 1.25 FROM generate_series(1, 500) AS n
+        """,
+        policies,
+    )
+    world.sql("DROP PUBLICATION lakehouse")  # `prepare` makes it
+    name = world.source.name
+    project, home = tmp_path / "shop", {"LAKEHOUSE_HOME": str(settings.home)}
+    installed.run("lakehouse", "init", "shop", cwd=tmp_path)
+    url = world.settings.source(name).url.get_secret_value()
+    with (project / "lakehouse.toml").open("a") as file:
+        file.write(f'[sources.{name}]\nurl = "{url}"\nowner_url = "{world.owner_url}"\n')
+
+    for command in (["scaffold", name], ["prepare", name], ["run", f"load_{name}"], ["reconcile", name]):
+        installed.run("lakehouse", *command, cwd=project, **home)
+
+    orders = query(settings, f"SELECT count(*), sum(amount) FROM parsed.current_{name}__orders")
+    assert [tuple(row) for row in orders] == world.rows("SELECT count(*), sum(amount) FROM orders")
+    linked = query(settings, "SELECT count(*) FROM vault.hub_customer")
+    assert linked == [[40]]
