@@ -131,6 +131,19 @@ def test_nobody_gets_in_without_tls_or_past_its_certificate(lab: Settings) -> No
             session.post(f"https://{address}", data="SELECT 1")
 
 
+def test_trino_has_no_pages_that_another_page_could_frame(lab: Settings) -> None:
+    """Its own web UI sets no X-Frame-Options and logs in by a cookie: a frame could have its user end queries."""
+    login, trino = lab.trino.login("reader"), f"https://127.0.0.1:{lab.trino.port}"
+    assert login.password is not None
+    with http_session(lab.trino) as session:
+        answers = [session.get(trino + page) for page in ("/", "/ui/", "/ui/login.html", "/ui/preview/")]
+        form = {"username": login.user, "password": login.password.get_secret_value()}
+        answers.append(session.post(f"{trino}/ui/login", data=form))
+        assert {answer.url for answer in answers} == {f"{trino}/ui/disabled.html"}
+        assert not session.cookies
+        assert session.get(f"{trino}/ui/api/query").status_code == 401
+
+
 def test_a_wrong_password_is_one_line_that_says_what_to_check(lab: Settings) -> None:
     wrong = lab.model_copy(update={"trino": lab.trino.model_copy(update={"password": SecretStr("guessed")})})
     with (
