@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import LineFormatter, say
 
 app = typer.Typer(
@@ -74,12 +73,10 @@ def run_command() -> None:
 
 def complain(error: Exception) -> None:
     """One line on stderr for a LakehouseError and for a server that went away; a traceback for what nobody foresaw."""
-    text = f"error: {error}"
-    if not isinstance(error, LakehouseError):
-        from lakehouse.servers.outage import told
+    from lakehouse.servers.outage import expected
 
-        outage = told(error)
-        text = f"error: {outage}" if outage else "".join(traceback.format_exception(error)).rstrip()
+    known = expected(error)
+    text = f"error: {known}" if known else "".join(traceback.format_exception(error)).rstrip()
     for line in text.split("\n"):
         say(line, error=True)
 

@@ -116,11 +116,18 @@ def _follow_again(settings: Settings, source: Source, spark: SparkSession, stop:
             said = str(told).removeprefix(f"source {source.name!r}: ")
             log.error("source %r: %s; next try in %.0f s", source.name, said, pause)
         except Exception:
-            log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
+            if not _ends(spark, stop):
+                log.exception("source %r: unexpected error; next try in %.0f s", source.name, pause)
         if not stop.is_set():
             REGISTRY.add("lakehouse_cycle_failures_total", source=source.name)
         stop.wait(pause)
         pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+def _ends(spark: SparkSession, stop: threading.Event) -> bool:
+    """Whether the follower or its JVM is ending, which makes any call fail. A signal to the whole group, as systemd
+    sends it, ends both, and the JVM may be the first."""
+    return stop.wait(LOOK_SECONDS) or has_ended(spark)
 
 
 def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
@@ -210,7 +217,8 @@ class Loader:
             log.error("source %r: loading %s: %s", self._session.name, ", ".join(t.name for t in wanted), error)
             self._session.stop.wait(self._session.limits.lease_seconds / 3)
         except Exception:
-            log.exception("source %r: unexpected error while loading", self._session.name)
+            if not _ends(self._session.spark, self._session.stop):
+                log.exception("source %r: unexpected error while loading", self._session.name)
             self._session.stop.wait(self._session.limits.lease_seconds)
         finally:
             self.wake.set()

@@ -24,6 +24,7 @@ def told(error: BaseException) -> str | None:
     A library may have wrapped the error in one of its own (`raise … from`).
     """
     import psycopg
+    from py4j.protocol import Py4JError
     from sqlalchemy.exc import OperationalError
     from trino.exceptions import HttpError, TrinoConnectionError
 
@@ -36,6 +37,8 @@ def told(error: BaseException) -> str | None:
         return f"Postgres: {said(error)}; check {urls}, {UP}, then run this again"
     if isinstance(error, OSError) and error.errno in (ENOSPC, EDQUOT):
         return f"{error.filename or 'a disk of this machine'}: {error.strerror}; {ROOM}"
+    if isinstance(error, Py4JError) and is_full(text_of(error)):
+        return f"Spark: {said(error)}; {ROOM}"
     if isinstance(error, OSError) and "AWS Error" in str(error):
         return f"object store: {said(error)}; check LAKEHOUSE_S3__ENDPOINT and its keys, {UP}, then run this again"
     if isinstance(error, HttpError) and "error 401" in str(error):
@@ -56,5 +59,17 @@ def is_full(reason: str) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """An error's message on one line, without the statement and the link that SQLAlchemy adds."""
-    return " ".join(re.split(r"\n\[SQL|\n\(Background", str(error))[0].split())[:300] or type(error).__name__
+    """An error's message on one line, without the statement and link of SQLAlchemy and the call stack of Java."""
+    text = re.split(r"\n\[SQL|\n\(Background|\n\tat ", text_of(error))[0]
+    text = re.sub(r"^An error occurred while calling \S+\n: ", "", text)
+    return " ".join(text.split())[:300] or type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """An error's whole message; empty if it was of a JVM that is gone, as nobody else knows it."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return str(error)
+    except Py4JError:
+        return ""

@@ -25,6 +25,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir, privately, write_private
 from lakehouse.files.workspace import private_workspace
 from lakehouse.servers.java import spark_java_home
+from lakehouse.servers.outage import is_full, no_room, said, text_of
 from lakehouse.servers.trust import TRUST_STORE_PASSWORD, write_trust_store
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
@@ -56,6 +57,7 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
 
     Raises LakehouseError when jars or a fitting Java are missing, or Spark does not start.
     """
+    from py4j.protocol import Py4JError
     from pyspark import SparkContext
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
@@ -72,8 +74,8 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     try:
         with _stderr_to(log), privately(), _interrupts_kept():
             session = SparkSession.builder.getOrCreate()
-    except PySparkRuntimeError as error:
-        raise LakehouseError(f"Spark did not start ({error.getCondition()}): the end of {log} says why") from None
+    except (PySparkRuntimeError, Py4JError) as error:
+        raise _not_started(error, properties, log) from None
     except BaseException:
         _end_started(properties)
         raise
@@ -83,6 +85,18 @@ def spark_session(settings: Settings, app_name: str) -> SparkSession:
     quiet_accumulators()
     quiet_interrupts()
     return session
+
+
+def _not_started(error: Exception, properties: Path, log: Path) -> LakehouseError:
+    """The error for people. What has started of the JVM is ended: the next call in this process starts another."""
+    from pyspark import SparkContext
+
+    reason, full = said(error), is_full(text_of(error))  # while there is the JVM, which knows
+    _end_started(properties)
+    SparkContext._gateway = SparkContext._jvm = None
+    return no_room(properties.parent) if full else LakehouseError(
+        f"Spark did not start ({reason}): the end of {log} says why"
+    )  # fmt: skip
 
 
 def _end_started(properties: Path) -> None:

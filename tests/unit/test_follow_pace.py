@@ -1,7 +1,15 @@
-"""When a follower publishes next."""
+"""When a follower publishes next, and what it says of errors."""
 
+import logging
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ingestion.run import follow
 from ingestion.run.follow import Last, flush_in
-from lakehouse.settings import IngestionSettings
+from lakehouse.settings import IngestionSettings, Settings
 
 LIMITS = IngestionSettings(flush_interval_seconds=0.5, flush_bytes=1000)
 
@@ -27,3 +35,28 @@ def test_a_cycle_without_rows_holds_nothing_up() -> None:
     last.passed(0.0, 0.1, had_rows=True)
     last.passed(10.0, 5.0, had_rows=False)
     assert (last.begun, last.published, last.took) == (10.0, 0.0, 0.1)
+
+
+@pytest.mark.parametrize("ends", ["the follower", "its JVM", None])
+def test_an_error_is_told_with_its_traceback_unless_the_end_has_caused_it(
+    ends: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A signal to the whole process group ends the JVM in the middle of a call, a moment before the follower hears."""
+    stop, jvm = threading.Event(), SimpleNamespace(poll=lambda: 143 if ends == "its JVM" else None)
+    spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(_gateway=SimpleNamespace(proc=jvm)))
+    calls = []
+
+    def fail(*_: object) -> None:
+        calls.append(None)
+        if ends == "the follower":
+            threading.Timer(0.1, stop.set).start()
+        elif len(calls) == 2:
+            stop.set()
+        raise RuntimeError("the connection to the JVM")
+
+    monkeypatch.setattr(follow, "_hold_and_follow", fail)
+    monkeypatch.setattr(follow, "LOOK_SECONDS", 0.5)
+    source: Any = SimpleNamespace(name="shop")
+    with caplog.at_level(logging.INFO):
+        follow._follow_again(Settings(), source, spark, stop)
+    assert ("Traceback" in caplog.text) == (ends is None)

@@ -3,12 +3,15 @@
 import psycopg
 import psycopg2
 import pytest
+from py4j.protocol import Py4JError
 from sqlalchemy.exc import OperationalError
 from trino.exceptions import HttpError, TrinoConnectionError
 
 from lakehouse.servers.database import unreachable
-from lakehouse.servers.outage import told
+from lakehouse.servers.outage import said, told
+from lakehouse_cli.commands import complain
 
+CALLED = "An error occurred while calling o1.save.\n: "
 REFUSED = "connection refused\nIs the server running?"
 
 
@@ -25,6 +28,7 @@ REFUSED = "connection refused\nIs the server running?"
         (OSError(122, "Disk quota exceeded"), "a disk of this machine: Disk quota", "make room"),
         (psycopg.errors.DiskFull('extend file "base/1"\nNo space left on device'), "Postgres: extend", "; make room"),
         (OperationalError("SELECT 1", {}, psycopg2.OperationalError("No space left on device")), "Postgres", "; make"),
+        (Py4JError(f"{CALLED}java.io.IOException: No space left on device\n\tat java.io"), "Spark: java.io", "; make"),
     ],
 )
 def test_each_server_is_named_with_what_to_do(error: Exception, begin: str, remedy: str) -> None:
@@ -54,3 +58,15 @@ def test_a_library_that_wraps_the_error_does_not_hide_it() -> None:
     wrapped.__cause__ = psycopg.OperationalError(REFUSED)
     line = told(wrapped)
     assert line is not None and line.startswith("Postgres: connection refused")
+
+
+def test_an_error_whose_text_went_with_its_jvm_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """It ended the command with a second traceback, of what told the first."""
+
+    class Gone(Py4JError):
+        def __str__(self) -> str:
+            raise Py4JError("there is no JVM")
+
+    complain(Gone())
+    assert "Gone" in capsys.readouterr().err
+    assert said(Gone()) == "Gone"
