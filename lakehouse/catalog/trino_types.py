@@ -3,7 +3,7 @@
 _NAMES = {
     "int": "integer", "long": "bigint", "boolean": "boolean", "float": "real", "double": "double", "date": "date",
     "timestamp": "timestamp(6)", "timestamptz": "timestamp(6) with time zone", "binary": "varbinary",
-    "string": "varchar",
+    "string": "varchar", "list<string>": "array(varchar)",
 }  # fmt: skip
 
 

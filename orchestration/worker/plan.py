@@ -61,6 +61,15 @@ class Graph:
             if self.nodes[unique_id]["resource_type"] == "model" and (with_views or not is_view(self.nodes[unique_id]))
         )
 
+    def sources_of(self, models: Iterable[str]) -> list[str]:
+        """The raw tables that models read themselves."""
+        read = {node for model in models for node in self.nodes[model]["depends_on"]["nodes"]}
+        return sorted(node for node in read if self.nodes.get(node, {}).get("resource_type") == "source")
+
+    def downstream_of(self, models: Iterable[str]) -> set[str]:
+        """These models, and all that is made from them."""
+        return self._downstream(models)
+
     def tests_of(self, models: Collection[str]) -> list[str]:
         """The tests that read these models, or views of them, and no mart: a mart's tests run when it is built."""
         reached = set(models).union(*(self._views_of(model) for model in models))

@@ -7,15 +7,13 @@ that loads what a job has loaded, changes nothing. First loads, and whatever fai
 import json
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from psycopg.rows import dict_row
 
 from lakehouse.catalog.next_tables import building_next
-from lakehouse.catalog.trino_types import trino_type
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
@@ -28,20 +26,18 @@ from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
+from orchestration.worker.loads import Loads
 from orchestration.worker.plan import Graph, Task, table_of, tasks
 from orchestration.worker.reports import check_keys, report_arrivals, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
     from lakehouse.catalog.lake_catalog import LakeCatalog
     from lakehouse.catalog.open import SnapshotFact
     from lakehouse.servers.database import CatalogConnection
     from lakehouse.settings import Settings
 
 log = logging.getLogger(__name__)
-CUTS = "SELECT source, epoch, cut_lsn, cut_tables AS tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
 SERVES = "lakehouse_worker_serves"
 TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
@@ -119,6 +115,7 @@ class Worker:
         self._manifest = load_manifest(self._settings)
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
+        self._loads = Loads(self._catalog, self._connection, self._dbt, self._graph)
         self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
         self._state = {task.job: _State() for task in self._tasks}
 
@@ -169,7 +166,7 @@ class Worker:
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results: list[NodeResult] = []
         if models:
-            results = self._build_next(models, held | absent, newest) if task.marts else self._run(models)
+            results = self._build_next(models, held | absent, newest) if task.marts else self._loads.run(models)
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.held, state.views_checked = held, True
@@ -181,31 +178,12 @@ class Worker:
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
 
-    def _run(self, models: Sequence[str]) -> list[NodeResult]:
-        """Loads parsed and vault. What the worker knows or can do at once, dbt does not ask of Trino for each model."""
-        from lakehouse.catalog.remembered import remember
-
-        with self._connection.cursor(row_factory=dict_row) as cursor:
-            found = cursor.execute(CUTS).fetchall()
-        variables = {
-            "LAKEHOUSE_CUTS": json.dumps({row.pop("source"): row for row in found}),
-            "LAKEHOUSE_TABLE_COLUMNS": json.dumps(columns_of(self._stored(models))),
-            "LAKEHOUSE_REMEMBERS": "1",
-        }
-        results = self._dbt.run("run", self._names(models), variables)
-        loads = {table_of(self._graph.nodes[r.unique_id]): r.load for r in results if r.load}
-        remember(self._connection, self._catalog, loads)
-        return results
-
-    def _stored(self, models: Iterable[str]) -> "dict[TableKey, Table]":
-        return self._catalog.load_tables([table_of(self._graph.nodes[model]) for model in models])
-
     def _build_next(
         self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
     ) -> list[NodeResult]:
         """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
         rows = {name: fact.total_rows for name, fact in newest.items()}
-        built = {_name(name): table.properties.get(BUILT_FROM) for name, table in self._stored(models).items()}
+        built = {_name(name): table.properties.get(BUILT_FROM) for name, table in self._loads.stored(models).items()}
         variables = {
             "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
             "LAKEHOUSE_BUILT_FROM": json.dumps(built),
@@ -287,16 +265,6 @@ class Worker:
     def _names(self, unique_ids: Sequence[str]) -> list[str]:
         nodes = {**self._graph.nodes, **self._graph.tests}
         return [nodes[unique_id]["name"] for unique_id in unique_ids]
-
-
-def columns_of(tables: "Mapping[TableKey, Table]") -> dict[str, list[list[str]]]:
-    """Name, type and comment of each column as Trino describes them, of tables whose types are all known."""
-    found = {}
-    for key, table in tables.items():
-        columns = [(f.name, trino_type(str(f.field_type)), f.doc or "") for f in table.schema().fields]
-        if all(kind for _, kind, _ in columns):
-            found[_name(key)] = [[name, str(kind), doc] for name, kind, doc in columns]
-    return found
 
 
 def _name(table: TableKey) -> str:

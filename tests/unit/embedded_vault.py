@@ -86,6 +86,7 @@ class Vault:
 
     def __init__(self, texts: dict[str, str] | None = None) -> None:
         self.models, self.stage = dict(MODELS), dict(STAGE)
+        self.few = 100  # rows of a batch that are compared with a table otherwise
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("set threads = 1")
@@ -210,6 +211,7 @@ class Vault:
             "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",
             "declared_table": lambda *_: node,
             "invocation_id": "this-run",
+            "few_rows": lambda: self.few,
         }
 
 

@@ -1,7 +1,9 @@
 """The macros that decide: types as ingestion has them, hashing that is injective, and what a load has to read."""
 
 import itertools
+import json
 import re
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -274,6 +276,47 @@ def test_the_watermark_remembers_the_rows_at_it_and_the_highest_position_ever() 
         "lakehouse.loaded.stg": "2026-01-02 UTC|2|0001.5|12",
         "lakehouse.loaded.hash": "md5",
     }
+
+
+def test_a_load_that_is_told_everything_plans_the_same_and_asks_nothing() -> None:
+    """The worker gives what it has read from the catalog, in the place of two statements of each model."""
+    hub, parsed = Relation("vault", "hub"), Relation("parsed", "p")
+    facts = ["2026-01-02 UTC", 2, 2, 3, "0001.6", "0001.8"]
+    loads = {"lakehouse.loaded.stg": "|".join([*MARK, "7"]), "lakehouse.loaded.hash": "md5|7"}
+    given = {
+        "LAKEHOUSE_TABLE_STATES": {
+            "vault.hub": {"snapshot": "9", "loads": loads, "ancestors": ["7"]},
+            "parsed.p": {"snapshot": "12", "loads": {}, "ancestors": []},
+        },
+        "LAKEHOUSE_STAGE_FACTS": {"stg|" + "|".join(MARK): facts},
+    }
+
+    def plan(told: dict[str, Any], *asked: list[tuple[Any, ...]]) -> dict[str, Any]:
+        answers = iter(asked)
+        load_plan = macro(
+            "load_plan", is_loaded=lambda: True, tables_of_stages=lambda _: {"stg": [parsed]}, this=hub,
+            load_metadata=lambda *_: "", stage_facts=lambda *_: "",
+            env_var=lambda name, default: json.dumps(told[name]) if name in told else default,
+            run_query=lambda _: SimpleNamespace(rows=next(answers)),
+        )  # fmt: skip
+        found: dict[str, Any] = load_plan(["stg"])
+        return found
+
+    metadata = [
+        *(("property", key, value) for key, value in loads.items()),
+        ("ancestor", "", "7"), ("base", "", "9"), ("table", str(parsed), "12"),
+    ]  # fmt: skip
+    answer = plan(given)
+    assert answer == plan({}, metadata, [("stg", *facts)])
+    assert answer["inputs"]["stg"]["new_data"] and answer["base"] == "9"
+    other = {**given, "LAKEHOUSE_STAGE_FACTS": {"stg|" + "|".join(["2025", *MARK[1:]]): facts}}
+    assert plan(other, [("stg", *facts)]) == answer, "facts after another watermark are none"
+
+
+@dataclass(frozen=True)
+class Relation:
+    schema: str
+    identifier: str
 
 
 def plan_of(facts: tuple[Any, ...], remembered: dict[str, list[str]]) -> dict[str, Any]:

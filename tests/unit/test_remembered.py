@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from pyiceberg.types import ListType, StringType
 
 from lakehouse.catalog import remembered
 from lakehouse.catalog.lake_catalog import LakeCatalog
@@ -13,7 +14,7 @@ from lakehouse.catalog.open import rows_since
 from lakehouse.catalog.remembered import LOADED, Load, LoadedInput, loaded_inputs, remember
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
-from orchestration.worker.worker import columns_of
+from orchestration.worker.loads import columns_of
 
 HUB, LINK = ("vault", "hub"), ("vault", "link")
 KEY = f"{LOADED}stg"
@@ -101,6 +102,10 @@ def test_columns_are_told_as_trino_describes_them_or_not_at_all(catalog: LakeCat
     with hub.update_schema() as update:
         update.update_column("n", doc=f"A {ident('number')}.")
     assert columns_of({HUB: catalog.load_table(HUB)}) == {"vault.hub": [["n", "bigint", 'A "number".']]}
+    with catalog.load_table(LINK).update_schema() as update:
+        update.add_column("_unchanged", ListType(element_id=1, element_type=StringType()))
+    raw = columns_of({LINK: catalog.load_table(LINK)})["vault.link"]
+    assert raw[1] == ["_unchanged", "array(varchar)", ""], "every raw table has it"
     data = pa.table({"n": [[1]]})
     odd = catalog.create_table(("vault", "odd"), data.schema)
     assert columns_of({("vault", "odd"): odd}) == {}

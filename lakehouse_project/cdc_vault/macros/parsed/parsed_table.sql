@@ -44,6 +44,8 @@ select 1 where false
 -#}
 {% macro newest_loaded() %}
   {%- if not cdc_vault.is_loaded() -%}{{ return((none, false)) }}{%- endif -%}
+  {%- set given = cdc_vault.given_raw_facts() -%}
+  {%- if given is not none -%}{{ return((given.newest, false)) }}{%- endif -%}
   {%- set found -%}
     select cast(max(_loaded_at) as varchar), (
       select count(*)

@@ -29,7 +29,8 @@
   What they have in common: the first sight of each key in the batch, unless it is there already. One with a `payload`
   that is declared otherwise now is built anew, or what is new in it would be NULL for the past. The table is
   narrowed to the batch's keys before the two are compared: measured on 5 million rows, 10,000 new keys take 0.6 s of
-  CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table.
+  CPU and 1 MB so, a third more CPU by an outer join, and many times the memory by NOT EXISTS over the table. A few keys
+  narrow the scan of an outer join by themselves, and reading the batch once halves the plan.
 -#}
 {% macro first_sight(src_pk, columns, source_model, src_ldts, src_source, src_seq, kind, of_deletes=false, code=none, payload=[]) -%}
   {%- set columns = cdc_vault.as_list(columns) + payload -%}
@@ -44,9 +45,10 @@
     select 1 as placeholder
   {%- else -%}
   {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk) -%}
+  {%- set incoming = cdc_vault.with_new_data(plan, inputs) -%}
 {{ cdc_vault.plan_header(plan) }}
   with incoming as (
-    {%- for input in cdc_vault.with_new_data(plan, inputs) %}
+    {%- for input in incoming %}
     {{ "union all" if not loop.first }}
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
@@ -70,7 +72,9 @@
   stored as (
     select {{ src_pk }}
     from {{ cdc_vault.stored_rows(ref(stages[0]), anew=plan.anew) }}
+    {%- if not cdc_vault.is_few(plan, incoming) %}
     where {{ src_pk }} in (select {{ src_pk }} from batch)
+    {%- endif %}
   )
   select
     batch.{{ src_pk }},
@@ -81,8 +85,8 @@
     batch.applied_date,
     batch.{{ src_seq }},
     batch.{{ src_source }}
-  from batch
-  left join stored on stored.{{ src_pk }} = batch.{{ src_pk }}
+  from stored
+  right join batch on batch.{{ src_pk }} = stored.{{ src_pk }}
   where stored.{{ src_pk }} is null
   {%- set keys = [src_pk] -%}
   {%- for column in columns if column.startswith("hk_") -%}{%- do keys.append(column) -%}{%- endfor %}

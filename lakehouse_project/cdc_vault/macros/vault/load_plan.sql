@@ -89,7 +89,7 @@
       {%- do asked.append(name) -%}
     {%- endif -%}
   {%- endfor -%}
-  {%- for row in (run_query(cdc_vault.stage_facts(asked, before.inputs, src_ldts, src_seq)).rows if asked else []) -%}
+  {%- for row in cdc_vault.facts_of_stages(asked, before.inputs, src_ldts, src_seq) if asked -%}
     {%- set mark, state = before.inputs.get(row[0]), before.states.get(row[0], "") -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
@@ -97,7 +97,8 @@
     {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ mark[0] ~ "' and " if mark else "" -%}
     {%- set new_data = newest is not none and not (steady and later == 0) -%}
     {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if new_data else "false" -%}
-    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows}}) -%}
+    {%- set few = mark is not none and later + (0 if steady else at_mark) <= cdc_vault.few_rows() -%}
+    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows, "few": few}}) -%}
     {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
     {%- if new_data -%}
       {%- do marks.update({row[0]: {"values": [newest, at_newest, highest, state], "is_new": true}}) -%}
@@ -146,6 +147,18 @@
   {{ return(found or inputs) }}
 {% endmacro %}
 
+{#- Whether all that these inputs have to load is a few rows. -#}
+{% macro is_few(plan, inputs) %}
+  {%- set many = [] -%}
+  {%- for input in inputs if not plan or not plan.inputs[input.name].few -%}{%- do many.append(input) -%}{%- endfor -%}
+  {{ return(not many) }}
+{% endmacro %}
+
+{#- As many keys as a join hands to the other side's scan by value. -#}
+{% macro few_rows() %}
+  {{ return(100) }}
+{% endmacro %}
+
 {#- The plan as the materialization needs it. -#}
 {% macro plan_header(plan) -%}
   {%- if plan -%}
@@ -182,7 +195,8 @@
   {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "hash": none, "days": none, "states": {}, "base": none} -%}
   {%- set prefix = cdc_vault.load_property("") -%}
   {%- set values, ancestors, tables = {}, [], {} -%}
-  {%- for kind, key, value in run_query(cdc_vault.load_metadata(loaded, stages)).rows -%}
+  {%- set given = cdc_vault.given_metadata(loaded, stages) -%}
+  {%- for kind, key, value in (run_query(cdc_vault.load_metadata(loaded, stages)).rows if given is none else given) -%}
     {%- if kind == "days" -%}{%- do found.update(days=value.split("|")) -%}
     {%- elif kind == "property" -%}{%- do values.update({key.replace(prefix, "", 1): value}) -%}
     {%- elif kind == "ancestor" -%}{%- do ancestors.append(value) -%}
@@ -232,6 +246,29 @@
   {%- endfor %}
 {%- endmacro %}
 
+{#-
+  The same rows from `LAKEHOUSE_TABLE_STATES` (JSON: by table its snapshot, its properties of loads, and its ancestors), where
+  who has looked already gives them for all of these tables; else none. It is not given to a backfill.
+-#}
+{% macro given_metadata(loaded, stages) %}
+  {%- set given, rows = fromjson(env_var("LAKEHOUSE_TABLE_STATES", "{}")), [] -%}
+  {%- set tables = stages.values() | sum(start=[]) | unique | list -%}
+  {%- for relation in tables + ([this] if loaded else []) if relation.schema ~ "." ~ relation.identifier not in given -%}
+    {{ return(none) }}
+  {%- endfor -%}
+  {%- if loaded -%}
+    {%- set state = given[this.schema ~ "." ~ this.identifier] -%}
+    {%- for key, value in state.loads.items() -%}{%- do rows.append(("property", key, value)) -%}{%- endfor -%}
+    {%- for snapshot in state.ancestors -%}{%- do rows.append(("ancestor", "", snapshot)) -%}{%- endfor -%}
+    {%- if state.snapshot -%}{%- do rows.append(("base", "", state.snapshot)) -%}{%- endif -%}
+  {%- endif -%}
+  {%- for relation in tables -%}
+    {%- set snapshot = given[relation.schema ~ "." ~ relation.identifier].snapshot -%}
+    {%- if snapshot -%}{%- do rows.append(("table", relation | string, snapshot)) -%}{%- endif -%}
+  {%- endfor -%}
+  {{ return(rows if given else none) }}
+{% endmacro %}
+
 {% macro current_snapshot(relation) -%}
   cast(snapshot_id as varchar) from {{ cdc_vault.system_table(relation, "refs") }} where name = 'main'
 {%- endmacro %}
@@ -256,6 +293,19 @@
   {%- endset -%}
   {%- for row in run_query(found).rows -%}{{ return(row[0]) }}{%- endfor -%}
   {{ return(none) }}
+{% endmacro %}
+
+{#-
+  The rows of `stage_facts`. `LAKEHOUSE_STAGE_FACTS` (JSON: by stage and watermark, all that is remembered of it) gives them to
+  who has looked already; they are those of stages in which the moment and the position have their usual names.
+-#}
+{% macro facts_of_stages(inputs, remembered, src_ldts, src_seq) %}
+  {%- set given, rows = fromjson(env_var("LAKEHOUSE_STAGE_FACTS", "{}")), [] -%}
+  {%- for name in inputs if name in remembered and (src_ldts, src_seq) == ("load_date", "source_seq") -%}
+    {%- set facts = given.get(name.split(".")[0] ~ "|" ~ remembered[name] | join("|")) -%}
+    {%- if facts -%}{%- do rows.append([name] + facts) -%}{%- endif -%}
+  {%- endfor -%}
+  {{ return(rows if rows | length == inputs | length else run_query(cdc_vault.stage_facts(inputs, remembered, src_ldts, src_seq)).rows) }}
 {% endmacro %}
 
 {#- Per input: newest moment, rows at it, rows after the watermark, rows at the watermark, lowest seq after it, highest seq. -#}

@@ -1,0 +1,159 @@
+"""What loads ask before they write, answered from metadata and new files, so that a model is one statement of Trino."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, nodes
+
+from orchestration.resources import TableKey
+from orchestration.worker.plan import Graph, Node, table_of
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+LOADED = "lakehouse.loaded."  # properties of a vault table, see the macro load_plan
+Tables = Mapping[TableKey, "Table"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Up to where a source's tables are read."""
+
+    epoch: int
+    cut_lsn: int
+    tables: Sequence[str]
+
+
+@dataclass(frozen=True)
+class _Parsed:
+    """At this snapshot a parsed table has all rows that raw has at that one; the newest moment among them."""
+
+    snapshot: int
+    raw: int
+    newest: str
+
+
+class Facts:
+    """Remembers what parsed tables have, from load to load; what it does not know, the macros ask."""
+
+    def __init__(self, catalog: "LakeCatalog", graph: Graph) -> None:
+        self._catalog, self._graph = catalog, graph
+        self._stages = {stage["name"]: table_of(parsed) for stage, parsed in stages_of(graph)}
+        self._parsed: dict[TableKey, _Parsed] = {}
+
+    def of_parsed(self, tables: Tables, models: Iterable[str], cuts: Mapping[str, Cut]) -> dict[str, Any]:
+        """By parsed table, what the macro `given_raw_facts` gives; of `tables` as they were before `cuts` were read."""
+        from lakehouse.catalog.added_rows import added_rows
+        from lakehouse.catalog.load_facts import RAW_COLUMNS, raw_facts
+
+        given = {}
+        for parsed, raw, cut in self._with_raw(models, cuts):
+            known, table = self._parsed.get(parsed), tables.get(parsed)
+            if known and table and raw in tables and table.metadata.current_snapshot_id == known.snapshot:
+                added = added_rows(tables[raw], known.raw, RAW_COLUMNS)
+                facts = raw_facts(added, known.newest, cut.epoch, cut.cut_lsn) if added is not None else None
+                if facts is not None:
+                    given[".".join(parsed)] = {"newest": known.newest, "facts": facts}
+        return given
+
+    def loaded(
+        self, before: Tables, after: Tables, models: Iterable[str], cuts: Mapping[str, Cut], given: Mapping[str, Any]
+    ) -> None:
+        """Remembers what these parsed models have after a load that was `given` those facts."""
+        for parsed, raw, cut in self._with_raw(models, cuts):
+            known = self._parsed.pop(parsed, None)
+            was, now, read = before.get(parsed), after.get(parsed), before.get(raw)
+            newest = newest_moment(was, now, known.newest if known else "") if was and now else ""
+            if now and read and newest and (".".join(parsed) in given or not holds_beyond(read, cut)):
+                at, of = now.metadata.current_snapshot_id, read.metadata.current_snapshot_id
+                if at is not None and of is not None:
+                    self._parsed[parsed] = _Parsed(at, of, newest)
+
+    def of_vault(self, models: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By the name of the variable, what the macros `given_metadata` and `facts_of_stages` give."""
+        stages, wanted = self._stages, [table_of(self._graph.nodes[model]) for model in models]
+        tables = self._catalog.load_tables([*wanted, *stages.values()])
+        states = {name: state_of(table) for name, table in tables.items()}
+        facts: dict[str, list[Any]] = {}
+        for stage, value in {load for state in states.values() for load in loads_of_stages(state)}:
+            if stage in stages and stages[stage] in tables:
+                found = facts_since(tables[stages[stage]], value.split("|"))
+                facts |= {f"{stage}|{value}": found} if found else {}
+        return {"LAKEHOUSE_TABLE_STATES": {".".join(n): s for n, s in states.items()}, "LAKEHOUSE_STAGE_FACTS": facts}
+
+    def _with_raw(self, models: Iterable[str], cuts: Mapping[str, Cut]) -> Iterator[tuple[TableKey, TableKey, Cut]]:
+        """Of each model that reads one raw table of a cut: both tables, and the cut."""
+        for model in models:
+            node = self._graph.nodes[model]
+            sources = [self._graph.nodes[id] for id in node["depends_on"]["nodes"] if id in self._graph.nodes]
+            if len(sources) == 1 and sources[0]["resource_type"] == "source":
+                cut = cuts.get(sources[0]["source_name"])
+                if cut is not None and sources[0]["name"] in cut.tables:
+                    yield table_of(node), table_of(sources[0]), cut
+
+
+def stages_of(graph: Graph) -> Iterator[tuple[Node, Node]]:
+    """Each stage that leaves no row of its parsed model out, and that model."""
+    for node in graph.nodes.values():
+        below = node.get("depends_on", {}).get("nodes", [])
+        parsed = graph.nodes.get(below[0], {}) if len(below) == 1 else {}
+        if parsed.get("config", {}).get("materialized") == "append_only" and is_stage(node):
+            yield node, parsed
+
+
+def is_stage(node: Node) -> bool:
+    """Whether the model is a view and nothing but a call of the macro `stage`; one with SQL of its own may filter."""
+    if node.get("config", {}).get("materialized") != "view":
+        return False
+    written = Environment().parse(node["raw_code"]).body
+    parts = [part for output in written if isinstance(output, nodes.Output) for part in output.nodes]
+    calls = [part for part in parts if not (isinstance(part, nodes.TemplateData) and not part.data.strip())]
+    called = calls[0].node if len(calls) == 1 and isinstance(calls[0], nodes.Call) else None
+    return len(written) == 1 and isinstance(called, nodes.Getattr) and called.attr == "stage"
+
+
+def state_of(table: "Table") -> dict[str, Any]:
+    """Its snapshot, what it remembers of loads, and which of the snapshots named there it descends from."""
+    from lakehouse.catalog.open import history
+
+    loads = {key: value for key, value in table.properties.items() if key.startswith(LOADED)}
+    named = {value.rpartition("|")[2] for value in loads.values()}
+    ancestors = named.intersection(str(s.snapshot_id) for s in history(table.metadata)) if named else set()
+    snapshot = table.metadata.current_snapshot_id
+    return {"snapshot": snapshot and str(snapshot), "loads": loads, "ancestors": sorted(ancestors)}
+
+
+def loads_of_stages(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Stage and watermark, with all that is remembered of it, of each input of a vault table."""
+    for key, value in state["loads"].items():
+        mark, _, snapshot = value.rpartition("|")
+        if mark.count("|") == 3 and mark.rpartition("|")[2].isdecimal() and snapshot in state["ancestors"]:
+            yield key.removeprefix(LOADED).split(".")[0], mark
+
+
+def facts_since(parsed: "Table", mark: Sequence[str]) -> list[Any] | None:
+    """What a stage of the table has after a watermark; None where Trino has to be asked."""
+    from lakehouse.catalog.added_rows import added_rows
+    from lakehouse.catalog.load_facts import PARSED_COLUMNS, stage_facts
+
+    added = added_rows(parsed, int(mark[3]), PARSED_COLUMNS)
+    return stage_facts(added, mark) if added is not None else None
+
+
+def newest_moment(before: "Table", after: "Table", known: str) -> str:
+    """The newest moment in a parsed table after a load; empty if it is not known."""
+    from lakehouse.catalog.added_rows import added_rows
+    from lakehouse.catalog.load_facts import moment
+
+    since = before.metadata.current_snapshot_id
+    added = added_rows(after, since, ("_loaded_at",)) if since is not None else None
+    return "" if added is None else max([known, *(moment(row["_loaded_at"]) for row in added)])
+
+
+def holds_beyond(raw: "Table", cut: Cut) -> bool:
+    """Whether a raw table may hold rows beyond the cut, which a load up to it leaves out. Reads statistics of files."""
+    beyond = f"_epoch > {cut.epoch} or (_epoch = {cut.epoch} and _commit_lsn > {cut.cut_lsn})"
+    return any(True for _ in raw.scan(row_filter=beyond).plan_files())

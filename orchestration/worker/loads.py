@@ -1,0 +1,91 @@
+"""Loads parsed and the vault. What the worker knows or can do at once, dbt does not ask of Trino for each model."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from psycopg.rows import dict_row
+
+from lakehouse.catalog.trino_types import trino_type
+from orchestration.assets.translator import is_view, layer
+from orchestration.resources import TableKey
+from orchestration.worker.facts import Cut, Facts
+from orchestration.worker.plan import Graph, table_of
+from orchestration.worker.warm_dbt import NodeResult, WarmDbt
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.servers.database import CatalogConnection
+
+CUTS = "SELECT source, epoch, cut_lsn, cut_tables AS tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
+
+
+class Loads:
+    """Runs models in two steps: parsed first, and then the vault, which is told what parsed has got."""
+
+    def __init__(self, catalog: "LakeCatalog", connection: "CatalogConnection", dbt: WarmDbt, graph: Graph) -> None:
+        self._catalog, self._connection, self._dbt, self._graph = catalog, connection, dbt, graph
+        self._facts = Facts(catalog, graph)
+
+    def run(self, models: Sequence[str]) -> list[NodeResult]:
+        """The results of models that ran; those downstream of one that failed are left out."""
+        parsed = [model for model in models if self._is_parsed(model)]
+        before = self.stored(
+            [*parsed, *self._graph.sources_of(parsed)]
+        )  # before the cut, which reaches as far at least
+        cuts = self._cuts()
+        given = self._facts.of_parsed(before, parsed, cuts)
+        results = self._step(parsed, before, {"LAKEHOUSE_RAW_FACTS": given}, cuts)
+        loaded = [result.unique_id for result in results if result.unique_id in parsed and result.status == "success"]
+        self._facts.loaded(before, self.stored(parsed), loaded, cuts, given)
+        late = self._graph.downstream_of(set(parsed) - set(loaded))
+        vault = [model for model in models if model not in parsed and model not in late]
+        return [*results, *self._step(vault, self.stored(vault), self._facts.of_vault(vault), cuts)]
+
+    def stored(self, models: Iterable[str]) -> dict[TableKey, "Table"]:
+        """The tables that these models or sources are, as they are now."""
+        return self._catalog.load_tables([table_of(self._graph.nodes[model]) for model in models])
+
+    def _step(
+        self,
+        models: Sequence[str],
+        tables: Mapping[TableKey, "Table"],
+        facts: Mapping[str, Any],
+        cuts: Mapping[str, Cut],
+    ) -> list[NodeResult]:
+        from lakehouse.catalog.remembered import remember
+
+        variables = {
+            "LAKEHOUSE_CUTS": json.dumps({source: vars(cut) for source, cut in cuts.items()}),
+            "LAKEHOUSE_TABLE_COLUMNS": json.dumps(columns_of(tables)),
+            "LAKEHOUSE_REMEMBERS": "1",
+            **{name: json.dumps(value) for name, value in facts.items()},
+        }
+        results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
+        remember(
+            self._connection,
+            self._catalog,
+            {table_of(self._graph.nodes[r.unique_id]): r.load for r in results if r.load},
+        )
+        return results
+
+    def _cuts(self) -> dict[str, Cut]:
+        with self._connection.cursor(row_factory=dict_row) as cursor:
+            found = cursor.execute(CUTS).fetchall()
+        return {row.pop("source"): Cut(**row) for row in found}
+
+    def _is_parsed(self, model: str) -> bool:
+        node = self._graph.nodes[model]
+        return layer(node) == "parsed" and not is_view(node)
+
+
+def columns_of(tables: Mapping[TableKey, "Table"]) -> dict[str, list[list[str]]]:
+    """Name, type and comment of each column as Trino describes them, of tables whose types are all known."""
+    found = {}
+    for key, table in tables.items():
+        columns = [(f.name, trino_type(str(f.field_type)), f.doc or "") for f in table.schema().fields]
+        if all(kind for _, kind, _ in columns):
+            found[".".join(key)] = [[name, str(kind), doc] for name, kind, doc in columns]
+    return found

@@ -1,0 +1,130 @@
+"""What loads of the worker know from the files that were added, so that they need not ask Trino."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from lakehouse.catalog.added_rows import added_rows
+from lakehouse.catalog.load_facts import moment, raw_facts, stage_facts
+from orchestration.worker.facts import Cut, holds_beyond, is_stage
+
+NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
+NAME = ("raw_shop", "orders")
+
+
+@pytest.fixture
+def catalog(tmp_path: Path) -> Iterator[SqlCatalog]:
+    found = SqlCatalog("lake", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}")
+    found.create_namespace("raw_shop")
+    yield found
+    found.close()
+
+
+def append(catalog: SqlCatalog, *positions: int) -> int:
+    """Rows at these commit LSNs; the snapshot that they make."""
+    rows = pa.table({"_epoch": pa.array([1] * len(positions), pa.int32()), "_commit_lsn": list(positions)})
+    table = catalog.create_table_if_not_exists(NAME, rows.schema)
+    table.append(rows)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    return snapshot.snapshot_id
+
+
+def lsns(catalog: SqlCatalog, since: int, most: int = 100) -> list[int] | None:
+    rows = added_rows(catalog.load_table(NAME), since, ("_commit_lsn",), most)
+    return None if rows is None else sorted(row["_commit_lsn"] for row in rows)
+
+
+def test_rows_added_since_a_snapshot_are_read_from_the_files_that_came(catalog: SqlCatalog) -> None:
+    first = append(catalog, 1, 2)
+    assert lsns(catalog, first) == []
+    second = append(catalog, 3)
+    append(catalog, 4, 5)
+    assert lsns(catalog, first) == [3, 4, 5] and lsns(catalog, second) == [4, 5]
+    assert lsns(catalog, first, most=2) is None, "more than are worth reading"
+    assert lsns(catalog, 7) is None, "a snapshot that the table does not descend from"
+
+
+def test_a_table_from_which_rows_were_taken_says_nothing(catalog: SqlCatalog) -> None:
+    first = append(catalog, 1, 2)
+    append(catalog, 3)
+    catalog.load_table(NAME).delete("_commit_lsn = 3")
+    assert lsns(catalog, first) is None
+    fourth = append(catalog, 4)
+    assert lsns(catalog, fourth) == [] and lsns(catalog, first) is None
+
+
+def test_a_table_that_was_put_back_says_nothing_of_what_was_undone(catalog: SqlCatalog) -> None:
+    first, second = append(catalog, 1), append(catalog, 2)
+    table = catalog.load_table(NAME)
+    table.manage_snapshots().set_current_snapshot(first).commit()
+    assert lsns(catalog, second) is None
+
+
+def test_rows_beyond_the_cut_are_noticed_from_statistics(catalog: SqlCatalog) -> None:
+    append(catalog, 1, 8)
+    table = catalog.load_table(NAME)
+    assert holds_beyond(table, Cut(1, 7, ("orders",)))
+    assert not holds_beyond(table, Cut(1, 8, ("orders",))) and not holds_beyond(table, Cut(2, 0, ("orders",)))
+
+
+def raw(lsn: int, seconds: int, op: str = "u", unchanged: list[str] | None = None, old: str | None = None) -> Any:
+    at = NOON + timedelta(seconds=seconds)
+    return {
+        "_op": op, "_epoch": 1, "_commit_lsn": lsn, "_ingested_at": at, "_unchanged": unchanged, "_old_key": old,
+    }  # fmt: skip
+
+
+def test_raw_facts_are_those_that_the_macro_asks_for() -> None:
+    added = [raw(5, 0), raw(6, 1, unchanged=["note"]), raw(7, 1, "c", ["note", "size"], '{"id": 1}')]
+    assert raw_facts(added, moment(NOON), 1, 7) == [3, 0, '["note", "size"]', 1, 2, 0]
+    assert raw_facts([], moment(NOON), 1, 7) == [0, 0, None, 0, 0, 0], "nothing to load"
+
+
+@pytest.mark.parametrize(
+    "row", [raw(8, 1), raw(7, 1, "t"), raw(7, -1)], ids=["beyond the cut", "a truncate", "published before"]
+)
+def test_what_is_out_of_the_ordinary_is_left_to_the_macro(row: Any) -> None:
+    assert raw_facts([raw(6, 1), row], moment(NOON), 1, 7) is None
+
+
+def parsed(lsn: int, seconds: float) -> Any:
+    return {"_loaded_at": NOON + timedelta(seconds=seconds), "_epoch": 1, "_commit_lsn": lsn, "_seq": 0}
+
+
+def at(lsn: int) -> str:
+    return f"0000000001.{lsn:019d}.{0:019d}"
+
+
+def test_stage_facts_are_those_that_the_macro_asks_for() -> None:
+    mark = [moment(NOON), "2", at(5), "77"]
+    assert stage_facts([], mark) == [mark[0], 2, 0, 2, None, at(5)], "nothing new"
+    in_order = [parsed(6, 1), parsed(7, 2), parsed(8, 2)]
+    assert stage_facts(in_order, mark) == [moment(NOON + timedelta(seconds=2)), 2, 3, 2, at(6), at(8)]
+    assert stage_facts([parsed(6, 0)], mark) == [mark[0], 3, 0, 3, None, at(6)], "of the watermark's own moment: late"
+    assert stage_facts([parsed(3, 1)], mark)[4] == at(3), "out of order: late"
+    assert stage_facts([parsed(3, -1)], mark) == [mark[0], 2, 0, 2, None, at(5)], "of a backfill"
+
+
+def test_moments_and_positions_sort_like_what_they_stand_for() -> None:
+    assert moment(NOON) == "2026-11-23 12:00:00.000000 UTC" < moment(NOON + timedelta(microseconds=1))
+    assert at(9) < at(10)
+
+
+@pytest.mark.parametrize(
+    ("code", "whole"),
+    [
+        ("{#- Written by `lakehouse scaffold` -#}\n{{ cdc_vault.stage(\n  source_model='p',\n) }}\n", True),
+        ("select * from ({{ cdc_vault.stage(source_model='p') }}) where not is_deleted", False),
+        ("{{ cdc_vault.stage(source_model='p') }} limit 1", False),
+        ("{% if true %}{{ cdc_vault.stage(source_model='p') }}{% endif %}", False),
+        ("{{ stage_of_mine('p') }}", False),
+    ],
+)
+def test_a_stage_with_sql_of_its_own_may_leave_rows_out(code: str, whole: bool) -> None:
+    assert is_stage({"config": {"materialized": "view"}, "raw_code": code}) == whole
