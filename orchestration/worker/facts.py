@@ -45,7 +45,7 @@ class Facts:
         self._parsed: dict[TableKey, _Parsed] = {}
 
     def of_parsed(self, tables: Tables, models: Iterable[str], cuts: Mapping[str, Cut]) -> dict[str, Any]:
-        """By parsed table, what the macro `given_raw_facts` gives; of `tables` as they were before `cuts` were read."""
+        """By parsed table, what the macro `given_raw_facts` gives; of `tables` as they were after `cuts` were read."""
         from lakehouse.catalog.added_rows import added_rows
         from lakehouse.catalog.load_facts import RAW_COLUMNS, raw_facts
 

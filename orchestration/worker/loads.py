@@ -32,10 +32,8 @@ class Loads:
     def run(self, models: Sequence[str]) -> list[NodeResult]:
         """The results of models that ran; those downstream of one that failed are left out."""
         parsed = [model for model in models if self._is_parsed(model)]
-        before = self.stored(
-            [*parsed, *self._graph.sources_of(parsed)]
-        )  # before the cut, which reaches as far at least
-        cuts = self._cuts()
+        cuts = self._cuts()  # before the tables: a load reads up to the cut, so what it reads has been looked at
+        before = self.stored([*parsed, *self._graph.sources_of(parsed)])
         given = self._facts.of_parsed(before, parsed, cuts)
         results = self._step(parsed, before, {"LAKEHOUSE_RAW_FACTS": given}, cuts)
         loaded = [result.unique_id for result in results if result.unique_id in parsed and result.status == "success"]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from lakehouse.catalog.added_rows import added_rows
 from lakehouse.catalog.load_facts import moment, raw_facts, stage_facts
 from orchestration.worker.facts import Cut, holds_beyond, is_stage
+from orchestration.worker.loads import Loads
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NAME = ("raw_shop", "orders")
@@ -91,6 +93,40 @@ def test_raw_facts_are_those_that_the_macro_asks_for() -> None:
 )
 def test_what_is_out_of_the_ordinary_is_left_to_the_macro(row: Any) -> None:
     assert raw_facts([raw(6, 1), row], moment(NOON), 1, 7) is None
+
+
+def test_what_is_published_while_a_load_begins_is_not_loaded_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truncate that the cut has and the table that was looked at has not would pass for any other row."""
+    published = [raw(6, 1)]
+    loads = Loads.__new__(Loads)
+
+    def cuts() -> dict[str, Cut]:
+        found = {"shop": Cut(1, published[-1]["_commit_lsn"], ("orders",))}
+        published.append(raw(7, 2, "t"))
+        return found
+
+    def stored(models: Any) -> dict[str, Any]:
+        found = {"raw": list(published)}
+        published.append(raw(8, 3, "t"))
+        return found
+
+    def looked_at(tables: Any, models: Any, cuts: Any) -> dict[str, Any]:
+        given = raw_facts(tables["raw"], moment(NOON), 1, cuts["shop"].cut_lsn)
+        seen = [row for row in published if row["_commit_lsn"] <= cuts["shop"].cut_lsn]
+        assert given is None or len(seen) == given[0], "the load reads rows that it knows nothing of"
+        return {}
+
+    def step(*_: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(loads, "_cuts", cuts, raising=False)
+    monkeypatch.setattr(loads, "stored", stored, raising=False)
+    monkeypatch.setattr(loads, "_step", step, raising=False)
+    graph = SimpleNamespace(sources_of=lambda models: [], downstream_of=lambda models: set())
+    facts = SimpleNamespace(of_parsed=looked_at, loaded=lambda *_: None, of_vault=lambda models: {})
+    monkeypatch.setattr(loads, "_graph", graph, raising=False)
+    monkeypatch.setattr(loads, "_facts", facts, raising=False)
+    loads.run([])
 
 
 def parsed(lsn: int, seconds: float) -> Any:
