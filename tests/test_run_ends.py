@@ -16,11 +16,11 @@ import psutil
 import pytest
 from trino.exceptions import TrinoQueryError
 
-from ingestion import source_status
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from orchestration.runs.processes import workers
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
+from tests.steady_load import SteadyLoad
 
 pytestmark = pytest.mark.stack
 SEED = int(os.environ.get("LAKEHOUSE_TEST_SEED", "20260506"))
@@ -124,19 +124,32 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("send", [os.kill, os.killpg], ids=["it", "its group"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_follower_ends_at_the_first_signal(o: Orchestrated, number: signal.Signals) -> None:
-    """After one Ctrl-C it went on for ever: PySpark had replaced the handler, and the main thread alone ended."""
-    command = [str(BIN / "lakehouse"), "ingest", o.name, "--follow"]
-    process = subprocess.Popen(
-        command, env=o.environment, cwd=o.environment["LAKEHOUSE_PROJECT_DIR"], start_new_session=True
-    )
+def test_a_follower_ends_at_the_first_signal(
+    o: Orchestrated, tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """After one Ctrl-C it went on for ever: PySpark had replaced the handler, and the main thread alone ended.
+
+    systemd sends SIGTERM to the JVM too: the cycle that it ended was told with a traceback of Java.
+    """
+    said = tmp_path / "said"
+    with said.open("w") as output:
+        process = subprocess.Popen(
+            [str(BIN / "lakehouse"), "ingest", o.name, "--follow"], env=o.environment, start_new_session=True,
+            cwd=o.environment["LAKEHOUSE_PROJECT_DIR"], stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    load = SteadyLoad(o.world.owner_url, o.tables, changes_per_second=1000)
     try:
-        wait_for(lambda: source_status(o.settings, o.name).cut_lsn is not None, 240)
-        process.send_signal(number)
+        wait_for(lambda: "published" in said.read_text(), 240)
+        load.start()
+        wait_for(lambda: said.read_text().count("published") > 2, 60)
+        send(process.pid, number)
         assert process.wait(ENDS_WITHIN) == 0
     finally:
+        load.stop.set()
         process.kill()
+    assert "Traceback" not in said.read_text()
 
 
 @pytest.mark.slow

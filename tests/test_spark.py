@@ -1,5 +1,7 @@
 """The Spark session's JVM."""
 
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.servers.spark import JARS
 from lakehouse.settings import Settings
+from tests.disks import small_disk
 from tests.marks import slow
 
 pytestmark = pytest.mark.stack
@@ -96,6 +99,17 @@ def test_ctrl_c_while_spark_starts_leaves_no_jvm(settings: Settings, seconds: fl
     left = _jvms(settings) - before
     assert not left
     assert (running.returncode, errors) in ((130, b"error: interrupted\n"), (0, b"")), "it may have started by then"
+
+
+def test_a_full_disk_while_spark_starts_is_one_line(settings: Settings, tmp_path: Path) -> None:
+    """Java's error came with two tracebacks: its JVM was ended, and it alone knew the error's text."""
+    home = tmp_path / "home"
+    with small_disk(home, 8):
+        place = {"LAKEHOUSE_HOME": str(home), "LAKEHOUSE_CATALOG_URL": settings.catalog_dsn()}
+        done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, env=os.environ | place)
+        assert done.returncode == 1
+        assert re.fullmatch(rf"error: {home}\S*: No space left on device; make room, .*\n", done.stderr), done.stderr
+        assert not [p for p in psutil.process_iter(["cmdline"]) if str(home) in " ".join(p.info["cmdline"] or ())]
 
 
 def _jvms(settings: Settings) -> set[int]:

@@ -71,5 +71,5 @@ def text_of(error: BaseException) -> str:
 
     try:
         return str(error)
-    except Py4JError:
+    except (Py4JError, OSError):
         return ""

@@ -60,12 +60,15 @@ def test_a_library_that_wraps_the_error_does_not_hide_it() -> None:
     assert line is not None and line.startswith("Postgres: connection refused")
 
 
-def test_an_error_whose_text_went_with_its_jvm_is_told_all_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("answer", [Py4JError("there is no JVM"), ConnectionRefusedError()])
+def test_an_error_whose_text_went_with_its_jvm_is_told_all_the_same(
+    answer: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It ended the command with a second traceback, of what told the first."""
 
     class Gone(Py4JError):
         def __str__(self) -> str:
-            raise Py4JError("there is no JVM")
+            raise answer
 
     complain(Gone())
     assert "Gone" in capsys.readouterr().err
