@@ -106,7 +106,7 @@ def declared(world: World, table: str) -> Declared:
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("moments", [6, slow(20)])
+@pytest.mark.parametrize("moments", [3, slow(20)])
 def test_every_moment_is_answered_as_the_source_was(
     settings: Settings, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], moments: int
 ) -> None:
