@@ -7,7 +7,7 @@ the writer's lease. Positions are exclusive: every transaction below one is in t
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg.rows import dict_row
 from psycopg.types.json import Jsonb
@@ -21,6 +21,11 @@ from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state as ensure_state
 from lakehouse.servers.database import CUTS_CHANNEL, CatalogConnection
 from lakehouse.servers.database import connect_catalog as connect_catalog  # beside the state it is used for
+
+_INGESTION_CLOCK: LiteralString = (
+    "greatest(clock_timestamp(), (SELECT max(published_at) FROM lakehouse.cycles WHERE source = %(source)s)"
+    " + interval '1 microsecond')"
+)
 
 
 @dataclass(frozen=True)
@@ -277,14 +282,11 @@ def catalog_clock(connection: CatalogConnection) -> datetime:
 
 
 def ingestion_clock(connection: CatalogConnection, source: str) -> datetime:
-    """The catalog's clock, but never before a cycle that is published.
+    """The catalog's clock, but always after every cycle that is published.
 
     Loads go by the moment of ingestion: after a clock that was put back they would pass over what comes next.
     """
-    row = connection.execute(
-        "SELECT greatest(clock_timestamp(), (SELECT max(published_at) FROM lakehouse.cycles WHERE source = %s))",
-        (source,),
-    ).fetchone()
+    row = connection.execute(f"SELECT {_INGESTION_CLOCK}", {"source": source}).fetchone()
     assert row is not None
     return row[0]
 
@@ -318,8 +320,9 @@ def finish_cycle(
 ) -> None:
     """Records a published cycle (to answer "did it land?"), its cut, and forgets its staged prefixes."""
     connection.execute(
-        "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn) VALUES (%s, %s, %s, %s)",
-        (cycle_id, source, epoch, cut[0].commit_bound - 1 if cut else None),
+        "INSERT INTO lakehouse.cycles (cycle_id, source, epoch, cut_lsn, published_at)"
+        f" VALUES (%(cycle)s, %(source)s, %(epoch)s, %(lsn)s, {_INGESTION_CLOCK})",
+        {"cycle": cycle_id, "source": source, "epoch": epoch, "lsn": cut[0].commit_bound - 1 if cut else None},
     )
     if cut:
         put_cut(connection, source, *cut)
