@@ -52,7 +52,7 @@ def flow(value: Any) -> str:
         return "{" + ", ".join(f"{_quoted(str(key))}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(flow(item) for item in value) + "]"
-    return scalar(str(value))
+    return str(value).lower() if isinstance(value, bool) else scalar(str(value))
 
 
 def _unrendered(text: str) -> str:

@@ -112,6 +112,20 @@ def test_a_full_disk_while_spark_starts_is_one_line(settings: Settings, tmp_path
         assert not [p for p in psutil.process_iter(["cmdline"]) if str(home) in " ".join(p.info["cmdline"] or ())]
 
 
+@pytest.mark.slow
+def test_a_full_disk_of_sparks_own_is_named(settings: Settings, tmp_path: Path) -> None:
+    """The home was named, on whose disk there was room."""
+    small = tmp_path / "small"
+    with small_disk(small, 8):
+        place = {"LAKEHOUSE_HOME": str(tmp_path / "home"), "LAKEHOUSE_CATALOG_URL": settings.catalog_dsn()}
+        place["SPARK_LOCAL_DIRS"] = str(small)
+        done = subprocess.run([sys.executable, "-c", START], capture_output=True, text=True, env=os.environ | place)
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"error: {small}: No space left on device; make room, then run this again\n",
+        )
+
+
 def _jvms(settings: Settings) -> set[int]:
     """Those of Spark that work in the home."""
     place = str(settings.home / "run" / "spark")

@@ -97,9 +97,16 @@ def _not_started(error: Exception, properties: Path, log: Path) -> LakehouseErro
     reason, full = said(error), is_full(text_of(error))  # while there is the JVM, which knows
     _end_started(properties)
     SparkContext._gateway = SparkContext._jvm = None
-    return no_room(properties.parent) if full else LakehouseError(
-        f"Spark did not start ({reason}): the end of {log} says why"
-    )  # fmt: skip
+    if full:
+        return no_room(min((properties.parent, *local_dirs()), key=lambda folder: shutil.disk_usage(folder).free))
+    return LakehouseError(f"Spark did not start ({reason}): the end of {log} says why")
+
+
+def local_dirs() -> list[Path]:
+    """The folders that are set in the place of Spark's local folder, as far as they are there."""
+    return [
+        folder for name in os.environ.get("SPARK_LOCAL_DIRS", "").split(",") if name and (folder := Path(name)).is_dir()
+    ]
 
 
 def _end_started(properties: Path) -> None:

@@ -118,7 +118,10 @@ class AsOfCuts:
         if cut is None:
             raise LakehouseError(f"{name}: no cut of {source} was published until then, or its position is not given")
         if table not in cut.snapshots:
-            raise LakehouseError(f"{name}: the cut {cut.position} does not cover {table}, which was loaded later")
+            raise LakehouseError(
+                f"{name}: the cut {cut.position} does not cover {table}, which was not loaded yet, or was parked, "
+                "paused or being resynced: ask for another moment"
+            )
         return cut
 
     def covers(self, name: TableName) -> bool:

@@ -61,6 +61,10 @@ class Graph:
             if self.nodes[unique_id]["resource_type"] == "model" and (with_views or not is_view(self.nodes[unique_id]))
         )
 
+    def views(self, models: Iterable[str]) -> set[str]:
+        """Those of the nodes that are views."""
+        return {model for model in models if model in self.nodes and is_view(self.nodes[model])}
+
     def sources_of(self, models: Iterable[str]) -> list[str]:
         """The raw tables that models read themselves."""
         read = {node for model in models for node in self.nodes[model]["depends_on"]["nodes"]}

@@ -49,10 +49,11 @@ SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that ar
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded, the marts that wait, and its failures in a row."""
+    """What the worker knows of a task: the snapshots it has loaded, the views that it has made of the project as it is,
+    the marts that wait, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
-    views_checked: bool = False
+    views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
     failures: int = 0
@@ -158,7 +159,7 @@ class Worker:
     def _load_alone(self, task: Task, state: _State) -> None:
         begun, newest = time.monotonic(), self._newest(task.tables)
         changed = self._changed(task, state, newest)
-        reached = state.held | set(self._graph.models_of(task, changed, with_views=not state.views_checked))
+        reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
         absent = self._unloaded(task)
         held = reached & self._held(task) - absent
         state.due = time.monotonic() + HELD_SECONDS if held else 0.0
@@ -169,7 +170,8 @@ class Worker:
             results = self._build_next(models, held | absent, newest) if task.marts else self._loads.run(models)
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
-        state.held, state.views_checked = held, True
+        state.held = held
+        state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
         self._report(task, state, models, before, results, changed)
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))

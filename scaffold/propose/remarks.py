@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from scaffold.propose.columns import looks_personal
 from scaffold.propose.database import DbTable
 from scaffold.propose.shapes import Shape
+from scaffold.text import flow
 
 _FORMS = {
     "reference_table": "A guess: codes, as the table is small and refers to nothing. If they are things, `hub: {}`.",
@@ -36,7 +37,8 @@ def of_shape(table: DbTable, shape: Shape, known: Mapping[int, DbTable], found: 
         if via := shape.implied.get(reference.role):
             yield f"{', '.join(reference.columns)}: the {reference.hub} of the {via}, so no link of its own."
         if shape.form == "hub" and set(reference.columns) == set(table.key):
-            yield f"One row for each {reference.hub} at most: its satellites say more of the {reference.hub}."
+            hub = flow({"name": reference.hub, "extends": True})
+            yield f"One row for each {reference.hub} at most. If it says more of the same thing, `hub: {hub}`."
     if shape.form == "hub" and not shape.together and table.unique:
         keys = "; ".join(", ".join(columns) for columns in table.unique)
         yield f"Unique too: {keys}. The hub goes by the primary key, as the stream does."

@@ -110,7 +110,10 @@ def test_the_select_list_of_a_query_without_from_is_not_told() -> None:
     ("query", "message"),
     [
         ("SELECT * FROM marts.dim_t", "marts.dim_t has no past: it is rebuilt"),
-        ("SELECT * FROM parsed.parsed_s__late", "the cut s=2:0/4D does not cover late"),
+        (
+            "SELECT * FROM parsed.parsed_s__late",
+            "the cut s=2:0/4D does not cover late, which was not loaded yet, or was parked, paused or being resynced",
+        ),
         ("SELECT * FROM parsed.parsed_gone__t", "no cut of gone"),
         ("SELECT * FROM parsed.nothing", "there is no table or view parsed.nothing"),
         ("SELECT * FROM parsed_s__t", "parsed_s__t: name its schema"),

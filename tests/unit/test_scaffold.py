@@ -282,6 +282,11 @@ def test_any_text_is_written_so_that_dbt_reads_it_as_it_is() -> None:
         ]
 
 
+def test_a_truth_value_is_written_as_one() -> None:
+    """A proposed personal satellite said `personal: "True"`."""
+    assert flow({"personal": True, "historized": False}) == "{personal: true, historized: false}"
+
+
 def test_names_that_the_lake_cannot_keep_get_aliases_that_differ() -> None:
     """Two spellings of one plain name, a name that another column bears, one that a layer gives itself."""
     names = ("id", "a b", "a-b", "a_b", "Load Date", "load_date", "日本", "🐎", "is_deleted")

@@ -1,7 +1,9 @@
 """What the worker decides without a server: which models a change reaches, which tests run, and who serves a job."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -11,8 +13,10 @@ import psycopg
 import pytest
 from throwaway_postgres import throwaway_postgres
 
+from lakehouse.catalog.open import SnapshotFact
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.factory import ARRIVED
@@ -21,6 +25,8 @@ from orchestration.worker.bell import listen, wait
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import report_arrivals
+from orchestration.worker.warm_dbt import NodeResult
+from orchestration.worker.worker import Worker, _State
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +55,43 @@ def test_a_change_reaches_the_tables_downstream_and_no_others(
     assert {"parsed_retail__stores", "hub_store", "sat_store_details"} <= reached
     assert not {name for name in reached if "product" in name or name.startswith(("fct_", "dim_", "pit_"))}
     assert not models(graph, retail, ("raw_bank", "users")) & models(graph, retail, ("raw_retail", "stores"))
+
+
+def test_the_views_of_each_table_are_made_once_and_again_where_that_failed(
+    project: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Views of the tables that changed first were made, and those of others never; one that failed neither."""
+    manifest, found = project
+    [retail] = [task for task in found if task.job == "load_retail"]
+    snapshots, failing, ran = dict.fromkeys(retail.tables, 1), set[str](), list[set[str]]()
+    worker, graph = object.__new__(Worker), Graph(manifest)
+    state = _State(loaded={".".join(table): 1 for table in retail.tables})
+
+    class Loads:
+        def run(self, models: Sequence[str]) -> list[NodeResult]:
+            names = {model: graph.nodes[model]["name"] for model in models}
+            ran.append({name for model, name in names.items() if is_view(graph.nodes[model])})
+            return [NodeResult(m, "error" if n in failing else "success", 0.0, 0, "") for m, n in names.items()]
+
+    def newest(_: object) -> dict[str, SnapshotFact]:
+        return {".".join(table): SnapshotFact(n, datetime.now(UTC), n, 1) for table, n in snapshots.items()}
+
+    def views_made(table: str) -> set[str]:
+        snapshots["raw_retail", table] += 1
+        with suppress(LakehouseError):
+            worker._load_alone(retail, state)
+        return ran[-1]
+
+    for name, value in {"_graph": graph, "_loads": Loads(), "_newest": newest, "_report": lambda *_: None}.items():
+        monkeypatch.setattr(worker, name, value, raising=False)
+    assert {"current_retail__stores", "stg_retail__stores"} <= views_made("stores")
+    assert {"current_retail__products", "stg_retail__products"} <= views_made("products")
+    assert not views_made("products")
+    failing.add("current_retail__customers")
+    assert "current_retail__customers" in views_made("customers")
+    failing.clear()
+    assert "current_retail__customers" in views_made("customers")
+    assert not views_made("customers")
 
 
 def test_views_are_left_out_because_data_does_not_change_them(
