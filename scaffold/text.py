@@ -52,6 +52,8 @@ def flow(value: Any) -> str:
         return "{" + ", ".join(f"{_quoted(str(key))}: {flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(flow(item) for item in value) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
     return scalar(str(value))
 
 

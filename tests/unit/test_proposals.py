@@ -110,6 +110,18 @@ def test_without_a_vault_tables_are_raw_and_parsed_and_secrets_stay_out(cluster:
     assert folders == {"parsed/shop", "current/shop"}
 
 
+def test_words_that_yaml_reads_otherwise_stay_names(cluster: str, tmp_path: Path) -> None:
+    ddl = """CREATE TABLE "no" (code char(2) PRIMARY KEY, label text);
+      CREATE TABLE "true" (id int PRIMARY KEY, email text);
+      CREATE TABLE nulls (id int REFERENCES "true", "on" int, label text, PRIMARY KEY (id, "on"))"""
+    with database(cluster, ddl) as connection:
+        text = text_of(connection)
+    assert "personal: true}" in text and '`hub: "no"`' in text
+    vaults = {table.name: table.vault for table in declared(tmp_path, text).tables if table.vault}
+    assert [*vaults["no"].satellites, *vaults["nulls"].satellites] == ["no", "null"]
+    assert vaults["nulls"].children_of == "true"
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "secret"),
     [("password_hash", "text", True), ("api_key", "character varying(64)", True), ("reset_token", "uuid", True),
