@@ -187,6 +187,13 @@ def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     for path, columns in places.items():
         if unknown := sorted(set(columns) - landed):
             yield path, f"V6: {', '.join(unknown)} is not among the columns that land"
+        if path[1] in ("references", "codes") and (masked := sorted(set(columns) & set(table.raw.mask))):
+            how = " or ".join(sorted({f"'{table.raw.mask[column]}'" for column in masked}))
+            yield (
+                path,
+                f"V6: {', '.join(masked)} lands masked, so it names nothing: take its {how} from meta.raw.mask, or"
+                " keep it as an attribute alone",
+            )
     referring = {column for reference in vault.references.values() for column in reference.columns}
     others = (columns for path, columns in places.items() if path[1] not in ("references", "codes"))
     counts = Counter([*referring, *(column for columns in others for column in columns)])

@@ -57,6 +57,20 @@ def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, col
         declared(tmp_path, of(("desk", [AGENTS, table("tickets", TICKET, vault)])))
 
 
+@pytest.mark.parametrize("mask", ["sha256", "null"])
+@pytest.mark.parametrize("part", ["references", "codes"])
+def test_a_masked_column_names_nothing(tmp_path: Path, part: str, mask: str) -> None:
+    """A digest would be in no hub, or rather, in its hub as a key of its own."""
+    vault: dict[str, Any] = {"hub": "ticket", "references": {"agent": "agent_id"}, "links": {"ticket_agent": ["agent"]}}
+    if part == "codes":
+        vault = {"hub": "ticket", "codes": {"kind": "agent_id"}, "satellites": {"ticket": ["agent_id"]}}
+    kinds = table("kinds", {"id": "text"}, {"reference_table": "kind", "satellites": {"kind": []}})
+    agents = table("agents", {"id": "text"}, {"hub": "agent"})
+    tickets = table("tickets", {"id": "int", "agent_id": "text"}, vault, mask={"agent_id": mask})
+    with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: V6: agent_id lands masked, .*'{mask}'"):
+        declared(tmp_path, of(("desk", [agents, kinds, tickets])))
+
+
 @pytest.mark.parametrize(
     ("key", "reference", "cast", "types"),
     [
