@@ -18,6 +18,7 @@ from lakehouse.declarations.vault_names import (
     Vaulted,
     business_key,
     clashes,
+    in_lake,
     linked_columns,
     links_change,
     relations,
@@ -299,6 +300,14 @@ def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -
     if len(table.raw.key) != len(declaring.raw.key):
         needed, given = ", ".join(declaring.raw.key), ", ".join(table.raw.key)
         yield ("vault", "hub"), f"V5: the key of hub {hub.name!r} is {needed}; the key of this table is {given}"
+    elif _in_another_order(in_lake(table.raw, table.raw.key), in_lake(declaring.raw, declaring.raw.key)):
+        needed, given = ", ".join(declaring.raw.key), ", ".join(table.raw.key)
+        yield ("raw", "key"), f"V5: this key is {given}; the key of hub {hub.name!r} is {needed}, in this order"
+
+
+def _in_another_order(columns: Sequence[str], key: Sequence[str]) -> bool:
+    """Whether these columns have the key's names: each would be taken for another one."""
+    return tuple(columns) != tuple(key) and sorted(columns) == sorted(key)
 
 
 def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: Sequence[Owner]) -> Iterator[Problem]:
@@ -310,6 +319,10 @@ def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: S
     if len(key) != len(reference.columns):
         needed, given = ", ".join(key), ", ".join(reference.columns) or "none"
         yield at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}"
+    is_owner = any(owner is table for owner, _ in owners)  # its rows may refer to their own mirror images
+    if not is_owner and _in_another_order(in_lake(table.raw, reference.columns), in_lake(owners[0][0].raw, key)):
+        needed, given = ", ".join(key), ", ".join(reference.columns)
+        yield at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}, in this order"
     if len(codes_meant(reference, table.source, owners)) != 1:
         codes = ", ".join(sorted({repr(owner.collision_code) for _, owner in owners}))
         yield at, f"V12: the keys of hub {hub!r} have the collision codes {codes}: name one with `collision_code`"
