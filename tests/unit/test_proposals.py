@@ -68,6 +68,17 @@ def test_a_proposal_is_what_a_modeller_declares_but_for_a_few_lines(cluster: str
     assert {(schema, table, frozenset(columns)) for schema, table, columns in foreign} <= foreign_keys(text)
 
 
+def test_whatever_things_are_called_a_proposal_is_accepted_and_drops_no_foreign_key(
+    cluster: str, tmp_path: Path
+) -> None:
+    with database(cluster, statements("odd")) as connection:
+        text = text_of(connection)
+        foreign = connection.execute(FOREIGN).fetchall()
+    models = models_of(declared(tmp_path, text), "shop")
+    assert len({model.name for model in models}) == len(models)
+    assert {(schema, table, frozenset(columns)) for schema, table, columns in foreign} <= foreign_keys(text)
+
+
 @pytest.fixture(scope="module")
 def odds(cluster: str) -> Iterator[psycopg.Connection[Any]]:
     with database(cluster, ODDS) as connection:
