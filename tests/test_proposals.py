@@ -111,7 +111,7 @@ def change(owner: psycopg.Connection[Any], loaded: Loaded) -> None:
         some = sql.SQL("ctid IN (SELECT ctid FROM {0} LIMIT 5)").format(sql.Identifier(*entity.table.relation))
         if vault.link or vault.children_of:
             owner.execute(sql.SQL("DELETE FROM {} WHERE {}").format(sql.Identifier(*entity.table.relation), some))
-        elif not vault.event:
+        if entity.links_change or not (vault.link or vault.children_of or vault.event):
             for column in emptied(table, chance):
                 owner.execute(
                     sql.SQL("UPDATE {} SET {} = NULL WHERE {}").format(
@@ -205,6 +205,8 @@ def expected(loaded: Loaded, entity: Entity) -> Iterator[tuple[str, str, list[An
             (f"link_{link}", f"hk_{link}") if vault.link else (f"hub_{entity.hub.name}", f"hk_{entity.hub.name}")
         )
         joins, keys = named(loaded, entity, vault.link.to if vault.link else [], "p")
+        if entity.links_change:  # nothing deletes what is said of a link, it ends
+            joins += f" join {schema}.eff_sat_{link}_v1 e on e.hk_{link} = t.hk_{link} and e.is_current and e.is_active"
         for name, columns in satellites.items():
             key = [*(keys.split(", ") if keys else ()), *(f"p.{ident(c)}" for c in own_key(entity))]
             yield name, (

@@ -18,6 +18,7 @@ from lakehouse.declarations.vault_names import (
     Vaulted,
     business_key,
     clashes,
+    in_lake,
     linked_columns,
     links_change,
     relations,
@@ -187,6 +188,13 @@ def _column_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
     for path, columns in places.items():
         if unknown := sorted(set(columns) - landed):
             yield path, f"V6: {', '.join(unknown)} is not among the columns that land"
+        if path[1] in ("references", "codes") and (masked := sorted(set(columns) & set(table.raw.mask))):
+            how = " or ".join(sorted({f"'{table.raw.mask[column]}'" for column in masked}))
+            yield (
+                path,
+                f"V6: {', '.join(masked)} lands masked, so it names nothing: take its {how} from meta.raw.mask, or"
+                " keep it as an attribute alone",
+            )
     referring = {column for reference in vault.references.values() for column in reference.columns}
     others = (columns for path, columns in places.items() if path[1] not in ("references", "codes"))
     counts = Counter([*referring, *(column for columns in others for column in columns)])
@@ -292,6 +300,14 @@ def _hub_problems(table: Vaulted, vault: VaultPolicy, owners: Sequence[Owner]) -
     if len(table.raw.key) != len(declaring.raw.key):
         needed, given = ", ".join(declaring.raw.key), ", ".join(table.raw.key)
         yield ("vault", "hub"), f"V5: the key of hub {hub.name!r} is {needed}; the key of this table is {given}"
+    elif _in_another_order(in_lake(table.raw, table.raw.key), in_lake(declaring.raw, declaring.raw.key)):
+        needed, given = ", ".join(declaring.raw.key), ", ".join(table.raw.key)
+        yield ("raw", "key"), f"V5: this key is {given}; the key of hub {hub.name!r} is {needed}, in this order"
+
+
+def _in_another_order(columns: Sequence[str], key: Sequence[str]) -> bool:
+    """Whether these columns have the key's names: each would be taken for another one."""
+    return tuple(columns) != tuple(key) and sorted(columns) == sorted(key)
 
 
 def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: Sequence[Owner]) -> Iterator[Problem]:
@@ -303,6 +319,10 @@ def _reference_problems(table: Vaulted, vault: VaultPolicy, role: str, owners: S
     if len(key) != len(reference.columns):
         needed, given = ", ".join(key), ", ".join(reference.columns) or "none"
         yield at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}"
+    is_owner = any(owner is table for owner, _ in owners)  # its rows may refer to their own mirror images
+    if not is_owner and _in_another_order(in_lake(table.raw, reference.columns), in_lake(owners[0][0].raw, key)):
+        needed, given = ", ".join(key), ", ".join(reference.columns)
+        yield at, f"V5: reference {role!r} names {given}; the key of hub {hub!r} is {needed}, in this order"
     if len(codes_meant(reference, table.source, owners)) != 1:
         codes = ", ".join(sorted({repr(owner.collision_code) for _, owner in owners}))
         yield at, f"V12: the keys of hub {hub!r} have the collision codes {codes}: name one with `collision_code`"

@@ -14,7 +14,9 @@ def rehash() -> None:
     For another hash function (vars.vault_hash), key or collision code: every table has to have the new keys. Loads wait
     until it is done. Run it again if it was interrupted.
     """
-    with busy(console(error=True), "building the vault and what is made from it anew"):
+    from orchestration.runs.processes.interrupts import interruptible
+
+    with interruptible(), busy(console(error=True), "building the vault and what is made from it anew"):
         rebuild_vault(load_settings())
 
 

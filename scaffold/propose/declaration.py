@@ -136,10 +136,10 @@ def _vault(table: DbTable, shape: Shape, links: set[str]) -> Iterator[str]:
         yield f"                {scalar(reference.role)}: {flow({'columns': reference.columns, **target})}"
     if shape.form == "hub" and shape.linked:
         yield "              links:"
-        yield from (f"                {name}: {flow({'to': to})}" for name, to in _links(shape, links))
+        yield from (f"                {scalar(name)}: {flow({'to': to})}" for name, to in _links(shape, links))
     if satellites := _satellites(shape):
         yield "              satellites:"
-        yield from (f"                {name}: {flow(columns)}" for name, columns in satellites.items())
+        yield from (f"                {scalar(name)}: {flow(columns)}" for name, columns in satellites.items())
     if shape.parts.technical:
         yield f"              ignored: {flow(shape.parts.technical)}"
 

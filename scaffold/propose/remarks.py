@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
+from scaffold.entities import article
 from scaffold.propose.columns import looks_personal
 from scaffold.propose.database import DbTable
 from scaffold.propose.shapes import Shape
-from scaffold.text import flow
+from scaffold.text import flow, scalar
 
 _FORMS = {
     "reference_table": "A guess: codes, as the table is small and refers to nothing. If they are things, `hub: {}`.",
@@ -26,7 +27,9 @@ def of_columns(table: DbTable, shape: Shape | None) -> Iterator[str]:
 def of_shape(table: DbTable, shape: Shape, known: Mapping[int, DbTable], found: Mapping[int, Shape]) -> Iterator[str]:
     """What is a guess, and what becomes of each foreign key that is no link."""
     if shape.form in _FORMS:
-        yield _FORMS[shape.form].format(shape.name)
+        yield _FORMS[shape.form].format(scalar(shape.name))
+    if shape.by_row:
+        yield from _of_rows(shape)
     linked = {(reference.columns, reference.target) for reference in shape.references}
     for columns, other in dict.fromkeys(table.foreign):
         if (columns, other) not in linked:
@@ -42,6 +45,16 @@ def of_shape(table: DbTable, shape: Shape, known: Mapping[int, DbTable], found: 
     if shape.form == "hub" and not shape.together and table.unique:
         keys = "; ".join(", ".join(columns) for columns in table.unique)
         yield f"Unique too: {keys}. The hub goes by the primary key, as the stream does."
+
+
+def _of_rows(shape: Shape) -> Iterator[str]:
+    """Rows that relate things and have an id of their own may be either."""
+    if shape.form == "link":
+        things = " and ".join(shape.linked)
+        yield f"A guess: it relates {things}. If its rows are things, `hub: {scalar(shape.name)}` with links."
+    elif shape.form == "hub":
+        link = f"link: {flow({'name': shape.name, 'to': shape.linked})}"
+        yield f"Undecided: if people never speak of {article(shape.name)}, `{link}` in place of hub and links."
 
 
 def _unlinked(other: DbTable, found: Mapping[int, Shape]) -> str:

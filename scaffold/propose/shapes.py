@@ -10,6 +10,7 @@ from scaffold.propose.database import DbTable
 from scaffold.propose.names import free, lake_name, role_name, singular
 
 Foreign = tuple[tuple[str, ...], int]
+Form = Literal["hub", "reference_table", "link", "children_of", "event"]
 _CODES = {
     "status", "state", "type", "kind", "priority", "severity", "reason", "method", "currency", "country", "language",
     "locale", "unit", "timezone", "gender", "salutation", "size", "color", "colour", "mode", "code", "waehrung", "land",
@@ -37,14 +38,18 @@ class Reference:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a table is. `implied`: role → the role that leads to the same row; `together`: one link of all others."""
+    """What a table is. `implied`: role → the role that leads to the same row; `together`: one link of all others.
 
-    form: Literal["hub", "reference_table", "link", "children_of", "event"]
+    `by_row`: its rows relate things and have an id of their own, so that it is open whether they are things, too.
+    """
+
+    form: Form
     name: str
     parts: Parts
     references: tuple[Reference, ...] = ()
     implied: Mapping[str, str] = field(default_factory=dict)
     together: bool = False
+    by_row: bool = False
 
     @property
     def linked(self) -> tuple[str, ...]:
@@ -80,22 +85,27 @@ def _shape(
     referring = {column for reference in references for column in reference.columns} | set(table.key)
     rest = [(column, kind) for column, kind, _ in table.columns if column not in referring]
     found = parts(singular(lake_name(table.name)), rest)
-    form: Literal["hub", "reference_table", "link", "children_of", "event"] = "hub"
-    event = bool(references) and not is_referred and not table.unfit and _is_log(table, found)
-    implied = {r.role: o.role for r in references for o in references if _implies(table, o, r, known, event)}
-    linked = [r.columns for r in references if r.role not in implied]
-    inner = _widest([columns for columns in linked if set(columns) <= set(table.key)])
-    alone = not (is_referred or table.unfit or found.personal) and all(set(c) <= set(table.key) for c in linked)
+    form: Form = "hub"
+    free_to_relate = bool(references) and not (is_referred or table.unfit)
+    event = free_to_relate and _is_log(table, found)
+    by_row = free_to_relate and not (event or found.personal or found.secret) and _has_own_id(table, references)
+    relates = by_row and _relates(table, found, references)
+    fixed = event or relates
+    implied = {r.role: o.role for r in references for o in references if _implies(table, o, r, known, fixed)}
+    linked = [r for r in references if r.role not in implied]
+    within = [r.columns for r in linked if set(r.columns) <= set(table.key)]
+    inner, alone = _widest(within), not (is_referred or table.unfit or found.personal) and len(within) == len(linked)
     if is_code:
         form = "reference_table"
     elif event:
         form = "event"
-    elif alone and len(inner) > 1:
+    elif relates or (alone and len(inner) > 1):
         form = "link"
-    elif alone and len(linked) == 1 and set(linked[0]) < set(table.key):
+    elif alone and len(linked) == 1 and set(linked[0].columns) < set(table.key):
         form = "children_of"
-    together = len(linked) > 1 and (len(inner) > 1 or any(_covers(unique, linked) for unique in table.unique))
-    return Shape(form, names[table.oid], found, references, implied, together)
+    unique = any(_covers(unique, [r.columns for r in linked]) for unique in table.unique)
+    together = len(linked) > 1 and (len(inner) > 1 or unique)
+    return Shape(form, names[table.oid], found, references, implied, together, by_row)
 
 
 def _references(
@@ -121,11 +131,12 @@ def _is_code(table: DbTable) -> bool:
 
 
 def _in_relations(tables: Collection[DbTable], fit: Collection[int]) -> Iterator[int]:
-    """What a table with several foreign keys in its key relates: things, however small."""
+    """What a table with several foreign keys in its key, or in a unique constraint, relates: things, however small."""
     for table in tables:
-        inner = [f for f in table.foreign if f[1] in fit and set(f[0]) <= set(table.key)]
-        if len(_widest([columns for columns, _ in inner])) > 1:
-            yield from (other for _, other in inner)
+        for key in (table.key, *table.unique):
+            inner = [f for f in table.foreign if f[1] in fit and set(f[0]) <= set(key)]
+            if len(_widest([columns for columns, _ in inner])) > 1:
+                yield from (other for _, other in inner)
 
 
 def _is_log(table: DbTable, found: Parts) -> bool:
@@ -138,11 +149,30 @@ def _is_log(table: DbTable, found: Parts) -> bool:
     return bool(words & _LOGS and moments and not (changes or states or planned))
 
 
-def _implies(table: DbTable, other: Reference, reference: Reference, known: Mapping[int, DbTable], event: bool) -> bool:
+def _has_own_id(table: DbTable, references: Sequence[Reference]) -> bool:
+    """Whether one column of the key tells rows apart, and not their references: each row has two of them at least."""
+    referring = {column for reference in references for column in reference.columns}
+    always = [r.columns for r in references if not set(r.columns) & set(table.nullable)]
+    within = [r.columns for r in references if set(r.columns) <= set(table.key)]
+    return len(set(table.key) - referring) == 1 and len(_widest(within)) < 2 <= len(_widest(always))
+
+
+def _relates(table: DbTable, found: Parts, references: Sequence[Reference]) -> bool:
+    """Whether a row with an id of its own only relates things: by a unique constraint, its name or its columns."""
+    columns, words = [r.columns for r in references], set(singular(lake_name(table.name)).split("_"))
+    if any(_covers(unique, columns) for unique in table.unique):
+        return True
+    named = [words & set(r.hub.split("_")) for r in references]
+    called_so = len(list(filter(None, named))) > 1 and words == set().union(*named)
+    moments = {column for column, kind, _ in table.columns if _MOMENT.match(kind)}
+    return called_so or not set(found.details) - moments
+
+
+def _implies(table: DbTable, other: Reference, reference: Reference, known: Mapping[int, DbTable], fixed: bool) -> bool:
     """Whether what `other` names refers to the same, by the same columns, and every row has an `other`."""
     if not set(reference.columns) < set(other.columns):
         return False
-    always = set(other.columns) <= set(table.key) or (event and not set(other.columns) & set(table.nullable))
+    always = set(other.columns) <= set(table.key) or (fixed and not set(other.columns) & set(table.nullable))
     return always and _leads(other.columns, other.target, (reference.columns, reference.target), known)
 
 

@@ -1,8 +1,10 @@
 """Ctrl-C ends a command in one line: while it imports, while it cleans up, and while the interpreter ends."""
 
+import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 PRESSED = """
@@ -146,3 +148,30 @@ def test_an_interrupted_call_whose_connection_has_ended_is_one_line() -> None:
 def test_in_the_background_ctrl_c_stays_ignored() -> None:
     code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + WORK.format(work="press()\n    print(1)")
     assert ended(code).stdout == "1\n"
+
+
+REHASH = """
+import subprocess, sys
+from lakehouse_cli.lake import rehash
+from lakehouse_cli.main import main
+
+def rebuild(*_):
+    with subprocess.Popen(["sleep", "60"]) as child:
+        print(child.pid, flush=True)
+
+rehash.rebuild_vault = rebuild
+sys.argv[1:] = ["rehash"]
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_rehash_that_is_ended_leaves_no_dbt_behind(number: signal.Signals) -> None:
+    """It would go on building without the lock that loads wait for."""
+    with subprocess.Popen([sys.executable, "-c", REHASH], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as command:
+        assert command.stdout and command.stderr
+        child = psutil.Process(int(command.stdout.readline()))
+        command.send_signal(number)
+        assert command.wait(30) == 128 + number
+        assert f"interrupted by {number.name}".encode() in command.stderr.read()
+    assert not child.is_running()

@@ -68,6 +68,17 @@ def test_a_proposal_is_what_a_modeller_declares_but_for_a_few_lines(cluster: str
     assert {(schema, table, frozenset(columns)) for schema, table, columns in foreign} <= foreign_keys(text)
 
 
+def test_whatever_things_are_called_a_proposal_is_accepted_and_drops_no_foreign_key(
+    cluster: str, tmp_path: Path
+) -> None:
+    with database(cluster, statements("odd")) as connection:
+        text = text_of(connection)
+        foreign = connection.execute(FOREIGN).fetchall()
+    models = models_of(declared(tmp_path, text), "shop")
+    assert len({model.name for model in models}) == len(models)
+    assert {(schema, table, frozenset(columns)) for schema, table, columns in foreign} <= foreign_keys(text)
+
+
 @pytest.fixture(scope="module")
 def odds(cluster: str) -> Iterator[psycopg.Connection[Any]]:
     with database(cluster, ODDS) as connection:
@@ -108,6 +119,18 @@ def test_without_a_vault_tables_are_raw_and_parsed_and_secrets_stay_out(cluster:
     assert users.personal == ("email", "username", "name")
     folders = {model.folder for model in models_of(Declarations(sources=(found,)), "shop")}
     assert folders == {"parsed/shop", "current/shop"}
+
+
+def test_words_that_yaml_reads_otherwise_stay_names(cluster: str, tmp_path: Path) -> None:
+    ddl = """CREATE TABLE "no" (code char(2) PRIMARY KEY, label text);
+      CREATE TABLE "true" (id int PRIMARY KEY, email text);
+      CREATE TABLE nulls (id int REFERENCES "true", "on" int, label text, PRIMARY KEY (id, "on"))"""
+    with database(cluster, ddl) as connection:
+        text = text_of(connection)
+    assert "personal: true}" in text and '`hub: "no"`' in text
+    vaults = {table.name: table.vault for table in declared(tmp_path, text).tables if table.vault}
+    assert [*vaults["no"].satellites, *vaults["nulls"].satellites] == ["no", "null"]
+    assert vaults["nulls"].children_of == "true"
 
 
 @pytest.mark.parametrize(
@@ -202,3 +225,63 @@ def test_codes_are_things_where_something_else_needs_a_hub() -> None:
     assert found[2].form == "hub" and found[3].form == "link" and found[4].linked == ("kind",)
     large = replace(roles, small=False)
     assert shapes([USERS, large, user], lake, "shop", ())[2].form == "hub"
+
+
+EVENTS = table(2, "events", "id bigint, title text", "id")
+PLACED = "id bigint, user_id bigint, event_id bigint"
+TO_BOTH: list[tuple[str, int]] = [("user_id", 1), ("event_id", 2)]
+BOTH = (("user_id", "event_id"),)
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "more", "form"),
+    [("bookings", f"{PLACED}, seat text", {"unique": BOTH}, "link"),
+     ("bookings", f"{PLACED}, created_at timestamp, updated_at timestamp", {}, "link"),
+     ("event_users", f"{PLACED}, seat text", {}, "link"),
+     ("bookings", f"{PLACED}, seat text", {}, "hub"),
+     ("bookings", f"{PLACED}, guest_name text, phone text", {"unique": BOTH}, "hub"),
+     ("event_users", PLACED, {"nullable": ("user_id",)}, "hub"),
+     ("bookings", f"{PLACED}, ticket_token text, created_at timestamp", {}, "hub"),
+     ("bookings", f"{PLACED}, created_at timestamp", {"key": "user_id"}, "hub")],
+)  # fmt: skip
+def test_a_table_with_an_id_of_its_own_is_a_link_where_it_only_relates_things(
+    name: str, columns: str, more: dict[str, Any], form: str
+) -> None:
+    """Its references are unique, it says nothing else, or it is called by them; its rows are no person's either."""
+    key = more.get("key", "id")
+    more = {part: value for part, value in more.items() if part != "key"}
+    tables = [USERS, EVENTS, table(3, name, columns, key, *TO_BOTH, **more)]
+    found = shapes(tables, {t.oid: t.name for t in tables}, "shop", ())[3]
+    assert found.form == form and found.linked == ("user", "event"), found
+
+
+def test_a_relation_within_a_tenant_is_of_the_things_alone() -> None:
+    """Their tenant is theirs; roles are things, however few they are."""
+    tenants, roles = table(2, "tenants", "id int", "id"), table(4, "roles", "code smallint, label text", "code")
+    users = table(1, "users", "tenant_id int, id int", "tenant_id id", ("tenant_id", 2))
+    columns = "tenant_id int, id int, user_id int, role_id smallint"
+    foreign: list[tuple[str, int]] = [("tenant_id", 2), ("tenant_id user_id", 1), ("role_id", 4)]
+    unique = (("tenant_id", "user_id", "role_id"),)
+    tables = [users, tenants, table(3, "user_roles", columns, "tenant_id id", *foreign, unique=unique), roles]
+    found = shapes(tables, {t.oid: t.name for t in tables}, "shop", ())
+    assert found[3].form == "link" and found[3].linked == ("user", "role") and found[4].form == "hub"
+
+
+def test_rows_that_others_refer_to_are_things_whatever_they_relate() -> None:
+    placed = table(3, "bookings", PLACED, "id", *TO_BOTH, unique=BOTH)
+    bill = table(4, "bills", "id bigint, booking_id bigint", "id", ("booking_id", 3))
+    tables = [USERS, EVENTS, placed, bill]
+    found = shapes(tables, {t.oid: t.name for t in tables}, "shop", ())
+    assert found[3].form == "hub" and found[3].together
+
+
+def test_what_a_table_relates_is_said_where_it_is_a_guess(cluster: str) -> None:
+    ddl = """CREATE TABLE users (id int PRIMARY KEY); CREATE TABLE events (id int PRIMARY KEY);
+      CREATE TABLE bookings (id int PRIMARY KEY, user_id int NOT NULL REFERENCES users,
+        event_id int NOT NULL REFERENCES events, UNIQUE (user_id, event_id));
+      CREATE TABLE reviews (id int PRIMARY KEY, stars int, user_id int NOT NULL REFERENCES users,
+        event_id int NOT NULL REFERENCES events)"""
+    with database(cluster, ddl) as connection:
+        text = text_of(connection)
+    assert "# A guess: it relates user and event. If its rows are things, `hub: booking` with links." in text
+    assert "# Undecided: if people never speak of a review, `link: {name: review, to: [user, event]}`" in text

@@ -57,6 +57,37 @@ def test_a_reference_has_as_many_columns_as_the_key_it_names(tmp_path: Path, col
         declared(tmp_path, of(("desk", [AGENTS, table("tickets", TICKET, vault)])))
 
 
+@pytest.mark.parametrize("form", ["reference", "extension"])
+def test_the_columns_of_a_key_in_another_order_are_refused(tmp_path: Path, form: str) -> None:
+    """(id, tenant_id) beside (tenant_id, id): its hashes would be those of other keys."""
+    hub: dict[str, Any] = {"hub": {"name": "agent", "extends": True}, "satellites": {"agent_mail": ["mail"]}}
+    mails = table("mails", {"tenant_id": "int", "id": "int", "mail": "text"}, hub)
+    mails["config"]["meta"]["raw"]["key"] = ["id", "tenant_id"]
+    if form == "reference":
+        agent = {"agent": {"columns": ["id", "tenant_id"]}}
+        mails["config"]["meta"]["vault"] = {"event": {"name": "mail", "to": ["agent"], "columns": ["mail"]}}
+        mails["config"]["meta"]["vault"]["references"] = agent
+    said = r"V5: .*id, tenant_id; the key of hub 'agent' is tenant_id, id, in this order"
+    with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: {said}"):
+        declared(tmp_path, of(("desk", [AGENTS, mails])))
+    mails["config"]["meta"]["raw"]["alias"] = {"id": "agent_id"}
+    assert models_of(declared(tmp_path, of(("desk", [AGENTS, mails]))), "desk"), "other names may be in any order"
+
+
+@pytest.mark.parametrize("mask", ["sha256", "null"])
+@pytest.mark.parametrize("part", ["references", "codes"])
+def test_a_masked_column_names_nothing(tmp_path: Path, part: str, mask: str) -> None:
+    """A digest would be in no hub, or rather, in its hub as a key of its own."""
+    vault: dict[str, Any] = {"hub": "ticket", "references": {"agent": "agent_id"}, "links": {"ticket_agent": ["agent"]}}
+    if part == "codes":
+        vault = {"hub": "ticket", "codes": {"kind": "agent_id"}, "satellites": {"ticket": ["agent_id"]}}
+    kinds = table("kinds", {"id": "text"}, {"reference_table": "kind", "satellites": {"kind": []}})
+    agents = table("agents", {"id": "text"}, {"hub": "agent"})
+    tickets = table("tickets", {"id": "int", "agent_id": "text"}, vault, mask={"agent_id": mask})
+    with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: V6: agent_id lands masked, .*'{mask}'"):
+        declared(tmp_path, of(("desk", [agents, kinds, tickets])))
+
+
 @pytest.mark.parametrize(
     ("key", "reference", "cast", "types"),
     [
