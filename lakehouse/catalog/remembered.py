@@ -37,11 +37,21 @@ class Load:
 
 @dataclass(frozen=True)
 class LoadedInput:
-    """What a table has loaded of a stage: up to which moment, and how many rows at that moment."""
+    """What a table has loaded of a stage: up to which moment, how many rows at that moment, the highest position.
+
+    `read` are the snapshots of what the stage reads; empty if they were not remembered.
+    """
 
     stage: str
     newest: str
     rows: int
+    highest: str
+    read: str = ""
+
+    @property
+    def mark(self) -> tuple[str, str, str, str]:
+        """The values as the macros have them."""
+        return self.newest, str(self.rows), self.highest, self.read
 
 
 def loaded_inputs(metadata: TableMetadata) -> frozenset[LoadedInput]:
@@ -53,7 +63,7 @@ def loaded_inputs(metadata: TableMetadata) -> frozenset[LoadedInput]:
         if key.startswith(LOADED)
     }
     return frozenset(
-        LoadedInput(name.partition(".")[0], newest, int(rest[0]))
+        LoadedInput(name.partition(".")[0], newest, int(rest[0]), *rest[1:-1])
         for name, (newest, *rest) in values.items()
         if len(rest) > 2 and rest[-1] in ancestors
     )

@@ -73,14 +73,16 @@ class Facts:
 
     def of_vault(self, models: Iterable[str]) -> dict[str, dict[str, Any]]:
         """By the name of the variable, what the macros `given_metadata` and `facts_of_stages` give."""
-        stages, wanted = self._stages, [table_of(self._graph.nodes[model]) for model in models]
-        tables = self._catalog.load_tables([*wanted, *stages.values()])
+        from lakehouse.catalog.remembered import loaded_inputs
+
+        wanted = [table_of(self._graph.nodes[model]) for model in models]
+        tables = self._catalog.load_tables([*wanted, *self._stages.values()])
         states = {name: state_of(table) for name, table in tables.items()}
         facts: dict[str, list[Any]] = {}
-        for stage, value in {load for state in states.values() for load in loads_of_stages(state)}:
-            if stage in stages and stages[stage] in tables:
-                found = facts_since(tables[stages[stage]], value.split("|"))
-                facts |= {f"{stage}|{value}": found} if found else {}
+        for load in {load for table in tables.values() for load in loaded_inputs(table.metadata)}:
+            parsed = tables.get(self._stages.get(load.stage, ("", "")))
+            found = facts_since(parsed, load.mark) if parsed and load.read.isdecimal() else None
+            facts |= {"|".join((load.stage, *load.mark)): found} if found else {}
         return {"LAKEHOUSE_TABLE_STATES": {".".join(n): s for n, s in states.items()}, "LAKEHOUSE_STAGE_FACTS": facts}
 
     def _with_raw(self, models: Iterable[str], cuts: Mapping[str, Cut]) -> Iterator[tuple[TableKey, TableKey, Cut]]:
@@ -124,16 +126,6 @@ def state_of(table: "Table") -> dict[str, Any]:
     ancestors = named.intersection(str(s.snapshot_id) for s in history(table.metadata)) if named else set()
     snapshot = table.metadata.current_snapshot_id
     return {"snapshot": snapshot and str(snapshot), "loads": loads, "ancestors": sorted(ancestors)}
-
-
-def loads_of_stages(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Stage and watermark, with all that is remembered of it, of each input of a vault table."""
-    from lakehouse.catalog.remembered import LOADED
-
-    for key, value in state["loads"].items():
-        mark, _, snapshot = value.rpartition("|")
-        if mark.count("|") == 3 and mark.rpartition("|")[2].isdecimal() and snapshot in state["ancestors"]:
-            yield key.removeprefix(LOADED).split(".")[0], mark
 
 
 def facts_since(parsed: "Table", mark: Sequence[str]) -> list[Any] | None:

@@ -91,7 +91,7 @@ def test_what_was_loaded_of_each_input_is_read_while_the_table_descends_from_it(
               "older": "2026-05-01|3", "hash": f"md5|{second}", "columns": f"a1|{second}"}  # fmt: skip
     with catalog.load_table(HUB).transaction() as change:
         change.set_properties({LOADED + name: value for name, value in values.items()} | {"comment": "1|2|3|4"})
-    one, other = LoadedInput("stg", "2026-05-01", 3), LoadedInput("stg", "2026-05-02", 4)
+    one, other = LoadedInput("stg", "2026-05-01", 3, "0001.5", "12"), LoadedInput("stg", "2026-05-02", 4, "0001.6")
     assert loaded_inputs(catalog.load_table(HUB).metadata) == {one, other}
     catalog.load_table(HUB).manage_snapshots().set_current_snapshot(first).commit()
     assert loaded_inputs(catalog.load_table(HUB).metadata) == {one}, "it was put back"
