@@ -30,6 +30,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "simulate": ("lakehouse_cli.source.simulate", "app"),
     "prepare": ("lakehouse_cli.source.ingest", "prepare"),
     "ingest": ("lakehouse_cli.source.ingest", "ingest"),
+    "mirror": ("lakehouse_cli.lake.mirror", "mirror"),
     "run": ("lakehouse_cli.lake.run", "run"),
     "rehash": ("lakehouse_cli.lake.rehash", "rehash"),
     "scaffold": ("lakehouse_cli.source.scaffold", "scaffold"),
