@@ -12,6 +12,7 @@ from ingestion.verify import TableComparison, reconcile_raw
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from tests.marks import slow
 from tests.mirrored import assert_mirrors_equal, declaring_columns, listed, metadata, mirror, properties, refreshed
 from tests.repairing import spoil
 from tests.slots import following, until
@@ -37,7 +38,7 @@ TABLES = {
 }
 
 
-@pytest.fixture(params=["anew", "merged"])
+@pytest.fixture(params=[slow("anew"), "merged"])
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How refreshes write: all rows of a small mirror, or the changed ones with position deletes."""
     if request.param == "merged":
@@ -105,6 +106,7 @@ def test_an_idle_source_refreshes_nothing(settings: Settings, spark: Any) -> Non
     assert listed(world) == rows and metadata(world, "still").metadata_location == before
 
 
+@pytest.mark.slow
 def test_columns_come_go_and_are_renamed(settings: Settings, spark: Any, form: str) -> None:
     """Names may change hands: the mirror goes by the raw table's fields."""
     world = make(settings)
@@ -168,6 +170,7 @@ def test_what_comes_late_is_in_the_mirror(settings: Settings, spark: Any) -> Non
     assert_mirrors_equal(world)
 
 
+@pytest.mark.slow
 def test_a_mirror_that_was_rolled_back_is_written_anew(settings: Settings, spark: Any) -> None:
     world = make(settings)
     world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i")
@@ -181,7 +184,7 @@ def test_a_mirror_that_was_rolled_back_is_written_anew(settings: Settings, spark
     assert [(m.name, m.anew) for m in report.written] == [("items", True)]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", slow("after")])
 def test_a_refresh_that_is_killed_leaves_the_old_state(settings: Settings, spark: Any, when: str) -> None:
     world = make(settings)
     world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i", "INSERT INTO still VALUES (1)")
@@ -213,6 +216,7 @@ class Killed(BaseException):
     """The process ends here, as far as the refresh can tell."""
 
 
+@pytest.mark.slow
 def test_reconcile_finds_what_a_mirror_has_wrong(settings: Settings, spark: Any) -> None:
     world = make(settings)
     world.sql(
