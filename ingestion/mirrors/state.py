@@ -1,0 +1,84 @@
+"""What a mirror says of itself, in a property of its own metadata: of which cut its rows are, and which columns it has.
+
+Rows and property change in one commit, so a mirror that was restored to an older state, as by a backup, goes on from
+there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import DATA_OPERATIONS, history
+from lakehouse.files.stored import known_fields
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
+STATE = "lakehouse.mirror"
+
+
+@dataclass(frozen=True)
+class MirrorState:
+    """Where a mirror stands.
+
+    Its rows are those of (`epoch`, `cut_lsn`); every event that was ingested until `ingested_at`, and is not after that
+    cut, is in them. `raw_snapshot` is the raw table's that was read, `snapshot` the mirror's own that holds the rows.
+    `columns` are the ids of the raw table's fields by name, `last_field` is the newest field that the raw table had.
+    """
+
+    epoch: int
+    cut_lsn: int
+    position: str
+    ingested_at: datetime
+    raw_snapshot: int | None
+    snapshot: int
+    columns: Mapping[str, int]
+    last_field: int
+
+    def properties(self) -> dict[str, str]:
+        """What is stored."""
+        stored = asdict(self) | {"ingested_at": self.ingested_at.isoformat()}
+        return {POSITION: f"{self.epoch}:{self.position}", STATE: json.dumps(stored)}
+
+
+def read_state(mirror: Table) -> MirrorState | None:
+    """Where the mirror stands; None if its rows are not those that were stored with it: somebody rolled it back."""
+    stored = mirror.properties.get(STATE)
+    if stored is None:
+        return None
+    fields = known_fields(MirrorState, json.loads(stored))
+    state = MirrorState(**fields | {"ingested_at": datetime.fromisoformat(fields["ingested_at"])})
+    return state if data_snapshot(mirror) == state.snapshot else None
+
+
+def data_snapshot(table: Table) -> int | None:
+    """The newest snapshot that changed rows; a compaction does not."""
+    for snapshot in history(table.metadata):
+        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+            return snapshot.snapshot_id
+    return None
+
+
+@dataclass(frozen=True)
+class ColumnPlan:
+    """How a mirror gets the columns that are wanted; with `anew` all its rows are read again."""
+
+    drop: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    anew: bool = False
+
+
+def plan_columns(wanted: Mapping[str, int], state: MirrorState) -> ColumnPlan:
+    """Compares the raw table's fields by id, because a name may have become another column's.
+
+    A column that the raw table did not have yet has its values in the events since; of any other new one the older
+    rows have values too.
+    """
+    drop = tuple(name for name, field in state.columns.items() if wanted.get(name) != field)
+    add = tuple(name for name, field in wanted.items() if state.columns.get(name) != field)
+    return ColumnPlan(drop, add, any(wanted[name] <= state.last_field for name in add))

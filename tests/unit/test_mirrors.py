@@ -1,0 +1,72 @@
+"""What a mirror says of itself, and how it is written; without servers."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import IntegerType, StringType
+
+from ingestion.mirrors.state import ColumnPlan, MirrorState, plan_columns, read_state
+from ingestion.mirrors.write import SMALL_BYTES, Size, Target, is_written_anew, merge_sql
+from ingestion.state.lease import mirrors_of
+from lakehouse.declarations.policies import NAME
+
+STATE = MirrorState(2, 500, "0/1F5", datetime(2026, 11, 20, 1, 2, 3, 4, UTC), 11, 7, {"id": 1, "name": 2}, 9)
+
+
+def mirror(*operations: Operation, properties: dict[str, str]) -> Any:
+    """A table whose snapshots, 7, 8 …, are of these operations."""
+    snapshots = [
+        SimpleNamespace(
+            snapshot_id=n, parent_snapshot_id=n - 1 if n > 7 else None, summary=SimpleNamespace(operation=o)
+        )
+        for n, o in enumerate(operations, start=7)
+    ]
+    metadata = SimpleNamespace(snapshots=snapshots, current_snapshot_id=snapshots[-1].snapshot_id)
+    return SimpleNamespace(metadata=metadata, properties=properties)
+
+
+def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_written() -> None:
+    properties = STATE.properties()
+    assert properties["lakehouse.position"] == "2:0/1F5"
+    assert read_state(mirror(Operation.OVERWRITE, properties=properties)) == STATE
+    assert read_state(mirror(Operation.APPEND, Operation.REPLACE, properties=properties)) == STATE, "a compaction"
+    assert read_state(mirror(Operation.APPEND, Operation.DELETE, properties=properties)) is None
+    assert read_state(mirror(Operation.APPEND, properties={})) is None
+
+
+@pytest.mark.parametrize(
+    ("wanted", "plan"),
+    [
+        ({"id": 1, "name": 2}, ColumnPlan()),
+        ({"id": 1}, ColumnPlan(drop=("name",))),
+        ({"id": 1, "name": 2, "new": 10}, ColumnPlan(add=("new",))),
+        ({"id": 1, "name": 2, "declared_later": 5}, ColumnPlan(add=("declared_later",), anew=True)),
+        ({"id": 1, "title": 2}, ColumnPlan(("name",), ("title",), anew=True)),
+        ({"id": 2, "name": 1}, ColumnPlan(("id", "name"), ("id", "name"), anew=True)),
+    ],
+)
+def test_columns_are_known_by_the_fields_of_the_raw_table(wanted: dict[str, int], plan: ColumnPlan) -> None:
+    assert plan_columns(wanted, STATE) == plan
+
+
+def test_small_mirrors_and_those_of_many_deletes_are_written_anew() -> None:
+    assert is_written_anew(Size(SMALL_BYTES, 10**9, 0), 1)
+    large = SMALL_BYTES + 1
+    assert not is_written_anew(Size(large, 1000, 100), 100)
+    assert is_written_anew(Size(large, 1000, 100), 101)
+
+
+def test_a_merge_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
+    target = Target("`lake`.`mirror_shop_next`.`t`", ("id", "odd`name"), ("id",), IntegerType())
+    sql = merge_sql(target, "v", 3, 9)
+    assert "ON t.`id` <=> s.k0 AND t.`id` BETWEEN 3 AND 9 WHEN MATCHED AND s.gone THEN DELETE" in sql
+    assert "t.`odd``name` = s.c1" in sql and "INSERT (`id`, `odd``name`) VALUES (s.c0, s.c1)" in sql
+    text = Target("t", ("id",), ("id",), StringType())
+    assert "BETWEEN" not in merge_sql(text, "v", "a", "b")
+
+
+def test_no_source_is_called_as_the_lease_of_mirrors() -> None:
+    assert not NAME.fullmatch(mirrors_of("shop"))
