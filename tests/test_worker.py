@@ -95,7 +95,8 @@ def runs(o: Orchestrated) -> int:
 
 
 def tick(o: Orchestrated) -> dict[str, Any]:
-    """One tick of the source's sensor, with the run that it asks for."""
+    """One tick of the source's sensor, with the run that it asks for; the slot has not grown meanwhile by other WAL."""
+    o.command("lakehouse", "ingest", o.name, "--once")
     command = [sys.executable, "-m", "tests.sensor_driver", f"new_data_{o.name}", "0"]
     environment = {**o.environment, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(
