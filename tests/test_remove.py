@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from ingestion import source_status
 from ingestion.sources.postgres.setup import drop_slot, prepare, removal_statements, run_as_owner, slot_of
 from lakehouse.declarations import Declarations, Source
 from lakehouse.declarations.policies import RawPolicy
@@ -14,7 +15,7 @@ from lakehouse_cli.machine.stack import slots_left
 from lakehouse_cli.source import remove as command
 from tests.clusters import ROLE, Cluster, cluster
 from tests.marks import slow
-from tests.slots import assert_refused, assert_repaired, following, orders_in
+from tests.slots import assert_refused, assert_repaired, following, orders_in, until
 from tests.slots import slot_of as configured_slot
 from tests.test_prepare import unprepared
 from tests.world import World
@@ -104,8 +105,10 @@ def test_the_slot_goes_and_the_lake_can_go_on_later(
         with pytest.raises(LakehouseError, match="is declared"):
             command.remove(name)
         monkeypatch.setattr(command, "load_declarations", lambda settings: Declarations(sources=()))
-        with following(world), pytest.raises(LakehouseError, match="is at work"):
-            drop_slot(world.settings, name, slot)
+        with following(world):
+            until(lambda: source_status(world.settings, name).follower_alive)
+            with pytest.raises(LakehouseError, match="is at work"):
+                drop_slot(world.settings, name, slot)
         command.remove(name, dry_run=True)
         assert made.admin("SELECT slot_name FROM pg_replication_slots") == [(slot,)]
         assert f"slot {slot} would be dropped" in capsys.readouterr().out

@@ -155,6 +155,7 @@ def in_stage(o: Orchestrated, stage: str) -> list[str]:
     return list(query(o.settings, f"SELECT {asked} FROM ({by_moment})")[0])
 
 
+@pytest.mark.slow
 def test_once_it_is_warm_a_model_of_the_worker_is_one_statement(shop: Orchestrated, tmp_path: Path) -> None:
     """Each asked Trino two things before it wrote, and planning them cost more than the load."""
     first = shop.tables[0]

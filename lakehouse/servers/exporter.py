@@ -3,6 +3,7 @@
 import json
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -62,6 +63,10 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._free.release()
+
+    def handle_error(self, request: socket.socket | tuple[bytes, socket.socket], client_address: Any) -> None:
+        level = logging.DEBUG if isinstance(sys.exc_info()[1], ConnectionError) else logging.ERROR
+        log.log(level, "a request of %s ended in an error", client_address[0], exc_info=True)
 
 
 def _is_meant(host: str, listens: str) -> bool:

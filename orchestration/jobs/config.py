@@ -5,6 +5,7 @@ A string in run config may be `{env: NAME}`; an error message that quoted it wou
 
 from collections.abc import Collection
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, TypeVar
 
 import dagster as dg
@@ -36,4 +37,6 @@ def scoped(config: type[Scoped], groups: Collection[str], tables: Collection[str
 
 
 def _choice(name: str, values: Collection[str]) -> Any:
-    return StrEnum(name, {value: value for value in values})
+    # Dagster keeps config types per process by name alone: the same name with other values would mean the older ones
+    digest = sha256("\0".join(values).encode()).hexdigest()[:8]
+    return StrEnum(f"{name}_{digest}", {value: value for value in values})

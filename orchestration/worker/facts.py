@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
-LOADED = "lakehouse.loaded."  # properties of a vault table, see the macro load_plan
 Tables = Mapping[TableKey, "Table"]
 
 
@@ -118,6 +117,7 @@ def is_stage(node: Node) -> bool:
 def state_of(table: "Table") -> dict[str, Any]:
     """Its snapshot, what it remembers of loads, and which of the snapshots named there it descends from."""
     from lakehouse.catalog.open import history
+    from lakehouse.catalog.remembered import LOADED
 
     loads = {key: value for key, value in table.properties.items() if key.startswith(LOADED)}
     named = {value.rpartition("|")[2] for value in loads.values()}
@@ -128,6 +128,8 @@ def state_of(table: "Table") -> dict[str, Any]:
 
 def loads_of_stages(state: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Stage and watermark, with all that is remembered of it, of each input of a vault table."""
+    from lakehouse.catalog.remembered import LOADED
+
     for key, value in state["loads"].items():
         mark, _, snapshot = value.rpartition("|")
         if mark.count("|") == 3 and mark.rpartition("|")[2].isdecimal() and snapshot in state["ancestors"]:

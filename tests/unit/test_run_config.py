@@ -90,6 +90,22 @@ def test_declared_groups_and_tables_can_still_be_chosen(defs: dg.Definitions) ->
     assert dg.validate_run_config(defs.resolve_job_def("maintain"), {"ops": {"plan_maintenance": {"config": chosen}}})
 
 
+def test_two_code_locations_of_one_process_keep_their_own_choices() -> None:
+    def chosen(group: str) -> Any:
+        config = scoped(PlanConfig, [group], [])
+
+        @dg.op(config_schema=config.to_fields_dict())
+        def plan() -> None: ...
+
+        @dg.job
+        def maintain() -> None:
+            plan()
+
+        return dg.validate_run_config(maintain, {"ops": {"plan": {"config": {"group": group}}}})
+
+    assert chosen("first") and chosen("second")
+
+
 def test_what_was_chosen_arrives_as_plain_text() -> None:
     config = scoped(PlanConfig, ["nightly"], ["raw_retail.stores"])(group="nightly", tables=["raw_retail.stores"])
     assert [type(value) for value in (config.group, *config.tables)] == [str, str]
