@@ -118,7 +118,8 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
         return RefreshReport(session.name, None, None, (), (), tuple(table.name for table in mirrored))
-    items = _items(session, [t for t in mirrored if t.name in stream.cut_tables], positions, before)
+    tables = [table for table in mirrored if table.name in stream.cut_tables]
+    items = _items(session, tables, stream.epoch, positions, before)
     due = [item for item in items if not item.is_same]
     with ExitStack() as stack:
         for item in due:
@@ -148,6 +149,7 @@ def _raw_snapshots(session: Session) -> dict[Name, int | None]:
 def _items(
     session: Session,
     tables: list[RawTable],
+    epoch: int,
     positions: Mapping[str, store.TablePosition],
     before: Mapping[Name, int | None],
 ) -> list[_Mirror]:
@@ -159,7 +161,7 @@ def _items(
         raw, mirror = raws[table.identifier], mirrors.get(table.mirror_identifier)
         log = _log(session, table, raw, positions[table.name].followed)
         if {column.source.name for column in log.columns} == set(table.landed):
-            state = read_state(mirror) if mirror else None
+            state = read_state(mirror, epoch) if mirror else None
             items.append(_Mirror(table, raw, before.get(table.identifier), mirror, state, log))
     return items
 

@@ -46,14 +46,18 @@ class MirrorState:
         return {POSITION: f"{self.epoch}:{self.position}", STATE: json.dumps(stored)}
 
 
-def read_state(mirror: Table) -> MirrorState | None:
-    """Where the mirror stands; None if its rows are not those that were stored with it: somebody rolled it back."""
+def read_state(mirror: Table, epoch: int) -> MirrorState | None:
+    """Where the mirror stands; None if all its rows are to be read again.
+
+    They are if they are not those that were stored with it, because somebody rolled it back, and in a new epoch: a
+    restored raw table may have lost events that the mirror has, and a recovery repairs only what raw has wrong.
+    """
     stored = mirror.properties.get(STATE)
     if stored is None:
         return None
     fields = known_fields(MirrorState, json.loads(stored))
     state = MirrorState(**fields | {"ingested_at": datetime.fromisoformat(fields["ingested_at"])})
-    return state if data_snapshot(mirror) == state.snapshot else None
+    return state if state.epoch == epoch and data_snapshot(mirror) == state.snapshot else None
 
 
 def data_snapshot(table: Table) -> int | None:

@@ -31,10 +31,11 @@ def mirror(*operations: Operation, properties: dict[str, str]) -> Any:
 def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_written() -> None:
     properties = STATE.properties()
     assert properties["lakehouse.position"] == "2:0/1F5"
-    assert read_state(mirror(Operation.OVERWRITE, properties=properties)) == STATE
-    assert read_state(mirror(Operation.APPEND, Operation.REPLACE, properties=properties)) == STATE, "a compaction"
-    assert read_state(mirror(Operation.APPEND, Operation.DELETE, properties=properties)) is None
-    assert read_state(mirror(Operation.APPEND, properties={})) is None
+    assert read_state(mirror(Operation.OVERWRITE, properties=properties), 2) == STATE
+    assert read_state(mirror(Operation.APPEND, Operation.REPLACE, properties=properties), 2) == STATE, "a compaction"
+    assert read_state(mirror(Operation.APPEND, Operation.DELETE, properties=properties), 2) is None
+    assert read_state(mirror(Operation.APPEND, properties={}), 2) is None
+    assert read_state(mirror(Operation.OVERWRITE, properties=properties), 3) is None, "the source was recovered"
 
 
 @pytest.mark.parametrize(
