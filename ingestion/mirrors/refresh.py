@@ -37,9 +37,14 @@ from lakehouse.catalog.open import load_table, total
 from lakehouse.catalog.private_pyiceberg import Staging
 from lakehouse.catalog.statistics import carry
 from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
-from lakehouse.servers.table_locks import locked
+from lakehouse.servers.table_locks import Held, locked
 from lakehouse.text.sql import spark_relation
+
+
+class MirrorInUse(LakehouseError):
+    """Maintenance works on a mirror."""
 
 
 @dataclass(frozen=True)
@@ -109,8 +114,8 @@ class _Written:
 def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     """Brings every mirror to the newest cut; the session's lease is that of the mirrors (see `mirrors_of`).
 
-    Raises LeaseLost, Held while maintenance works on one of them, MirrorChanged if another writer has changed one
-    meanwhile, and LakehouseError.
+    Raises LeaseLost, MirrorInUse while maintenance works on one of them, MirrorChanged if another writer has changed
+    one meanwhile, and LakehouseError.
     """
     mirrored = session.source.mirrored
     before = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
@@ -123,7 +128,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     due = [item for item in items if not item.is_same]
     with ExitStack() as stack:
         for item in due:
-            stack.enter_context(locked(session.settings, item.table.mirror_identifier, "mirrors"))
+            _lock(session, item, stack)
         stack.callback(_forget_copies, session, states, due)
         built = [made for item in due if (made := _build(session, states, item, stream)) is not None]
         nexts, reports = [n for n, _ in built], tuple(report for _, report in built)
@@ -134,6 +139,14 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     unchanged = tuple(name for name in sorted(at_cut - written))
     aside = tuple(table.name for table in mirrored if table.name not in at_cut)
     return RefreshReport(session.name, stream.cut_position.text, stream.cut_at, reports, unchanged, aside)
+
+
+def _lock(session: Session, item: _Mirror, stack: ExitStack) -> None:
+    name = item.table.mirror_identifier
+    try:
+        stack.enter_context(locked(session.settings, name, "mirrors"))
+    except Held as held:
+        raise MirrorInUse(f"{'.'.join(name)}: {held}; run it again later") from None
 
 
 def _forget_copies(session: Session, states: CatalogConnection, due: list[_Mirror]) -> None:
