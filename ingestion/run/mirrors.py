@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ingestion.mirrors.copies import MirrorChanged
-from ingestion.mirrors.refresh import RefreshReport, refresh
+from ingestion.mirrors.refresh import MirrorInUse, RefreshReport, refresh
 from ingestion.pipeline.session import Session
 from ingestion.state import lease as leases
 from ingestion.state import store
@@ -25,14 +25,13 @@ from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
 from lakehouse.servers.spark import spark_session
-from lakehouse.servers.table_locks import Held
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 log = logging.getLogger("lakehouse.mirrors")
-WAIT_STEP_SECONDS = 0.5
+WAIT_STEP_SECONDS = JOIN_STEP_SECONDS = 0.5
 TRIES = 3
 
 
@@ -50,8 +49,6 @@ def refresh_mirrors(
         try:
             running = spark or spark_session(settings, "lakehouse-mirror")
             return _refresh(Session(settings, catalog, running, lease, declared))
-        except Held as held:
-            raise LakehouseError(f"source {source!r}: mirrors: {held}; run it again later") from None
         except OUTAGES as error:
             raise outage(source, error) from error
 
@@ -102,9 +99,9 @@ class Refresher:
 
     def join(self) -> None:
         """Ends it, once the session's `stop` is set; a refresh under way is given up and leaves the mirrors as is."""
-        if self._thread.is_alive():
-            self._session.spark.sparkContext.cancelJobGroup(self._group)
-            self._thread.join()
+        while self._thread.is_alive():
+            self._session.spark.sparkContext.cancelJobGroup(self._group)  # no job of the future
+            self._thread.join(JOIN_STEP_SECONDS)
 
     @property
     def _group(self) -> str:
@@ -120,8 +117,8 @@ class Refresher:
             begun = time.monotonic()
             try:
                 self._once()
-            except Held as held:
-                log.info("source %r: mirrors: %s; next try in %.0f s", session.name, held, every)
+            except MirrorInUse as held:
+                log.info("source %r: %s", session.name, held)
             except (LakehouseError, *OUTAGES) as error:
                 log.error("source %r: mirrors: %s; next try in %.0f s", session.name, error, every)
             except Exception:

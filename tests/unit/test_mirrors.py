@@ -1,8 +1,10 @@
 """What a mirror says of itself, and how it is written; without servers."""
 
+import threading
+import time
 from datetime import UTC, datetime
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from pyiceberg.table.snapshots import Operation
@@ -10,8 +12,12 @@ from pyiceberg.types import IntegerType, StringType
 
 from ingestion.mirrors.state import ColumnPlan, MirrorState, plan_columns, read_state
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, is_written_anew, merge_sql
+from ingestion.run.mirrors import Refresher
 from ingestion.state.lease import mirrors_of
 from lakehouse.declarations.policies import NAME
+
+if TYPE_CHECKING:
+    from ingestion.pipeline.session import Session
 
 STATE = MirrorState(2, 500, "0/1F5", datetime(2026, 11, 20, 1, 2, 3, 4, UTC), 11, 7, {"id": 1, "name": 2}, 9)
 
@@ -71,3 +77,28 @@ def test_a_merge_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> N
 
 def test_no_source_is_called_as_the_lease_of_mirrors() -> None:
     assert not NAME.fullmatch(mirrors_of("shop"))
+
+
+def test_a_refresh_under_way_is_given_up_when_its_follower_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark cancels the jobs that run at that moment; the refresh may be between two."""
+    cancelled: list[str] = []
+    context = SimpleNamespace(
+        cancelJobGroup=cancelled.append, setJobGroup=lambda *_, **__: None, setLocalProperty=lambda *_: None
+    )
+    source = SimpleNamespace(mirrored=("orders",), refresh_seconds=0.0)
+    stop, begun = threading.Event(), threading.Event()
+    session = SimpleNamespace(name="shop", source=source, stop=stop, spark=SimpleNamespace(sparkContext=context))
+
+    def refresh(self: Refresher) -> None:
+        begun.set()
+        deadline = time.monotonic() + 5
+        while len(cancelled) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stop.wait(5)
+
+    monkeypatch.setattr(Refresher, "_once", refresh)
+    refresher = Refresher(cast("Session", session))
+    assert begun.wait(5)
+    stop.set()
+    refresher.join()
+    assert cancelled[:2] == ["mirrors-shop"] * 2
