@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any
+
+import pytest
 
 from ingestion import refresh_mirrors
 from ingestion.mirrors.refresh import RefreshReport
@@ -40,6 +43,13 @@ def _columns(world: World, schema: str, name: str) -> list[Column]:
 def refreshed(world: World, spark: Any) -> RefreshReport:
     """Brings the mirrors to the newest cut."""
     return refresh_mirrors(world.settings, world.declarations, world.source.name, spark)
+
+
+def write_position_deletes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has refreshes write them, as they do for large mirrors, and not all rows."""
+    write = import_module("ingestion.mirrors.write")
+    monkeypatch.setattr(write, "SMALL_BYTES", -1)
+    monkeypatch.setattr(write, "MANY_DELETES", 1e9)
 
 
 def assert_mirrors_equal(world: World) -> None:

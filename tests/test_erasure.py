@@ -204,6 +204,7 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
     "fault",
     [
         "erasure.steps:rewrite:after",
+        "erasure.steps:drop_mirror:after",
         "erasure.steps:publish_live_files:after",
         "erasure.expire:_drop_statistics:after",
         "erasure.expire:delete_expired_files:before",
@@ -216,6 +217,7 @@ def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: A
     people.world.ingest(spark)
     people.world.sql("UPDATE people SET email = 'zz' || md5('new' || email) WHERE id = 42")
     people.world.ingest(spark)
+    refresh_mirrors(people.settings, people.declarations, people.name, spark)
     texts = people.texts_of(42)
     people.world.sql("DELETE FROM people WHERE id = 42")
     killed = killed_at(people, fault)

@@ -7,13 +7,21 @@ from typing import Any
 import pytest
 
 from ingestion import mirrors_held, pause, refresh_mirrors, resnapshot, resume
-from ingestion.mirrors import refresh as refresh_module
 from ingestion.verify import TableComparison, reconcile_raw
 from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.marks import slow
-from tests.mirrored import assert_mirrors_equal, declaring_columns, listed, metadata, mirror, properties, refreshed
+from tests.mirrored import (
+    assert_mirrors_equal,
+    declaring_columns,
+    listed,
+    metadata,
+    mirror,
+    properties,
+    refreshed,
+    write_position_deletes,
+)
 from tests.repairing import spoil
 from tests.slots import following, until
 from tests.world import World, make_world
@@ -42,14 +50,12 @@ TABLES = {
 def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How refreshes write: all rows of a small mirror, or the changed ones with position deletes."""
     if request.param == "merged":
-        write = import_module("ingestion.mirrors.write")
-        monkeypatch.setattr(write, "SMALL_BYTES", -1)
-        monkeypatch.setattr(write, "MANY_DELETES", 1e9)
+        write_position_deletes(monkeypatch)
     return request.param
 
 
-def make(settings: Settings) -> World:
-    return declaring_columns(make_world(settings, DDL, TABLES))
+def make(settings: Settings, **limits: Any) -> World:
+    return declaring_columns(make_world(settings, DDL, TABLES, **limits))
 
 
 def at_newest(world: World, spark: Any) -> Any:
@@ -182,38 +188,6 @@ def test_a_mirror_that_was_rolled_back_is_written_anew(settings: Settings, spark
         manage.set_current_snapshot(older.current_snapshot().snapshot_id)
     report = at_newest(world, spark)
     assert [(m.name, m.anew) for m in report.written] == [("items", True)]
-
-
-@pytest.mark.parametrize("when", ["before", slow("after")])
-def test_a_refresh_that_is_killed_leaves_the_old_state(settings: Settings, spark: Any, when: str) -> None:
-    world = make(settings)
-    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i", "INSERT INTO still VALUES (1)")
-    at_newest(world, spark)
-    before, rows = {t.name: mirror(world, t.name) for t in world.source.tables}, listed(world)
-    world.sql("DELETE FROM items WHERE id < 4", "INSERT INTO still VALUES (2)")
-    world.ingest(spark)
-    copied = refresh_module.copies.publish
-
-    def killed(*arguments: Any) -> None:
-        if when == "after":
-            copied(*arguments)
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(refresh_module.copies, "publish", killed)
-        patch.setattr(refresh_module, "_forget_copies", lambda *arguments: None)
-        with pytest.raises(Killed):
-            refreshed(world, spark)
-    if when == "before":
-        assert {t.name: mirror(world, t.name) for t in world.source.tables} == before and listed(world) == rows
-    else:
-        assert_mirrors_equal(world)
-    world.sql("INSERT INTO still VALUES (3)")
-    at_newest(world, spark)
-
-
-class Killed(BaseException):
-    """The process ends here, as far as the refresh can tell."""
 
 
 @pytest.mark.slow
