@@ -15,18 +15,16 @@ from datetime import datetime
 from typing import Any
 
 import psycopg
-from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.types import IcebergType, NestedField
 
 from ingestion.mirrors import copies
 from ingestion.mirrors.changes import Whole, changes_since, whole
-from ingestion.mirrors.state import ColumnPlan, MirrorState, data_snapshot, plan_columns, read_state
+from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
+from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
 from ingestion.mirrors.write import Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
 from ingestion.pipeline.repair.spelling import spelled_columns
 from ingestion.pipeline.session import Session
-from ingestion.schema.evolve import widens
 from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import MIRRORS
 from ingestion.sink.publish import surplus_snapshots
@@ -194,10 +192,10 @@ def _build(
     begun, name = time.monotonic(), item.table.mirror_identifier
     plan = ColumnPlan(anew=True) if item.state is None else plan_columns(item.columns, item.state)
     if item.mirror is None:
-        copy = copies.create(states, session.catalog, name, _schema(item), item.table.description)
+        copy = copies.create(states, session.catalog, name, schema_of(item.log, item.table), item.table.description)
     else:
         copies.begin(states, session.catalog, {name: item.mirror.metadata_location})
-        copy = _fit(session.catalog.load_table(next_name(name)), item, plan)
+        copy = fit(session.catalog.load_table(next_name(name)), item.log, item.table, plan)
     written = _write(session, item, copy, plan, stream)
     if written is None and item.state is not None and item.columns == dict(item.state.columns):
         return None
@@ -254,43 +252,6 @@ def _size(table: Table) -> Size:
     )
 
 
-def _schema(item: _Mirror) -> Schema:
-    described = _descriptions(item.table)
-    fields = [
-        NestedField(n, column.lake_name, column.lake_type, required=False, doc=described.get(column.source.name))
-        for n, column in enumerate(item.log.columns, start=1)
-    ]
-    return Schema(*fields)
-
-
-def _descriptions(table: RawTable) -> dict[str, str]:
-    return {column.name: column.description for column in table.columns if column.description}
-
-
-def _fit(copy: Table, item: _Mirror, plan: ColumnPlan) -> Table:
-    """The copy with the columns that are wanted now."""
-    here = {field.name: field for field in copy.schema().fields}
-    wanted = {column.lake_name: column.lake_type for column in item.log.columns}
-    drop = [name for name, field in here.items() if name in plan.drop or not _fits(field.field_type, wanted.get(name))]
-    if drop:
-        with copy.update_schema(allow_incompatible_changes=True) as update:
-            for name in drop:
-                update.delete_column((name,))
-    described = _descriptions(item.table)
-    with copy.update_schema() as update:
-        for column in item.log.columns:
-            name, field = column.lake_name, here.get(column.lake_name)
-            if field is None or name in drop:
-                update.add_column((name,), column.lake_type, described.get(column.source.name))
-            elif widens(field.field_type, column.lake_type):
-                update.update_column((name,), column.lake_type)
-    return copy.refresh()
-
-
-def _fits(type_: IcebergType, wanted: IcebergType | None) -> bool:
-    return wanted is not None and (type_ == wanted or widens(type_, wanted))
-
-
 def _state(item: _Mirror, copy: Table, stream: store.Stream, written: _Written | None) -> MirrorState:
     assert stream.cut_lsn is not None and stream.cut_position is not None
     if written is None:  # only the columns are new: the rows are those of the earlier cut
@@ -333,7 +294,7 @@ def _publish(
     """Nothing if neither a mirror nor the cut is another one than in the newest row."""
     if not snapshots:
         return
-    if not nexts and newest_row(session.catalog, session.name)[:2] == (stream.epoch, stream.cut_lsn):
+    if not nexts and newest_cut(session.catalog, session.name) == (stream.epoch, stream.cut_lsn):
         return
     row = {
         "source": session.name,
@@ -346,19 +307,19 @@ def _publish(
     copies.publish(session.settings, session.catalog, session.lease, nexts, row)
 
 
-def newest_row(catalog: LakeCatalog, source: str) -> tuple[int, int, datetime | None]:
-    """Epoch, LSN and time of the cut at which the mirrors of a source stand; (0, 0, None) before the first refresh."""
+def newest_cut(catalog: LakeCatalog, source: str) -> tuple[int, int]:
+    """Epoch and LSN of the cut at which the mirrors of a source stand; (0, 0) before the first refresh."""
     from pyiceberg.expressions import EqualTo
 
     table = load_table(catalog, *MIRRORS)
     if table is None:
-        return 0, 0, None
-    wanted = ("epoch", "cut_lsn", "cut_at", "published_at")
+        return 0, 0
+    wanted = ("epoch", "cut_lsn", "published_at")
     rows: list[dict[str, Any]] = (
         table.scan(row_filter=EqualTo(term="source", value=source), selected_fields=wanted).to_arrow().to_pylist()
     )
     newest = max(rows, key=lambda row: row["published_at"], default=None)
-    return (newest["epoch"], newest["cut_lsn"], newest["cut_at"]) if newest else (0, 0, None)
+    return (newest["epoch"], newest["cut_lsn"]) if newest else (0, 0)
 
 
 def _snapshot_id(table: Table) -> int:

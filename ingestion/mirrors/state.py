@@ -66,23 +66,3 @@ def data_snapshot(table: Table) -> int | None:
         if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
             return snapshot.snapshot_id
     return None
-
-
-@dataclass(frozen=True)
-class ColumnPlan:
-    """How a mirror gets the columns that are wanted; with `anew` all its rows are read again."""
-
-    drop: tuple[str, ...] = ()
-    add: tuple[str, ...] = ()
-    anew: bool = False
-
-
-def plan_columns(wanted: Mapping[str, int], state: MirrorState) -> ColumnPlan:
-    """Compares the raw table's fields by id, because a name may have become another column's.
-
-    A column that the raw table did not have yet has its values in the events since; of any other new one the older
-    rows have values too.
-    """
-    drop = tuple(name for name, field in state.columns.items() if wanted.get(name) != field)
-    add = tuple(name for name, field in wanted.items() if state.columns.get(name) != field)
-    return ColumnPlan(drop, add, any(wanted[name] <= state.last_field for name in add))

@@ -10,7 +10,8 @@ import pytest
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import IntegerType, StringType
 
-from ingestion.mirrors.state import ColumnPlan, MirrorState, plan_columns, read_state
+from ingestion.mirrors.columns import ColumnPlan, plan_columns
+from ingestion.mirrors.state import MirrorState, read_state
 from ingestion.mirrors.write import SMALL_BYTES, Size, Target, is_written_anew, merge_sql
 from ingestion.run.mirrors import Refresher
 from ingestion.state.lease import mirrors_of
@@ -49,10 +50,10 @@ def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_
     [
         ({"id": 1, "name": 2}, ColumnPlan()),
         ({"id": 1}, ColumnPlan(drop=("name",))),
-        ({"id": 1, "name": 2, "new": 10}, ColumnPlan(add=("new",))),
-        ({"id": 1, "name": 2, "declared_later": 5}, ColumnPlan(add=("declared_later",), anew=True)),
-        ({"id": 1, "title": 2}, ColumnPlan(("name",), ("title",), anew=True)),
-        ({"id": 2, "name": 1}, ColumnPlan(("id", "name"), ("id", "name"), anew=True)),
+        ({"id": 1, "name": 2, "new": 10}, ColumnPlan()),
+        ({"id": 1, "name": 2, "declared_later": 5}, ColumnPlan(anew=True)),
+        ({"id": 1, "title": 2}, ColumnPlan(("name",), anew=True)),
+        ({"id": 2, "name": 1}, ColumnPlan(("id", "name"), anew=True)),
     ],
 )
 def test_columns_are_known_by_the_fields_of_the_raw_table(wanted: dict[str, int], plan: ColumnPlan) -> None:
