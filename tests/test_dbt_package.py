@@ -12,6 +12,7 @@ from tests.dbt_package import make_project, run_dbt
 pytestmark = pytest.mark.stack
 
 
+@pytest.mark.slow
 def test_another_project_builds_and_compiles_a_vault_with_the_package(settings: Settings, tmp_path: Path) -> None:
     project, server = make_project(tmp_path), dbt_environment(settings)
     run_dbt(project, "deps")

@@ -273,7 +273,7 @@ def test_a_source_that_is_not_there_is_a_finding(settings: Settings) -> None:
 def test_prepare_that_cannot_get_a_lock_ends_and_leaves_nothing(
     source: Cluster, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["ingestion.sources.postgres.setup.prepare"], "LOCK_TIMEOUT", "200ms")
+    monkeypatch.setattr(sys.modules["ingestion.sources.postgres.setup.owner"], "LOCK_TIMEOUT", "200ms")
     world = unprepared(source, settings, WORKS)
     with psycopg.connect(world.owner_url) as other:
         other.execute("LOCK TABLE plain IN ACCESS EXCLUSIVE MODE")

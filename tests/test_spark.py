@@ -14,7 +14,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakehouse.servers.spark import JARS
+from lakehouse.servers.spark import JARS, WORKERS
 from lakehouse.settings import Settings
 from tests.disks import small_disk
 from tests.marks import slow
@@ -190,6 +190,15 @@ def test_nobody_without_the_secret_speaks_to_the_block_manager(spark: SparkSessi
             told.get(20, jvm.java.util.concurrent.TimeUnit.SECONDS)
     finally:
         client.close()
+
+
+def test_the_processes_that_run_python_listen_on_no_port(spark: SparkSession) -> None:
+    """Each connection to a port of Spark's Python daemon made it fork a process, before it asked for the secret."""
+    spark.range(4).mapInArrow(lambda batches: batches, "id bigint").count()
+    daemons = [child for child in psutil.Process().children(recursive=True) if WORKERS in child.cmdline()]
+    assert daemons
+    connections = [one for process in (psutil.Process(), *daemons) for one in process.net_connections()]
+    assert [one for one in connections if one.status == psutil.CONN_LISTEN] == []
 
 
 def test_what_spark_spills_is_in_folders_that_only_the_owner_may_enter(settings: Settings, spark: SparkSession) -> None:

@@ -173,14 +173,7 @@ def up_to_date_alone(
 def _take_over(settings: Settings, source: str) -> leases.Lease:
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
-        lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
-        held = leases.holder_of(states, source)
-    if lease is None:
-        raise LakehouseError(
-            f"source {source!r}: {held[0] if held else 'another session'} is at work: stop it (a killed one is out "
-            f"after {settings.ingestion.lease_seconds:.0f} s), then run this again"
-        )
-    return lease
+        return leases.take_over(states, source, settings.ingestion.lease_seconds)
 
 
 def source_status(settings: Settings, source: str) -> SourceStatus:

@@ -68,6 +68,18 @@ def acquire(connection: CatalogConnection, source: str, seconds: float, mode: Mo
     return Lease(source, row[0], holder) if row else None
 
 
+def take_over(connection: CatalogConnection, source: str, seconds: float) -> Lease:
+    """Takes the lease for one command; raises LakehouseError that names who holds it."""
+    lease = acquire(connection, source, seconds, "once")
+    if lease is None:
+        held = holder_of(connection, source)
+        raise LakehouseError(
+            f"source {source!r}: {held[0] if held else 'another session'} is at work: stop it (a killed one is out "
+            f"after {seconds:.0f} s), then run this again"
+        )
+    return lease
+
+
 def check(connection: CatalogConnection, lease: Lease, seconds: float) -> None:
     """Renews the lease, and locks its row when inside a transaction; raises LeaseLost when the token has moved on."""
     done = connection.execute(

@@ -7,11 +7,14 @@ folder of the home that only its owner may enter.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shlex
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -179,6 +182,7 @@ def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.warehouse.dir": str(settings.home / "data" / "spark-warehouse"),
         "spark.driver.extraJavaOptions": " ".join((STEADY_HEAP, *_java_options(settings, local))),
+        **_sockets(settings, local.parent),
         **_catalog_properties(settings),
     }
     if not settings.spark.master.startswith("local"):
@@ -289,6 +293,20 @@ def _write_properties(settings: Settings, app_name: str) -> Path:
         raise LakehouseError(f"LAKEHOUSE_S3__CA: {settings.s3.ca} has no certificate")
     write_private(path, "".join(f"{key}={_escape(value)}\n" for key, value in properties.items()))
     return path
+
+
+def _sockets(settings: Settings, workspace: Path) -> dict[str, str]:
+    """Python and the JVM of one machine talk by Unix sockets: whoever else is on it could open a port.
+
+    The path of such a socket has at most 107 bytes, of which Spark's names take 42.
+    """
+    if not settings.spark.master.startswith("local"):
+        return {}
+    folder = workspace
+    if len(os.fsencode(workspace)) > 64:
+        folder = Path(tempfile.mkdtemp(prefix="lakehouse-spark-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.marks import slow
 from tests.unit.dbt_macros import macro_texts
 from tests.unit.embedded_vault import Vault
 from tests.unit.test_vault_property import check
@@ -72,11 +73,16 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
 SEEDS = 40
 
 
-@pytest.mark.parametrize("name", MUTANTS)
+def test_each_mutant_changes_its_macro() -> None:
+    texts = dict(macro_texts())
+    unchanged = [name for name, (changed, old, _) in MUTANTS.items() if old not in texts[changed]]
+    assert not unchanged, "the macro has changed: write the mutant anew"
+
+
+@pytest.mark.parametrize("name", [name if number % 5 == 4 else slow(name) for number, name in enumerate(MUTANTS)])
 def test_a_mutant_is_caught(name: str) -> None:
     changed, old, new = MUTANTS[name]
     texts = dict(macro_texts())
-    assert texts[changed].count(old) >= 1, "the macro has changed: write the mutant anew"
     vault = Vault(texts | {changed: texts[changed].replace(old, new)})
     with pytest.raises(AssertionError):
         for seed in range(SEEDS):

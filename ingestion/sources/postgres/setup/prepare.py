@@ -1,22 +1,18 @@
 """`lakehouse prepare`: the missing set-up statements, run as the owner or printed for one, or refused as a whole."""
 
-import psycopg
-
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.identities import identity_findings, publishes
+from ingestion.sources.postgres.setup.owner import as_owner
 from ingestion.sources.postgres.setup.relations import read_members, read_publication, read_stored
 from ingestion.sources.postgres.setup.statements import existing, setup_statements
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
-from lakehouse.servers.unreachable import unreachable_source
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
 from lakehouse.text.urls import parse_url
-
-LOCK_TIMEOUT = "10s"
 
 
 class Unfit(LakehouseError):
@@ -37,30 +33,13 @@ def prepare(settings: Settings, source: Source, *, revoke: bool = False) -> tupl
         _refuse(connection, source, configured.publication)
     if configured.owner_url is None:
         return statements, False
-    try:
-        with connect_owner(settings, source.name) as owner:
-            owner.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")  # what waits behind our locks waits no longer
-            for table in source.tables:
-                _check_exists(settings, owner, table)
-            for statement in statements:
-                owner.execute(statement)
-            _refuse(owner, source, configured.publication)  # a table that is being published is not altered meanwhile
-    except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[0]
-        raise LakehouseError(
-            f"source {source.name!r}: set-up as the owner failed and was rolled back: {reason}"
-        ) from None
+    with as_owner(settings, source.name, "the set-up failed and was rolled back") as owner:
+        for table in source.tables:
+            _check_exists(settings, owner, table)
+        for statement in statements:
+            owner.execute(statement)
+        _refuse(owner, source, configured.publication)  # a table that is being published is not altered meanwhile
     return statements, True
-
-
-def connect_owner(settings: Settings, source: str) -> SourceConnection:
-    """A connection by the source's `owner_url`, which is set; raises LakehouseError where there is none."""
-    url = settings.source(source).owner_url
-    assert url is not None
-    try:  # a database may be in SQL_ASCII
-        return SourceConnection(psycopg.connect(url.get_secret_value(), connect_timeout=10, client_encoding="UTF8"))
-    except psycopg.OperationalError as error:
-        raise unreachable_source(settings, source, error, "owner_url") from None
 
 
 def application_findings(connection: SourceConnection, source: Source, publication: str) -> list[Finding]:

@@ -2,14 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-import psycopg
-
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.setup.prepare import LOCK_TIMEOUT, connect_owner
+from ingestion.sources.postgres.setup.owner import as_owner
 from ingestion.state import lease as leases
 from ingestion.state import store
-from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, typed_ident, typed_relation
@@ -58,10 +55,7 @@ def drop_slot(settings: Settings, source: str, slot: str) -> None:
     The lake keeps its state: whoever ingests the source again has to `--recover` it.
     """
     with store.connect_catalog(settings) as states:
-        lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
-        if lease is None:
-            held = leases.holder_of(states, source)
-            raise LakehouseError(f"source {source!r}: {held[0] if held else 'a writer'} is at work: stop it first")
+        lease = leases.take_over(states, source, settings.ingestion.lease_seconds)
     with leases.kept_alive(settings, lease), connect_source(settings, source) as connection:
         src.free_slot(connection, source, slot)
         src.drop_slot(connection, slot)
@@ -77,16 +71,9 @@ def removal_statements(settings: Settings, source: str) -> list[str]:
 
 def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> None:
     """Runs all of them, or none: raises LakehouseError naming what failed."""
-    try:
-        with connect_owner(settings, source) as owner:
-            owner.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
-            for statement in statements:
-                owner.execute(statement)
-    except psycopg.Error as error:
-        reason = str(error).strip().splitlines()[0]
-        raise LakehouseError(
-            f"source {source!r}: as the owner, publication and rights could not be taken back, and stay: {reason}"
-        ) from None
+    with as_owner(settings, source, "publication and rights could not be taken back, and stay") as owner:
+        for statement in statements:
+            owner.execute(statement)
 
 
 def _statements(connection: SourceConnection, publication: str, role: str) -> Iterator[str]:
