@@ -22,6 +22,7 @@ from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
+from benchmarks.scenarios.mirrors import large_mirror_refreshes, mirror_reads, mirror_refreshes
 from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
 from benchmarks.scenarios.tpcb import single_row_transactions
@@ -42,6 +43,12 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "old_transaction": ("A transaction that stays open", old_transaction),
     "maintenance": ("Maintenance: a table after 5,000 small commits", maintenance),
     "commit_to_fact": ("From the commit of a sale to its fact", commit_to_fact),
+    "mirror_reads": ("Mirrors: a full scan beside a plain copy of the same rows", mirror_reads),
+    "mirror_refreshes": ("Mirrors: a refresh of 1,000,000 wide rows with 10,000 changes", mirror_refreshes),
+    "large_mirror_refreshes": (
+        "Mirrors: a refresh of 10,000,000 narrow rows with 10,000 changes",
+        large_mirror_refreshes,
+    ),
     "idle": ("An idle hour, and a load with nothing new", idle),
     "kills": ("kill -9", kills),
     "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),

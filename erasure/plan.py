@@ -16,7 +16,7 @@ from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
 from erasure.rows import POSITION, SubjectRows
 from erasure.subjects import find_periods, typing_of
-from erasure.targets import Target, derived_targets, lake_names, raw_target
+from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target
 from ingestion.schema.facts import TableFacts
 from lakehouse.catalog.open import load_table
 from lakehouse.declarations import METADATA_COLUMNS, RawTable
@@ -31,7 +31,8 @@ WAIT_STEP_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Plan:
-    """Subjects of one table, and the tables to search: the raw layer first, then dbt's tables, parents first."""
+    """Subjects of one table, and the tables to search: the raw layer first, then the mirror and dbt's tables, parents
+    first."""
 
     table: RawTable
     periods: dict[Key, tuple[Period, ...]]
@@ -86,7 +87,7 @@ def make_plan(
             *(replace(part, periods=own) for part in records),
             *([texts] if load_table(catalog, *texts_target.identifier) else ()),
         ),
-        derived=tuple(_derived(settings, table, derived, own)),
+        derived=(SubjectRows(mirror_target(table), own), *_derived(settings, table, derived, own)),
         unreadable=sum(part.unreadable(rows) for part, rows in scanned),
         manifest=manifest,
     )

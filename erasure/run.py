@@ -4,7 +4,8 @@
 2. A cycle brings the lake up to date. The lease is held from then on, so that no older change can land.
 3. Tombstones are written. After a kill from here on, the same command, or `--repeat`, finishes.
 4. Table by table, raw first: rows are rewritten, old snapshots expired, files deleted. Before the next layer it waits
-   for running queries, which may still copy old rows. Tables that dbt builds whole are rebuilt.
+   for running queries, which may still copy old rows. The mirror is dropped with all its files and made anew. Tables
+   that dbt builds whole are rebuilt.
 5. Every stored object is searched. Unreferenced objects with the subject's data (a failed write, a restored copy) are
    deleted; anything else that is found is an error, including unknown tables and folders.
 """
@@ -23,7 +24,7 @@ from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
 from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
 from erasure.targets import raw_target
 from erasure.tombstones import Tombstone
-from ingestion import up_to_date_alone
+from ingestion import mirrors_held, up_to_date_alone
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
@@ -148,9 +149,13 @@ def _erase(
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
             if (still := _free(source, table, facts, zip(keys, borne, strict=True), refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
-            with store.connect_catalog(settings) as states, no_next_tables(writer.catalog) as others:
+            with (
+                mirrors_held(settings, table.source) as mirrors,
+                store.connect_catalog(settings) as states,
+                no_next_tables(writer.catalog) as others,
+            ):
                 drop_next(others, writer.catalog.name, [part.target.identifier for part in plan.parts])
-                erasure = Erasing(settings, writer, states, plan, say).run(keys)
+                erasure = Erasing(settings, writer, states, plan, say, mirrors).run(keys)
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started
     return erasure

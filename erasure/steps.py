@@ -17,17 +17,24 @@ from erasure.records import SubjectRecords
 from erasure.rewrite import SUMMARY, SubjectData, rewrite
 from erasure.strays import strays
 from erasure.subjects import spelled
+from erasure.targets import Target
 from erasure.tombstones import Tombstone
+from ingestion.mirrors.copies import location_of
+from ingestion.mirrors.refresh import refresh
 from ingestion.sink.publish import Cut, Publication, TableAppend, publish
 from ingestion.state import store
+from ingestion.state.lease import Lease
 from lakehouse.catalog.bulk_delete import delete_objects
+from lakehouse.catalog.commit import remove
 from lakehouse.catalog.file_io import open_io
+from lakehouse.catalog.next_tables import next_name
 from lakehouse.catalog.open import load_table
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
-from maintenance.inventory.lake import read_lake
+from maintenance.inventory import removed
+from maintenance.inventory.lake import list_objects, read_lake
 from maintenance.inventory.reachable import reachable_files
 
 if TYPE_CHECKING:
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from ingestion.pipeline.session import Session as Ingestion
+    from lakehouse.catalog.lake_catalog import LakeCatalog
 
 Say = Callable[[str], None]
 
@@ -75,13 +83,15 @@ class Erasure:
 
 @dataclass
 class Erasing:
-    """What the steps share: the plan, the session with the lease, a connection to the state, progress output."""
+    """What the steps share: the plan, the session with the lease, a connection to the state, progress output, the lease
+    of the mirrors."""
 
     settings: Settings
     writer: Ingestion
     states: CatalogConnection
     plan: Plan
     say: Say
+    mirrors: Lease
 
     def run(self, keys: list[dict[str, str]]) -> Erasure:
         """Runs all steps; raises LakehouseError before anything is written if the erasure cannot last."""
@@ -97,13 +107,19 @@ class Erasing:
             seen.traces += search(io, parts_of(self.catalog, kept)).traces
         concerned = {trace.table for trace in seen.traces} | self._condemned(plan.parts)
         whole = [part for part in plan.derived if part.target.treatment == "rebuild"]
+        mirrors = [part.target for part in plan.derived if part.target.treatment == "drop"]
         for name in sorted(concerned | {str(part.target) for part in whole}):
             expire.check_references(self._load(name))
+        for mirror in mirrors:
+            if (there := load_table(self.catalog, *mirror.identifier)) is not None:
+                expire.check_references(there)
         expire.check_copies(self.catalog, [part.target.identifier for part in plan.parts])
         tombstones.keep(self.settings, io, self.states, [stone for stone in stones if stone.id not in known])
         self._raw([part for part in plan.raw if str(part.target) in concerned], erasure)
+        for mirror in mirrors:
+            self._mirror(mirror, erasure)
         for part in plan.derived:
-            if part not in whole and str(part.target) in concerned:
+            if part.target.treatment not in ("rebuild", "drop") and str(part.target) in concerned:
                 await_readers(self.settings)
                 self._derived(part, erasure)
         if whole:  # always: an earlier run may have been killed before this step
@@ -142,6 +158,14 @@ class Erasing:
             publish_live_files(self.writer, self.states, [part.target.identifier for part in parts])
         for part in parts:
             self._cut_off(part, erasure)
+
+    def _mirror(self, target: Target, erasure: Erasure) -> None:
+        """Drops the mirror with all its files, and makes it anew: an earlier run may have been killed in between."""
+        await_readers(self.settings)
+        self.say(f"making {target} anew")
+        if deleted := drop_mirror(self.settings, self.writer.catalog, self.states, target.identifier):
+            erasure.tables[str(target)] = Done(str(target), deleted=deleted, rebuilt=True)
+        refresh(replace(self.writer, lease=self.mirrors), self.states)
 
     def _derived(self, part: SubjectData, erasure: Erasure) -> None:
         self.say(f"rewriting {part.target}")
@@ -192,6 +216,20 @@ def publish_live_files(writer: Ingestion, states: CatalogConnection, tables: Seq
     appends = tuple(TableAppend(identifier, (), SUMMARY) for identifier in tables)
     publication = Publication(uuid.uuid4().hex, writer.name, stream.epoch, appends, cut=cut)
     publish(writer.settings, writer.catalog, writer.lease, publication)
+
+
+def drop_mirror(settings: Settings, catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str]) -> int:
+    """Drops a mirror, a copy that a killed refresh has left, and every object at their place; returns how many."""
+    location = location_of(catalog, mirror)
+    with states.transaction():
+        for name in (mirror, next_name(mirror)):
+            remove(states, catalog.name, name)
+    io = open_io(settings)
+    paths = {stored.path for stored in list_objects(io, location)}
+    delete_objects(io, paths)
+    removed.forget(states, paths)
+    tombstones.forget_files_to_delete(states, mirror)
+    return len(paths)
 
 
 def _knowing(part: SubjectData, values: set[str]) -> SubjectData:

@@ -24,10 +24,11 @@ def strays(
     """Unknown tables with personal columns, and folders of data files without a table, in the schemas of the raw table
     and of dbt's models. `targets` are known too. Pure."""
     models = [node for node in manifest.get("nodes", {}).values() if node["resource_type"] == "model"]
-    schemas = {table.identifier[0], *(node["schema"] for node in models)}
+    schemas = {table.identifier[0], table.mirror_identifier[0], *(node["schema"] for node in models)}
     schemas |= {next_name((schema, ""))[0] for schema in schemas}  # a build that broke off may have left files there
     known = {*targets, *((node["schema"], node["alias"]) for node in models)}
     known |= {(source["schema"], source["identifier"]) for source in manifest.get("sources", {}).values()}
+    known |= {(f"mirror_{s.removeprefix('raw_')}", name) for s, name in known if s.startswith("raw_")}
     known |= set(map(next_name, known))
     return [*_tables(lake, table, schemas, known), *_folders(lake, warehouse, schemas)]
 

@@ -16,9 +16,10 @@ from typing import Any, Literal
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 
-Treatment = Literal["empty", "collapse", "delete", "rebuild"]
+Treatment = Literal["empty", "collapse", "delete", "rebuild", "drop"]
 """What happens to the subject's rows. `empty`: personal columns become null. `collapse`: the same in a satellite, and
-rows that equal the version before are deleted. `delete`: they are deleted. `rebuild`: dbt rebuilds the table."""
+rows that equal the version before are deleted. `delete`: they are deleted. `rebuild`: dbt rebuilds the table. `drop`:
+the table, a mirror, is dropped with all its files and made anew."""
 
 WHOLE = frozenset({"table", "rebuilt_table"})
 NOT_STORED = frozenset({"view", "ephemeral"})
@@ -63,6 +64,12 @@ def raw_target(table: RawTable, metadata_columns: tuple[str, ...]) -> Target:
     kept = {*lake_names(table, table.landed), *metadata_columns} - {*lake_names(table, table.personal)}
     key, personal = lake_names(table, table.key), frozenset(lake_names(table, table.personal))
     return Target(table.identifier, "empty", key, personal, frozenset(kept))
+
+
+def mirror_target(table: RawTable) -> Target:
+    """The mirror. Under a former key its old files have the subject too, so it is not rewritten row by row."""
+    personal = frozenset(lake_names(table, table.personal))
+    return Target(table.mirror_identifier, "drop", lake_names(table, table.key), personal)
 
 
 def derived_targets(

@@ -15,6 +15,8 @@ _EXPORTS = {
     "pause": "ingestion.run.operate",
     "forget": "ingestion.run.operate",
     "source_status": "ingestion.run.api",
+    "refresh_mirrors": "ingestion.run.mirrors",
+    "mirrors_held": "ingestion.run.mirrors",
     "follow_sources": "ingestion.run.follow",
     "setup_statements": "ingestion.sources.postgres.setup",
     "SourceReport": "ingestion.run.reports",

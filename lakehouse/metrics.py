@@ -34,6 +34,7 @@ METRICS: Mapping[str, Metric] = {
     "lakehouse_conflicts_total": Metric(
         "counter", ("source",), "Publishes staged again because another commit was first."
     ),
+    "lakehouse_mirror_refresh_seconds": Metric("histogram", ("source",), "Duration of refreshes of mirrors."),
     "lakehouse_cycle_failures_total": Metric("counter", ("source",), "Cycles that ended with an error."),
     # of a worker, and of the watch for the runs of Dagster
     "lakehouse_load_seconds": Metric(

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prepare": ("lakehouse_cli.source.ingest", "prepare"),
     "remove": ("lakehouse_cli.source.remove", "remove"),
     "ingest": ("lakehouse_cli.source.ingest", "ingest"),
+    "mirror": ("lakehouse_cli.lake.mirror", "mirror"),
     "run": ("lakehouse_cli.lake.run", "run"),
     "rehash": ("lakehouse_cli.lake.rehash", "rehash"),
     "scaffold": ("lakehouse_cli.source.scaffold", "scaffold"),

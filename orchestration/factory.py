@@ -18,6 +18,7 @@ from orchestration.checks.erasures import erasing_definitions
 from orchestration.checks.lag import lag_definitions
 from orchestration.checks.reconciliation import reconciling_definitions
 from orchestration.jobs.loads import load_definitions, loads_of
+from orchestration.jobs.mirrors import mirror_definitions
 from orchestration.resources import Lake, TableKey
 from orchestration.runs import tags
 
@@ -35,6 +36,7 @@ def source_definitions(source: Source, first_day: date, unread: Unread = Mapping
     return dg.Definitions.merge(
         dg.Definitions(assets=[raw_assets(source, unread)]),
         *(load_definitions(load, first_day) for load in loads_of(source)),
+        mirror_definitions(source),
         reconciling_definitions(source),
         erasing_definitions(source),
         lag_definitions(source),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from erasure.proof import Search
     from ingestion import SourceReport, SourceStatus
+    from ingestion.mirrors.refresh import RefreshReport
     from ingestion.verify import TableComparison
     from lakehouse.catalog.open import SnapshotFact
     from maintenance.inventory.outcome import Outcome
@@ -88,6 +89,12 @@ class Lake(dg.ConfigurableResource):
 
         wanted = [f"{source}.{table}" for table in tables]
         return list(reconcile_raw(self.settings(), self.declarations(), wanted, spark=spark.spark_session))
+
+    def refresh_mirrors(self, source: str, spark: LazyPySparkResource) -> "RefreshReport":
+        """Brings the mirrors of a source to its newest cut."""
+        from ingestion import refresh_mirrors
+
+        return refresh_mirrors(self.settings(), self.declarations(), source, spark.spark_session)
 
     def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""

@@ -3,7 +3,8 @@
 A fault is `module:function:before` or `module:function:after`: SIGKILL just before the call, or when it has returned;
 `module:function:stall` is SIGSTOP before the call, until somebody sends SIGCONT; a number after it, such as
 `…:after:2`, says which call. After `--dagster` a materialization
-of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it.
+of the raw assets does the work instead, as one started from the UI would; after `--follow` a follower does it. After
+`--mirror` it is a refresh of the mirrors.
 """
 
 import importlib
@@ -59,8 +60,10 @@ def main() -> None:
     declarations = Declarations(sources=(source,))
     if "--dagster" in sys.argv:
         sys.exit(_materialize(settings, declarations))
-    from ingestion import bring_up, follow_sources
+    from ingestion import bring_up, follow_sources, refresh_mirrors
 
+    if "--mirror" in sys.argv:
+        return print(refresh_mirrors(settings, declarations, source.name))
     if "--follow" in sys.argv:
         follow_sources(settings, declarations, [source.name], threading.Event())
     report = bring_up(settings, declarations, source.name)

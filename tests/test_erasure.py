@@ -15,6 +15,7 @@ import pytest
 
 from erasure import tombstones
 from erasure.run import end, remembered, verify
+from ingestion import refresh_mirrors
 from ingestion.state import lease as leases
 from ingestion.state import store
 from lakehouse.catalog.open import open_catalog
@@ -57,6 +58,7 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
         "UPDATE people SET tier = 'GOLD' WHERE id % 10 = 2",
     )
     people.load(spark)
+    refresh_mirrors(people.settings, people.declarations, people.name, spark)
     texts += people.texts_of(42)
     kinds = [Path(path).suffix for path in traces(settings, *texts)]
     assert kinds.count(".parquet") >= 5 and kinds.count(".avro") >= 3, "files of four layers, and bounds of the highest"
@@ -84,6 +86,9 @@ def test_a_person_is_gone_from_every_layer_and_every_byte(settings: Settings, sp
     assert traces(settings, *texts) == []
     assert people.checksums(42) == before
     assert people.rows(hub) == [(1,)], "the key stays"
+    mirror = f"mirror_{people.name}.people"
+    left = people.world.rows("SELECT count(*), 0 FROM people")
+    assert people.rows(f"SELECT count(*), count_if(id = 42) FROM {mirror}") == left
     log = people.rows(
         f"SELECT _op, name, email, letter FROM raw_{people.name}.people WHERE id = 42 ORDER BY _commit_lsn"
     )
@@ -199,6 +204,7 @@ def test_records_that_wait_in_the_spool_lose_the_person_and_nothing_else(setting
     "fault",
     [
         "erasure.steps:rewrite:after",
+        "erasure.steps:drop_mirror:after",
         "erasure.steps:publish_live_files:after",
         "erasure.expire:_drop_statistics:after",
         "erasure.expire:delete_expired_files:before",
@@ -211,6 +217,7 @@ def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: A
     people.world.ingest(spark)
     people.world.sql("UPDATE people SET email = 'zz' || md5('new' || email) WHERE id = 42")
     people.world.ingest(spark)
+    refresh_mirrors(people.settings, people.declarations, people.name, spark)
     texts = people.texts_of(42)
     people.world.sql("DELETE FROM people WHERE id = 42")
     killed = killed_at(people, fault)

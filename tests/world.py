@@ -188,8 +188,9 @@ def drop_worlds(settings: Settings) -> None:
             )
             admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
         with store.connect_catalog(settings) as catalog:  # later tests look at all tables of the lake
-            catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = %s", (f"raw_{name}",))
-            catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = %s", (f"raw_{name}",))
+            names = [f"raw_{name}", f"mirror_{name}", f"mirror_{name}_next"]
+            catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = ANY(%s)", (names,))
+            catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = ANY(%s)", (names,))
 
 
 def _create_database(settings: Settings, name: str, owner: str, encoding: str) -> None:

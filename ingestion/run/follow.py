@@ -1,6 +1,7 @@
 """The follower: a long-lived process that keeps the lake up with its sources, one thread per source.
 
-A second thread of the source loads new and stale tables: the others do not wait for them.
+A second thread of the source loads new and stale tables: the others do not wait for them. A third one refreshes the
+mirrors.
 
 A change that comes alone is published at once; the next publish begins `flush_interval_seconds` after the last one
 began, or after twice the time that the last two took at least, unless `flush_bytes` gather before. So a source in
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
+from ingestion.run.mirrors import Refresher
 from ingestion.schema.positions import Position
 from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, source_of
 from ingestion.state import lease as leases
@@ -143,6 +145,7 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
         loader = Loader(session)
         stack.callback(loader.join)
+        stack.callback(Refresher(session).join)
         stack.callback(session.stop.set)
         opened, states = stack.enter_context(connections(session))
         live = Live(session)

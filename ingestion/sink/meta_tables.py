@@ -3,6 +3,8 @@
 `cuts`: what every reader goes by (see `publish`). `spool`: records of tables that cannot or must not land now, as the
 bytes that the slot sent. `quarantine`: single records that cannot be decoded or written. `unrepresentable`: texts of
 values that the lake's types cannot hold. `schema_changes`: what was altered in the source, and what the lake did.
+
+`mirrors`: the cut at which the mirrors of a source stand, a row per refresh.
 """
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -15,6 +17,7 @@ from pyiceberg.types import (
     IcebergType,
     IntegerType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     TimestamptzType,
@@ -68,10 +71,29 @@ SCHEMAS = {
     ),
 }
 
+MIRRORS = ("meta", "mirrors")
+MIRRORS_SCHEMA = Schema(
+    NestedField(1, "source", StringType(), required=False),
+    NestedField(2, "epoch", IntegerType(), required=False),
+    NestedField(3, "cut_lsn", LongType(), required=False),
+    NestedField(4, "cut_at", TimestamptzType(), required=False),
+    NestedField(5, "published_at", TimestamptzType(), required=False),
+    NestedField(6, "snapshots", MapType(7, StringType(), 8, StringType(), value_required=False), required=False),
+)
+
 
 def known_schemas() -> dict[tuple[str, str], Schema]:
     """Every table of the namespace `meta` that ingestion makes, with the columns it writes."""
-    return {CUTS: CUTS_SCHEMA} | {("meta", name): schema for name, schema in SCHEMAS.items()}
+    return {CUTS: CUTS_SCHEMA, MIRRORS: MIRRORS_SCHEMA} | {("meta", name): schema for name, schema in SCHEMAS.items()}
+
+
+def ensure_mirrors(catalog: SqlCatalog) -> Table:
+    """`meta.mirrors`, made, or given columns, where they are missing."""
+
+    def create() -> Table:
+        return catalog.create_table_if_not_exists(MIRRORS, MIRRORS_SCHEMA, properties=TABLE_PROPERTIES)
+
+    return complete(catalog, ensure_table(catalog, MIRRORS, create), MIRRORS_SCHEMA)
 
 
 def ensure_meta(catalog: SqlCatalog, name: str) -> Table:

@@ -113,7 +113,9 @@ class _Begun:
 
 
 @dataclass(frozen=True)
-class _Staged:
+class Staged:
+    """A table's next metadata file, to which it does not point yet."""
+
     identifier: tuple[str, str]
     old_location: str
     new_location: str
@@ -165,7 +167,7 @@ def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, publication:
     )
 
 
-def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> list[_Staged]:
+def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publication) -> list[Staged]:
     """Stages all tables and the cut at once: most of it is waiting for the object store."""
     tables = catalog.load_tables([append.identifier for append in publication.appends])
     begun = [_begin(tables[append.identifier], append) for append in publication.appends]
@@ -174,6 +176,11 @@ def _stage_all(settings: Settings, catalog: LakeCatalog, publication: Publicatio
         staged = [pool.submit(_stage, catalog, item, most) for item in begun]
         cut = _stage_cut(settings, catalog, publication, begun) if publication.cut else []
         return [*(item.result() for item in staged), *cut]
+
+
+def stage_append(catalog: LakeCatalog, append: TableAppend, max_snapshots: int) -> Staged:
+    """Stages an append to one table; older snapshots than that many go with it."""
+    return _stage(catalog, _begin(catalog.load_table(append.identifier), append), max_snapshots)
 
 
 def _begin(table: Table, append: TableAppend) -> _Begun:
@@ -185,7 +192,7 @@ def _begin(table: Table, append: TableAppend) -> _Begun:
     return _Begun(table, append, transaction, update)
 
 
-def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
+def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
     table, identifier, transaction = begun.table, begun.append.identifier, begun.transaction
     with begun.update as update:
         for file in begun.append.data_files:
@@ -196,12 +203,12 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> _Staged:
         transaction.apply(statistics)
     staged = transaction.stage(catalog, table)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)
-    return _Staged(identifier, table.metadata_location, staged.metadata_location)
+    return Staged(identifier, table.metadata_location, staged.metadata_location)
 
 
 def _stage_cut(
     settings: Settings, catalog: LakeCatalog, publication: Publication, begun: Collection[_Begun]
-) -> list[_Staged]:
+) -> list[Staged]:
     cut, table = publication.cut, ensure_cuts(catalog)
     assert cut is not None
     with store.connect_catalog(settings) as connection:
@@ -254,7 +261,7 @@ def _current_snapshot(table: Table) -> int:
     return snapshot.snapshot_id
 
 
-def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publication, staged: list[_Staged]) -> None:
+def _swap(settings: Settings, catalog_name: str, lease: Lease, publication: Publication, staged: list[Staged]) -> None:
     """The one SQL transaction. After an answer that never came, the cycle id tells whether it landed."""
 
     def attempt() -> None:

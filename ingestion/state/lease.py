@@ -43,6 +43,11 @@ class Lease:
     holder: str
 
 
+def mirrors_of(source: str) -> str:
+    """What the lease of a source's mirrors is called; no source has a slash in its name."""
+    return f"{source}/mirrors"
+
+
 class LeaseLost(LakehouseError):
     """Another writer has taken the source over."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyiceberg.types import DateType, DecimalType, DoubleType, FloatType, TimestampType, TimestamptzType
 
+from ingestion.mirrors.refresh import refresh
 from ingestion.pipeline.cycle import MAX_REPLANS, connections, run_cycle
 from ingestion.pipeline.load_changes import load_changes
 from ingestion.pipeline.repair.compare import Comparison, Wanted, compare, plain_errors
@@ -19,7 +20,9 @@ from ingestion.pipeline.session import Session, appends_of, begin_cycle, registe
 from ingestion.pipeline.survey import survey
 from ingestion.pipeline.together import HELD_SECONDS
 from ingestion.run.api import bring_up
+from ingestion.run.mirrors import mirrors_held
 from ingestion.schema.compared import KeyRange
+from ingestion.schema.facts import TableFacts
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
 from ingestion.sink.writer import Written, pack, unpack
 from ingestion.sources.base import Point
@@ -50,32 +53,43 @@ def reconcile_raw(
     *,
     key_range: KeyRange | None = None,
     repair: bool = False,
+    mirrors: bool = False,
     spark: SparkSession | None = None,
 ) -> Iterator[TableComparison]:
     """Compares the wanted tables (`source`, `source.table`; all when empty) with their raw logs, at one consistent
     point of each source up to which the lake is brought first; yields each as it is done. A point is let go after
     HELD_SECONDS, or as many tables, and another one made for the rest; a large table has one of its own.
 
-    With `repair`, what differs is published as events of that point. Tables without a key come first: they are not
-    compared. Raises LakehouseError for an unknown name, a server that does not answer, and with `repair` while
-    another writer is at work.
+    With `repair`, what differs is published as events of that point. With `mirrors` the mirrors are compared, which
+    are refreshed at the point. Tables without a key, or without a mirror, come first: they are not compared. Raises
+    LakehouseError for an unknown name, a server that does not answer, and with `repair` or `mirrors` while another
+    writer is at work.
     """
     chosen = select(declarations, wanted)
     yield from (_without_key(table) for _, tables in chosen for table in tables if not table.key)
-    keyed = [(source, found) for source, tables in chosen if (found := [table for table in tables if table.key])]
+    if mirrors:
+        unmirrored = [table for _, tables in chosen for table in tables if table.key and not table.is_mirrored]
+        yield from (TableComparison(t.source, t.name, (), aside="declared without a mirror") for t in unmirrored)
+    keyed = [
+        (source, found)
+        for source, tables in chosen
+        if (found := [table for table in tables if (table.is_mirrored if mirrors else table.key)])
+    ]
     if not keyed:
         return
     running = spark or spark_session(settings, "lakehouse-reconcile")
     for source, tables in keyed:
-        with _session(settings, source, running, alone=repair) as session:
+        with _session(settings, source, running, alone=repair or mirrors) as session:
             waiting = list(tables)
             while waiting:
                 looked_at = at_one_point(waiting, _sizes(session, waiting), session.limits.snapshot_chunk_bytes)
-                with _at_point(session, looked_at, repair) as (point, made_at):
+                with _at_point(session, looked_at, repair or mirrors) as (point, made_at):
+                    if mirrors:
+                        _refresh(session)
                     while looked_at:
                         group, looked_at = looked_at[:TABLES_TOGETHER], looked_at[TABLES_TOGETHER:]
                         waiting = [table for table in waiting if table not in group]
-                        yield from _reconcile_tables(session, group, point, key_range, repair)
+                        yield from _reconcile_tables(session, group, point, key_range, repair, mirrors)
                         if time.monotonic() - made_at > HELD_SECONDS:
                             break
 
@@ -150,8 +164,19 @@ def _read_exactly_to(session: Session, point: Point) -> None:
     raise LakehouseError(f"source {session.name!r}: its tables are altered faster than they can be read; try again")
 
 
+def _refresh(session: Session) -> None:
+    """Brings the mirrors to the point, up to which the lake has been read."""
+    with mirrors_held(session.settings, session.name) as lease, store.connect_catalog(session.settings) as states:
+        refresh(replace(session, lease=lease), states)
+
+
 def _reconcile_tables(
-    session: Session, tables: Sequence[RawTable], point: Point, key_range: KeyRange | None, repair: bool
+    session: Session,
+    tables: Sequence[RawTable],
+    point: Point,
+    key_range: KeyRange | None,
+    repair: bool,
+    mirrors: bool,
 ) -> Iterator[TableComparison]:
     """The tables' digests together, then each by itself what differs."""
     started = time.monotonic()
@@ -165,19 +190,35 @@ def _reconcile_tables(
     streaming = [table for table in tables if positions[table.name].state == "streaming"]
     if not streaming:
         return
-    wanted = [
-        Wanted(table, session.catalog.load_table(table.identifier), positions[table.name].facts) for table in streaming
-    ]
+    wanted = [_wanted(session, table, positions[table.name].facts, mirrors) for table in streaming]
     compared = compare(session, wanted, point, stream.epoch, key_range)
     share = (time.monotonic() - started) / len(streaming)
-    for table, found in zip(streaming, compared, strict=True):
-        yield _reconcile_table(session, table, positions[table.name], point, found, repair, share)
+    for table, found, item in zip(streaming, compared, wanted, strict=True):
+        result = _reconcile_table(session, table, positions[table.name], item.facts, point, found, repair, share)
+        if mirrors:
+            _count_doubles(session, found, result)
+        yield result
+
+
+def _wanted(session: Session, table: RawTable, facts: TableFacts, mirrors: bool) -> Wanted:
+    if not mirrors:
+        return Wanted(table, session.catalog.load_table(table.identifier), facts)
+    declared = replace(facts, columns=tuple(column for column in facts.columns if column.name in table.landed))
+    return Wanted(table, session.catalog.load_table(table.mirror_identifier), declared, is_mirror=True)
+
+
+def _count_doubles(session: Session, found: Comparison, result: TableComparison) -> None:
+    """Rows beyond one per key, which a comparison by key does not see."""
+    rows = session.spark.table(found.lake_table).count()
+    result.extra += rows - result.lake_rows
+    result.lake_rows = rows
 
 
 def _reconcile_table(
     session: Session,
     table: RawTable,
     position: store.TablePosition,
+    facts: TableFacts,
     point: Point,
     found: Comparison,
     repair: bool,
@@ -186,7 +227,7 @@ def _reconcile_table(
     started = time.monotonic()
     result = TableComparison(table.source, table.name, tuple(column.source.name for column in found.columns))
     result.source_rows, result.lake_rows = found.rows
-    result.absent_columns = tuple(c.name for c in position.facts.columns if c.name not in result.columns)
+    result.absent_columns = tuple(c.name for c in facts.columns if c.name not in result.columns)
     if found.buckets:
         _look_closer(session, table, found, result)
     if repair and not result.equal:

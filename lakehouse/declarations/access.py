@@ -1,7 +1,7 @@
 """Which role reads what in Trino: its rules, made from the declarations and dbt's graph. Pure, but for the file.
 
-`writer` is the pipeline. `reader` sees marts, current views, parsed and the vault, without personal data; `privacy`
-sees that too. Raw, stages and the lake's own tables are the writer's. What no rule names is closed.
+`writer` is the pipeline. `reader` sees marts, current views, mirrors, parsed and the vault, without personal data;
+`privacy` sees that too. Raw, stages and the lake's own tables are the writer's. What no rule names is closed.
 
 Personal data goes where a column of its name goes: a relation hides every personal name of the raw tables above it,
 whether it has such a column or not. A model that renames personal data has to declare it. Hubs and links pass nothing
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,7 +49,7 @@ class Relation(NamedTuple):
 
 
 Names = Mapping[str, frozenset[str]]  # raw table (`raw_shop.orders`) → columns that are not for readers
-OWN = (Relation("meta", "cuts", "reader"),)
+OWN = (Relation("meta", "cuts", "reader"), Relation("meta", "mirrors", "reader"))
 """Those of the lake's own tables that say nothing of anybody."""
 
 
@@ -108,11 +108,19 @@ def relations(
             found[key] = frozenset(declared).union(*(personal(parent) for parent in above))
         return found[key]
 
-    made = (
+    made = [
         Relation(node["schema"], node["alias"], policies[key].access or _least(node, satellites), personal(key))
         for key, node in models.items()
-    )
-    return (*OWN, *sorted(made))
+    ]
+    return (*OWN, *sorted((*made, *_mirrors(declarations, made))))
+
+
+def _mirrors(declarations: Declarations, made: Iterable[Relation]) -> Iterator[Relation]:
+    """Mirrors are read by whom the current view is read; without one they are the writer's."""
+    views = {relation.name: relation for relation in made if relation.schema == "parsed"}
+    for table in (table for source in declarations.sources for table in source.mirrored):
+        if (view := views.get(f"current_{table.source}__{table.name}")) is not None:
+            yield Relation(*table.mirror_identifier, view.least, view.personal)
 
 
 def rules(found: Iterable[Relation]) -> dict[str, Any]:

@@ -1,10 +1,14 @@
 """What is declared, read: sources, their raw tables and columns."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
-from lakehouse.declarations.policies import LagPolicy, LoadPolicy, MaintenancePolicy, RawPolicy
+from lakehouse.declarations.policies import LagPolicy, LoadPolicy, MaintenancePolicy, MirrorPolicy, RawPolicy
 from lakehouse.declarations.vault import VaultPolicy
 from lakehouse.errors import LakehouseError
+
+REFRESH_SECONDS = 60.0  # of mirrors, unless declared
 
 
 class Declared(BaseModel):
@@ -34,6 +38,7 @@ class RawTable(Declared):
     owners: tuple[str, ...]
     lag: LagPolicy | None = None
     vault: VaultPolicy | None = None
+    mirror: MirrorPolicy | Literal["none"] | None = None
 
     @property
     def landed(self) -> tuple[str, ...]:
@@ -64,6 +69,16 @@ class RawTable(Declared):
         return (self.namespace, self.name)
 
     @property
+    def is_mirrored(self) -> bool:
+        """Whether it has a mirror: every table with a key, unless declared otherwise."""
+        return bool(self.key) and self.mirror != "none"
+
+    @property
+    def mirror_identifier(self) -> tuple[str, str]:
+        """The Iceberg table identifier of its mirror."""
+        return (f"mirror_{self.source}", self.name)
+
+    @property
     def relation(self) -> tuple[str, str]:
         """Schema and name of the relation in Postgres."""
         return self.raw.schema_and_table
@@ -81,6 +96,17 @@ class Source(Declared):
     description: str
     load: LoadPolicy
     tables: tuple[RawTable, ...]
+
+    @property
+    def mirrored(self) -> tuple[RawTable, ...]:
+        """The tables that have a mirror."""
+        return tuple(table for table in self.tables if table.is_mirrored)
+
+    @property
+    def refresh_seconds(self) -> float:
+        """How often the mirrors are refreshed, all of them together."""
+        declared = (table.mirror.refresh_seconds for table in self.mirrored if isinstance(table.mirror, MirrorPolicy))
+        return next(declared, REFRESH_SECONDS)
 
     def table(self, name: str) -> RawTable:
         """The raw table of that name; raises LakehouseError."""

@@ -172,6 +172,12 @@ class ProjectMaintenance(Policy):
     groups: dict[GroupName, ScheduleGroup] = Field(min_length=1)
 
 
+class MirrorPolicy(Policy):
+    """How often the mirrors of a source are brought to its newest cut: all of them together."""
+
+    refresh_seconds: float = Field(gt=0)
+
+
 LagLevel = Literal["ok", "warn", "error"]
 
 

@@ -4,9 +4,9 @@ Ingestion, maintenance and orchestration read only these models. What is wrong i
 the file and line it stands on.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -14,7 +14,16 @@ from lakehouse.declarations.access import write_rules
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
 from lakehouse.declarations.lines import line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
-from lakehouse.declarations.policies import NAME, LagPolicy, LoadPolicy, MaintenancePolicy, Owner, Policy, RawPolicy
+from lakehouse.declarations.policies import (
+    NAME,
+    LagPolicy,
+    LoadPolicy,
+    MaintenancePolicy,
+    MirrorPolicy,
+    Owner,
+    Policy,
+    RawPolicy,
+)
 from lakehouse.declarations.vault import VaultPolicy
 from lakehouse.declarations.vault_problems import Problem, problems_among, problems_of
 from lakehouse.settings import Settings
@@ -27,6 +36,7 @@ class _TableMeta(Policy):
     maintenance: MaintenancePolicy | None = None
     owners: tuple[Owner, ...] = ()
     vault: VaultPolicy | None = None
+    mirror: MirrorPolicy | Literal["none"] | None = None
 
 
 class _Mistakes(ValueError):
@@ -72,6 +82,9 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
             f"{where}: meta.raw.relation: {table.raw.relation} is declared as another table of source {table.source!r} "
             "too; each change of it lands once: declare it once"
         )
+    for table, text in _mirrored_apart(grouped):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("mirror", "refresh_seconds"))
+        problems.append(f"{where}: meta.mirror.refresh_seconds: {text}")
     refuse(problems)
     return Declarations(
         sources=tuple(
@@ -87,6 +100,15 @@ def _declared_again(tables: Iterable[RawTable]) -> Iterator[RawTable]:
         if (place := (table.source, *table.relation)) in seen:
             yield table
         seen.add(place)
+
+
+def _mirrored_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[tuple[RawTable, str]]:
+    """Tables that ask for another interval than one before them: the mirrors of a source stand at one cut."""
+    for source, declared in tables.items():
+        paced = [table for table in declared if table.is_mirrored and isinstance(table.mirror, MirrorPolicy)]
+        for table in paced:
+            if table.mirror != paced[0].mirror:
+                yield table, f"the mirrors of source {source!r} are refreshed together: declare it once, at the source"
 
 
 def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -120,6 +142,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         owners=meta.owners,
         lag=meta.lag,
         vault=meta.vault,
+        mirror=meta.mirror,
     )
     if mistakes := list(problems_of(table)):
         raise _Mistakes(mistakes)

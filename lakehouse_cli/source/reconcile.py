@@ -28,6 +28,9 @@ def reconcile(
     views: Annotated[
         bool, typer.Option("--views", help="Compare the current_ views, as last loaded, with the source of now.")
     ] = False,
+    mirrors: Annotated[
+        bool, typer.Option("--mirrors", help="Compare the mirrors, refreshed at the cut; stop the follower first.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
     """Compare every column of every row of the source with the raw layer, at one cut.
@@ -41,6 +44,8 @@ def reconcile(
 
     if views and (repair or keys):
         raise typer.BadParameter("--views compares whole tables and repairs nothing: omit --keys and --repair")
+    if mirrors and (views or repair or keys):
+        raise typer.BadParameter("--mirrors compares whole mirrors and repairs nothing: omit --views, --keys, --repair")
     if keys and (len(tables or ()) != 1 or "." not in (tables or [""])[0]):
         raise typer.BadParameter("--keys needs exactly one table, as SOURCE.TABLE")
     settings = load_settings()
@@ -48,7 +53,9 @@ def reconcile(
     if views:
         found = verify.reconcile(settings, declarations, chosen)
     else:
-        found = verify.reconcile_raw(settings, declarations, chosen, key_range=_key_range(keys), repair=repair)
+        found = verify.reconcile_raw(
+            settings, declarations, chosen, key_range=_key_range(keys), repair=repair, mirrors=mirrors
+        )
     results = _watched(found, sum(len(tables) for _, tables in verify.select(declarations, chosen)))
     if as_json:
         say_json([result.as_dict() for result in results])

@@ -1,7 +1,7 @@
 """The maintained tables and their policies: every dbt source or model with `config.meta.maintenance`.
 
 A table without a policy is not maintained, and an action that its policy omits is not run: there are no silent
-defaults. A wrong policy is reported with its file and line.
+defaults. The policy of a raw table is that of its mirror too. A wrong policy is reported with its file and line.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -42,12 +42,25 @@ def maintained_tables(manifest: dict[str, Any], project_dir: Path) -> tuple[Main
             policy = MaintenancePolicy.model_validate(stated)
             mistakes = list(mistakes_of(policy, project, _columns(node)))
             found.append(MaintainedTable(_table_name(node), policy))
+            found += _mirror_of(node, policy)
         except ValidationError as error:
             mistakes = mistakes_in(error, MaintenancePolicy, below=("maintenance",))
         line = line_in_source if node["resource_type"] == "source" else line_in_model
         problems += [f"{line(project_dir, node, path)}: {node['name']}: {text}" for path, text in mistakes]
     refuse(problems)
     return tuple(sorted(found, key=lambda table: table.name))
+
+
+def _mirror_of(node: dict[str, Any], policy: MaintenancePolicy) -> Iterator[MaintainedTable]:
+    """The mirror of a raw table is maintained as the table is, in the order of its key."""
+    meta = _meta(node)
+    raw = meta.get("raw", {})
+    if node["resource_type"] != "source" or not raw.get("key") or meta.get("mirror") == "none":
+        return
+    key = tuple(raw.get("alias", {}).get(name, name) for name in raw["key"])
+    compact = policy.compact and policy.compact.model_copy(update={"sort_by": key, "zorder_by": ()})
+    own = policy.model_copy(update={"compact": compact, "probe": None})
+    yield MaintainedTable(TableName(f"mirror_{node['source_name']}", node["name"]), own)
 
 
 def mistakes_of(

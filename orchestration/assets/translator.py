@@ -10,6 +10,7 @@ from orchestration.assets.markdown import escape_markdown
 
 Node = Mapping[str, Any]
 MARTS = "marts"
+MIRRORS = "mirrors"  # the group of the assets that no dbt node is
 OF_DBT = {
     "unique": "each value once.",
     "not_null": "no NULL.",

@@ -12,7 +12,7 @@ import dagster as dg
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import Cron
 from lakehouse.errors import LakehouseError
-from orchestration.assets.translator import MARTS
+from orchestration.assets.translator import MARTS, MIRRORS
 from orchestration.checks.reconciliation import check_keys
 from orchestration.resources import TableKey
 from orchestration.runs.partitions import incremental_tags
@@ -88,11 +88,13 @@ def load_definitions(load: Load, first_day: date) -> dg.Definitions:
 
 
 def load_selection(load: Load) -> dg.AssetSelection:
-    """The raw assets and everything downstream except the marts, which read several sources.
+    """The raw assets and everything downstream except the marts, which read several sources, and the mirrors, which a
+    follower refreshes.
 
     Reconciliation has its own job because it scans the source's tables.
     """
-    loaded = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream() - dg.AssetSelection.groups(MARTS)
+    reached = dg.AssetSelection.assets(*map(dg.AssetKey, load.tables)).downstream()
+    loaded = reached - dg.AssetSelection.groups(MARTS, MIRRORS)
     return loaded - dg.AssetSelection.checks(*check_keys(load.reconciled))
 
 

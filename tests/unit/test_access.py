@@ -76,8 +76,11 @@ def first_rule(group: str, schema: str, table: str, wanted: dict[str, Any]) -> d
 
 def test_every_relation_that_dbt_makes_has_a_rule(read: Read, found: dict[str, Relation]) -> None:
     made = {f"{n['schema']}.{n['alias']}" for n in read[0]["nodes"].values() if n["resource_type"] == "model"}
-    assert made | {f"{own.schema}.{own.name}" for own in OWN} == set(found)
-    assert {name.split(".")[0] for name in found} == {"parsed", "vault", "marts", "meta"}
+    own = {f"{own.schema}.{own.name}" for own in OWN}
+    assert made | own == {name for name in found if not name.startswith("mirror_")}
+    mirrors = {f"{schema}.{name}" for schema, name in (t.mirror_identifier for t in read[1].tables)}
+    assert mirrors == {name for name in found if name.startswith("mirror_")}
+    assert {name.split(".")[0] for name in set(found) - mirrors} == {"parsed", "vault", "marts", "meta"}
 
 
 def test_raw_and_the_lakes_own_tables_are_the_writers_alone(read: Read, found: dict[str, Relation]) -> None:
@@ -85,7 +88,7 @@ def test_raw_and_the_lakes_own_tables_are_the_writers_alone(read: Read, found: d
     closed = [table.identifier for table in read[1].tables] + [*known_schemas(), tuple(HISTORY), ("meta", "run_bounds")]
     for schema, name in closed:
         for group in ("reader", "privacy", ""):
-            opened = (schema, name) == ("meta", "cuts") and group
+            opened = (schema, name) in (("meta", "cuts"), ("meta", "mirrors")) and group
             assert first_rule(group, schema, name, wanted)["privileges"] == (["SELECT"] if opened else [])
         assert "OWNERSHIP" in first_rule("writer", schema, name, wanted)["privileges"]
 
@@ -114,6 +117,18 @@ def test_what_is_said_of_an_employee_is_personal(found: dict[str, Relation]) -> 
     assert found["parsed.current_payroll__employee"].personal == {"name", "salary"}
 
 
+def test_a_mirror_is_read_by_whom_the_current_view_is_read(read: Read, found: dict[str, Relation]) -> None:
+    assert (
+        found["mirror_retail.customers"].personal == found["parsed.current_retail__customers"].personal != frozenset()
+    )
+    view = model("current_retail__customers", "source.lakehouse.retail.customers", schema="parsed", access="privacy")
+    nodes = {**read[0], "nodes": {"view": view}}
+    made = {(r.schema, r.name): r for r in relations(nodes, read[1], PROJECT, not_for_readers(read[1], {}))}
+    assert made["mirror_retail", "customers"].least == "privacy"
+    assert ("mirror_retail", "stores") not in made
+    assert first_rule("reader", "mirror_retail", "stores", rules(made.values()))["privileges"] == []
+
+
 def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
     nodes = {
         "contacts": model("contacts", "source.lakehouse.retail.customers", personal=["Mail"]),
@@ -126,8 +141,8 @@ def test_a_model_says_who_reads_it_and_what_it_renames(read: Read) -> None:
     made = {r.name: r for r in relations({**read[0], "nodes": nodes}, read[1], PROJECT, hidden)}
     assert made["contacts"].personal == made["report"].personal == {"mail", "email", "first_name", "last_name"}
     assert {name: r.least for name, r in made.items()} == {
-        "cuts": "reader", "contacts": "reader", "report": "reader", "secret": "writer", "elsewhere": "writer",
-        "opened": "reader",
+        "cuts": "reader", "mirrors": "reader", "contacts": "reader", "report": "reader", "secret": "writer",
+        "elsewhere": "writer", "opened": "reader",
     }  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def test_tables_that_are_built_whole_are_built_anew_though_nothing_below_them_ho
     people: Any = SimpleNamespace(source="shop", name="people")
     plan = Plan(people, {(4,): (Period((4,)),)}, (), (mart,), 0, {})
     writer: Any = SimpleNamespace(catalog=None)
-    erasing = steps.Erasing(cast(Any, None), writer, cast(Any, None), plan, lambda step: None)
+    erasing = steps.Erasing(cast(Any, None), writer, cast(Any, None), plan, lambda step: None, cast(Any, None))
     assert erasing.run([{"id": "4"}]).left == []
     assert built == ["marts.dim"]
 

@@ -137,7 +137,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     """Keys by run of the steps; the source holds 5, and 70, which 7 became."""
     ran: list[list[dict[str, str]]] = []
 
-    def steps(settings: Any, writer: Any, states: Any, plan: Any, say: Any) -> Any:
+    def steps(settings: Any, writer: Any, states: Any, plan: Any, say: Any, mirrors: Any) -> Any:
         def act(keys: list[dict[str, str]]) -> Erasure:
             assert [str(key) for (key,) in plan.periods] == [key["id"] for key in keys]
             ran.append(keys)
@@ -167,6 +167,7 @@ def erased(monkeypatch: pytest.MonkeyPatch) -> list[list[dict[str, str]]]:
     )
     monkeypatch.setattr(run, "no_next_tables", lambda *given: nullcontext())
     monkeypatch.setattr(run, "drop_next", lambda *given: None)
+    monkeypatch.setattr(run, "mirrors_held", lambda *given: nullcontext())
     monkeypatch.setattr(run.store, "connect_catalog", lambda *given: nullcontext())
     monkeypatch.setattr(run, "_position", lambda *given: SimpleNamespace(facts=column(23, "int4")))
     monkeypatch.setattr(run, "remembered", lambda *given: tuple(stones))

@@ -73,7 +73,7 @@ def _environment() -> dict[str, str]:
 
 def test_every_asset_has_a_layer_a_description_and_kinds(defs: dg.Definitions) -> None:
     for spec in defs.resolve_all_asset_specs():
-        assert spec.group_name in {"raw", "parsed", "vault", "marts", "meta"}, spec.key
+        assert spec.group_name in {"raw", "parsed", "vault", "marts", "mirrors", "meta"}, spec.key
         assert spec.description and not spec.description.startswith("dbt model"), spec.key
         assert "iceberg" in spec.kinds, spec.key
 
@@ -95,7 +95,7 @@ def test_a_load_job_ends_before_the_marts_and_only_they_are_not_by_day(defs: dg.
     for job in defs.resolve_all_job_defs():
         groups = {graph.get(key).group_name for key in job.asset_layer.executable_asset_keys}
         if job.name.startswith("load_"):
-            assert "marts" not in groups and job.partitions_def is not None
+            assert not {"marts", "mirrors"} & groups and job.partitions_def is not None
         if job.name == "build_marts":
             assert groups == {"marts"} and job.partitions_def is None
 
@@ -153,14 +153,15 @@ def test_tables_share_a_job_or_have_their_own() -> None:
     timed = LoadPolicy(job="own", trigger=Cron(cron="5 * * * *"))
     defs = source_definitions(shop(table("a"), table("b"), table("c", own), table("d", timed)), FIRST_DAY)
     jobs = {job.name for job in defs.jobs or []}
-    assert jobs == {"load_shop", "load_shop_c", "load_shop_d", "reconcile_shop"}
+    assert jobs == {"load_shop", "load_shop_c", "load_shop_d", "mirror_shop", "reconcile_shop"}
     assert {sensor.name for sensor in defs.sensors or []} == {"new_data_shop", "new_data_shop_c"}
     assert {schedule.name for schedule in defs.schedules or []} == {"load_shop_d_schedule", "reconcile_shop_schedule"}
 
 
 def test_all_raw_tables_of_a_source_are_one_step_in_one_pool() -> None:
     defs = source_definitions(shop(table("a"), table("b", LoadPolicy(job="own"))), FIRST_DAY)
-    [assets] = defs.assets or []
+    [assets, mirrors] = defs.assets or []
+    assert isinstance(mirrors, dg.AssetsDefinition) and mirrors.op.pool == "mirrors_shop"
     assert isinstance(assets, dg.AssetsDefinition)
     assert assets.keys == {dg.AssetKey(["raw_shop", "a"]), dg.AssetKey(["raw_shop", "b"])}
     assert assets.op.pool == "raw_shop" and assets.can_subset

@@ -1,5 +1,6 @@
 """A wrong maintenance policy is refused where it stands: a source, a model, a folder of models, vars.maintenance."""
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,14 @@ sources:
               probe: {key: id}
         columns: [{name: id}, {name: Total}, {name: card}]
 """
+SECOND = """\
+      - name: wares
+        config:
+          meta:
+            raw: {relation: public.wares, key: [id]}
+            mirror: {refresh_seconds: 6}
+        columns: [{name: id}, {name: Total}, {name: card}]
+"""
 MODELS = """\
 models:
   - name: hub_sale
@@ -100,7 +109,8 @@ def manifest(place: Path, project: str = PROJECT, sources: str = SOURCES, models
 
 def test_right_policies_are_read(tmp_path: Path) -> None:
     tables = {str(table.name): table.policy for table in maintained_tables(manifest(tmp_path), tmp_path)}
-    assert list(tables) == ["raw_shop.sales", "vault.hub_sale", "vault.sat_sale"]
+    assert list(tables) == ["mirror_shop.sales", "raw_shop.sales", "vault.hub_sale", "vault.sat_sale"]
+    assert tables["mirror_shop.sales"].compact.sort_by == ("id",) and tables["mirror_shop.sales"].probe is None
     assert tables["vault.hub_sale"].compact.sort_by == ("hk_sale",)
     assert project_maintenance(tmp_path).groups["nightly"].budget_minutes == 120
 
@@ -232,6 +242,60 @@ def test_cron_expressions_that_dagster_takes_are_taken(cron: str) -> None:
 def test_other_cron_expressions_are_refused(cron: str) -> None:
     with pytest.raises(ValueError, match="cron"):
         check_cron(cron)
+
+
+def test_a_table_without_a_key_or_declared_so_has_no_mirror_to_maintain(tmp_path: Path) -> None:
+    for number, (old, new) in enumerate(
+        [("key: [id], ", ""), ("            maintenance:\n", "            mirror: none\n            maintenance:\n")]
+    ):
+        place = tmp_path / str(number)
+        place.mkdir()
+        found = maintained_tables(manifest(place, sources=SOURCES.replace(old, new)), place)
+        assert [str(table.name) for table in found] == ["raw_shop.sales", "vault.hub_sale", "vault.sat_sale"]
+
+
+@pytest.mark.parametrize(
+    ("mirror", "seconds", "is_mirrored"),
+    [("", 60, True), ("mirror: none", 60, False), ("mirror: {refresh_seconds: 5}", 5, True)],
+)
+def test_a_table_with_a_key_has_a_mirror_unless_declared_otherwise(
+    tmp_path: Path, mirror: str, seconds: float, is_mirrored: bool
+) -> None:
+    sources = SOURCES.replace("alias: {Total: total_amount}, exclude: [card]}", "}").replace(
+        "            maintenance:\n", f"            {mirror}\n            maintenance:\n"
+    )
+    [source] = declarations_from(manifest(tmp_path, sources=sources), tmp_path).sources
+    assert (source.refresh_seconds, [t.name for t in source.mirrored]) == (seconds, ["sales"] if is_mirrored else [])
+
+
+@pytest.mark.parametrize(
+    ("mirror", "message"),
+    [
+        ("mirror: {refresh_seconds: 0}", "meta.mirror.*refresh_seconds: Input should be greater than 0"),
+        ("mirror: {seconds: 5}", "meta.mirror.*unknown key `seconds`"),
+        ("mirror: {refresh_seconds: 5, every: 6}", "meta.mirror.*unknown key `every`"),
+    ],
+)
+def test_a_wrong_mirror_is_refused_at_its_line(tmp_path: Path, mirror: str, message: str) -> None:
+    sources = SOURCES.replace("            maintenance:\n", f"            {mirror}\n            maintenance:\n")
+    with pytest.raises(LakehouseError, match=rf"/models/shop\.yml:16: {message}"):
+        declarations_from(manifest(tmp_path, sources=sources), tmp_path)
+
+
+def test_mirrors_of_a_source_with_two_intervals_are_refused_at_the_second(tmp_path: Path) -> None:
+    sources = SOURCES.replace(
+        "            maintenance:\n", "            mirror: {refresh_seconds: 5}\n            maintenance:\n"
+    )
+    read = manifest(tmp_path, sources=sources)
+    (tmp_path / "models/shop.yml").write_text(sources + SECOND)
+    second = copy.deepcopy(read["sources"]["sales"])
+    second["name"] = "wares"
+    second["config"]["meta"] |= {"raw": {"relation": "public.wares", "key": ["id"]}, "mirror": {"refresh_seconds": 6}}
+    read["sources"]["wares"] = second
+    with pytest.raises(
+        LakehouseError, match=r"shop\.yml:25: meta.mirror.refresh_seconds: the mirrors of source 'shop' are"
+    ):
+        declarations_from(read, tmp_path)
 
 
 def test_a_relation_that_is_declared_twice_is_refused(tmp_path: Path) -> None:

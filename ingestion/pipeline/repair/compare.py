@@ -50,6 +50,11 @@ class Comparison:
         return side
 
     @property
+    def lake_table(self) -> str:
+        """The lake's table as Spark calls it."""
+        return self._log.table
+
+    @property
     def rows(self) -> tuple[int, int]:
         """How many rows the source and the lake have."""
         return sum(rows for rows, _ in self.source.values()), sum(rows for rows, _ in self.lake.values())
@@ -74,11 +79,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A table to compare, as both sides have it."""
+    """A table to compare, as both sides have it: the raw table, or its mirror with the columns that it has."""
 
     table: RawTable
     iceberg: Table
     facts: TableFacts
+    is_mirror: bool = False
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,8 @@ def _lake_digests(
     session: Session, wanted: Sequence[Wanted], plans: Sequence[_Plan], below: tuple[int, int]
 ) -> list[Digests]:
     """Small logs are read here, the others by Spark."""
-    small = [n for n, item in enumerate(wanted) if not plans[n].there.bounds and is_small(item.iceberg)]
+    logs = [n for n, item in enumerate(wanted) if not item.is_mirror]
+    small = [n for n in logs if not plans[n].there.bounds and is_small(wanted[n].iceberg)]
     read = small_digests([(wanted[n].iceberg, plans[n].columns, plans[n].key) for n in small], below)
     found = {n: digests for n, digests in zip(small, read, strict=True) if digests is not None}
     rest = [n for n in range(len(plans)) if n not in found]
@@ -131,7 +138,7 @@ def _plan(session: Session, source: OpenSource, wanted: Wanted, point: Point, ke
     key = tuple(column for name in table.key for column in columns if column.source.name == name)
     there = source.compared(table, facts, columns, key, point, key_range)
     name = spark_relation(session.settings.catalog_name, *wanted.iceberg.name()[-2:])
-    return _Plan(columns, key, there, Log(name, columns, key, there.bounds))
+    return _Plan(columns, key, there, Log(name, columns, key, there.bounds, wanted.is_mirror))
 
 
 @contextmanager

@@ -23,17 +23,25 @@ _AT = "struct(_epoch, _commit_lsn, _seq) AS position"
 _BUCKET = f"substr(md5(encode(key, 'UTF-8')), 1, {BUCKET_DIGITS})"
 _NUMBER = "CAST(conv(substr(line, 1, 16), 16, -10) AS decimal(20, 0))"
 _TRUNCATED = "max(CASE WHEN _op = 't' THEN struct(_epoch, _commit_lsn, _seq) END) AS truncated"
+_AS_EVENTS = (
+    "'r' AS _op", "0 AS _epoch", "0L AS _commit_lsn", "0L AS _seq", "CAST(NULL AS string) AS _old_key",
+    "CAST(NULL AS array<string>) AS _unchanged",
+)  # fmt: skip
 _LACKING = "array_distinct(flatten(collect_set(_unchanged))) AS lacking"
 
 
 @dataclass(frozen=True)
 class Log:
-    """A raw table to be read: its name in Spark, how its columns, its key among them, are spelled, and a range."""
+    """A raw table to be read: its name in Spark, how its columns, its key among them, are spelled, and a range.
+
+    A mirror is read as a log that has the newest event of each key alone.
+    """
 
     table: str
     columns: Sequence[SpelledColumn]
     key: Sequence[SpelledColumn]
     bounds: Sequence[tuple[str, str]]
+    is_mirror: bool = False
 
     def within(self, value: str) -> list[str]:
         """The conditions that keep the leading key column's value in the range."""
@@ -42,22 +50,31 @@ class Log:
 
 @dataclass(frozen=True)
 class LakeSide:
-    """A log's rows below a point; `lacks` are the indexes of the columns that some update left out."""
+    """A log's rows below a point, after their last truncate if `is_truncated`; `lacks` are the indexes of the columns
+    that some update left out."""
 
     log: Log
     rows: DataFrame
     lacks: tuple[int, ...]
+    is_truncated: bool = False
+
+    @cached_property
+    def keyed(self) -> DataFrame:
+        """Every version: its `key` spelled, `from_key` where a key change led to it, `position`, `op`, the values `c0`,
+        `c1` … in the order of the columns, and `l0` … of those that an update may have left out."""
+        return _versions(self.rows, self.log.columns, self.log.key, self.lacks)
+
+    @cached_property
+    def live(self) -> DataFrame:
+        """The live rows: `key`, `c0`, `c1` …, and `whole`, which is false where the log lacks a value that an update
+        left out."""
+        return newest_filled(self.keyed, self.lacks, len(self.log.columns))
 
     @cached_property
     def lines(self) -> DataFrame:
-        """The live rows: `key` spelled, `c0`, `c1` … the values in the order of the columns, `line`, the hash of the
-        row's spelling, and `bucket`, as the source's side makes them.
-
-        `whole` is false where the log lacks a value that an update left out: such a row has a line that none has.
-        """
-        log = self.log
-        versions = _versions(self.rows, log.columns, log.key, self.lacks)
-        state = newest_filled(versions, self.lacks, len(log.columns))
+        """The live rows with `line`, the hash of the row's spelling, and `bucket`, as the source's side makes them. A
+        row that is not whole has a line that none has."""
+        log, state = self.log, self.live
         conditions = log.within(f"c{log.columns.index(log.key[0])}")
         line = _line([column.lake_text(f"c{i}") for i, column in enumerate(log.columns)])
         kept = state.where(" AND ".join(conditions)) if conditions else state
@@ -76,15 +93,29 @@ class LakeSide:
 
 def lake_sides(session: SparkSession, logs: Sequence[Log], below: tuple[int, int]) -> list[LakeSide]:
     """Of each log all events with (`_epoch`, `_commit_lsn`) below `below`, and after its last truncate."""
-    epoch, lsn = below
-    earlier = f"_epoch < {epoch} OR _epoch = {epoch} AND _commit_lsn < {lsn}"
-    rows = [session.table(log.table).where(earlier) for log in logs]
+    return sides_of(logs, [_rows(session, log, below) for log in logs])
+
+
+def _rows(session: SparkSession, log: Log, below: tuple[int, int]) -> DataFrame:
+    rows = session.table(log.table)
+    return rows.selectExpr("*", *_AS_EVENTS) if log.is_mirror else rows.where(earlier(below))
+
+
+def sides_of(logs: Sequence[Log], rows: Sequence[DataFrame]) -> list[LakeSide]:
+    """Of each log these rows of it, after its last truncate among them."""
     return [_side(log, frame, *facts) for log, frame, facts in zip(logs, rows, _facts(rows), strict=True)]
+
+
+def earlier(below: tuple[int, int]) -> str:
+    """The condition that an event is before this epoch and commit LSN."""
+    epoch, lsn = below
+    return f"(_epoch < {epoch} OR _epoch = {epoch} AND _commit_lsn < {lsn})"
 
 
 def _side(log: Log, rows: DataFrame, truncated: Position | None, lacking: frozenset[str]) -> LakeSide:
     lacks = (i for i, column in enumerate(log.columns) if any(called.name in lacking for called in column.names))
-    return LakeSide(log, rows if truncated is None else rows.where(_after(truncated)), tuple(lacks))
+    after = rows if truncated is None else rows.where(_after(truncated))
+    return LakeSide(log, after, tuple(lacks), truncated is not None)
 
 
 def lake_digests(sides: Sequence[LakeSide]) -> list[Digests]:

@@ -1,0 +1,201 @@
+"""Reading and refreshing mirrors, beside a plain copy of the same rows: CREATE TABLE AS in the same run."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.workloads import SOURCE, columns_of, insert
+from ingestion import refresh_mirrors
+from ingestion.mirrors.refresh import MirrorReport
+from ingestion.verify import reconcile_raw
+from lakehouse.catalog.open import open_catalog, total
+from lakehouse.declarations import Column, Declarations
+from lakehouse.declarations.policies import MaintenancePolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import query
+from maintenance.actions.compact import compact
+from maintenance.inventory.outcome import TableName
+from maintenance.inventory.session import Session
+
+HISTORIES = ((1_000_000, 1), (1_000_000, 10), (100_000, 100))  # rows, versions of each
+CHANGES, REFRESHES = 10_000, 3
+READ = {"narrow": "count(*), sum(amount), max(name)", "wide": "count(*), sum(n1), max(s1), min(t1), sum(f1)"}
+UPDATE = {"narrow": "amount = amount + 1", "wide": "n1 = n1 + 1, s1 = s1 || 'x'"}
+NIGHTLY = MaintenancePolicy.model_validate(
+    {"schedule_group": "nightly", "compact": {"target_file_size_mb": 128, "min_input_files": 2, "sort_by": ["id"]}}
+)
+
+
+def mirror_reads(bench: Bench) -> Results:
+    """A full scan with aggregation, and lookups of one key, in Trino: a plain copy, the mirror, the current view."""
+    results: Results = {}
+    for rows, versions in HISTORIES:
+        table = f"wide_of_{versions}"
+        with _mirrored(bench, table, bench.rows(rows)) as (connection, declarations):
+            for _ in range(versions - 1):
+                connection.execute(f"UPDATE {table} SET {UPDATE['wide']}")
+                bench.bring_up(declarations)
+            _refreshed(bench, declarations)
+            with _copied(bench, table):
+                _read(bench, table, versions, results, ("plain copy", "current view", "mirror, written anew"))
+                for number in range(REFRESHES):
+                    _change(bench, connection, declarations, _random_keys(bench.rows(rows), number))
+                    _refreshed(bench, declarations)
+                _read(bench, table, versions, results, ("plain copy", f"mirror, {REFRESHES} refreshes later"))
+                with closing(Session(bench.settings)) as session:
+                    compact(session, TableName(f"mirror_{SOURCE}", table), NIGHTLY)
+                _read(bench, table, versions, results, ("plain copy", "mirror, after maintenance"))
+            _verify(bench, declarations)
+    return results
+
+
+def mirror_refreshes(bench: Bench) -> Results:
+    """A refresh of a million wide rows with 10,000 updated ones."""
+    return _refreshes(bench, "wide_mirrored", bench.rows(1_000_000))
+
+
+def large_mirror_refreshes(bench: Bench) -> Results:
+    """A refresh of ten million narrow rows with 10,000 updated ones."""
+    return _refreshes(bench, "narrow_mirrored", bench.rows(10_000_000))
+
+
+def _refreshes(bench: Bench, table: str, rows: int) -> Results:
+    """Refreshes after updates of the newest keys, and of random ones, beside making a plain copy anew."""
+    results: Results = {}
+    with _mirrored(bench, table, rows) as (connection, declarations):
+        _refreshed(bench, declarations)
+        results["plain copy, made anew"] = _copies(bench, table)
+        for which, keys in (("newest", _newest_keys), ("random", _random_keys)):
+            result = Measurement("s", does=f"a refresh with {CHANGES:,} updates of {which} keys of {rows:,} rows")
+            reports: list[MirrorReport] = []
+            for run in range(bench.runs):
+                _change(bench, connection, declarations, keys(rows, run))
+                with bench.cost() as cost:
+                    reports += _refreshed(bench, declarations)
+                result.add(cost.seconds, cost)
+                result.notes.setdefault("bytes written", []).append(_written(bench, table))
+            result.notes["written anew"] = sum(report.anew for report in reports)
+            results[f"{which} keys"] = result
+        _verify(bench, declarations)
+    return results
+
+
+@contextmanager
+def _mirrored(bench: Bench, table: str, rows: int) -> Iterator[tuple[psycopg.Connection, Declarations]]:
+    """A table whose columns are all declared, in the lake."""
+    with bench.tables(table, first_rows=(insert(table, 1, rows),)) as (connection, declarations):
+        named = _declaring_columns(declarations)
+        bench.bring_up(named)
+        yield connection, named
+
+
+def _declaring_columns(declarations: Declarations) -> Declarations:
+    (source,) = declarations.sources
+    tables = (table.model_copy(update={"columns": _columns(table.name)}) for table in source.tables)
+    return Declarations(sources=(source.model_copy(update={"tables": tuple(tables)}),))
+
+
+def _columns(table: str) -> tuple[Column, ...]:
+    return tuple(Column(name=column.name, data_type=None, description="") for column in columns_of(table))
+
+
+def _change(bench: Bench, connection: psycopg.Connection, declarations: Declarations, keys: str) -> None:
+    (table,) = (table.name for table in declarations.sources[0].tables)
+    connection.execute(f"UPDATE {table} SET {UPDATE[table.split('_')[0]]} WHERE {keys}")
+    bench.bring_up(declarations)
+
+
+def _newest_keys(rows: int, run: int) -> str:
+    return f"id > {rows - CHANGES}"
+
+
+def _random_keys(rows: int, run: int) -> str:
+    step = max(1, rows // CHANGES)
+    return f"id % {step} = {run % step}"
+
+
+def _refreshed(bench: Bench, declarations: Declarations) -> tuple[MirrorReport, ...]:
+    return refresh_mirrors(bench.settings, declarations, SOURCE, bench.session).written
+
+
+@contextmanager
+def _copied(bench: Bench, table: str) -> Iterator[None]:
+    _copy(bench, table)
+    try:
+        yield
+    finally:
+        query(bench.settings, f"DROP TABLE marts.copy_of_{table}")
+
+
+def _copy(bench: Bench, table: str) -> None:
+    query(bench.settings, "CREATE SCHEMA IF NOT EXISTS marts")
+    query(bench.settings, f"CREATE TABLE marts.copy_of_{table} AS SELECT * FROM mirror_{SOURCE}.{table}")
+
+
+def _copies(bench: Bench, table: str) -> Measurement:
+    result = Measurement("s", does="CREATE TABLE AS of the same rows in Trino")
+    for _ in range(bench.runs):
+        begun = time.monotonic()
+        with _copied(bench, table):
+            result.add(time.monotonic() - begun)
+    return result
+
+
+def _read(bench: Bench, table: str, versions: int, results: Results, contenders: tuple[str, ...]) -> None:
+    """Measures all contenders in turn; how many times the plain copy's seconds each one takes is in its notes."""
+    scans: dict[str, list[float]] = {name: [] for name in contenders}
+    lookups: dict[str, list[float]] = {name: [] for name in contenders}
+    rows = query(bench.settings, f"SELECT max(id) FROM mirror_{SOURCE}.{table}")[0][0]
+    for run in range(bench.runs + 1):  # the first run is a warm-up
+        for name in contenders:
+            relation = _relation(name, table)
+            scan = _seconds(bench, f"SELECT {READ[table.split('_')[0]]} FROM {relation}")
+            lookup = _seconds(bench, f"SELECT * FROM {relation} WHERE id = {1 + run * 7919 % rows}")
+            if run:
+                scans[name].append(scan)
+                lookups[name].append(lookup)
+    scanned, looked_up = (statistics.median(found["plain copy"]) for found in (scans, lookups))
+    for name in contenders:
+        result = Measurement("s", runs=scans[name], does=f"scan with aggregation, {versions} versions per key: {name}")
+        result.notes = {
+            "rows": rows,
+            "scan, times a plain copy": round(statistics.median(scans[name]) / scanned, 2),
+            "lookup s": round(statistics.median(lookups[name]), 3),
+            "lookup, times a plain copy": round(statistics.median(lookups[name]) / looked_up, 2),
+        }
+        results.setdefault(f"{versions} versions: {name}", result)
+
+
+def _relation(contender: str, table: str) -> str:
+    if contender == "plain copy":
+        return f"marts.copy_of_{table}"
+    if contender.startswith("mirror"):
+        return f"mirror_{SOURCE}.{table}"
+    columns = ", ".join(column.name for column in columns_of(table))
+    order = "PARTITION BY id ORDER BY _epoch DESC, _commit_lsn DESC, _seq DESC"
+    versions = f"SELECT *, row_number() OVER ({order}) AS nth FROM raw_{SOURCE}.{table}"
+    return f"(SELECT {columns} FROM ({versions}) WHERE nth = 1 AND _op <> 'd')"
+
+
+def _seconds(bench: Bench, sql: str) -> float:
+    begun = time.monotonic()
+    query(bench.settings, sql)
+    return time.monotonic() - begun
+
+
+def _written(bench: Bench, table: str) -> int:
+    with closing(open_catalog(bench.settings)) as catalog:
+        return total(catalog.load_table((f"mirror_{SOURCE}", table)).current_snapshot(), "added-files-size")
+
+
+def _verify(bench: Bench, declarations: Declarations) -> None:
+    """Raises LakehouseError unless every column of every row of the mirror is the source's."""
+    for result in reconcile_raw(bench.settings, declarations, mirrors=True, spark=bench.session):
+        if not result.equal:
+            raise LakehouseError(f"the mirror of {result.table} differs from the source: {result.as_dict()}")

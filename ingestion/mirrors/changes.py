@@ -1,0 +1,149 @@
+"""What has happened to a table since its mirror was refreshed: the keys that events name, and their rows after them.
+
+It goes by the moment of ingestion and by position, never by Iceberg snapshots: those expire. The newest event of a key
+has the whole row, but for large values that an update left out. They are the mirror's, which stands before all these
+events as one more version of each key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from ingestion.mirrors.state import MirrorState
+from ingestion.pipeline.repair.carried import newest_filled
+from ingestion.pipeline.repair.lake_side import LakeSide, Log, earlier, lake_sides, sides_of
+from ingestion.pipeline.repair.spelling import lake_cell
+from lakehouse.text.sql import spark_ident
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_LATEST = "unix_micros(max(_ingested_at)) AS latest"
+BEGINNING = datetime(1970, 1, 1, tzinfo=UTC)
+_BEFORE_ALL = "named_struct('_epoch', -1, '_commit_lsn', -1L, '_seq', -1L)"
+
+
+@dataclass(frozen=True)
+class Whole:
+    """All live rows of a table at a cut, and when the newest event among them was ingested."""
+
+    rows: DataFrame
+    ingested_at: datetime
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The keys that events name since the last refresh: `k0` … of the key, `c0` … of the row, and `gone`.
+
+    `lacking` says that the mirror lacks a value that an update left out.
+    """
+
+    rows: DataFrame
+    ingested_at: datetime
+    lacking: bool
+
+
+def whole(spark: SparkSession, log: Log, below: tuple[int, int]) -> Whole:
+    """The table at a cut, from its whole history."""
+    latest = _latest(spark.table(log.table).where(earlier(below)))  # first: what lands in between is read again
+    (side,) = lake_sides(spark, [log], below)
+    return Whole(_columns(log, side.live), latest or BEGINNING)
+
+
+@contextmanager
+def changes_since(
+    spark: SparkSession, log: Log, mirror: DataFrame, state: MirrorState, below: tuple[int, int]
+) -> Iterator[Changes | Whole | None]:
+    """What has happened up to a cut: nothing, changes of keys, or so much that all rows are new.
+
+    The latter after a truncate, and where an event has come late: before the cut at which the mirror stands, as records
+    that were kept aside have and those of a repair.
+    """
+    new = spark.table(log.table).where(f"{earlier(below)} AND {_is_new(state)}").persist()
+    try:
+        latest, late = _seen(new, state)
+        if latest is None:
+            yield None
+            return
+        (side,) = sides_of([log], [new])
+        if late:
+            yield whole(spark, log, below)
+        elif side.is_truncated:
+            yield Whole(_columns(log, side.live), max(latest, state.ingested_at))
+        else:
+            rows = _changes(side, mirror).persist()
+            try:
+                lacking = bool(side.lacks) and not rows.where("NOT gone AND NOT whole").isEmpty()
+                yield Changes(rows, max(latest, state.ingested_at), lacking)
+            finally:
+                rows.unpersist()
+    finally:
+        new.unpersist()
+
+
+def _is_new(state: MirrorState) -> str:
+    after = f"NOT {earlier((state.epoch, state.cut_lsn + 1))}"
+    return f"(_ingested_at > timestamp_micros({_micros(state.ingested_at)}) OR {after})"
+
+
+def _micros(moment: datetime) -> int:
+    return int(moment.timestamp()) * 10**6 + moment.microsecond
+
+
+def _seen(new: DataFrame, state: MirrorState) -> tuple[datetime | None, bool]:
+    from pyspark.sql.functions import expr
+
+    late = f"coalesce(bool_or({earlier((state.epoch, state.cut_lsn + 1))}), false) AS late"
+    row = new.agg(expr(_LATEST), expr(late)).first()
+    assert row is not None
+    return _moment(row["latest"]), row["late"]
+
+
+def _latest(rows: DataFrame) -> datetime | None:
+    from pyspark.sql.functions import expr
+
+    row = rows.agg(expr(_LATEST)).first()
+    assert row is not None
+    return _moment(row["latest"])
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else BEGINNING + timedelta(microseconds=micros)
+
+
+def _changes(side: LakeSide, mirror: DataFrame) -> DataFrame:
+    from pyspark.sql.functions import expr
+
+    log, versions = side.log, side.keyed
+    numbers = [log.columns.index(column) for column in log.key]
+    named = ", ".join(f"c{i} AS k{n}" for n, i in enumerate(numbers))
+    touched = versions.selectExpr("key", "position", f"struct({named}) AS named")
+    touched = touched.groupBy("key").agg(expr("max_by(named, position) AS named"))
+    live = side.live if not side.lacks else _filled(side, mirror, touched)
+    return touched.join(live, "key", "left").selectExpr(
+        "named.*",
+        *(f"c{i}" for i in range(len(log.columns))),
+        "coalesce(whole, false) AS whole",
+        "whole IS NULL AS gone",
+    )
+
+
+def _filled(side: LakeSide, mirror: DataFrame, touched: DataFrame) -> DataFrame:
+    """The live rows of the events, with the mirror's rows of the same keys as their first versions."""
+    log = side.log
+    key = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in log.key)
+    before = mirror.selectExpr(
+        f"concat({key}) AS key", "CAST(NULL AS string) AS from_key", f"{_BEFORE_ALL} AS position", "'r' AS op",
+        *(f"false AS l{i}" for i in side.lacks),
+        *(f"{spark_ident(column.lake_name)} AS c{i}" for i, column in enumerate(log.columns)),
+    )  # fmt: skip
+    versions = side.keyed.unionByName(before.join(touched.select("key"), "key", "left_semi"))
+    return newest_filled(versions, side.lacks, len(log.columns))
+
+
+def _columns(log: Log, rows: DataFrame) -> DataFrame:
+    return rows.selectExpr(*(f"c{i} AS {spark_ident(column.lake_name)}" for i, column in enumerate(log.columns)))

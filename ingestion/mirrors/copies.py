@@ -1,0 +1,151 @@
+"""The copies in which the next state of mirrors is built, and the transaction that puts them in the mirrors' place.
+
+A copy is a row of the catalog, in the namespace `mirror_<source>_next`, that names the mirror's own metadata file. What
+Spark commits to it, nobody sees. A killed refresh leaves copies behind; the next one begins with new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+
+from ingestion.sink.meta_tables import MIRRORS, ensure_mirrors
+from ingestion.sink.publish import TABLE_PROPERTIES, Staged, TableAppend, stage_append
+from ingestion.state import lease as leases
+from ingestion.state import store
+from ingestion.state.lease import Lease
+from lakehouse.catalog.commit import enter, move_pointer, remove
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.next_tables import Name, next_name
+from lakehouse.catalog.private_pyiceberg import data_files
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.retry import until_answered
+from lakehouse.settings import Settings
+
+Connection = psycopg.Connection[Any]
+MAX_CONFLICTS = 50
+PROPERTIES = TABLE_PROPERTIES | {
+    "write.merge.mode": "merge-on-read",
+    "write.delete.granularity": "file",
+    "write.merge.distribution-mode": "none",
+    "write.distribution-mode": "none",
+}
+
+
+@dataclass(frozen=True)
+class Next:
+    """A mirror's next metadata file, and the one that it replaces; None for a new mirror."""
+
+    mirror: Name
+    base: str | None
+    location: str
+
+
+class MirrorChanged(LakehouseError):
+    """A compaction, say, has committed to a mirror since its copy was made."""
+
+
+def begin(states: CatalogConnection, catalog: LakeCatalog, mirrors: Mapping[Name, str]) -> None:
+    """Copies mirrors that stand at these metadata files; copies that a killed refresh has left are dropped."""
+    for namespace in {next_name(mirror)[0] for mirror in mirrors}:
+        catalog.create_namespace_if_not_exists(namespace)
+    with states.transaction():
+        forget(states, catalog, mirrors)
+        for mirror, location in mirrors.items():
+            enter(states, catalog.name, next_name(mirror), location)
+
+
+def forget(states: CatalogConnection, catalog: LakeCatalog, mirrors: Collection[Name]) -> None:
+    """Drops the copies; their files stay for orphan removal, unless a mirror names them."""
+    for mirror in mirrors:
+        remove(states, catalog.name, next_name(mirror))
+
+
+def create(states: CatalogConnection, catalog: LakeCatalog, mirror: Name, schema: Schema, comment: str) -> Table:
+    """An empty copy of a mirror that does not exist yet, at the place where the mirror will be."""
+    for namespace in (mirror[0], next_name(mirror)[0]):
+        catalog.create_namespace_if_not_exists(namespace)
+    remove(states, catalog.name, next_name(mirror))
+    return catalog.create_table(
+        next_name(mirror),
+        schema,
+        location=location_of(catalog, mirror),
+        partition_spec=UNPARTITIONED_PARTITION_SPEC,
+        properties=PROPERTIES | {"comment": comment},
+    )
+
+
+def location_of(catalog: LakeCatalog, mirror: Name) -> str:
+    """Where the files of a mirror are."""
+    warehouse = str(catalog.properties["warehouse"]).rstrip("/")
+    return f"{warehouse}/{mirror[0]}/{mirror[1]}"
+
+
+def publish(
+    settings: Settings, catalog: LakeCatalog, lease: Lease, changed: Sequence[Next], row: Mapping[str, object]
+) -> None:
+    """Points all mirrors to their next state and adds the row to `meta.mirrors`, in one transaction.
+
+    Raises LeaseLost, and MirrorChanged if another writer has changed one of them.
+    """
+    for _ in range(MAX_CONFLICTS):
+        if _swapped(settings, catalog, lease, changed, _staged_row(settings, catalog, row)):
+            return
+    raise LakehouseError(f"meta.mirrors: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost")
+
+
+def _staged_row(settings: Settings, catalog: LakeCatalog, row: Mapping[str, object]) -> Staged:
+    table = ensure_mirrors(catalog)
+    files = tuple(data_files(table.metadata, _as_arrow(table, row), table.io))
+    append = TableAppend(MIRRORS, files, {"lakehouse.source": str(row["source"])})
+    return stage_append(catalog, append, settings.ingestion.max_snapshots)
+
+
+def _as_arrow(table: Table, row: Mapping[str, object]) -> pa.Table:
+    return pa.Table.from_pylist([dict(row)], schema=table.schema().as_arrow())
+
+
+def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, changed: Sequence[Next], row: Staged) -> bool:
+    """False if another refresh has added a row meanwhile."""
+    done: list[bool] = []
+
+    def attempt() -> None:
+        with store.connect_catalog(settings) as connection, connection.transaction():
+            leases.check(connection, lease, settings.ingestion.lease_seconds)
+            # The lease's row is locked now, so an earlier attempt has either committed or gone.
+            landed = _names(connection, catalog.name, row.identifier, row.new_location)
+            if not landed and move_pointer(
+                connection, catalog.name, row.identifier, row.old_location, row.new_location
+            ):
+                for mirror in sorted(changed, key=lambda item: item.mirror):
+                    _put(connection, catalog.name, mirror)
+                landed = True
+            done.append(landed)
+
+    until_answered(attempt, what=f"publish of {lease.source}")
+    return done[-1]
+
+
+def _put(connection: Connection, catalog: str, mirror: Next) -> None:
+    if mirror.base is None:
+        enter(connection, catalog, mirror.mirror, mirror.location)
+    elif not move_pointer(connection, catalog, mirror.mirror, mirror.base, mirror.location):
+        raise MirrorChanged(f"{'.'.join(mirror.mirror)} was changed by another writer during its refresh")
+    remove(connection, catalog, next_name(mirror.mirror))
+
+
+def _names(connection: Connection, catalog: str, name: Name, location: str) -> bool:
+    found = connection.execute(
+        "SELECT 1 FROM iceberg_tables WHERE catalog_name = %s AND table_namespace = %s AND table_name = %s"
+        " AND metadata_location = %s",
+        (catalog, *name, location),
+    ).fetchone()
+    return found is not None

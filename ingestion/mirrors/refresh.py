@@ -1,0 +1,328 @@
+"""Brings the mirrors of a source to its newest cut, all in one catalog transaction.
+
+Each changed mirror is written as a copy, one after the other; what happens meanwhile in the source is for the next
+refresh. A table that is not in the cut, because it is parked or being loaded, keeps its mirror as it is, and the row
+in `meta.mirrors` does not name it until it is back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import psycopg
+from pyiceberg.table import Table
+
+from ingestion.mirrors import copies
+from ingestion.mirrors.changes import Whole, changes_since, whole
+from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
+from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
+from ingestion.mirrors.write import Size, Target, write_all, write_changes
+from ingestion.pipeline.repair.lake_side import Log
+from ingestion.pipeline.repair.spelling import spelled_columns
+from ingestion.pipeline.session import Session
+from ingestion.schema.facts import TableFacts
+from ingestion.sink.meta_tables import MIRRORS
+from ingestion.sink.publish import surplus_snapshots
+from ingestion.state import store
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.next_tables import Name, next_name
+from lakehouse.catalog.open import load_table, total
+from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.statistics import carry
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.table_locks import Held, locked
+from lakehouse.text.sql import spark_relation
+
+
+class MirrorInUse(LakehouseError):
+    """Maintenance works on a mirror."""
+
+
+@dataclass(frozen=True)
+class MirrorReport:
+    """One mirror after a refresh that wrote it: keys with a new row and keys that are gone, unless all rows are new."""
+
+    name: str
+    snapshot_id: int
+    rows: int
+    changed: int
+    gone: int
+    anew: bool
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RefreshReport:
+    """The mirrors of a source after a refresh; `position` is the common cut's, None before there is one.
+
+    `aside` are the tables that are in no cut now, whose mirrors stay where they were.
+    """
+
+    source: str
+    position: str | None
+    cut_at: datetime | None
+    written: tuple[MirrorReport, ...]
+    unchanged: tuple[str, ...]
+    aside: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Mirror:
+    """A mirror to write: its table, the mirror as it is, and where it stands. `log` names its columns.
+
+    Everything that the raw table had at `raw_snapshot` is in the cut.
+    """
+
+    table: RawTable
+    raw: Table
+    raw_snapshot: int | None
+    mirror: Table | None
+    state: MirrorState | None
+    log: Log
+
+    @property
+    def columns(self) -> dict[str, int]:
+        """The raw table's fields that the mirror has, by name."""
+        return {c.lake_name: self.raw.schema().find_field(c.lake_name).field_id for c in self.log.columns}
+
+    @property
+    def is_same(self) -> bool:
+        """Whether nothing has happened to it."""
+        if self.state is None or self.columns != dict(self.state.columns):
+            return False
+        newest = data_snapshot(self.raw)
+        return newest is not None and newest == self.state.raw_snapshot
+
+
+@dataclass(frozen=True)
+class _Written:
+    """The rows of a copy are written; `counts` is None where all are new."""
+
+    ingested_at: datetime
+    counts: tuple[int, int] | None
+
+
+def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
+    """Brings every mirror to the newest cut; the session's lease is that of the mirrors (see `mirrors_of`).
+
+    Raises LeaseLost, MirrorInUse while maintenance works on one of them, MirrorChanged if another writer has changed
+    one meanwhile, and LakehouseError.
+    """
+    mirrored = session.source.mirrored
+    before = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
+    with states.transaction():
+        stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
+    if stream is None or stream.cut_lsn is None or stream.cut_position is None:
+        return RefreshReport(session.name, None, None, (), (), tuple(table.name for table in mirrored))
+    tables = [table for table in mirrored if table.name in stream.cut_tables]
+    items = _items(session, tables, stream.epoch, positions, before)
+    due = [item for item in items if not item.is_same]
+    with ExitStack() as stack:
+        for item in due:
+            _lock(session, item, stack)
+        stack.callback(_forget_copies, session, states, due)
+        built = [made for item in due if (made := _build(session, states, item, stream)) is not None]
+        nexts, reports = [n for n, _ in built], tuple(report for _, report in built)
+        snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
+        snapshots |= {report.name: str(report.snapshot_id) for report in reports}
+        _publish(session, states, stream, nexts, snapshots)
+    written, at_cut = {report.name for report in reports}, {item.table.name for item in items}
+    unchanged = tuple(name for name in sorted(at_cut - written))
+    aside = tuple(table.name for table in mirrored if table.name not in at_cut)
+    return RefreshReport(session.name, stream.cut_position.text, stream.cut_at, reports, unchanged, aside)
+
+
+def _lock(session: Session, item: _Mirror, stack: ExitStack) -> None:
+    name = item.table.mirror_identifier
+    try:
+        stack.enter_context(locked(session.settings, name, "mirrors"))
+    except Held as held:
+        raise MirrorInUse(f"{'.'.join(name)}: {held}; run it again later") from None
+
+
+def _forget_copies(session: Session, states: CatalogConnection, due: list[_Mirror]) -> None:
+    with suppress(psycopg.Error):  # the next refresh begins with other copies
+        copies.forget(states, session.catalog, [item.table.mirror_identifier for item in due])
+
+
+def _raw_snapshots(session: Session) -> dict[Name, int | None]:
+    raws = session.catalog.load_tables([table.identifier for table in session.source.mirrored])
+    return {name: data_snapshot(raw) for name, raw in raws.items()}
+
+
+def _items(
+    session: Session,
+    tables: list[RawTable],
+    epoch: int,
+    positions: Mapping[str, store.TablePosition],
+    before: Mapping[Name, int | None],
+) -> list[_Mirror]:
+    """The mirrors of these tables, without those whose columns the next cycle adds to the raw table."""
+    raws = session.catalog.load_tables([table.identifier for table in tables])
+    mirrors = session.catalog.load_tables([table.mirror_identifier for table in tables])
+    items = []
+    for table in tables:
+        raw, mirror = raws[table.identifier], mirrors.get(table.mirror_identifier)
+        log = _log(session, table, raw, positions[table.name].followed)
+        if {column.source.name for column in log.columns} == set(table.landed):
+            state = read_state(mirror, epoch) if mirror else None
+            items.append(_Mirror(table, raw, before.get(table.identifier), mirror, state, log))
+    return items
+
+
+def _log(session: Session, table: RawTable, raw: Table, facts: TableFacts) -> Log:
+    """What is read of the raw table: its declared columns."""
+    spelled = spelled_columns(table, raw, facts)
+    columns = tuple(column for column in spelled if column.source.name in table.landed)
+    key = tuple(column for name in table.key for column in columns if column.source.name == name)
+    return Log(spark_relation(session.settings.catalog_name, *table.identifier), columns, key, ())
+
+
+def _build(
+    session: Session, states: CatalogConnection, item: _Mirror, stream: store.Stream
+) -> tuple[copies.Next, MirrorReport] | None:
+    """Writes the mirror's next state as a copy and stages its properties; None if it needs none."""
+    begun, name = time.monotonic(), item.table.mirror_identifier
+    plan = ColumnPlan(anew=True) if item.state is None else plan_columns(item.columns, item.state)
+    if item.mirror is None:
+        copy = copies.create(states, session.catalog, name, schema_of(item.log, item.table), item.table.description)
+    else:
+        copies.begin(states, session.catalog, {name: item.mirror.metadata_location})
+        copy = fit(session.catalog.load_table(next_name(name)), item.log, item.table, plan)
+    written = _write(session, item, copy, plan, stream)
+    if written is None and item.state is not None and item.columns == dict(item.state.columns):
+        return None
+    copy = session.catalog.load_table(next_name(name))
+    state = _state(item, copy, stream, written)
+    location = _stage(session.catalog, copy, item, state, session.limits.max_snapshots)
+    size = _size(copy)
+    changed, gone = written.counts if written and written.counts else (0, 0)
+    report = MirrorReport(
+        item.table.name,
+        _snapshot_id(copy),
+        size.rows - size.deletes,
+        changed,
+        gone,
+        written is not None and written.counts is None,
+        time.monotonic() - begun,
+    )
+    return copies.Next(name, item.mirror.metadata_location if item.mirror else None, location), report
+
+
+def _write(session: Session, item: _Mirror, copy: Table, plan: ColumnPlan, stream: store.Stream) -> _Written | None:
+    """Writes the copy's rows; None if no event concerns them."""
+    assert stream.cut_lsn is not None
+    below, spark = (stream.epoch, stream.cut_lsn + 1), session.spark
+    target = _target(session, item)
+    if item.state is None or plan.anew:
+        return _all(target, whole(spark, item.log, below), item.raw)
+    mirror = spark.table(target.table)
+    with changes_since(spark, item.log, mirror, item.state, below) as changes:
+        if changes is None:
+            return None
+        if isinstance(changes, Whole):
+            return _all(target, changes, item.raw)
+        if changes.lacking:
+            return _all(target, whole(spark, item.log, below), item.raw)
+        return _Written(changes.ingested_at, write_changes(spark, target, _size(copy), changes))
+
+
+def _all(target: Target, found: Whole, raw: Table) -> _Written:
+    write_all(target, found.rows, total(raw.current_snapshot(), "total-files-size"))
+    return _Written(found.ingested_at, None)
+
+
+def _target(session: Session, item: _Mirror) -> Target:
+    name = spark_relation(session.settings.catalog_name, *next_name(item.table.mirror_identifier))
+    columns = [column.lake_name for column in item.log.columns]
+    return Target(name, columns, [column.lake_name for column in item.log.key], item.log.key[0].lake_type)
+
+
+def _size(table: Table) -> Size:
+    newest = table.current_snapshot()
+    return Size(
+        total(newest, "total-files-size"), total(newest, "total-records"), total(newest, "total-position-deletes")
+    )
+
+
+def _state(item: _Mirror, copy: Table, stream: store.Stream, written: _Written | None) -> MirrorState:
+    assert stream.cut_lsn is not None and stream.cut_position is not None
+    if written is None:  # only the columns are new: the rows are those of the earlier cut
+        assert item.state is not None
+        return replace(item.state, columns=item.columns, last_field=item.raw.metadata.last_column_id)
+    newest = data_snapshot(copy)
+    assert newest is not None
+    return MirrorState(
+        stream.epoch,
+        stream.cut_lsn,
+        stream.cut_position.text,
+        written.ingested_at,
+        item.raw_snapshot,
+        newest,
+        item.columns,
+        item.raw.metadata.last_column_id,
+    )
+
+
+def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState, max_snapshots: int) -> str:
+    """Writes the metadata file with the mirror's state; older snapshots than that many go."""
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+    staging = Staging(copy)
+    staging.set_properties(state.properties())
+    if surplus := surplus_snapshots(copy.metadata, max_snapshots, time.time_ns() // 1_000_000):
+        statistics = carry(copy.metadata, frozenset(surplus))
+        ExpireSnapshots(staging).by_ids(surplus).commit()
+        staging.apply(statistics)
+    return staging.stage(catalog, copy).metadata_location
+
+
+def _publish(
+    session: Session,
+    states: CatalogConnection,
+    stream: store.Stream,
+    nexts: list[copies.Next],
+    snapshots: dict[str, str],
+) -> None:
+    """Nothing if neither a mirror nor the cut is another one than in the newest row."""
+    if not snapshots:
+        return
+    if not nexts and newest_cut(session.catalog, session.name) == (stream.epoch, stream.cut_lsn):
+        return
+    row = {
+        "source": session.name,
+        "epoch": stream.epoch,
+        "cut_lsn": stream.cut_lsn,
+        "cut_at": stream.cut_at,
+        "published_at": store.catalog_clock(states),
+        "snapshots": sorted(snapshots.items()),
+    }
+    copies.publish(session.settings, session.catalog, session.lease, nexts, row)
+
+
+def newest_cut(catalog: LakeCatalog, source: str) -> tuple[int, int]:
+    """Epoch and LSN of the cut at which the mirrors of a source stand; (0, 0) before the first refresh."""
+    from pyiceberg.expressions import EqualTo
+
+    table = load_table(catalog, *MIRRORS)
+    if table is None:
+        return 0, 0
+    wanted = ("epoch", "cut_lsn", "published_at")
+    rows: list[dict[str, Any]] = (
+        table.scan(row_filter=EqualTo(term="source", value=source), selected_fields=wanted).to_arrow().to_pylist()
+    )
+    newest = max(rows, key=lambda row: row["published_at"], default=None)
+    return (newest["epoch"], newest["cut_lsn"]) if newest else (0, 0)
+
+
+def _snapshot_id(table: Table) -> int:
+    snapshot = table.current_snapshot()
+    assert snapshot is not None, f"{table.name()} has no snapshot"
+    return snapshot.snapshot_id

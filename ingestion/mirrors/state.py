@@ -1,0 +1,68 @@
+"""What a mirror says of itself, in a property of its own metadata: of which cut its rows are, and which columns it has.
+
+Rows and property change in one commit, so a mirror that was restored to an older state, as by a backup, goes on from
+there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from lakehouse.catalog.open import DATA_OPERATIONS, history
+from lakehouse.files.stored import known_fields
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+POSITION = "lakehouse.position"  # <epoch>:<position>, for readers
+STATE = "lakehouse.mirror"
+
+
+@dataclass(frozen=True)
+class MirrorState:
+    """Where a mirror stands.
+
+    Its rows are those of (`epoch`, `cut_lsn`); every event that was ingested until `ingested_at`, and is not after that
+    cut, is in them. `raw_snapshot` is the raw table's that was read, `snapshot` the mirror's own that holds the rows.
+    `columns` are the ids of the raw table's fields by name, `last_field` is the newest field that the raw table had.
+    """
+
+    epoch: int
+    cut_lsn: int
+    position: str
+    ingested_at: datetime
+    raw_snapshot: int | None
+    snapshot: int
+    columns: Mapping[str, int]
+    last_field: int
+
+    def properties(self) -> dict[str, str]:
+        """What is stored."""
+        stored = asdict(self) | {"ingested_at": self.ingested_at.isoformat()}
+        return {POSITION: f"{self.epoch}:{self.position}", STATE: json.dumps(stored)}
+
+
+def read_state(mirror: Table, epoch: int) -> MirrorState | None:
+    """Where the mirror stands; None if all its rows are to be read again.
+
+    They are if they are not those that were stored with it, because somebody rolled it back, and in a new epoch: a
+    restored raw table may have lost events that the mirror has, and a recovery repairs only what raw has wrong.
+    """
+    stored = mirror.properties.get(STATE)
+    if stored is None:
+        return None
+    fields = known_fields(MirrorState, json.loads(stored))
+    state = MirrorState(**fields | {"ingested_at": datetime.fromisoformat(fields["ingested_at"])})
+    return state if state.epoch == epoch and data_snapshot(mirror) == state.snapshot else None
+
+
+def data_snapshot(table: Table) -> int | None:
+    """The newest snapshot that changed rows; a compaction does not."""
+    for snapshot in history(table.metadata):
+        if snapshot.summary is None or snapshot.summary.operation.value in DATA_OPERATIONS:
+            return snapshot.snapshot_id
+    return None

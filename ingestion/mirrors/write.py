@@ -1,0 +1,109 @@
+"""Writes a mirror's next rows to its copy: key by key with position deletes, or all of them as new files.
+
+Readers of plain Iceberg know both; none has to know equality deletes. A small mirror is written anew, in one file: that
+costs less than the deletes. So is one whose deletes have become many, which happens so seldom that on average it costs
+no more than the changes themselves.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyiceberg.types import IcebergType, IntegerType, LongType
+
+from ingestion.mirrors.changes import Changes
+from lakehouse.text.sql import spark_ident
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SMALL_BYTES = 16 * 1024 * 1024
+FILE_BYTES = 128 * 1024 * 1024
+MANY_DELETES = 0.2  # of the rows
+COUNTED = "count(*) AS changed, count_if(gone) AS gone, min(k0) AS first, max(k0) AS last"
+
+
+@dataclass(frozen=True)
+class Size:
+    """A mirror's files."""
+
+    bytes: int
+    rows: int
+    deletes: int
+
+
+@dataclass(frozen=True)
+class Target:
+    """The copy to write: its name in Spark, and its columns, the key's among them."""
+
+    table: str
+    columns: Sequence[str]
+    key: Sequence[str]
+    leading: IcebergType
+
+
+def is_written_anew(size: Size, changed: int) -> bool:
+    """Whether all rows are written rather than those that changed."""
+    return size.bytes <= SMALL_BYTES or size.deletes + changed > MANY_DELETES * size.rows
+
+
+def write_changes(spark: SparkSession, target: Target, size: Size, changes: Changes) -> tuple[int, int]:
+    """Brings the copy up to date; how many keys have a new row, and how many are gone."""
+    from pyspark.sql.functions import expr
+
+    row = changes.rows.agg(*map(expr, COUNTED.split(", "))).first()
+    assert row is not None
+    if is_written_anew(size, row["changed"]):
+        rows = _after(spark.table(target.table), target, changes.rows)
+        write_all(target, rows, size.bytes)
+    else:
+        _merge(spark, target, changes.rows, row["first"], row["last"])
+    return row["changed"] - row["gone"], row["gone"]
+
+
+def write_all(target: Target, rows: DataFrame, expected_bytes: int) -> None:
+    """Replaces all rows, in the order of the key where they are many."""
+    from pyspark.sql.functions import col, lit
+
+    rows = rows.select(*(col(spark_ident(name)) for name in target.columns))
+    files = expected_bytes // FILE_BYTES + 1
+    key = [col(spark_ident(name)) for name in target.key]
+    placed = rows.repartitionByRange(files, *key) if files > 1 else rows.coalesce(1)
+    placed.sortWithinPartitions(*key).writeTo(target.table).overwrite(lit(True))
+
+
+def _after(mirror: DataFrame, target: Target, changes: DataFrame) -> DataFrame:
+    """The mirror's other rows, and the changed ones."""
+    from pyspark.sql.functions import expr
+
+    same = " AND ".join(f"t.{spark_ident(name)} <=> s.k{n}" for n, name in enumerate(target.key))
+    kept = mirror.alias("t").join(changes.alias("s"), expr(same), "left_anti")
+    new = changes.where("NOT gone").selectExpr(*(f"c{i} AS {spark_ident(n)}" for i, n in enumerate(target.columns)))
+    return kept.select(*map(spark_ident, target.columns)).unionByName(new)
+
+
+def _merge(spark: SparkSession, target: Target, changes: DataFrame, first: object, last: object) -> None:
+    view = f"mirror_{uuid.uuid4().hex}"
+    changes.createOrReplaceTempView(view)
+    try:
+        spark.sql(merge_sql(target, view, first, last))
+    finally:
+        spark.catalog.dropTempView(view)
+
+
+def merge_sql(target: Target, view: str, first: object, last: object) -> str:
+    """The statement. The range of the leading key column, where it is a number, spares the files outside of it."""
+    same = [f"t.{spark_ident(name)} <=> s.k{n}" for n, name in enumerate(target.key)]
+    if isinstance(target.leading, IntegerType | LongType) and first is not None:
+        same.append(f"t.{spark_ident(target.key[0])} BETWEEN {first} AND {last}")
+    columns = [(spark_ident(name), f"s.c{i}") for i, name in enumerate(target.columns)]
+    return (
+        f"MERGE INTO {target.table} AS t USING {view} AS s ON {' AND '.join(same)}"
+        " WHEN MATCHED AND s.gone THEN DELETE"
+        f" WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = {value}' for name, value in columns)}"
+        f" WHEN NOT MATCHED AND NOT s.gone THEN INSERT ({', '.join(name for name, _ in columns)})"
+        f" VALUES ({', '.join(value for _, value in columns)})"
+    )

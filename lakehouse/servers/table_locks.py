@@ -1,0 +1,73 @@
+"""A lock per table, so that two who rewrite a table, on any machines, do not work on it at once.
+
+It is a session-level advisory lock in the catalog database, which ends with its process, so nothing is left after a
+kill. Each lock has its own connection; the connection's start is the lock's time.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC
+from hashlib import sha256
+from typing import Any
+
+import psycopg
+
+from lakehouse.servers.database import connect_catalog
+from lakehouse.settings import Settings
+
+HOLDER = """
+SELECT activity.application_name, activity.backend_start
+FROM pg_locks AS held JOIN pg_stat_activity AS activity USING (pid)
+WHERE held.locktype = 'advisory' AND held.granted AND held.database = (
+    SELECT oid FROM pg_database WHERE datname = current_database())
+  AND (held.classid::bigint << 32 | held.objid::bigint) = %s AND held.objsubid = 1
+"""
+# The server notices within two minutes that the holder's machine is gone.
+KEEPALIVE = "-c tcp_keepalives_idle=30 -c tcp_keepalives_interval=15 -c tcp_keepalives_count=6"
+WAIT_STEP_SECONDS = 0.2
+
+
+class Held(Exception):
+    """Another process has locked the table; the message says which one."""
+
+
+@contextmanager
+def locked(settings: Settings, table: tuple[str, str], work: str, patience: float = 0.0) -> Iterator[None]:
+    """Locks the table during the block for this kind of work (`maintenance`).
+
+    Raises Held if another process has it for longer than `patience` seconds, and LakehouseError when the catalog
+    database cannot be reached.
+    """
+    key, deadline = lock_key(settings.catalog_name, table), time.monotonic() + patience
+    name = f"lakehouse {work} {socket.gethostname()[:30]} {os.getpid()}"
+    with connect_catalog(settings, application_name=name, options=KEEPALIVE) as connection:
+        while not _taken(connection, key):
+            if time.monotonic() >= deadline:
+                raise Held(_who(connection, key))
+            time.sleep(WAIT_STEP_SECONDS)
+        yield
+
+
+def lock_key(catalog: str, table: tuple[str, str]) -> int:
+    """A signed 64-bit number for the table, the same in every process."""
+    digest = sha256("\0".join(("maintenance", catalog, *table)).encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _taken(connection: psycopg.Connection[Any], key: int) -> bool:
+    row = connection.execute("SELECT pg_try_advisory_lock(%s)", (key,)).fetchone()
+    return bool(row and row[0])
+
+
+def _who(connection: psycopg.Connection[Any], key: int) -> str:
+    row = connection.execute(HOLDER, (key,)).fetchone()  # bigint wraps around as the lock's two halves do
+    if row is None:
+        return "another process held it until just now"
+    holder, since = row
+    _, work, host, pid = f"{holder} - - -".split(" ")[:4]
+    return f"another {work} run ({host}, process {pid}, since {since.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC) holds it"

@@ -1,0 +1,233 @@
+"""Mirrors on real servers: equal to the source at each cut, whatever happened in between."""
+
+from dataclasses import replace
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from ingestion import mirrors_held, pause, refresh_mirrors, resnapshot, resume
+from ingestion.verify import TableComparison, reconcile_raw
+from lakehouse.declarations.policies import MirrorPolicy, RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from tests.marks import slow
+from tests.mirrored import (
+    assert_mirrors_equal,
+    declaring_columns,
+    listed,
+    metadata,
+    mirror,
+    properties,
+    refreshed,
+    write_position_deletes,
+)
+from tests.repairing import spoil
+from tests.slots import following, until
+from tests.world import World, make_world
+
+pytestmark = pytest.mark.stack
+
+DDL = """
+CREATE TABLE items (id int PRIMARY KEY, name text, price numeric(10,2), big text);
+ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE pairs (a int, b text, n bigint, PRIMARY KEY (a, b));
+CREATE TABLE still (id int PRIMARY KEY)
+"""
+SWAP = """
+BEGIN;
+UPDATE pairs SET a = -1 WHERE a = 1; UPDATE pairs SET a = 1 WHERE a = 2; UPDATE pairs SET a = 2 WHERE a = -1;
+COMMIT
+"""
+TABLES = {
+    "items": RawPolicy(relation="public.items", key=("id",)),
+    "pairs": RawPolicy(relation="public.pairs", key=("a", "b")),
+    "still": RawPolicy(relation="public.still", key=("id",)),
+}
+
+
+@pytest.fixture(params=[slow("anew"), "merged"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How refreshes write: all rows of a small mirror, or the changed ones with position deletes."""
+    if request.param == "merged":
+        write_position_deletes(monkeypatch)
+    return request.param
+
+
+def make(settings: Settings, **limits: Any) -> World:
+    return declaring_columns(make_world(settings, DDL, TABLES, **limits))
+
+
+def at_newest(world: World, spark: Any) -> Any:
+    """Ingests, refreshes and compares."""
+    world.ingest(spark)
+    report = refreshed(world, spark)
+    assert_mirrors_equal(world)
+    return report
+
+
+def test_mirrors_follow_their_source(settings: Settings, spark: Any, form: str) -> None:
+    world = make(settings)
+    world.sql(
+        "INSERT INTO items SELECT i, 'n' || i, i * 1.5, repeat(i::text, 3000) FROM generate_series(1, 60) i",
+        "INSERT INTO pairs SELECT i % 7, 'b' || i, i FROM generate_series(1, 30) i",
+        "INSERT INTO still VALUES (1)",
+    )
+    report = at_newest(world, spark)
+    assert {m.name: (m.rows, m.anew) for m in report.written} == {
+        "items": (60, True), "pairs": (30, True), "still": (1, True),
+    }  # fmt: skip
+    still = metadata(world, "still").metadata_location
+    world.sql(
+        "UPDATE items SET name = 'u' WHERE id <= 20",  # leaves out the large value
+        "UPDATE items SET id = id + 100 WHERE id <= 10",
+        "UPDATE items SET id = id + 100 WHERE id BETWEEN 101 AND 105",
+        "UPDATE items SET name = name || 'x' WHERE id > 100",
+        "DELETE FROM items WHERE id = 20",
+        "INSERT INTO items VALUES (20, 'again', 1, NULL)",
+        "UPDATE items SET id = 102 WHERE id = 20",
+        "UPDATE items SET price = 2 WHERE id = 102",
+        "DELETE FROM pairs WHERE a = 3",
+        SWAP,
+    )
+    report = at_newest(world, spark)
+    assert {m.name: m.anew for m in report.written} == {"items": False, "pairs": False}
+    assert report.unchanged == ("still",)
+    assert metadata(world, "still").metadata_location == still
+    assert properties(world, "items")["lakehouse.position"] == f"1:{report.position}"
+    newest = listed(world)[-1]
+    assert dict(newest["snapshots"])["still"] == str(metadata(world, "still").current_snapshot().snapshot_id)
+    assert at_newest(world, spark).written == ()
+    world.sql("BEGIN; TRUNCATE items; INSERT INTO items VALUES (7, 'after', 1, 'x'); COMMIT", "DELETE FROM pairs")
+    report = at_newest(world, spark)
+    assert {m.name: (m.rows, m.anew) for m in report.written} == {"items": (1, True), "pairs": (0, False)}
+
+
+def test_an_idle_source_refreshes_nothing(settings: Settings, spark: Any) -> None:
+    world = make(settings)
+    world.sql("INSERT INTO still VALUES (1)")
+    at_newest(world, spark)
+    rows, before = listed(world), metadata(world, "still").metadata_location
+    at_newest(world, spark)
+    assert listed(world) == rows and metadata(world, "still").metadata_location == before
+
+
+@pytest.mark.slow
+def test_columns_come_go_and_are_renamed(settings: Settings, spark: Any, form: str) -> None:
+    """Names may change hands: the mirror goes by the raw table's fields."""
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n' || i, i, repeat('x', 3000) FROM generate_series(1, 20) i")
+    at_newest(world, spark)
+    world.sql("ALTER TABLE items ADD extra int", "UPDATE items SET extra = 1 WHERE id < 3")
+    report = at_newest(declaring_columns(world), spark)
+    assert [(m.name, m.anew) for m in report.written] == [("items", False)]
+    world.sql("ALTER TABLE items DROP extra", "ALTER TABLE items ALTER id TYPE bigint")
+    world.sql("UPDATE items SET id = 1099511627776 WHERE id = 5")
+    at_newest(declaring_columns(world), spark)
+    world.sql(
+        "ALTER TABLE items RENAME name TO t",
+        "ALTER TABLE items RENAME big TO name",
+        "ALTER TABLE items RENAME t TO big",
+    )
+    world.sql("UPDATE items SET price = 7 WHERE id = 6")
+    at_newest(declaring_columns(world), spark)
+    world.sql("ALTER TABLE items RENAME name TO title", "UPDATE items SET price = 8 WHERE id = 6")
+    report = at_newest(declaring_columns(world), spark)
+    assert [(m.name, m.anew) for m in report.written] == [("items", True)]
+    at_newest(declaring_columns(world, but={"items": {"price"}}), spark)
+    report = at_newest(declaring_columns(world), spark)  # declared again: its older values are in raw
+    assert [(m.name, m.anew) for m in report.written] == [("items", True)]
+
+
+def test_a_table_out_of_the_cut_keeps_its_mirror(settings: Settings, spark: Any) -> None:
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 5) i", "INSERT INTO pairs VALUES (1, 'b', 1)")
+    at_newest(world, spark)
+    pause(world.settings, world.source.table("items"))
+    world.sql("DELETE FROM items WHERE id = 1", "UPDATE pairs SET n = 2")
+    world.ingest(spark)
+    before = metadata(world, "items").metadata_location
+    report = refreshed(world, spark)
+    assert report.aside == ("items",) and metadata(world, "items").metadata_location == before
+    assert set(dict(listed(world)[-1]["snapshots"])) == {"pairs", "still"}
+    resume(world.settings, world.declarations, world.source.name, ["items"], spark)
+    report = refreshed(world, spark)
+    assert [(m.name, m.anew) for m in report.written] == [("items", False)]
+    assert_mirrors_equal(world)
+    resnapshot(world.settings, world.declarations, world.source.name, ["items"], spark)
+    report = refreshed(world, spark)
+    assert [(m.name, m.anew) for m in report.written] == [("items", True)]
+    assert_mirrors_equal(world)
+
+
+def test_what_comes_late_is_in_the_mirror(settings: Settings, spark: Any) -> None:
+    """A repair's events are of the cut at which the mirror stands."""
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i")
+    world.ingest(spark)
+    spoil(world, "items", lambda rows: [row | {"name": "wrong"} if row["id"] == 3 else row for row in rows])
+    refreshed(world, spark)
+    assert [row for row in mirror(world, "items") if row[1] == "wrong"]
+    (result,) = reconcile_raw(
+        world.settings, world.declarations, [f"{world.source.name}.items"], repair=True, spark=spark
+    )
+    assert result.repaired == {"r": 1}
+    assert [m.name for m in refreshed(world, spark).written] == ["items"]
+    assert_mirrors_equal(world)
+
+
+@pytest.mark.slow
+def test_a_mirror_that_was_rolled_back_is_written_anew(settings: Settings, spark: Any) -> None:
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i")
+    at_newest(world, spark)
+    older = metadata(world, "items")
+    world.sql("DELETE FROM items WHERE id < 4")
+    at_newest(world, spark)
+    with metadata(world, "items").manage_snapshots() as manage:
+        manage.set_current_snapshot(older.current_snapshot().snapshot_id)
+    report = at_newest(world, spark)
+    assert [(m.name, m.anew) for m in report.written] == [("items", True)]
+
+
+@pytest.mark.slow
+def test_reconcile_finds_what_a_mirror_has_wrong(settings: Settings, spark: Any) -> None:
+    world = make(settings)
+    world.sql(
+        "INSERT INTO items SELECT i, 'n', i, 'x' FROM generate_series(1, 50) i", "INSERT INTO pairs VALUES (1, 'b')"
+    )
+    world.ingest(spark)
+    found = {result.table: result for result in reconciled(world, spark)}
+    assert {name: result.verdict for name, result in found.items()} == dict.fromkeys(TABLES, "equal")
+    assert (found["items"].source_rows, found["items"].lake_rows) == (50, 50)
+    table = ".".join(f"`{part}`" for part in ("lake", *world.source.table("items").mirror_identifier))
+    spark.sql(f"UPDATE {table} SET name = 'wrong' WHERE id = 7")
+    spark.sql(f"INSERT INTO {table} SELECT * FROM {table} WHERE id = 8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(import_module("ingestion.verify.raw"), "_refresh", lambda session: None)
+        result = next(result for result in reconciled(world, spark) if result.table == "items")
+    assert (result.differing, result.extra, result.lake_rows) == (1, 1, 51)
+    assert all(result.equal for result in reconciled(world, spark)), "the next refresh writes it anew"
+
+
+def reconciled(world: World, spark: Any) -> list[TableComparison]:
+    return list(reconcile_raw(world.settings, world.declarations, mirrors=True, spark=spark))
+
+
+def test_a_follower_refreshes_mirrors_and_others_may_in_between(settings: Settings, spark: Any) -> None:
+    world = make(settings)
+    often = [t.model_copy(update={"mirror": MirrorPolicy(refresh_seconds=1)}) for t in world.source.tables]
+    world = replace(world, source=world.source.model_copy(update={"tables": tuple(often)}))
+    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i")
+    with following(world):
+        until(lambda: [dict(row["snapshots"]).keys() for row in listed(world)][-1:] == [TABLES.keys()], 60)
+        world.sql("DELETE FROM items WHERE id < 4")
+        until(lambda: len(mirror(world, "items")) == 6, 60)
+        refreshed(world, spark)
+        with mirrors_held(world.settings, world.source.name):
+            hasty = world.settings.model_copy(
+                update={"ingestion": world.settings.ingestion.model_copy(update={"wait_seconds": 1.0})}
+            )
+            with pytest.raises(LakehouseError, match="has been writing its mirrors for 1 s"):
+                refresh_mirrors(hasty, world.declarations, world.source.name, spark)
+    assert_mirrors_equal(world)

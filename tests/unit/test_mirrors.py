@@ -1,0 +1,105 @@
+"""What a mirror says of itself, and how it is written; without servers."""
+
+import threading
+import time
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from pyiceberg.table.snapshots import Operation
+from pyiceberg.types import IntegerType, StringType
+
+from ingestion.mirrors.columns import ColumnPlan, plan_columns
+from ingestion.mirrors.state import MirrorState, read_state
+from ingestion.mirrors.write import SMALL_BYTES, Size, Target, is_written_anew, merge_sql
+from ingestion.run.mirrors import Refresher
+from ingestion.state.lease import mirrors_of
+from lakehouse.declarations.policies import NAME
+
+if TYPE_CHECKING:
+    from ingestion.pipeline.session import Session
+
+STATE = MirrorState(2, 500, "0/1F5", datetime(2026, 11, 20, 1, 2, 3, 4, UTC), 11, 7, {"id": 1, "name": 2}, 9)
+
+
+def mirror(*operations: Operation, properties: dict[str, str]) -> Any:
+    """A table whose snapshots, 7, 8 …, are of these operations."""
+    snapshots = [
+        SimpleNamespace(
+            snapshot_id=n, parent_snapshot_id=n - 1 if n > 7 else None, summary=SimpleNamespace(operation=o)
+        )
+        for n, o in enumerate(operations, start=7)
+    ]
+    metadata = SimpleNamespace(snapshots=snapshots, current_snapshot_id=snapshots[-1].snapshot_id)
+    return SimpleNamespace(metadata=metadata, properties=properties)
+
+
+def test_a_mirror_knows_where_it_stands_as_long_as_its_rows_are_those_that_were_written() -> None:
+    properties = STATE.properties()
+    assert properties["lakehouse.position"] == "2:0/1F5"
+    assert read_state(mirror(Operation.OVERWRITE, properties=properties), 2) == STATE
+    assert read_state(mirror(Operation.APPEND, Operation.REPLACE, properties=properties), 2) == STATE, "a compaction"
+    assert read_state(mirror(Operation.APPEND, Operation.DELETE, properties=properties), 2) is None
+    assert read_state(mirror(Operation.APPEND, properties={}), 2) is None
+    assert read_state(mirror(Operation.OVERWRITE, properties=properties), 3) is None, "the source was recovered"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "plan"),
+    [
+        ({"id": 1, "name": 2}, ColumnPlan()),
+        ({"id": 1}, ColumnPlan(drop=("name",))),
+        ({"id": 1, "name": 2, "new": 10}, ColumnPlan()),
+        ({"id": 1, "name": 2, "declared_later": 5}, ColumnPlan(anew=True)),
+        ({"id": 1, "title": 2}, ColumnPlan(("name",), anew=True)),
+        ({"id": 2, "name": 1}, ColumnPlan(("id", "name"), anew=True)),
+    ],
+)
+def test_columns_are_known_by_the_fields_of_the_raw_table(wanted: dict[str, int], plan: ColumnPlan) -> None:
+    assert plan_columns(wanted, STATE) == plan
+
+
+def test_small_mirrors_and_those_of_many_deletes_are_written_anew() -> None:
+    assert is_written_anew(Size(SMALL_BYTES, 10**9, 0), 1)
+    large = SMALL_BYTES + 1
+    assert not is_written_anew(Size(large, 1000, 100), 100)
+    assert is_written_anew(Size(large, 1000, 100), 101)
+
+
+def test_a_merge_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
+    target = Target("`lake`.`mirror_shop_next`.`t`", ("id", "odd`name"), ("id",), IntegerType())
+    sql = merge_sql(target, "v", 3, 9)
+    assert "ON t.`id` <=> s.k0 AND t.`id` BETWEEN 3 AND 9 WHEN MATCHED AND s.gone THEN DELETE" in sql
+    assert "t.`odd``name` = s.c1" in sql and "INSERT (`id`, `odd``name`) VALUES (s.c0, s.c1)" in sql
+    text = Target("t", ("id",), ("id",), StringType())
+    assert "BETWEEN" not in merge_sql(text, "v", "a", "b")
+
+
+def test_no_source_is_called_as_the_lease_of_mirrors() -> None:
+    assert not NAME.fullmatch(mirrors_of("shop"))
+
+
+def test_a_refresh_under_way_is_given_up_when_its_follower_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark cancels the jobs that run at that moment; the refresh may be between two."""
+    cancelled: list[str] = []
+    context = SimpleNamespace(
+        cancelJobGroup=cancelled.append, setJobGroup=lambda *_, **__: None, setLocalProperty=lambda *_: None
+    )
+    source = SimpleNamespace(mirrored=("orders",), refresh_seconds=0.0)
+    stop, begun = threading.Event(), threading.Event()
+    session = SimpleNamespace(name="shop", source=source, stop=stop, spark=SimpleNamespace(sparkContext=context))
+
+    def refresh(self: Refresher) -> None:
+        begun.set()
+        deadline = time.monotonic() + 5
+        while len(cancelled) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stop.wait(5)
+
+    monkeypatch.setattr(Refresher, "_once", refresh)
+    refresher = Refresher(cast("Session", session))
+    assert begun.wait(5)
+    stop.set()
+    refresher.join()
+    assert cancelled[:2] == ["mirrors-shop"] * 2
