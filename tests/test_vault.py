@@ -356,6 +356,16 @@ sources:
           reference_table: machine_kind, satellites: {machine_kind: [label]}}}}
         columns: [{name: code, data_type: text}, {name: label, data_type: text}]
 """
+BARN = """
+sources:
+  - name: barn
+    schema: raw_barn
+    tables:
+      - name: tools
+        description: Tools of a source that is declared and not used.
+        config: {meta: {raw: {relation: public.tools, key: [id]}, vault: {hub: tool}}}
+        columns: [{name: id, data_type: integer}]
+"""
 LSN = "cast(split_part(v.source_seq, '.', 2) as bigint)"
 MACHINES = "parsed.parsed_yard__machines"
 SITED = f"""select m.machine_id, s.site_id, {LSN}, v.role from vault.sat_siting_v1 as v
@@ -377,7 +387,8 @@ UNKNOWN_KINDS = f"""select count(*) from {MACHINES} where not _is_deleted and ki
 def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_says_also_after_a_rehash(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Half of the changes arrive late. The rehash is refused to a load, and done by its command."""
+    """Half of the changes arrive late. The rehash is refused to a load, and done by its command, without a source that
+    was never loaded."""
     with modelled(settings, tmp_path, "yard", YARD) as yard:
         insert(yard, "kinds", [["1", "crane", "c", False, 1, START], ["2", "lift", "c", False, 2, START]], START)
         (yard.project / "models/business/yard").mkdir(parents=True)
@@ -395,7 +406,9 @@ def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_s
         with pytest.raises(AssertionError, match=r"has keys of another hash function than vars\.vault_hash"):
             yard.dbt("run", without="parsed")
         assert_yard_is_true(yard)
-        rebuild_vault(settings.model_copy(update={"project_dir": yard.project.parent}))
+        write_models(yard.project, "barn", BARN)
+        left_out = rebuild_vault(settings.model_copy(update={"project_dir": yard.project.parent}))
+        assert "parsed_barn__tools" in left_out and not [name for name in left_out if "yard" in name]
         for table in ("hub_machine", "bv_machine"):  # also what has as many rows as before
             assert yard.rows(f"select distinct length(hk_machine) from vault.{table}") == [[64]], table
         assert_yard_is_true(yard)

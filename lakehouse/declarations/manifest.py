@@ -107,10 +107,11 @@ def _parse(settings: Settings, target_dir: Path) -> Path:
     return target_dir / "manifest.json"
 
 
-def rebuild(settings: Settings, models: Sequence[str]) -> None:
-    """Rebuilds these models with --full-refresh; raises LakehouseError with dbt's last lines."""
+def rebuild(settings: Settings, models: Sequence[str], without: Sequence[str] = ()) -> None:
+    """Rebuilds these models with --full-refresh, but some; raises LakehouseError with dbt's last lines."""
     target_dir = manifest_path(settings).parent / "target"
-    _dbt(settings, target_dir, "run", "dbt run failed", "--full-refresh", "--select", *models)
+    excluded = ["--exclude", *without] if without else []
+    _dbt(settings, target_dir, "run", "dbt run failed", "--full-refresh", "--select", *models, *excluded)
 
 
 def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *arguments: str) -> None:

@@ -2,10 +2,12 @@
 
 from contextlib import closing
 
+from lakehouse.catalog.open import open_catalog
+from lakehouse.declarations import load_declarations
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
-from lakehouse.text.shown import busy, console
+from lakehouse.text.shown import busy, console, say
 
 
 def rehash() -> None:
@@ -17,12 +19,25 @@ def rehash() -> None:
     from orchestration.runs.processes.interrupts import interruptible
 
     with interruptible(), busy(console(error=True), "building the vault and what is made from it anew"):
-        rebuild_vault(load_settings())
+        left_out = rebuild_vault(load_settings())
+    for model in left_out:
+        say(f"left out, with what is made from it: parsed.{model} was never loaded")
 
 
-def rebuild_vault(settings: Settings) -> None:
-    """Builds it while no load runs; raises LakehouseError with dbt's last lines."""
+def rebuild_vault(settings: Settings) -> list[str]:
+    """Builds it while no load runs; returns the parsed tables that are not there. Raises LakehouseError for dbt."""
     from orchestration.runs.processes.presence import writing
 
     with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name):
-        rebuild(settings, ["path:models/stage+"])
+        missing = _never_loaded(settings)
+        rebuild(settings, ["path:models/stage+"], without=[f"{model}+" for model in missing])
+    return missing
+
+
+def _never_loaded(settings: Settings) -> list[str]:
+    """The parsed tables of the vault that do not exist, such as those of a source that is not used here."""
+    tables = load_declarations(settings).tables
+    models = [f"parsed_{table.source}__{table.name}" for table in tables if table.vault and table.vault.is_modelled]
+    with closing(open_catalog(settings)) as catalog:
+        there = catalog.load_tables([("parsed", model) for model in models])
+    return sorted(model for model in models if ("parsed", model) not in there)
