@@ -209,7 +209,12 @@ def test_nobody_without_the_secret_speaks_to_the_block_manager(spark: SparkSessi
 def test_the_processes_that_run_python_listen_on_no_port(spark: SparkSession) -> None:
     """Each connection to a port of Spark's Python daemon made it fork a process, before it asked for the secret."""
     spark.range(4).mapInArrow(lambda batches: batches, "id bigint").count()
-    daemons = [child for child in psutil.Process().children(recursive=True) if WORKERS in child.cmdline()]
+    # cmdline() raises for a zombie, as_dict() gives None
+    daemons = [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if WORKERS in (child.as_dict(["cmdline"])["cmdline"] or ())
+    ]
     assert daemons
     connections = [one for process in (psutil.Process(), *daemons) for one in process.net_connections()]
     assert [one for one in connections if one.status == psutil.CONN_LISTEN] == []
