@@ -19,7 +19,8 @@ from erasure.subjects import find_periods, typing_of
 from erasure.targets import Target, derived_targets, lake_names, mirror_target, raw_target
 from ingestion.schema.facts import TableFacts
 from lakehouse.catalog.open import load_table
-from lakehouse.declarations import METADATA_COLUMNS, RawTable
+from lakehouse.declarations import RawTable
+from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
@@ -63,7 +64,7 @@ def make_plan(
     """Finds key periods and tables. Raises LakehouseError for a table whose rows cannot be found by key."""
     raw = catalog.load_table(table.identifier)
     typed = typing_of(table, facts, raw.properties)
-    target = raw_target(table, METADATA_COLUMNS)
+    target = raw_target(table, tuple(OF_KINDS[table.kind]))
     kept = target.kept or frozenset()
     source_kept = frozenset(column.name for column in facts.columns if column.lake in kept)
     records = [

@@ -30,7 +30,8 @@ from ingestion.state import store
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.next_tables import drop_next, no_next_tables
 from lakehouse.catalog.open import open_catalog
-from lakehouse.declarations import METADATA_COLUMNS, Declarations, RawTable
+from lakehouse.declarations import Declarations, RawTable
+from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.settings import Settings
@@ -211,4 +212,4 @@ def _position(settings: Settings, table: RawTable) -> store.TablePosition:
 
 
 def _kept(table: RawTable) -> frozenset[str]:
-    return raw_target(table, METADATA_COLUMNS).kept or frozenset()
+    return raw_target(table, tuple(OF_KINDS[table.kind])).kept or frozenset()

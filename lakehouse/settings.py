@@ -13,7 +13,17 @@ from datetime import date
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    SecretStr,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -26,7 +36,7 @@ from pydantic_settings import (
 from lakehouse.errors import LakehouseError
 from lakehouse.files.secret_files import SecretFiles, read_folder, refuse_open
 from lakehouse.files.variables import mistaken
-from lakehouse.text.spelling import Keys, close, keys_at, line_in_toml, unknown
+from lakehouse.text.spelling import Keys, close, keys_at, line_in_toml, unknown, without_kinds
 
 PROJECT_DIR = Path(__file__).resolve().parent.parent  # the checkout; site-packages where a wheel is installed
 DBT_PACKAGE = PROJECT_DIR / "lakehouse_project" / "cdc_vault"
@@ -35,7 +45,7 @@ ENDPOINTS_FILE = "endpoints.toml"
 Port = Annotated[int, Field(ge=1, le=65535)]
 
 
-TABLE = "see the settings table in README.md"
+TABLE = "see docs/reference/settings.md"
 NUMERIC = ("int_", "float_", "greater_", "less_", "finite_")  # what pydantic finds wrong with a number
 
 
@@ -48,24 +58,69 @@ class Section(BaseModel):
 class SourceSettings(Section):
     """How to reach one source database."""
 
-    kind: Literal["postgres"] = Field("postgres", description="what kind of source it is")
-    url: SecretStr = Field(description="libpq URL of the run-time role: REPLICATION and SELECT are enough")
-    owner_url: SecretStr | None = Field(
-        None, description="libpq URL of the tables' owner; with it set-up DDL is run, without it printed"
+    kind: Literal["postgres"] = Field(
+        "postgres",
+        description="what kind of source it is; `kafka` for [topics](../operations.md#topics-in-kafka)",
     )
-    slot: str | None = Field(None, description="replication slot; default lakehouse_<source>")
+    url: SecretStr = Field(description="libpq URL of the runtime role: REPLICATION and SELECT are enough")
+    owner_url: SecretStr | None = Field(
+        None,
+        description=(
+            "libpq URL of the tables' owner, for `prepare` and the simulators; without it, set-up DDL is printed"
+        ),
+    )
+    slot: str | None = Field(None, description="replication slot; unset means `lakehouse_<source>`")
     publication: str = Field("lakehouse", description="publication that carries the declared tables")
+
+
+class KafkaSettings(Section):
+    """How to reach the Kafka cluster of one source."""
+
+    kind: Literal["kafka"] = Field(description="what kind of source it is")
+    bootstrap_servers: str = Field(min_length=1, description="host:port of some brokers, separated by commas")
+    tls: bool = Field(False, description="brokers are reached by TLS")
+    ca: Path | None = Field(None, description="PEM file of the authorities to trust; unset means those of the system")
+    sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(None, description="how to log in")
+    user: str | None = Field(None, description="the login")
+    password: SecretStr | None = Field(None, description="its password")
+
+    @model_validator(mode="after")
+    def _has_a_whole_login(self) -> "KafkaSettings":
+        if len({self.sasl is None, self.user is None, self.password is None}) > 1:
+            raise ValueError("sasl, user and password belong together")
+        if self.sasl == "PLAIN" and not self.tls:
+            raise ValueError("sasl = PLAIN sends the password as it is: set tls = true")
+        if self.ca is not None and not self.tls:
+            raise ValueError("ca needs tls = true")
+        return self
+
+
+UNKNOWN_KIND = "unknown_kind"
+
+
+def _kind(given: Any) -> str | None:
+    """By which model the settings of a source are read; None for a kind that there is not."""
+    kind = given.get("kind", "postgres") if isinstance(given, dict) else getattr(given, "kind", None)
+    return {"postgres": "SourceSettings", "kafka": "KafkaSettings"}.get(str(kind))
+
+
+Connection = Annotated[
+    Annotated[SourceSettings, Tag("SourceSettings")] | Annotated[KafkaSettings, Tag("KafkaSettings")],
+    Discriminator(_kind, custom_error_type=UNKNOWN_KIND, custom_error_message="Input should be 'postgres' or 'kafka'"),
+]
 
 
 class S3Settings(Section):
     """The object store that holds the warehouse."""
 
     endpoint: str | None = Field(None, description="URL of an S3-compatible server; unset means AWS")
-    region: str = "us-east-1"
-    access_key: SecretStr | None = None
-    secret_key: SecretStr | None = None
-    path_style: bool = Field(True, description="bucket in the path rather than in the host name")
-    ca: Path | None = Field(None, description="PEM file of the authorities to trust; unset means those of the system")
+    region: str = Field("us-east-1", description="region of the bucket")
+    access_key: SecretStr | None = Field(None, description="unset means the AWS default chain")
+    secret_key: SecretStr | None = Field(None, description="unset means the AWS default chain")
+    path_style: bool = Field(True, description="bucket in the path instead of the host name")
+    ca: Path | None = Field(
+        None, description="PEM file of the authorities to trust, for `https`; unset means those of the system"
+    )
 
 
 class Login(NamedTuple):
@@ -78,19 +133,29 @@ class Login(NamedTuple):
 class TrinoSettings(Section):
     """The Trino coordinator that dbt and readers talk to. `user` is the pipeline's, which writes."""
 
-    host: str = "127.0.0.1"
-    port: Port = 8080
-    user: str = "lakehouse"
-    password: SecretStr | None = Field(None, description="needs http_scheme=https")
-    catalog: str = "lake"
-    http_scheme: Literal["http", "https"] = "http"
-    ca: Path | None = Field(None, description="PEM file of the authority to trust; unset means those of the system")
-    reader_user: str | None = Field(None, description="the login of `lakehouse sql`; unset means `user`")
-    reader_password: SecretStr | None = None
-    privacy_user: str | None = Field(None, description="a login that reads personal data as well")
-    privacy_password: SecretStr | None = None
+    host: str = Field(
+        "127.0.0.1",
+        description=(
+            "host of the coordinator; if it is not the embedded Trino, nothing that `up` has set for Trino applies"
+        ),
+    )
+    port: Port = Field(8080, description="port of the coordinator")
+    user: str = Field("lakehouse", description="the pipeline's login, which writes")
+    password: SecretStr | None = Field(None, description="needs `https`")
+    catalog: str = Field("lake", description="name of the Iceberg catalog in Trino")
+    http_scheme: Literal["http", "https"] = Field("http", description="`http` or `https`")
+    ca: Path | None = Field(
+        None,
+        description="PEM file of the authority that signed Trino's certificate; unset means those that Python trusts",
+    )
+    reader_user: str | None = Field(None, description="the login of `lakehouse sql`; unset means the pipeline's")
+    reader_password: SecretStr | None = Field(None, description="its password")
+    privacy_user: str | None = Field(
+        None, description="the login of `lakehouse sql --role privacy`, which reads personal data as well"
+    )
+    privacy_password: SecretStr | None = Field(None, description="its password")
     access: Path | None = Field(
-        None, description="folder in which this Trino reads its logins and rules, if they are ours"
+        None, description="folder from which Trino reads its logins and rules; unset means that we do not manage them"
     )
 
     @model_validator(mode="after")
@@ -112,64 +177,115 @@ class TrinoSettings(Section):
 class SparkSettings(Section):
     """The Spark session: local by default, `spark://host:7077` or `k8s://...` beyond one machine."""
 
-    master: str = "local[2]"
-    driver_memory: str = Field("2g", pattern=r"^[1-9][0-9]*[kmgtKMGT]$", description="such as 2g or 1500m")
+    master: str = Field("local[2]", description="or `spark://host:7077`, `k8s://…`")
+    driver_memory: str = Field("2g", pattern=r"^[1-9][0-9]*[kmgtKMGT]$", description="such as `2g` or `1500m`")
     secret: SecretStr | None = Field(
-        None, min_length=32, description="of a standalone cluster, as its master and workers have it"
+        None,
+        min_length=32,
+        description="the secret of a standalone cluster, as its master and workers have it; 32 characters or more",
     )
     java_home: Path | None = Field(None, description="a Java 17 or 21; found by itself when unset")
-    conf: dict[str, str] = Field(default_factory=dict, description="further Spark properties")
+    conf: dict[str, str] = Field(default_factory=dict, description="further Spark properties, as JSON")
 
 
 class IngestionSettings(Section):
     """How changes are brought into the raw layer."""
 
     flush_bytes: int = Field(
-        64 * 1024 * 1024, gt=0, description="publish when so much WAL has gathered; a follower further behind peeks"
+        64 * 1024 * 1024,
+        gt=0,
+        description=(
+            "the follower publishes after this much WAL; a larger backlog is peeked instead, so this also bounds its "
+            "memory"
+        ),
     )
-    flush_interval_seconds: float = Field(1.0, gt=0, description="publishes begin at least this far apart")
-    poll_seconds: float = Field(0.5, gt=0, description="how often the follower looks at the WAL position")
-    cycle_max_bytes: int = Field(1024 * 1024 * 1024, gt=0, description="WAL read by one cycle at most")
+    flush_interval_seconds: float = Field(
+        1.0,
+        gt=0,
+        description=(
+            "otherwise it publishes this long after the last publish began, or after twice the shorter duration of "
+            "the last two; an isolated change is published at once"
+        ),
+    )
+    poll_seconds: float = Field(
+        0.5, gt=0, description="how often the follower checks whether a table was paused or the WAL has grown"
+    )
+    cycle_max_bytes: int = Field(1024 * 1024 * 1024, gt=0, description="maximum WAL that one cycle reads")
     decoding_memory_bytes: int = Field(
-        256 * 1024 * 1024, ge=64 * 1024, description="what the source holds of open transactions before it sends them"
+        256 * 1024 * 1024,
+        ge=64 * 1024,
+        description=(
+            "memory of the source for open transactions; beyond it, the source sends them unfinished to a peek, and "
+            "spills them for the follower's stream"
+        ),
     )
-    batch_bytes: int = Field(16 * 1024 * 1024, gt=0, description="bytes received from a source and decoded at a time")
-    file_bytes: int = Field(256 * 1024 * 1024, gt=0, description="Arrow bytes after which a new data file begins")
+    batch_bytes: int = Field(
+        16 * 1024 * 1024, gt=0, description="bytes received and decoded at a time, of a backlog or a snapshot"
+    )
+    file_bytes: int = Field(
+        256 * 1024 * 1024,
+        gt=0,
+        description="Arrow bytes after which a new data file begins; rows are written as they arrive",
+    )
     max_snapshots: int = Field(
-        500, ge=10, description="of a table that is appended to; beyond, the older half goes, whatever the retention"
+        500,
+        ge=10,
+        description=(
+            "if a table that is appended to has more snapshots, the older half is removed from its metadata, whatever"
+            " the retention"
+        ),
     )
     snapshot_chunk_bytes: int = Field(128 * 1024 * 1024, gt=0, description="heap bytes per snapshot chunk")
-    lease_seconds: float = Field(30.0, gt=1, description="a writer silent for so long loses its lease")
+    lease_seconds: float = Field(
+        30.0, gt=1, description="a writer that shows no activity for this long loses its lease"
+    )
     wait_seconds: float = Field(
         300.0,
         gt=0,
-        description="how long to wait for a follower to reach a position, or for others' transactions in the source",
+        description=(
+            "how long a load waits for a follower to reach a position, or for others' transactions in the source, and"
+            " an erasure for queries to end"
+        ),
     )
 
 
 class DagsterSettings(Section):
     """Where the Dagster UI listens and where its instance keeps its state."""
 
-    host: str = "127.0.0.1"
-    port: Port = 3000
-    storage_url: SecretStr | None = Field(None, description="libpq URL of Dagster's own database")
-    ui_secret: SecretStr | None = Field(
-        None, min_length=32, description="logs in to the UI; made by itself in the home when unset"
+    host: str = Field("127.0.0.1", description="where the UI listens")
+    port: Port = Field(3000, description="port of the UI")
+    storage_url: SecretStr | None = Field(
+        None,
+        description=(
+            "libpq URL of Dagster's database; `up`, `dev` and `run` write `$LAKEHOUSE_HOME/dagster/dagster.yaml` for "
+            "it, with its password in `pgpass` beside it"
+        ),
     )
-    allowed_hosts: tuple[str, ...] = Field((), description="names by which browsers call the UI, beside this machine's")
-    first_day: date = Field(date(2026, 1, 1), description="first day that can be backfilled")
+    ui_secret: SecretStr | None = Field(
+        None, min_length=32, description="logs in to the UI, 32 characters or more; generated in the home when unset"
+    )
+    allowed_hosts: tuple[str, ...] = Field(
+        (),
+        description=(
+            "further names, as JSON, by which browsers may call the UI, in addition to this machine's and `host`"
+        ),
+    )
+    first_day: date = Field(
+        date(2026, 1, 1),
+        description="first day that can be backfilled; `up` sets six days before the home's first start",
+    )
 
 
 class MailSettings(Section):
     """The mail server that sends alerts."""
 
-    host: str
-    port: Port = 587
-    tls: Literal["starttls", "tls", "none"] = "starttls"
-    user: str | None = None
-    password: SecretStr | None = None
+    host: str = Field(description="the mail server")
+    port: Port = Field(587, description="587 for `starttls`; 465 is usual for `tls`")
+    tls: Literal["starttls", "tls", "none"] = Field("starttls", description="`starttls`, `tls` or `none`")
+    user: str | None = Field(None, description="its login; unset means none")
+    password: SecretStr | None = Field(None, description="needs `starttls` or `tls`")
     sender: str = Field(description="the From address")
-    to: tuple[str, ...] = Field(min_length=1, description="who is told")
+    to: tuple[str, ...] = Field(min_length=1, description="who is told, as JSON")
 
     @model_validator(mode="after")
     def _sends_no_password_in_the_clear(self) -> "MailSettings":
@@ -181,46 +297,60 @@ class MailSettings(Section):
 class AlertSettings(Section):
     """Who is told what needs attention, and the limits of what declares none of its own."""
 
-    webhook: SecretStr | None = Field(None, description="URL that takes JSON by POST, such as an incoming one of Slack")
-    mail: MailSettings | None = None
+    webhook: SecretStr | None = Field(
+        None, description="URL that takes alerts as JSON by POST, such as an incoming webhook of Slack"
+    )
+    mail: MailSettings | None = Field(
+        None, description="who gets alerts by mail, as JSON, or `[alerts.mail]` in `lakehouse.toml`"
+    )
     every_seconds: float = Field(15.0, gt=0, description="how often `lakehouse watch` looks")
-    lag_seconds: float = Field(900.0, gt=0, description="limit of tables without a declared one")
-    slot_bytes: int = Field(10 * 1024**3, gt=0, description="WAL retained by a source; limit without a declared one")
-    disk_free_bytes: int = Field(5 * 1024**3, ge=0, description="free space that the home's disk must have")
-    backup_hours: float = Field(50.0, gt=0, description="age of the last backup, once there is one")
+    lag_seconds: float = Field(900.0, gt=0, description="limit of tables that declare no `lag`")
+    slot_bytes: int = Field(
+        10 * 1024**3, gt=0, description="WAL that a source may retain for tables that declare no `lag`"
+    )
+    disk_free_bytes: int = Field(5 * 1024**3, ge=0, description="space that must be free on the home's disk")
+    backup_hours: float = Field(50.0, gt=0, description="age of the last backup, once one was made")
 
 
 class MetricsSettings(Section):
     """Where Prometheus reads. No port, no metrics."""
 
-    host: str = "127.0.0.1"
-    follower_port: Port | None = None
-    watch_port: Port | None = None
-    worker_port: Port | None = None
+    host: str = Field("127.0.0.1", description="where Prometheus reads")
+    follower_port: Port | None = Field(
+        None, description="of `lakehouse ingest --follow`; without it there are no metrics"
+    )
+    watch_port: Port | None = Field(None, description="of `lakehouse watch`")
+    worker_port: Port | None = Field(None, description="of `lakehouse worker`")
 
 
 class LogSettings(Section):
     """What long-running processes log."""
 
-    format: Literal["text", "json"] = "text"
-    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = Field("text", description="`text` or `json`")
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="`debug`, `info`, `warning` or `error`"
+    )
 
 
 class ServeSettings(Section):
     """Where `lakehouse serve` listens: the Iceberg REST catalog, and the files of its tables."""
 
-    host: str = "127.0.0.1"
-    port: Port = 8181
-    url: str | None = Field(None, description="URL by which clients reach it, if it is not that of host and port")
-    certificate: Path | None = Field(None, description="PEM file of its certificate; with it clients use https")
+    host: str = Field("127.0.0.1", description="where it listens")
+    port: Port = Field(8181, description="its port")
+    url: str | None = Field(None, description="the URL by which clients reach it; unset means host and port")
+    certificate: Path | None = Field(None, description="PEM file; with it and `key` the service speaks TLS")
     key: Path | None = Field(None, description="PEM file of the certificate's key")
-    behind_proxy: bool = Field(False, description="a proxy ends TLS, and names the clients")
+    behind_proxy: bool = Field(False, description="a proxy ends TLS and names the clients")
     secret: SecretStr | None = Field(
-        None, min_length=32, description="signs tokens; made by itself in the home when unset"
+        None, min_length=32, description="signs tokens, 32 characters or more; generated in the home when unset"
     )
     requests_per_second: float = Field(100.0, gt=0, description="of one login, in the long run")
-    user: str | None = Field(None, description="as root: who it becomes once it has read its secret and its key")
-    access_log: Path | None = Field(None, description="who has read what; in the home's logs when unset")
+    user: str | None = Field(
+        None, description="as root: the user that it becomes once it has read its secret and its key"
+    )
+    access_log: Path | None = Field(
+        None, description="who has read what; unset means `logs/serve-access.log` in the home"
+    )
 
     @model_validator(mode="after")
     def _has_both_files(self) -> "ServeSettings":
@@ -235,18 +365,35 @@ class ServeSettings(Section):
         return (self.url or own).rstrip("/")
 
 
+class ExportSettings(Section):
+    """Another JDBC catalog that names the lake's tables, for engines that read no REST catalog."""
+
+    url: SecretStr | None = Field(None, description="libpq URL of its database")
+    catalog: str = Field("lake", description="what it is called there")
+    tables: tuple[str, ...] = Field(("mirror_*.*", "marts.*"), description="which tables, with * for any text")
+    role: Literal["reader", "privacy", "writer"] = Field(
+        "reader", description="only what this role may read as a whole"
+    )
+    every_seconds: float = Field(60.0, gt=0, description="how often `lakehouse export --follow` brings it up to date")
+
+
 class Settings(BaseSettings):
     """All settings; see the module's docstring for where they come from."""
 
     model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
-    home: Path = Field(Path(".lakehouse"), description="data, logs, ports and secrets of this installation")
+    home: Path = Field(
+        Path(".lakehouse"),
+        description="data, logs, ports and secrets of this installation; two homes can run at the same time",
+    )
     cache: Path = Field(Path("~/.cache/lakehouse"), description="downloads, shared by all homes", validate_default=True)
-    secrets_dir: Path | None = Field(None, description="a folder with a file per setting, named as its variable")
-    sources: dict[str, SourceSettings] = Field(default_factory=dict)
+    secrets_dir: Path | None = Field(None, description="a folder with one file per setting, named like its variable")
+    sources: dict[str, Connection] = Field(
+        default_factory=dict, description="what to ingest, each with the settings of a source"
+    )
     catalog_url: SecretStr | None = Field(None, description="libpq URL of the catalog and state database")
-    catalog_name: str = "lake"
-    warehouse: str = "s3://warehouse/"
+    catalog_name: str = Field("lake", description="name of the catalog in Iceberg's tables")
+    warehouse: str = Field("s3://warehouse/", description="where the tables' files are")
     s3: S3Settings = S3Settings()
     trino: TrinoSettings = TrinoSettings()
     spark: SparkSettings = SparkSettings()
@@ -256,8 +403,13 @@ class Settings(BaseSettings):
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
     serve: ServeSettings = ServeSettings()
+    export: ExportSettings = ExportSettings()
     project_dir: Path = Field(
-        default_factory=lambda: _project_dir(), description="the folder that holds dbt_project/ and workspace.yaml"
+        default_factory=lambda: _project_dir(),
+        description=(
+            "the folder that contains `dbt_project/` and `workspace.yaml`; unset means that of `lakehouse.toml` if it"
+            " has a `dbt_project/`, else the checkout"
+        ),
     )
 
     @field_validator("project_dir")
@@ -287,20 +439,41 @@ class Settings(BaseSettings):
         """What Dagster knows as DAGSTER_HOME."""
         return self.home / "dagster"
 
+    def connection(self, name: str) -> SourceSettings | KafkaSettings:
+        """The settings of one source, of whatever kind; raises LakehouseError when there are none."""
+        if (source := self.sources.get(name)) is None:
+            meant = close(name, self.sources, 0.6)
+            raise LakehouseError(
+                f"source {name!r} has no connection: "
+                + (f"did you mean {meant!r}? Else " if meant else "")
+                + f"set {_of_source(name)}URL or [sources.{name}] url in {CONFIG_FILE}, "
+                "or run `lakehouse up` for the embedded stack"
+            )
+        return source
+
     def source(self, name: str) -> SourceSettings:
-        """The settings of one source; raises LakehouseError when there are none, or a URL of theirs is no libpq URL."""
+        """The settings of a source in Postgres; raises LakehouseError for another, or a URL that is no libpq URL."""
         from lakehouse.text.urls import parse_url
 
-        variable = f"LAKEHOUSE_SOURCES__{name.upper()}__"
-        if (source := self.sources.get(name)) is None:
-            raise LakehouseError(
-                f"source {name!r} has no connection: set {variable}URL or "
-                f"[sources.{name}] url in {CONFIG_FILE}, or run `lakehouse up` for the embedded stack"
-            )
-        parse_url(source.url.get_secret_value(), f"{variable}URL")
+        source = self.connection(name)
+        if not isinstance(source, SourceSettings):
+            raise LakehouseError(f"source {name!r} is of kind {source.kind}; this is for sources in Postgres alone")
+        parse_url(source.url.get_secret_value(), f"{_of_source(name)}URL")
         if source.owner_url is not None:
-            parse_url(source.owner_url.get_secret_value(), f"{variable}OWNER_URL")
+            parse_url(source.owner_url.get_secret_value(), f"{_of_source(name)}OWNER_URL")
         return source
+
+    def kafka(self, name: str) -> KafkaSettings:
+        """The settings of a source in Kafka; raises LakehouseError for another."""
+        source = self.connection(name)
+        if not isinstance(source, KafkaSettings):
+            raise LakehouseError(f"source {name!r} is of kind {source.kind}: set {_of_source(name)}KIND=kafka")
+        return source
+
+    @property
+    def databases(self) -> dict[str, SourceSettings]:
+        """The sources in Postgres."""
+        return {name: source for name, source in self.sources.items() if isinstance(source, SourceSettings)}
 
     def catalog_dsn(self) -> str:
         """libpq URL of the catalog database; raises LakehouseError when it is not set or no such URL."""
@@ -333,6 +506,11 @@ class Settings(BaseSettings):
         endpoints = InitSettingsSource(settings_cls, written)
         paths = InitSettingsSource(settings_cls, {"home": home, "cache": _cache(env_settings, toml)})
         return paths, init_settings, env_settings, files, toml, endpoints
+
+
+def _of_source(name: str) -> str:
+    """What the variables of a source begin with."""
+    return f"LAKEHOUSE_SOURCES__{name.upper()}__"
 
 
 def config_file() -> Path:
@@ -415,13 +593,15 @@ def wrong_settings(error: ValidationError, model: type[BaseModel], prefix: str) 
 
     Only numbers are repeated: what was given for text may be a secret.
     """
-    return "; ".join(
-        f"{_place(problem['loc'], prefix)}{_unknown(problem['loc'], model, prefix)}"
-        if problem["type"] == "extra_forbidden"
-        else f"{_place(problem['loc'], prefix)}{_variable(problem['loc'], prefix)}"
-        f"{_given(problem['type'], problem['input'])}: {problem['msg']}"
-        for problem in error.errors()
-    )
+    found = []
+    for problem in error.errors():
+        path = without_kinds(model, problem["loc"]) + (("kind",) if problem["type"] == UNKNOWN_KIND else ())
+        if problem["type"] == "extra_forbidden":
+            found.append(f"{_place(path, prefix)}{_unknown(path, model, prefix)}")
+        else:
+            given = _given(problem["type"], problem["input"])
+            found.append(f"{_place(path, prefix)}{_variable(path, prefix)}{given}: {problem['msg']}")
+    return "; ".join(found)
 
 
 def _variable(path: Keys, prefix: str) -> str:

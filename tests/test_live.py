@@ -2,17 +2,21 @@
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psutil
 import psycopg
 import pytest
 
+from ingestion.pipeline.session import RowCounts, Session
+from ingestion.run import follow
 from ingestion.state import lease, store
+from ingestion.tasks.runner import run_tasks
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
@@ -20,7 +24,7 @@ from tests.clusters import Cluster, cluster, world_in
 from tests.slots import following, slot_of, until
 from tests.test_ingestion import ORDERS, TABLES, assert_equal, assert_order_is_unique
 from tests.test_parking import meta
-from tests.world import World
+from tests.world import World, make_world
 
 pytestmark = pytest.mark.stack
 
@@ -253,3 +257,30 @@ def test_a_partition_that_passed_leads_to_one_repair_on_the_stream(
             write(row)
         assert repairs() == seen == 1
     assert_equal(world, "parted")
+
+
+def test_a_follower_that_is_to_stop_does_not_wait_for_the_load_of_a_table(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It went on with a resync for as long as that took, deaf to SIGTERM."""
+    world = make_world(settings, ORDERS, TABLES)
+    begun, stop = threading.Event(), threading.Event()
+
+    def load(session: Session, *_: object) -> RowCounts:
+        begun.set()
+        run_tasks(session.spark, time.sleep, [600])
+        return {}
+
+    monkeypatch.setattr(follow, "load_tables", load)
+    with closing(open_catalog(world.settings)) as catalog:
+        session = Session(world.settings, catalog, spark, lease.Lease(world.source.name, 1, "me"), world.source)
+        loader = follow.Loader(session)
+        loader.start_if_needed(list(world.source.tables))
+        assert begun.wait(60)
+        time.sleep(3)
+        since = time.monotonic()
+        stop.set()
+        session.stop.set()
+        loader.join(stop)
+    assert time.monotonic() - since < 30
+    assert not caplog.records

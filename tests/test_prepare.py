@@ -12,6 +12,7 @@ import typer
 import yaml
 from pydantic import SecretStr
 
+from ingestion.sources.postgres.connection import check_server, connect_source
 from ingestion.sources.postgres.setup import Unfit, check_source, prepare
 from lakehouse.declarations import Column, Declarations
 from lakehouse.declarations.policies import RawPolicy
@@ -320,3 +321,21 @@ def test_check_prints_a_line_for_each_finding_and_exits_1(
     world.sql("ALTER TABLE keyless REPLICA IDENTITY FULL")
     _check(world.settings, declarations, [name], as_json=False)
     assert f"{name}: nothing is in the way" in capsys.readouterr().out
+
+
+def test_a_server_of_a_provider_names_its_own_remedies_and_gives_the_right_by_a_role(settings: Settings) -> None:
+    """On RDS a role replicates by membership of rds_replication, and was refused for lack of the attribute."""
+    with cluster("18") as made:
+        world = unprepared(made, settings, {"fine": "CREATE TABLE fine (id int PRIMARY KEY)"})
+        made.admin("CREATE ROLE rds_superuser")
+        made.admin("CREATE ROLE rds_replication")
+        made.admin(f"ALTER ROLE {ROLE} NOREPLICATION")
+        found = {f.about: f for f in check_source(world.settings, world.source) if f.weight == "in the way"}
+        assert "GRANT rds_replication TO" in found["rights"].remedy and "stream" not in found
+        made.admin(f"GRANT rds_replication TO {ROLE}")
+        with connect_source(world.settings, world.source.name) as connection:
+            check_server(connection, world.source.name)
+        # the attribute is what a plain server goes by: it refuses the stream, as a pooler does
+        found = {f.about: f for f in check_source(world.settings, world.source) if f.weight == "in the way"}
+        assert "rights" not in found and "WAL sender" in found["stream"].says
+        assert "not that of a pooler" in found["stream"].remedy

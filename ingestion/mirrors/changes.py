@@ -133,16 +133,22 @@ def _changes(side: LakeSide, mirror: DataFrame) -> DataFrame:
 
 
 def _filled(side: LakeSide, mirror: DataFrame, touched: DataFrame) -> DataFrame:
-    """The live rows of the events, with the mirror's rows of the same keys as their first versions."""
+    """The live rows of the events, with the mirror's rows of the same keys as their first versions.
+
+    The keys are compared as they are: to spell those of all rows of a mirror takes longer than to read them.
+    """
+    from pyspark.sql.functions import expr
+
     log = side.log
+    same = " AND ".join(f"t.{spark_ident(column.lake_name)} <=> s.k{n}" for n, column in enumerate(log.key))
+    named = mirror.alias("t").join(touched.selectExpr("named.*").alias("s"), expr(same), "left_semi")
     key = ", ".join(lake_cell(column.lake_text(spark_ident(column.lake_name))) for column in log.key)
-    before = mirror.selectExpr(
+    before = named.selectExpr(
         f"concat({key}) AS key", "CAST(NULL AS string) AS from_key", f"{_BEFORE_ALL} AS position", "'r' AS op",
         *(f"false AS l{i}" for i in side.lacks),
         *(f"{spark_ident(column.lake_name)} AS c{i}" for i, column in enumerate(log.columns)),
     )  # fmt: skip
-    versions = side.keyed.unionByName(before.join(touched.select("key"), "key", "left_semi"))
-    return newest_filled(versions, side.lacks, len(log.columns))
+    return newest_filled(side.keyed.unionByName(before), side.lacks, len(log.columns))
 
 
 def _columns(log: Log, rows: DataFrame) -> DataFrame:

@@ -33,9 +33,9 @@ from lakehouse.settings import Settings
 Connection = psycopg.Connection[Any]
 MAX_CONFLICTS = 50
 PROPERTIES = TABLE_PROPERTIES | {
-    "write.merge.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
     "write.delete.granularity": "file",
-    "write.merge.distribution-mode": "none",
+    "write.delete.distribution-mode": "none",
     "write.distribution-mode": "none",
 }
 
@@ -81,6 +81,15 @@ def create(states: CatalogConnection, catalog: LakeCatalog, mirror: Name, schema
         partition_spec=UNPARTITIONED_PARTITION_SPEC,
         properties=PROPERTIES | {"comment": comment},
     )
+
+
+def settle(catalog: LakeCatalog, mirror: Name, branch: str) -> Table:
+    """The copy, whose newest state is that of the branch if it has one."""
+    copy = catalog.load_table(next_name(mirror))
+    if (written := copy.metadata.refs.get(branch)) is not None:
+        with copy.manage_snapshots() as manage:
+            manage.set_current_snapshot(written.snapshot_id).remove_branch(branch)
+    return copy
 
 
 def location_of(catalog: LakeCatalog, mirror: Name) -> str:

@@ -21,7 +21,7 @@ from ingestion.mirrors import copies
 from ingestion.mirrors.changes import Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
-from ingestion.mirrors.write import Size, Target, write_all, write_changes
+from ingestion.mirrors.write import BRANCH, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
 from ingestion.pipeline.repair.spelling import spelled_columns
 from ingestion.pipeline.session import Session
@@ -199,7 +199,7 @@ def _build(
     written = _write(session, item, copy, plan, stream)
     if written is None and item.state is not None and item.columns == dict(item.state.columns):
         return None
-    copy = session.catalog.load_table(next_name(name))
+    copy = copies.settle(session.catalog, name, BRANCH)
     state = _state(item, copy, stream, written)
     location = _stage(session.catalog, copy, item, state, session.limits.max_snapshots)
     size = _size(copy)

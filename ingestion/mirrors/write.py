@@ -18,11 +18,12 @@ from ingestion.mirrors.changes import Changes
 from lakehouse.text.sql import spark_ident
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 SMALL_BYTES = 16 * 1024 * 1024
 FILE_BYTES = 128 * 1024 * 1024
 MANY_DELETES = 0.2  # of the rows
+BRANCH = "lakehouse_refresh"
 COUNTED = "count(*) AS changed, count_if(gone) AS gone, min(k0) AS first, max(k0) AS last"
 
 
@@ -60,7 +61,7 @@ def write_changes(spark: SparkSession, target: Target, size: Size, changes: Chan
         rows = _after(spark.table(target.table), target, changes.rows)
         write_all(target, rows, size.bytes)
     else:
-        _merge(spark, target, changes.rows, row["first"], row["last"])
+        _replace(spark, target, changes.rows, row)
     return row["changed"] - row["gone"], row["gone"]
 
 
@@ -79,31 +80,42 @@ def _after(mirror: DataFrame, target: Target, changes: DataFrame) -> DataFrame:
     """The mirror's other rows, and the changed ones."""
     from pyspark.sql.functions import expr
 
-    same = " AND ".join(f"t.{spark_ident(name)} <=> s.k{n}" for n, name in enumerate(target.key))
-    kept = mirror.alias("t").join(changes.alias("s"), expr(same), "left_anti")
-    new = changes.where("NOT gone").selectExpr(*(f"c{i} AS {spark_ident(n)}" for i, n in enumerate(target.columns)))
-    return kept.select(*map(spark_ident, target.columns)).unionByName(new)
+    kept = mirror.alias("t").join(changes.alias("s"), expr(_same(target)), "left_anti")
+    return kept.select(*map(spark_ident, target.columns)).unionByName(_new_rows(target, changes))
 
 
-def _merge(spark: SparkSession, target: Target, changes: DataFrame, first: object, last: object) -> None:
+def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: Row) -> None:
+    """On a branch, so that nobody who travels in time finds the rows gone between the two commits.
+
+    One MERGE would do, but its outer join shuffles and sorts all keys of the mirror: 12 s for 10,000 of 10 million
+    rows, where a delete, which holds the changes against them, and an append take 3.
+    """
     view = f"mirror_{uuid.uuid4().hex}"
     changes.createOrReplaceTempView(view)
     try:
-        spark.sql(merge_sql(target, view, first, last))
+        spark.sql(f"ALTER TABLE {target.table} CREATE OR REPLACE BRANCH {BRANCH}")
+        spark.sql(delete_sql(target, view, counted["first"], counted["last"]))
     finally:
         spark.catalog.dropTempView(view)
+    if counted["changed"] > counted["gone"]:
+        _new_rows(target, changes).writeTo(_branch(target)).append()
 
 
-def merge_sql(target: Target, view: str, first: object, last: object) -> str:
+def delete_sql(target: Target, view: str, first: object, last: object) -> str:
     """The statement. The range of the leading key column, where it is a number, spares the files outside of it."""
-    same = [f"t.{spark_ident(name)} <=> s.k{n}" for n, name in enumerate(target.key)]
-    if isinstance(target.leading, IntegerType | LongType) and first is not None:
-        same.append(f"t.{spark_ident(target.key[0])} BETWEEN {first} AND {last}")
-    columns = [(spark_ident(name), f"s.c{i}") for i, name in enumerate(target.columns)]
-    return (
-        f"MERGE INTO {target.table} AS t USING {view} AS s ON {' AND '.join(same)}"
-        " WHEN MATCHED AND s.gone THEN DELETE"
-        f" WHEN MATCHED THEN UPDATE SET {', '.join(f't.{name} = {value}' for name, value in columns)}"
-        f" WHEN NOT MATCHED AND NOT s.gone THEN INSERT ({', '.join(name for name, _ in columns)})"
-        f" VALUES ({', '.join(value for _, value in columns)})"
-    )
+    leading = spark_ident(target.key[0])
+    in_range = isinstance(target.leading, IntegerType | LongType) and first is not None
+    within = f"t.{leading} BETWEEN {first} AND {last} AND " if in_range else ""
+    return f"DELETE FROM {_branch(target)} AS t WHERE {within}EXISTS (SELECT 1 FROM {view} AS s WHERE {_same(target)})"
+
+
+def _branch(target: Target) -> str:
+    return f"{target.table}.branch_{BRANCH}"
+
+
+def _same(target: Target) -> str:
+    return " AND ".join(f"t.{spark_ident(name)} <=> s.k{n}" for n, name in enumerate(target.key))
+
+
+def _new_rows(target: Target, changes: DataFrame) -> DataFrame:
+    return changes.where("NOT gone").selectExpr(*(f"c{i} AS {spark_ident(n)}" for i, n in enumerate(target.columns)))

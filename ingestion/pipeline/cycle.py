@@ -4,7 +4,7 @@ A crash anywhere replays from the first step: positions tell what is in the lake
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -97,15 +97,15 @@ def catch_up(
             if live:
                 live.reach(now.position, LIVE_PATIENCE_SECONDS)
             reached = stream.position
-            cut_is_due = covered(positions, now.position) != tuple(stream.cut_tables)
+            is_due = covered(positions, now.position) != tuple(stream.cut_tables) or _altered(positions, outlooks)
             if not now.position <= source.stop_between(reached, now.position, session.limits.cycle_max_bytes):
                 progress.begin(states, session.name, "changes", source.distance(reached, now.position))
-            while not now.position <= reached or cut_is_due:
+            while not now.position <= reached or is_due:
                 before, reached = reached, source.stop_between(reached, now.position, session.limits.cycle_max_bytes)
                 landed = load_changes(session, source, states, outlooks, replace(now, position=reached), live)
                 progress.advance(states, session.name, source.distance(before, reached), total_rows(landed))
                 rows = add_counts(rows, landed)
-                cut_is_due = False
+                is_due = False
             return CycleOutcome(rows, reached)
         except Outdated:
             continue
@@ -129,6 +129,12 @@ def _outlooks(session: Session, source: OpenSource, states: CatalogConnection) -
         if known is None or (known.state == "new" and known.reason != outlook.problem):
             store.note_new(states, session.name, name, stream.epoch, outlook.problem)
     return outlooks
+
+
+def _altered(positions: Mapping[str, store.TablePosition], outlooks: Mapping[str, Outlook]) -> bool:
+    """Whether a table has to follow its source or its declaration, which may come without a change of rows."""
+    landing = {name: p for name, p in positions.items() if p.lands and p.versions and name in outlooks}
+    return any(position.fingerprint != outlooks[name].fingerprint for name, position in landing.items())
 
 
 def _resume_tables(

@@ -59,7 +59,7 @@ def load_changes(
     with begin_cycle(session, states, stream.epoch) as cycle:
         if not unaltered(source, withholding(outlooks)):  # else the survey does not bound what is read
             raise Outdated
-        reader = source.change_reader(now, live)
+        reader = source.change_reader(now, live, [c.position.facts for c in courses.values() if c.position.versions])
         follows = any(course.steps for course in courses.values())  # a schema change without rows still needs a read
         if not courses or (reader.is_silent and not follows):
             result = ChangeResult()

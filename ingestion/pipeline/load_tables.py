@@ -106,6 +106,8 @@ def load_tables(
 
 def _next(session: Session, source: OpenSource, states: CatalogConnection, wanted: list[RawTable]) -> list[RawTable]:
     """Tables whose heaps are read in one wave: small ones first, after them those that were loaded before."""
+    if not source.holds_tables:
+        return wanted
     before = {
         name: position.point.commit_bound for name, position in store.read_positions(states, session.name).items()
     }
@@ -133,7 +135,7 @@ def _load_at(
     for item in (item for item in loading if item.ranges is None):
         found = _contained(session, states, [item], lambda g: _repair(session, states, g[0], point))
         rows = add_counts(rows, found)
-        if time.monotonic() > held_until:  # the others stay stale: the next point is for them
+        if time.monotonic() > held_until or session.stop.is_set():  # the others stay stale: the next point is for them
             break
     return rows
 
@@ -192,7 +194,8 @@ def _begin(
     to_take = steps(table, before, facts, consent=True)
     iceberg = follow_source(iceberg, table, to_take, before, facts, store.ingestion_clock(states, session.name))
     described = replace(position, versions=(facts,), fingerprint=outlook.fingerprint, unfollowed=0, resync_reason=None)
-    if position.state == "stale" and table.key and iceberg.current_snapshot() is not None:
+    compared = position.state == "stale" and table.key and iceberg.current_snapshot() is not None
+    if compared and source.holds_tables:
         kept = replace(described, versions=(*position.versions, facts))
         return _Loading(table, iceberg, kept, facts, None, afresh=True)
     begun = replace(described, state="loading", position=point.position, point=point.position, reason=None)
@@ -201,7 +204,7 @@ def _begin(
     if begun_before and (table.key or not left) and position.fingerprint == outlook.fingerprint:
         resumed = replace(begun, position=position.position, versions=position.versions)
         return _Loading(table, iceberg, resumed, facts, left, afresh=False)
-    ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes)
+    ranges = source.ranges(facts, session.limits.snapshot_chunk_bytes) if source.holds_tables else []
     return _Loading(table, iceberg, begun, facts, ranges, afresh=True)
 
 

@@ -16,7 +16,7 @@ from ingestion.run import operate
 from ingestion.run.recover import begin_next_epoch
 from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport, TableStatus
 from ingestion.schema.positions import Position
-from ingestion.sources.base import source_of
+from ingestion.sources.base import check_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import progress, store
 from ingestion.tasks.outage import OUTAGES, outage
@@ -44,9 +44,10 @@ def bring_up(
     lake cannot be reached, when going on would lose rows, or when the other writer takes too long.
     """
     declared = declarations.source(source)
-    until = _committed(settings, source)
+    check_kind(settings, declared)
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
+        until = _committed(settings, source)
         deadline = time.monotonic() + settings.ingestion.wait_seconds
         while time.monotonic() < deadline:
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
@@ -147,7 +148,9 @@ def _aside(states: CatalogConnection, declared: Source) -> tuple[Aside, ...]:
 def _alone(
     settings: Settings, declarations: Declarations, source: str, spark: SparkSession | None, before: Before
 ) -> SourceReport:
-    declared, lease = declarations.source(source), _take_over(settings, source)
+    declared = declarations.source(source)
+    check_kind(settings, declared)
+    lease = _take_over(settings, source)
     return _cycle(settings, declared, lease, spark, _committed(settings, source), before)
 
 
@@ -159,7 +162,9 @@ def up_to_date_alone(
 
     Raises LakehouseError while another writer holds the lease.
     """
-    declared, lease = declarations.source(source), _take_over(settings, source)
+    declared = declarations.source(source)
+    check_kind(settings, declared)
+    lease = _take_over(settings, source)
     with leases.kept_alive(settings, lease), closing(open_catalog(settings)) as catalog:
         try:
             running = spark or spark_session(settings, "lakehouse-ingest")

@@ -27,7 +27,7 @@ from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.mirrors import Refresher
 from ingestion.schema.positions import Position
-from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, source_of
+from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, check_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
@@ -37,7 +37,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.servers.exporter import served
-from lakehouse.servers.spark import has_ended, spark_session
+from lakehouse.servers.spark import cancel_jobs, has_ended, spark_session
 from lakehouse.settings import IngestionSettings, Settings
 from lakehouse.text.log_lines import about
 
@@ -49,6 +49,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 LIVE_PAUSE_SECONDS = 5.0
 PUBLISH_SHARE = 2.0
 LOOK_SECONDS = 1.0
+GRACE_SECONDS = 5.0  # in which a load may publish what it reads when the follower ends
 
 
 def follow_sources(settings: Settings, declarations: Declarations, sources: list[str], stop: threading.Event) -> None:
@@ -133,6 +134,7 @@ def _ends(spark: SparkSession, stop: threading.Event) -> bool:
 
 
 def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, stop: threading.Event) -> None:
+    check_kind(settings, source)
     lease = _wait_for_lease(settings, source.name, stop)
     if lease is None:
         return
@@ -144,7 +146,7 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
         session = Session(settings, catalog, spark, lease, source, origin=origin)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
         loader = Loader(session)
-        stack.callback(loader.join)
+        stack.callback(loader.join, stop)
         stack.callback(Refresher(session).join)
         stack.callback(session.stop.set)
         opened, states = stack.enter_context(connections(session))
@@ -203,14 +205,22 @@ class Loader:
             self._thread = threading.Thread(target=self._load, name=name, args=(wanted,), daemon=True)
             self._thread.start()
 
-    def join(self) -> None:
-        """Waits for the load under way; it ends soon once the writer's `stop` is set."""
-        if self._thread:
-            self._thread.join()
+    def join(self, stop: threading.Event) -> None:
+        """Waits for the load under way, which goes no further than the wave or the table that it reads.
+
+        When the process is to stop, the load's Spark jobs are cancelled: hours may be left, and the next one goes on.
+        """
+        while self._thread and self._thread.is_alive():
+            self._thread.join(GRACE_SECONDS)
+            if stop.is_set():
+                cancel_jobs(self._session.spark, self._thread.name)
 
     def _load(self, wanted: list[RawTable]) -> None:
         try:
-            self._session.spark.sparkContext.setLocalProperty("spark.scheduler.pool", "load")
+            context = self._session.spark.sparkContext
+            context.setLocalProperty("spark.scheduler.pool", "load")
+            name = threading.current_thread().name
+            context.setJobGroup(name, name, interruptOnCancel=True)
             with connections(self._session) as (opened, states):
                 rows = load_tables(
                     self._session, opened, states, wanted, lambda position: self._reach(states, position)
@@ -260,7 +270,7 @@ class Live:
         self.stream: LiveStream | None = None
 
     def open_if_near(self, source: OpenSource, states: CatalogConnection) -> None:
-        """Opens it unless it is open, was lost a moment ago, or there is a backlog, which peeks read faster."""
+        """Opens it unless it is open, was lost a moment ago, or there is a backlog, which reads bring faster."""
         if self.stream is not None or time.monotonic() < self._not_before:
             return
         at, session = store.read_stream(states, self._session.name), self._session

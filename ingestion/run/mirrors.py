@@ -24,7 +24,7 @@ from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY
-from lakehouse.servers.spark import spark_session
+from lakehouse.servers.spark import cancel_jobs, spark_session
 from lakehouse.settings import Settings
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Refresher:
     def join(self) -> None:
         """Ends it, once the session's `stop` is set; a refresh under way is given up and leaves the mirrors as is."""
         while self._thread.is_alive():
-            self._session.spark.sparkContext.cancelJobGroup(self._group)  # no job of the future
+            cancel_jobs(self._session.spark, self._group)  # those of the future not among them
             self._thread.join(JOIN_STEP_SECONDS)
 
     @property

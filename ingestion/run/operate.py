@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
+from ingestion.sources.base import source_of
 from ingestion.state import store
 from ingestion.state.store import TablePosition
 from ingestion.state.transitions import may_move
@@ -52,7 +53,11 @@ def forget(settings: Settings, source: str, table: str, declared: Collection[str
 
 
 def read_anew(settings: Settings, table: RawTable) -> None:
-    """The next cycle reads the whole table again, behind a truncate marker."""
+    """The next cycle reads the whole table again, behind a truncate marker. Raises LakehouseError."""
+    if not source_of(settings, table.source).holds_tables:
+        raise LakehouseError(
+            f"source {table.source!r}, table {table.name!r}: its events are read once: there is nothing to snapshot"
+        )
     _change(settings, table, lambda position: replace(position.forgotten, state="new", reason=None))
 
 

@@ -20,6 +20,9 @@ META_SCHEMA = pa.schema(
         pa.field("_old_key", pa.string()),
     ]
 )
+PLACE_SCHEMA = pa.schema(
+    [pa.field("_topic", pa.string()), pa.field("_topic_partition", pa.int32()), pa.field("_offset", pa.int64())]
+)  # beside META_SCHEMA where changes come from a topic
 IMAGE_COLUMNS = ("before", "after")  # what `images` adds to META_SCHEMA
 
 PICKED_SCHEMA = pa.schema(

@@ -19,7 +19,7 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
     if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
         raise refused(
             f"declared column {', '.join(missing)} does not exist in "
-            f"{table.raw.relation}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
+            f"{table.raw.origin}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"
         )
     existing = {column.name for column in facts.columns} | {name for _, name in facts.hidden}
     if unknown := sorted(set(table.raw.exclude) - existing):

@@ -4,7 +4,8 @@ from collections.abc import Collection, Iterator
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
-from lakehouse.declarations import METADATA_COLUMNS, RESERVED_BY_ICEBERG, RawTable
+from lakehouse.declarations import RESERVED_BY_ICEBERG, RawTable
+from lakehouse.declarations.metadata_columns import OF_KINDS
 
 HIDDEN_IN_TRINO = ("$path", "$partition", "$file_modified_time")  # a table with such a column cannot be read there
 
@@ -20,7 +21,7 @@ def colliding_names(table: RawTable, facts: TableFacts, landed: Collection[str] 
 
     A reserved name that is `landed`, in the raw table since an earlier release, may stay: the table is not compacted.
     """
-    taken = {*METADATA_COLUMNS, *HIDDEN_IN_TRINO}
+    taken = {*OF_KINDS[table.kind], *HIDDEN_IN_TRINO}
     for name in (column.lake for column in facts.columns):
         says = None
         if name.lower() in taken:

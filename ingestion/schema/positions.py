@@ -8,6 +8,8 @@ which its source writes it (`0/3C87757`, `topic/3:1042`), and that form is shown
 from collections.abc import Mapping
 from typing import Any, Protocol, Self, TypeVar
 
+from ingestion.schema.offsets import Offsets
+
 
 class Position(Protocol):
     """Everything below it has been read, everything else has not."""
@@ -74,4 +76,4 @@ class Lsn(int):
         return int(self)
 
 
-POSITIONS: Mapping[str, Any] = {"postgres": Lsn}  # the type of position of each kind of source
+POSITIONS: Mapping[str, Any] = {"postgres": Lsn, "kafka": Offsets}  # the type of position of each kind of source

@@ -44,6 +44,9 @@ _RECORDS = _schema(
     relation=BinaryType(),
     message=BinaryType(),
     kept_at=TimestamptzType(),
+    topic=StringType(),
+    partition=IntegerType(),
+    offset=LongType(),
 )
 SCHEMAS = {
     "spool": _RECORDS,

@@ -23,13 +23,13 @@ from pyiceberg.table.update.snapshot import ExpireSnapshots
 from pyiceberg.types import IntegerType, LongType, MapType, NestedField, StringType, TimestamptzType
 
 from ingestion.schema.positions import Position
-from ingestion.sink.manifests import TieredAppend
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.commit import move_pointer
 from lakehouse.catalog.evolving import complete
 from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.manifests import TieredAppend
 from lakehouse.catalog.open import load_table
 from lakehouse.catalog.private_pyiceberg import Staging, data_files
 from lakehouse.catalog.rewriting import needed_since

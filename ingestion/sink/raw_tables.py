@@ -27,7 +27,7 @@ from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
 from lakehouse.declarations import RawTable
-from lakehouse.declarations.metadata_columns import METADATA
+from lakehouse.declarations.metadata_columns import OF_KINDS
 
 METADATA_TYPES: Mapping[str, IcebergType] = {
     "string": StringType(),
@@ -51,7 +51,7 @@ def raw_schema(table: RawTable, facts: TableFacts) -> Schema:
     next_id = len(fields) + 1
     metadata = [
         NestedField(next_id + index, name, METADATA_TYPES[kind], required=False, doc=doc)
-        for index, (name, (kind, doc)) in enumerate(METADATA.items())
+        for index, (name, (kind, doc)) in enumerate(OF_KINDS[table.kind].items())
     ]
     return Schema(*fields, *metadata)
 

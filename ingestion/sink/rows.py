@@ -140,7 +140,7 @@ def _land(target: TableTarget, column: ColumnFacts, text: pa.Array, meta: pa.Tab
     if mask == "null":
         return None
     if mask == "sha256":
-        return _sha256(text)
+        return _sha256(text if pa.types.is_string(text.type) else text.cast(pa.string()))
     if not pa.types.is_string(text.type):
         return typed(_one_chunk(text), source_type(column))
     try:

@@ -22,6 +22,7 @@ from ingestion.schema.problem import TableProblem
 from ingestion.state.chunks import Chunk
 from ingestion.state.store import Stream
 from lakehouse.declarations import RawTable
+from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
@@ -61,12 +62,12 @@ class Piece:
     """A piece of what is read, in the order of the source: rows that can land, and all its records as they came.
 
     `records` gives those of some relations (PICKED_SCHEMA); it may be asked until the next piece is. A piece with
-    `unread` is one record that could not be read, for this reason.
+    `unread` has no rows: its records could not be read, each for a reason, by their `commit_lsn` and `place`.
     """
 
     batches: list[Batch]
     records: Callable[[frozenset[int]], pa.Table]
-    unread: str | None = None
+    unread: Mapping[tuple[int, int], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,11 @@ class OpenSource(Protocol[P]):
     def records(self) -> Records:
         """How its records are kept."""
 
+    @property
+    def holds_tables(self) -> bool:
+        """Whether it has the rows of its tables as they are. A log of events has the stream alone: nothing is read at
+        a point or compared, and the parts of this protocol that do so are not asked."""
+
     def check(self, states: CatalogConnection, live: LiveStream[P] | None = None) -> Stream:
         """The stream that the lake was read from, made at the first time; raises where going on would lose changes.
 
@@ -278,11 +284,16 @@ class OpenSource(Protocol[P]):
     def row_reader(self, table: RawTable, facts: TableFacts, chunk: Chunk, point: Point[P]) -> RowReader:
         """Reads one of the ranges at the point."""
 
-    def change_reader(self, now: SourceNow[P], live: LiveStream[P] | None) -> ChangeReader:
-        """Reads what is committed below `now.position` and not confirmed."""
+    def change_reader(
+        self, now: SourceNow[P], live: LiveStream[P] | None, described: Iterable[TableFacts] = ...
+    ) -> ChangeReader:
+        """Reads what is committed below `now.position` and not confirmed.
 
-    def stream(self, position: P, max_bytes: int) -> LiveStream[P]:
-        """The live stream from `position` on."""
+        `described` are the tables that have begun as they are now: changes that do not tell their columns go by them.
+        """
+
+    def stream(self, position: P, max_bytes: int) -> LiveStream[P] | None:
+        """The live stream from `position` on; None where a read is as quick."""
 
     def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
         """Keeps what a read has noticed, in the transaction that publishes it."""
@@ -297,6 +308,10 @@ class OpenSource(Protocol[P]):
 class Source(Protocol[P]):
     """One source as its kind knows it: its settings, and how long others' work in it is waited for."""
 
+    @property
+    def holds_tables(self) -> bool:
+        """As of an open source."""
+
     def open(self) -> AbstractContextManager[OpenSource[P]]:
         """With connections of its own."""
 
@@ -306,7 +321,19 @@ class Source(Protocol[P]):
         """As of an open source."""
 
 
-KINDS = {"postgres": "ingestion.sources.postgres.source"}  # modules with a function `source`
+KINDS = {
+    "postgres": "ingestion.sources.postgres.source",
+    "kafka": "ingestion.sources.kafka.source",
+}  # modules with a function `source`
+
+
+def check_kind(settings: Settings, declared: Declared) -> None:
+    """Raises LakehouseError where the declaration and the connection of a source are not of one kind."""
+    if declared.tables and (set_to := settings.connection(declared.name).kind) != declared.kind:
+        raise LakehouseError(
+            f"source {declared.name!r} is declared with meta.kind {declared.kind}, and its connection is of kind "
+            f"{set_to}: correct the declaration, or LAKEHOUSE_SOURCES__{declared.name.upper()}__KIND"
+        )
 
 
 def source_of(settings: Settings, name: str, seconds: float | None = None, stop: Event | None = None) -> Source[Any]:
@@ -314,7 +341,7 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
 
     The module of a kind is known by its name alone, so that nobody who imports this one depends on a kind.
     """
-    made: Source[Any] = import_module(KINDS[settings.source(name).kind]).source(
+    made: Source[Any] = import_module(KINDS[settings.connection(name).kind]).source(
         settings, name, seconds, stop or Event()
     )
     return made

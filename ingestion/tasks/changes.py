@@ -54,9 +54,7 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
 def land_piece(lanes: Lanes, piece: Piece) -> None:
     """Lands what can, and keeps aside what cannot or must not land."""
     if piece.unread is not None:
-        record = piece.records(lanes.landing)
-        place = (record.column("commit_lsn")[0].as_py(), record.column("place")[0].as_py())
-        lanes.keep("quarantine", record, {place: piece.unread})
+        lanes.keep("quarantine", piece.records(lanes.landing), piece.unread)
         return
     bad = lanes.land(piece.batches)
     reasons = {place: reason for of_table in bad.values() for place, reason in of_table.items()}

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile
 
-from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, Batch, Relation
+from ingestion.schema.changes import IMAGE_COLUMNS, META_SCHEMA, PLACE_SCHEMA, Batch, Relation
 from ingestion.schema.evolve import NO_TRUNCATES, Truncates
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.streamed_columns import UnknownRowSchema
@@ -27,6 +27,7 @@ from ingestion.tasks.shared_keys.events import Landing
 from ingestion.tasks.shared_keys.hold import SPLIT, Held
 from ingestion.tasks.withheld import Form, form_of, withheld_in
 
+LANDING = (*META_SCHEMA.names, *PLACE_SCHEMA.names)
 BUFFERED_BYTES = 96 * 1024 * 1024  # of Arrow data that waits to be encoded, in all tables of a task
 UNKNOWN_SCHEMA = "the schema of these rows matches no recorded version of the table"
 
@@ -105,7 +106,7 @@ class Lane:
         target, columns = form
         while batch.meta.num_rows:
             tried = Counts()
-            meta = batch.meta.select(META_SCHEMA.names)
+            meta = batch.meta.select([name for name in LANDING if name in batch.meta.column_names])
             try:
                 rows = raw_rows(target, batch.values, meta, self.writer.schema, tried, columns)
             except BadRow as error:
@@ -300,6 +301,9 @@ def _without(batch: Batch, place: tuple[int, int]) -> Batch:
     return Batch(batch.relation, batch.values.filter(keep), batch.meta.filter(keep))
 
 
+_AS_PICKED = ("commit_lsn", "xid", "committed_at", "relation", "topic", "partition", "offset")
+
+
 def _kept(
     records: Records, target: TableTarget, picked: pa.Table, reasons: list[str | None], schema: pa.Schema
 ) -> pa.Table:
@@ -311,7 +315,7 @@ def _kept(
         "reason": pa.array(reasons, pa.string()),
         "kept_at": _moment(target.ingested_at, picked.num_rows),
         "message": _messages(records, picked, target),
-    } | {name: picked.column(name) for name in ("commit_lsn", "xid", "committed_at", "relation")}
+    } | {name: picked.column(name) for name in picked.column_names if name in _AS_PICKED}
     return fitted(pa.table(columns), schema)
 
 

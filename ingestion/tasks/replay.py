@@ -109,8 +109,10 @@ def _picked(relation: bytes, records: pa.Table, oid: int) -> pa.Table:
         "place": pc.divide(records.column("seq"), 2),
         "oid": pa.repeat(pa.scalar(oid, pa.int64()), count),
     }
+    told = [records.schema.field(name) for name in ("topic", "partition", "offset") if name in records.column_names]
+    schema = pa.schema([*PICKED_SCHEMA, *told])
     return pa.table([columns.get(f.name, records.column(f.name) if f.name in records.column_names else None)
-                     for f in PICKED_SCHEMA], schema=PICKED_SCHEMA)  # fmt: skip
+                     for f in schema], schema=schema)  # fmt: skip
 
 
 def _places(picked: pa.Table) -> list[tuple[int, int]]:

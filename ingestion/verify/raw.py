@@ -31,7 +31,7 @@ from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
 from ingestion.verify.compare import TableComparison
 from ingestion.verify.differences import ComparedColumn, add, examine
-from ingestion.verify.run import select
+from ingestion.verify.run import select, without_logs
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import Declarations, RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -65,7 +65,8 @@ def reconcile_raw(
     LakehouseError for an unknown name, a server that does not answer, and with `repair` or `mirrors` while another
     writer is at work.
     """
-    chosen = select(declarations, wanted)
+    chosen, logs = without_logs(settings, select(declarations, wanted))
+    yield from logs
     yield from (_without_key(table) for _, tables in chosen for table in tables if not table.key)
     if mirrors:
         unmirrored = [table for _, tables in chosen for table in tables if table.key and not table.is_mirrored]

@@ -19,6 +19,8 @@ from lakehouse.settings import Settings
 if TYPE_CHECKING:
     from trino.dbapi import Connection
 
+Chosen = list[tuple[Source, list[RawTable]]]
+EVENTS = "its source has events, which are read once: there is no table to compare with"
 _UNREPRESENTABLE = re.compile(UNREPRESENTABLE, re.IGNORECASE)
 
 
@@ -28,7 +30,9 @@ def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[s
 
     Raises LakehouseError for an unknown name, a server that does not answer, or a view that is not built.
     """
-    for source, tables in select(declarations, wanted):
+    chosen, logs = without_logs(settings, select(declarations, wanted))
+    yield from logs
+    for source, tables in chosen:
         with lake_session(settings) as lake:
             for table in tables:
                 if not table.key:
@@ -42,7 +46,7 @@ def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[s
                 yield result
 
 
-def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Source, list[RawTable]]]:
+def select(declarations: Declarations, wanted: Sequence[str]) -> Chosen:
     """The tables that names such as `retail` and `bank.users` stand for, grouped by source."""
     if not wanted:
         return [(source, list(source.tables)) for source in declarations.sources]
@@ -52,6 +56,17 @@ def select(declarations: Declarations, wanted: Sequence[str]) -> list[tuple[Sour
         known = chosen.setdefault(name.partition(".")[0], [])
         known.extend(table for table in tables if table not in known)
     return [(declarations.source(name), tables) for name, tables in chosen.items()]
+
+
+def without_logs(settings: Settings, chosen: Chosen) -> tuple[Chosen, list[TableComparison]]:
+    """The tables that can be compared, and what is said of those whose source holds no tables."""
+    compared, said = [], []
+    for source, tables in chosen:
+        if source_of(settings, source.name).holds_tables:
+            compared.append((source, tables))
+        else:
+            said += [TableComparison(table.source, table.name, (), aside=EVENTS) for table in tables]
+    return compared, said
 
 
 def _compare_table(source: OpenSource, lake: Connection, table: RawTable) -> TableComparison:

@@ -42,12 +42,14 @@ def retried(
     raise LakehouseError(f"{'.'.join(name)}: {MAX_CONFLICTS} commits of other writers in a row; {remedy}")
 
 
-def until_committed(catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], TableUpdate | None]) -> None:
-    """Commits the update that `change` returns for the current table, see `retried`; None commits nothing."""
+def until_committed(
+    catalog: SqlCatalog, name: tuple[str, str], change: Callable[[Table], tuple[TableUpdate, ...]]
+) -> None:
+    """Commits the updates that `change` returns for the current table, see `retried`; none commit nothing."""
 
     def commit(loaded: Table) -> None:
-        if (made := change(loaded)) is not None:
-            commit_on(catalog, loaded, (made,))
+        if made := change(loaded):
+            commit_on(catalog, loaded, made)
 
     retried(catalog, name, commit)
 

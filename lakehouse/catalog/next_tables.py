@@ -34,6 +34,11 @@ def next_name(table: Name) -> Name:
     return f"{table[0]}{SUFFIX}", table[1]
 
 
+def is_next(namespace: str) -> bool:
+    """Whether the namespace holds copies alone. No raw table has one, and a source may be called `…_next`."""
+    return namespace.endswith(SUFFIX) and not namespace.startswith("raw_")
+
+
 LOCK = "lakehouse.next_tables"
 
 

@@ -4,9 +4,11 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from lakehouse.declarations.kinds import Kind
 from lakehouse.declarations.policies import LagPolicy, LoadPolicy, MaintenancePolicy, MirrorPolicy, RawPolicy
 from lakehouse.declarations.vault import VaultPolicy
 from lakehouse.errors import LakehouseError
+from lakehouse.text.spelling import close
 
 REFRESH_SECONDS = 60.0  # of mirrors, unless declared
 
@@ -39,6 +41,7 @@ class RawTable(Declared):
     lag: LagPolicy | None = None
     vault: VaultPolicy | None = None
     mirror: MirrorPolicy | Literal["none"] | None = None
+    kind: Kind = "postgres"
 
     @property
     def landed(self) -> tuple[str, ...]:
@@ -80,7 +83,7 @@ class RawTable(Declared):
 
     @property
     def relation(self) -> tuple[str, str]:
-        """Schema and name of the relation in Postgres."""
+        """Schema and name of the relation in Postgres; of a topic, no schema and its name."""
         return self.raw.schema_and_table
 
     @property
@@ -98,6 +101,11 @@ class Source(Declared):
     tables: tuple[RawTable, ...]
 
     @property
+    def kind(self) -> Kind:
+        """What kind of source it is; one is of one kind."""
+        return self.tables[0].kind if self.tables else "postgres"
+
+    @property
     def mirrored(self) -> tuple[RawTable, ...]:
         """The tables that have a mirror."""
         return tuple(table for table in self.tables if table.is_mirrored)
@@ -113,7 +121,8 @@ class Source(Declared):
         for table in self.tables:
             if table.name == name:
                 return table
-        raise LakehouseError(f"source {self.name!r} declares no table {name!r}; it declares {_names(self.tables)}")
+        meant = _meant(name, self.tables) or f"; it declares {_names(self.tables)}"
+        raise LakehouseError(f"source {self.name!r} declares no table {name!r}{meant}")
 
 
 class Declarations(Declared):
@@ -126,7 +135,8 @@ class Declarations(Declared):
         for source in self.sources:
             if source.name == name:
                 return source
-        raise LakehouseError(f"no source {name!r} is declared; declared are {_names(self.sources)}")
+        meant = _meant(name, self.sources) or f"; declared are {_names(self.sources)}"
+        raise LakehouseError(f"no source {name!r} is declared{meant}")
 
     def named(self, name: str) -> RawTable:
         """The raw table that `source.table` names; raises LakehouseError."""
@@ -145,6 +155,11 @@ def source_and_table(name: str) -> tuple[str, str]:
     if not (source and table):
         raise LakehouseError(f"{name!r} is not SOURCE.TABLE")
     return source, table
+
+
+def _meant(name: str, items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:
+    near = close(name, [item.name for item in items], 0.6)
+    return f": did you mean {near!r}?" if near else ""
 
 
 def _names(items: tuple[RawTable, ...] | tuple[Source, ...]) -> str:

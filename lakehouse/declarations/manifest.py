@@ -17,6 +17,7 @@ from typing import Any
 from lakehouse.declarations.yaml_files import check_yaml
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import private_dir
+from lakehouse.servers.tethered import tethered
 from lakehouse.servers.trino import is_here
 from lakehouse.settings import DBT_PACKAGE, Settings
 
@@ -121,7 +122,9 @@ def _dbt(settings: Settings, target_dir: Path, command: str, failure: str, *argu
         "--project-dir", str(project), "--profiles-dir", str(project),
         "--target-path", str(target_dir), "--log-path", str(target_dir), *arguments,
     ]  # fmt: skip
-    done = subprocess.run(line, capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)})
+    done = subprocess.run(
+        tethered(line), capture_output=True, text=True, env={**os.environ, **dbt_environment(settings)}
+    )
     if done.returncode:
         lines = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         raise LakehouseError(f"{failure}: " + " ".join(lines[-6:])[:600])

@@ -12,6 +12,12 @@ METADATA: dict[str, tuple[str, str]] = {
     "_old_key": ("string", "JSON of the previous key on the c of a key change"),
 }
 METADATA_COLUMNS = tuple(METADATA)
+OF_TOPICS: dict[str, tuple[str, str]] = {
+    "_topic": ("string", "topic of the event"),
+    "_topic_partition": ("int", "partition of the topic"),  # `_partition` is reserved by Iceberg
+    "_offset": ("long", "offset in the partition"),
+}
+OF_KINDS: dict[str, dict[str, tuple[str, str]]] = {"postgres": METADATA, "kafka": METADATA | OF_TOPICS}
 
 MOMENT = "timestamp(6) with time zone"
 PARSED_METADATA: dict[str, tuple[str, str]] = {  # Trino types

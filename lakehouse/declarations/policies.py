@@ -6,6 +6,7 @@ They are read from dbt's `config.meta`. A part that is left out means "do not do
 import re
 from datetime import datetime
 from typing import Annotated, Any, Literal
+from zoneinfo import available_timezones
 
 from pydantic import (
     AfterValidator,
@@ -172,6 +173,21 @@ class ProjectMaintenance(Policy):
     groups: dict[GroupName, ScheduleGroup] = Field(min_length=1)
 
 
+class PinPolicy(Policy):
+    """A cut that is pinned again and again, such as each month's last one."""
+
+    cron: CronText
+    timezone: str = Field("UTC", description="whose days and months they are, such as Europe/Berlin")
+    keep_days: float = Field(gt=0, le=36_600, description="how long each of them is kept")
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_a_timezone(cls, value: str) -> str:
+        if value not in available_timezones():
+            raise ValueError(f"timezone {value!r} is not known: give one such as UTC or Europe/Berlin")
+        return value
+
+
 class MirrorPolicy(Policy):
     """How often the mirrors of a source are brought to its newest cut: all of them together."""
 
@@ -227,7 +243,9 @@ class AccessPolicy(Policy):
 class RawPolicy(Policy):
     """Where a raw table comes from and what is done before a row lands."""
 
-    relation: str = Field(description="schema.table in Postgres; quote parts that need it")
+    relation: str = Field("", description="schema.table in Postgres; quote parts that need it")
+    topic: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="topic in Kafka")
+    format: Literal["json"] = Field("json", description="what the values of a topic are")
     key: tuple[str, ...] = Field((), description="source columns that identify a row; empty for a table without a key")
     exclude: tuple[str, ...] = Field((), description="columns that never land")
     mask: dict[str, Literal["null", "sha256"]] = Field(default_factory=dict, description="column → how it is masked")
@@ -244,9 +262,14 @@ class RawPolicy(Policy):
         return value
 
     @property
+    def origin(self) -> str:
+        """What the rows are read from, as it is declared."""
+        return self.relation or self.topic
+
+    @property
     def schema_and_table(self) -> tuple[str, str]:
-        """The relation's two parts, unquoted."""
-        return split_relation(self.relation)
+        """The relation's two parts, unquoted; a topic is in no schema."""
+        return split_relation(self.relation) if self.relation else ("", self.topic)
 
 
 def split_relation(text: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from lakehouse.declarations.access import write_rules
 from lakehouse.declarations.declared import Column, Declarations, RawTable, Source
+from lakehouse.declarations.kinds import Kind, kind_problems
 from lakehouse.declarations.lines import line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import (
@@ -31,6 +32,7 @@ from lakehouse.settings import Settings
 
 class _TableMeta(Policy):
     raw: RawPolicy
+    kind: Kind = "postgres"
     load: LoadPolicy | None = None
     lag: LagPolicy | None = None
     maintenance: MaintenancePolicy | None = None
@@ -77,14 +79,18 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
         assert isinstance(table, RawTable)
         problems.append(f"{line_in_source(project_dir, nodes[table.source, table.name], path)}: {text}")
     for table in _declared_again(table for tables in grouped.values() for table in tables):
-        where = line_in_source(project_dir, nodes[table.source, table.name], ("raw", "relation"))
+        key = "relation" if table.raw.relation else "topic"
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("raw", key))
         problems.append(
-            f"{where}: meta.raw.relation: {table.raw.relation} is declared as another table of source {table.source!r} "
+            f"{where}: meta.raw.{key}: {table.raw.origin} is declared as another table of source {table.source!r} "
             "too; each change of it lands once: declare it once"
         )
     for table, text in _mirrored_apart(grouped):
         where = line_in_source(project_dir, nodes[table.source, table.name], ("mirror", "refresh_seconds"))
         problems.append(f"{where}: meta.mirror.refresh_seconds: {text}")
+    for table in _of_another_kind(grouped):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("kind",))
+        problems.append(f"{where}: meta.kind: the tables of a source are of one kind: declare it once, at the source")
     refuse(problems)
     return Declarations(
         sources=tuple(
@@ -111,6 +117,10 @@ def _mirrored_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[tuple[
                 yield table, f"the mirrors of source {source!r} are refreshed together: declare it once, at the source"
 
 
+def _of_another_kind(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[RawTable]:
+    return (table for declared in tables.values() for table in declared if table.kind != declared[0].kind)
+
+
 def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for _, node in sorted(manifest["sources"].items()):
         if node["schema"].startswith("raw_"):
@@ -130,6 +140,8 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
         for c in node["columns"].values()
     )
+    if mistakes := list(kind_problems(meta.kind, meta.raw, columns)):
+        raise _Mistakes(mistakes)
     _check_columns(meta.raw, columns)
     table = RawTable(
         source=node["source_name"],
@@ -143,6 +155,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         lag=meta.lag,
         vault=meta.vault,
         mirror=meta.mirror,
+        kind=meta.kind,
     )
     if mistakes := list(problems_of(table)):
         raise _Mistakes(mistakes)

@@ -22,6 +22,8 @@ def embedded_sources(settings: "Settings") -> dict[str, PostgresUrl]:
 
 def is_sample(settings: "Settings", source: str) -> bool:
     """Whether the source is one that `lakehouse samples` fills."""
+    if source not in settings.databases:
+        return False
     here = parse_url(settings.source(source).url.get_secret_value())
     there = embedded_sources(settings).get(source)
     return there is not None and (here.host, here.port, here.database) == (there.host, there.port, there.database)

@@ -34,7 +34,7 @@ def served(host: str, port: int | None, ready: Readiness, registry: Registry = R
     try:
         server = _Server((host, port), _handler(host, registry, ready))
     except OSError as error:
-        log.error("no metrics at %s:%s: %s; set another port, see the settings table in README.md", host, port, error)
+        log.error("no metrics at %s:%s: %s; set another port, see docs/reference/settings.md", host, port, error)
         yield None
         return
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

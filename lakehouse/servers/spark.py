@@ -161,6 +161,15 @@ def has_ended(session: SparkSession) -> bool:
     return child is not None and child.poll() is not None
 
 
+def cancel_jobs(session: SparkSession, group: str) -> None:
+    """Cancels the jobs of a group that run now. A session that ends meanwhile has none."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        if not has_ended(session):
+            session.sparkContext.cancelJobGroup(group)
+
+
 def spark_properties(settings: Settings, app_name: str, local: Path) -> dict[str, str]:
     """All Spark properties, the user's `spark.conf` last. Holds secrets: write them only to a private file."""
     fixed = ":".join(str(settings.artifacts / folder / "*") for folder in OVERRIDES)

@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC
 from hashlib import sha256
 from typing import Any
@@ -50,7 +50,11 @@ def locked(settings: Settings, table: tuple[str, str], work: str, patience: floa
             if time.monotonic() >= deadline:
                 raise Held(_who(connection, key))
             time.sleep(WAIT_STEP_SECONDS)
-        yield
+        try:
+            yield
+        finally:
+            with suppress(psycopg.Error):  # the server learns of a closed connection later than the next who asks
+                connection.execute("SELECT pg_advisory_unlock(%s)", (key,))
 
 
 def lock_key(catalog: str, table: tuple[str, str]) -> int:

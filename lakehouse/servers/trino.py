@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.servers.logins import Role
@@ -12,16 +13,22 @@ from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings, TrinoSettings
 
 if TYPE_CHECKING:
-    from requests import Session
+    import requests
     from trino.dbapi import Connection
 
 
-def connect(settings: Settings, role: Role = "writer") -> Connection:
+Session = Mapping[str, str]
+"""Session properties by name."""
+
+
+def connect(settings: Settings, role: Role = "writer", session: Session = MappingProxyType({})) -> Connection:
     """A DB-API connection to the lake's catalog; nothing is sent before a query."""
-    return connect_to(settings.trino, role)
+    return connect_to(settings.trino, role, session=session)
 
 
-def connect_to(trino: TrinoSettings, role: Role = "writer", attempts: int = 3) -> Connection:
+def connect_to(
+    trino: TrinoSettings, role: Role = "writer", attempts: int = 3, session: Session = MappingProxyType({})
+) -> Connection:
     """The same from the settings of Trino alone; each query is tried so many times."""
     from trino.auth import BasicAuthentication
     from trino.dbapi import connect as trino_connect
@@ -31,10 +38,11 @@ def connect_to(trino: TrinoSettings, role: Role = "writer", attempts: int = 3) -
     return trino_connect(
         host=trino.host, port=trino.port, user=login.user, catalog=trino.catalog, http_scheme=trino.http_scheme,
         auth=auth, source="lakehouse", http_session=http_session(trino), max_attempts=attempts,
+        session_properties=dict(session),
     )  # fmt: skip
 
 
-def http_session(trino: TrinoSettings) -> Session:
+def http_session(trino: TrinoSettings) -> requests.Session:
     """What verifies Trino's certificate, and goes to this machine itself without a proxy."""
     import requests
 
@@ -88,8 +96,10 @@ def _no_answer(where: str, message: str) -> str:
     return f"Trino{where} does not answer ({reason}): check LAKEHOUSE_TRINO__HOST and …__PORT, or run `lakehouse up`"
 
 
-def query(settings: Settings, sql: str, role: Role = "writer") -> list[list[Any]]:
+def query(
+    settings: Settings, sql: str, role: Role = "writer", session: Session = MappingProxyType({})
+) -> list[list[Any]]:
     """All rows of one statement."""
-    cursor = connect(settings, role).cursor()
+    cursor = connect(settings, role, session).cursor()
     cursor.execute(sql)
     return cursor.fetchall()

@@ -18,7 +18,9 @@ def unreachable_source(settings: "Settings", source: str, error: Exception, key:
     at = parse_url(url.get_secret_value(), variable)
     lines = str(error).strip().splitlines()
     reason = lines[0].rstrip(".;: ") if lines else type(error).__name__
-    if (at.host, at.port) in {(url.host, url.port) for url in embedded_sources(settings).values()}:
+    if "unsupported startup parameter" in reason:
+        remedy = f"that is a pooler, such as PgBouncer: give the address of the server itself in {variable}"
+    elif (at.host, at.port) in {(url.host, url.port) for url in embedded_sources(settings).values()}:
         remedy = f"run `lakehouse up`, or correct {variable}"
     else:
         remedy = f"start that server, or correct {variable}"

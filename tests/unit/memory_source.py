@@ -251,6 +251,7 @@ class MemorySource:
     """The base's `Source`, and its `OpenSource` at once."""
 
     records = MemoryRecords()
+    holds_tables = True
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -345,7 +346,7 @@ class MemorySource:
     def row_reader(self, table: Any, facts: Any, chunk: Chunk, point: Point[Offsets]) -> Rows:
         return Rows(self._log.table(point.position))
 
-    def change_reader(self, now: SourceNow[Offsets], live: Live | None) -> Reader:
+    def change_reader(self, now: SourceNow[Offsets], live: Live | None, described: Any = ()) -> Reader:
         return Reader(tuple(live.below(now.position) if live else self._log.between(self._log.confirmed, now.position)))
 
     def stream(self, position: Offsets, max_bytes: int) -> Live:

@@ -38,7 +38,10 @@ class Reader:
         kind = self.take(1).decode()
         if kind not in "nut":
             raise ValueError(f"kind {kind}")
-        return kind, self.take(self.integer(4)).decode() if kind == "t" else None
+        if kind != "t":
+            return kind, None
+        # A value of an old row that nothing is made of need not be text; one that is used would equal no text.
+        return kind, self.take(self.integer(4)).decode(errors="surrogateescape")
 
 
 @dataclass(frozen=True)

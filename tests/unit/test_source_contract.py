@@ -451,6 +451,7 @@ def test_a_table_is_described_by_a_number_under_which_it_is_found_again(place: P
     assert facts_from_json(facts.to_json()) == facts, "it is stored as JSON"
     assert [column.name for column in facts.columns] == ["id", "v"] and facts.key == ("id",)
     assert source.name_of(facts.oid) == facts.relation and source.name_of(2**31 - 1) is None
+    assert source.holds_tables, "a log of events has tests of its own"
     elsewhere = declared_with(relation="public.moved")
     again, _ = source.inspect(elsewhere, facts.oid)
     assert again is not None and again.oid == facts.oid

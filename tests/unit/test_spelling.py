@@ -42,9 +42,10 @@ def places(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple
     yield path, model
     for name, field in model.model_fields.items():
         for kind in _alternatives(field.annotation):
-            inner = list(_step(kind, "any")) if not _is_model(kind) else [kind]
-            for found in (one for one in inner if _is_model(one)):
-                yield from places(found, (*path, name) if _is_model(kind) else (*path, name, "any"))
+            inner = [one for one in (_step(kind, "any") if not _is_model(kind) else [kind]) if _is_model(one)]
+            for found in inner:
+                told = (found.__name__,) if len(inner) > 1 else ()  # which of several it is
+                yield from places(found, (*path, name) if _is_model(kind) else (*path, name, "any", *told))
 
 
 ALL = [(root, path, model) for root in ROOTS for path, model in places(root)]

@@ -5,7 +5,7 @@ it as docs/types.md. A value that the target cannot hold is never changed silent
 it is counted.
 """
 
-from ingestion.schema.types.convert import convert
+from ingestion.schema.types.convert import convert, unreadable
 from ingestion.schema.types.model import (
     ConversionError,
     Converted,
@@ -15,7 +15,7 @@ from ingestion.schema.types.model import (
     UnreadableValue,
     UnrepresentableValue,
 )
-from ingestion.schema.types.native import NeedsText, arrives_typed, typed
+from ingestion.schema.types.native import NeedsText, arrives_typed, out_of_bounds, typed
 from ingestion.schema.types.table import target_type
 
 __all__ = [
@@ -29,6 +29,8 @@ __all__ = [
     "UnrepresentableValue",
     "arrives_typed",
     "convert",
+    "out_of_bounds",
     "target_type",
     "typed",
+    "unreadable",
 ]

@@ -3,6 +3,7 @@
 A column is read in one pass as if all its values were representable; only where that fails are the others searched for.
 """
 
+from collections.abc import Iterator
 from functools import reduce
 
 import pyarrow as pa
@@ -23,6 +24,27 @@ def convert(values: pa.Array | pa.ChunkedArray, source: SourceType, policy: Poli
         return Converted(read(values, target), pa.array([], pa.int64()), pa.array([], pa.string()))
     except pa.ArrowInvalid:
         return _convert_unrepresentable(values, source, target, policy)
+
+
+def unreadable(values: pa.Array, source: SourceType) -> list[int]:
+    """The rows that `convert` cannot read under any policy, all of them at once."""
+    target = target_type(source)
+    bad = reduce(pc.or_, (mask for _, mask in find_unrepresentable(values, target)), pa.repeat(False, len(values)))
+    return list(_unreadable(pc.if_else(bad, pa.scalar(None, values.type), values), target, 0))
+
+
+def _unreadable(values: pa.Array, target: Target, first: int) -> Iterator[int]:
+    """By halving: the time goes with the number of bad rows, not with that of all."""
+    try:
+        read(values, target)
+        return
+    except pa.ArrowInvalid:
+        if len(values) == 1:
+            yield first
+            return
+    middle = len(values) // 2
+    yield from _unreadable(values.slice(0, middle), target, first)
+    yield from _unreadable(values.slice(middle), target, first + middle)
 
 
 def _convert_unrepresentable(values: pa.Array, source: SourceType, target: Target, policy: Policy) -> Converted:

@@ -36,6 +36,12 @@ def is_known(declared: str) -> bool:
     return type_name(declared) in _RULES
 
 
+def source_type_of(declared: str) -> SourceType:
+    """A known type in pg_type's terms: `numeric(10,2)` with its precision and scale."""
+    rule, digits = _RULES[type_name(declared)], _digits(declared)
+    return SourceType(rule.oid, rule.name, _typmod(digits) if rule.oid == NUMERIC_OID else -1)
+
+
 def declared_type(declared: str) -> IcebergType:
     """`numeric(10,2)` → decimal(10, 2); what has no rule is a string."""
     rule, digits = _RULES.get(type_name(declared)), _digits(declared)
@@ -43,8 +49,12 @@ def declared_type(declared: str) -> IcebergType:
         return StringType()
     if rule.iceberg is not None:
         return rule.iceberg
-    typmod = ((digits[0] << 16) | (digits[1] & 0x7FF)) + 4 if digits else -1
-    return target_type(SourceType(NUMERIC_OID, "numeric", typmod)).iceberg
+    return target_type(SourceType(NUMERIC_OID, "numeric", _typmod(digits))).iceberg
+
+
+def _typmod(digits: tuple[int, int] | None) -> int:
+    """How Postgres packs precision and scale."""
+    return ((digits[0] << 16) | (digits[1] & 0x7FF)) + 4 if digits else -1
 
 
 def _digits(declared: str) -> tuple[int, int] | None:

@@ -32,9 +32,9 @@ def arrives_typed(source: SourceType) -> bool:
 
 
 def typed(values: pa.Array, source: SourceType) -> pa.Array:
-    """Values as the driver made them of binary ones, in the target's type; raises NeedsText."""
+    """Values as a driver made them of binary ones, or in the target's type already; raises NeedsText."""
     target = target_type(source)
-    if target.form is Form.DECIMAL:
+    if target.form is Form.DECIMAL and values.type != target.arrow:
         return _decimal(values.storage, target.arrow)
     if target.form in _BOUNDS:
         first, last = (pa.scalar(bound, target.arrow).value for bound in _BOUNDS[target.form])
@@ -42,6 +42,15 @@ def typed(values: pa.Array, source: SourceType) -> pa.Array:
         if found["min"].is_valid and not (first <= found["min"].as_py() and found["max"].as_py() <= last):
             raise NeedsText
     return values if values.type == target.arrow else values.cast(target.arrow)
+
+
+def out_of_bounds(values: pa.Array, source: SourceType) -> list[int]:
+    """The rows for which `typed` raises NeedsText: days and moments outside of the years 0001 to 9999."""
+    target = target_type(source)
+    numbers = values.view(pa.int32() if target.form is Form.DATE else pa.int64())
+    first, last = (pa.scalar(bound, target.arrow).value for bound in _BOUNDS[target.form])
+    outside = pc.or_(pc.less(numbers, first), pc.greater(numbers, last))
+    return pc.indices_nonzero(pc.fill_null(outside, False)).to_pylist()
 
 
 def _decimal(printed: pa.Array, arrow: pa.DataType) -> pa.Array:

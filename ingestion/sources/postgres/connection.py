@@ -52,6 +52,12 @@ PINNED = {
 Execute = Callable[[SourceConnection, str, str], PGresult]
 APPLICATION = "lakehouse"
 OWN_READER_PATIENCE_SECONDS = 0.5
+# On RDS the right comes with a role, and the role's own attribute stays unset.
+MAY_REPLICATE = """
+SELECT rolreplication OR rolsuper OR EXISTS (SELECT FROM pg_roles AS g
+  WHERE g.rolname = 'rds_replication' AND pg_has_role(current_user, g.oid, 'MEMBER'))
+FROM pg_roles WHERE rolname = current_user
+"""
 KEEPALIVES = {"keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
 
 
@@ -142,9 +148,7 @@ def check_server(connection: SourceConnection, source: str) -> None:
             f"source {source!r}: wal_level is {level}, not logical: run `ALTER SYSTEM SET wal_level = logical`"
             " as a superuser and restart Postgres"
         )
-    role = _value(
-        connection, "SELECT rolname FROM pg_roles WHERE rolname = current_user AND NOT rolreplication AND NOT rolsuper"
-    )
+    role = _value(connection, f"SELECT CASE WHEN ({MAY_REPLICATE}) THEN NULL ELSE current_user END")
     if role is not None:
         raise LakehouseError(
             f"source {source!r}: role {role} may not replicate: "

@@ -135,7 +135,8 @@ def _unread(reader: SlotReader, decoder: Decoder, message: bytes, index: int) ->
         raise LakehouseError(
             f"source {reader.source!r}, slot {reader.slot}: message {index}: {reason}; nothing was published"
         ) from None
-    return Piece([], lambda oids: picked, reason)
+    place = (picked.column("commit_lsn")[0].as_py(), picked.column("place")[0].as_py())
+    return Piece([], lambda oids: picked, {place: reason})
 
 
 def _newest(decoder: Decoder) -> Witness | None:

@@ -52,6 +52,8 @@ def source(settings: Settings, name: str, seconds: float | None, stop: Event) ->
 class PostgresSource(Configured):
     """One source in Postgres."""
 
+    holds_tables = True
+
     @contextmanager
     def open(self) -> Iterator["OpenPostgres"]:
         """With a connection of its own; raises LakehouseError where the source cannot be reached."""
@@ -71,6 +73,7 @@ class OpenPostgres:
     """A source with a connection; every method may raise LakehouseError."""
 
     records = PgoutputRecords()
+    holds_tables = PostgresSource.holds_tables
 
     def __init__(self, of: PostgresSource, connection: SourceConnection) -> None:
         self._of = of
@@ -190,7 +193,9 @@ class OpenPostgres:
             batch_bytes=of.settings.ingestion.batch_bytes,
         )
 
-    def change_reader(self, now: SourceNow[Lsn], live: LiveStream[Lsn] | None) -> SlotReader:
+    def change_reader(
+        self, now: SourceNow[Lsn], live: LiveStream[Lsn] | None, described: Iterable[TableFacts] = ()
+    ) -> SlotReader:
         """Reads what is committed below `now.position`: what the live stream has brought, else a peek."""
         of = self._of
         return SlotReader(

@@ -69,6 +69,11 @@ def ensure_stream(
 
 def _check_identity(of: Configured, stream: store.Stream, cluster: store.Cluster | None, publication: int) -> None:
     where = f"source {of.name!r}"
+    if stream.kind != "postgres":
+        raise LakehouseError(
+            f"{where}: it was ingested as a source of kind {stream.kind}, and one raw table does not mix kinds: "
+            "declare the tables as a source of another name"
+        )
     if stream.slot != of.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
     if cluster and (stream.system_identifier, stream.timeline) != (cluster.system_identifier, cluster.timeline):

@@ -4,8 +4,8 @@ Nothing here may make a statement of the source's application fail: a published 
 refuses its every UPDATE and DELETE, so such a table is not published.
 """
 
+from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.setup.check import check_source, unpublishable
-from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.physical import advice, may_copy_cluster
 from ingestion.sources.postgres.setup.prepare import Unfit, prepare
 from ingestion.sources.postgres.setup.removal import drop_slot, removal_statements, run_as_owner, slot_of

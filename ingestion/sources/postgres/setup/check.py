@@ -5,9 +5,9 @@ from functools import partial
 
 import psycopg
 
+from ingestion.sources.findings import Finding, Weight
 from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.setup.columns import column_findings, known_positions
-from ingestion.sources.postgres.setup.findings import Finding, Weight
 from ingestion.sources.postgres.setup.physical import advice, may_copy_cluster
 from ingestion.sources.postgres.setup.prepare import application_findings
 from ingestion.sources.postgres.setup.relations import (

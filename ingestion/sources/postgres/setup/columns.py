@@ -14,9 +14,9 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.names import colliding_names
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import is_known, type_name
+from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.catalog.describe import read_facts
 from ingestion.sources.postgres.catalog.problems import problem_of_key
-from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.relations import Stored
 from ingestion.state import store
 from ingestion.state.withheld import check_withheld

@@ -6,7 +6,7 @@ statement where it cannot; a partition is checked by itself. The same rules are 
 
 from collections.abc import Iterator, Sequence
 
-from ingestion.sources.postgres.setup.findings import Finding
+from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.setup.relations import Member, Published, Stored
 from lakehouse.declarations import RawTable, Source
 from lakehouse.text.sql import ident

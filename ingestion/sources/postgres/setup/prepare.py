@@ -1,7 +1,7 @@
 """`lakehouse prepare`: the missing set-up statements, run as the owner or printed for one, or refused as a whole."""
 
+from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.setup.findings import Finding
 from ingestion.sources.postgres.setup.identities import identity_findings, publishes
 from ingestion.sources.postgres.setup.owner import as_owner
 from ingestion.sources.postgres.setup.relations import read_members, read_publication, read_stored

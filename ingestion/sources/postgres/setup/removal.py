@@ -21,6 +21,7 @@ WITH published AS (
   JOIN pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename
   LEFT JOIN LATERAL pg_partition_tree(c.oid) AS tree ON c.relkind = 'p'
   WHERE p.pubname = %(publication)s
+    AND (%(schema)s::text IS NULL OR (p.schemaname, p.tablename) = (%(schema)s, %(name)s))
 ), readable AS (
   SELECT c.relnamespace, c.relname, c.oid IN (SELECT relid FROM published) AS is_ours FROM pg_class AS c
   WHERE c.relowner <> %(role)s::regrole AND (
@@ -35,6 +36,9 @@ SELECT DISTINCT 'USAGE ON SCHEMA', n.nspname, NULL FROM pg_namespace AS n, aclex
 WHERE g.grantee = %(role)s::regrole AND n.oid IN (SELECT relnamespace FROM readable WHERE is_ours)
  AND n.oid NOT IN (SELECT relnamespace FROM readable WHERE NOT is_ours)
 ORDER BY 1, 2, 3
+"""
+_MEMBER = """
+SELECT FROM pg_publication_tables WHERE pubname = %(publication)s AND (schemaname, tablename) = (%(schema)s, %(name)s)
 """
 
 
@@ -61,12 +65,12 @@ def drop_slot(settings: Settings, source: str, slot: str) -> None:
         src.drop_slot(connection, slot)
 
 
-def removal_statements(settings: Settings, source: str) -> list[str]:
-    """What the owner has to run; nothing where there is no publication."""
+def removal_statements(settings: Settings, source: str, only: tuple[str, str] | None = None) -> list[str]:
+    """What the owner has to run, for all that is published or `only` one relation; nothing without a publication."""
     configured = settings.source(source)
     role = parse_url(configured.url.get_secret_value()).user
     with connect_source(settings, source) as connection:
-        return list(_statements(connection, configured.publication, role))
+        return list(_statements(connection, configured.publication, role, only))
 
 
 def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> None:
@@ -76,11 +80,17 @@ def run_as_owner(settings: Settings, source: str, statements: Sequence[str]) -> 
             owner.execute(statement)
 
 
-def _statements(connection: SourceConnection, publication: str, role: str) -> Iterator[str]:
+def _statements(
+    connection: SourceConnection, publication: str, role: str, only: tuple[str, str] | None
+) -> Iterator[str]:
     if connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (publication,)).fetchone() is None:
         return
-    granted = {"publication": publication, "role": ident(role)}
-    for right, schema, name in connection.execute(_GRANTED, granted).fetchall():
-        of = typed_ident(schema) if name is None else typed_relation(schema, name)
+    schema, name = only or (None, None)
+    granted = {"publication": publication, "role": ident(role), "schema": schema, "name": name}
+    for right, namespace, relation in connection.execute(_GRANTED, granted).fetchall():
+        of = typed_ident(namespace) if relation is None else typed_relation(namespace, relation)
         yield f"REVOKE {right} {of} FROM {typed_ident(role)}"
-    yield f"DROP PUBLICATION {typed_ident(publication)}"
+    if only is None:
+        yield f"DROP PUBLICATION {typed_ident(publication)}"
+    elif connection.execute(_MEMBER, granted).fetchone() is not None:
+        yield f"ALTER PUBLICATION {typed_ident(publication)} DROP TABLE {typed_relation(*only)}"

@@ -3,10 +3,13 @@
 from collections.abc import Iterator
 from functools import partial
 
+from ingestion.sources.findings import Finding
+from ingestion.sources.postgres.connection import MAY_REPLICATE, connect_source
 from ingestion.sources.postgres.points.blockers import old_transactions
-from ingestion.sources.postgres.setup.findings import Finding
+from ingestion.sources.postgres.setup.managed import provider_of
 from lakehouse.declarations import Source
 from lakehouse.servers.database import SourceConnection
+from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from lakehouse.text.urls import parse_url
@@ -16,13 +19,13 @@ NEWEST_TRIED = 18
 SENDERS = 2  # the live stream, and the one that makes the points of loads and comparisons
 OLD_SECONDS = 60
 
-_SERVER = """
+_SERVER = f"""
 SELECT current_setting('wal_level'), pg_is_in_recovery(),
   current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots),
   current_setting('max_wal_senders')::int,
   (SELECT count(*) FROM pg_stat_replication r WHERE r.pid IS DISTINCT FROM
     (SELECT active_pid FROM pg_replication_slots WHERE slot_name = %(slot)s)),
-  (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),
+  ({MAY_REPLICATE}),
   EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = %(slot)s),
   (SELECT coalesce(to_jsonb(s) ->> 'invalidation_reason', CASE wal_status WHEN 'lost' THEN 'wal_removed' END)
     FROM pg_replication_slots s WHERE slot_name = %(slot)s)
@@ -37,7 +40,7 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
     row = connection.execute(_SERVER, {"slot": configured.slot or f"lakehouse_{source.name}"}).fetchone()
     assert row is not None
     level, standby, max_slots, slots, max_senders, senders, replicates, has_slot, invalid = row
-    version = connection.info.server_version
+    version, provider = connection.info.server_version, provider_of(connection)
     if version < OLDEST:
         yield finding("version", "in the way", f"it is Postgres {version // 10_000}", "upgrade it to 15 or newer")
     elif version // 10_000 > NEWEST_TRIED:
@@ -46,11 +49,11 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
     if standby:
         yield finding("standby", "in the way", "it is a standby in recovery", "correct the URL to the primary")
     if level != "logical":
-        remedy = "run ALTER SYSTEM SET wal_level = logical as a superuser, and restart Postgres"
-        yield finding("wal_level", "in the way", f"wal_level is {level}, not logical", remedy)
+        yield finding("wal_level", "in the way", f"wal_level is {level}, not logical", provider.decoding)
     if not replicates:
-        remedy = f"run ALTER ROLE {role} REPLICATION as a superuser"
-        yield finding("rights", "in the way", f"role {role} may not replicate", remedy)
+        yield finding("rights", "in the way", f"role {role} may not replicate", provider.right.format(role=role))
+    if level == "logical" and replicates:
+        yield from _stream(finding, settings, source.name)
     if invalid is not None:
         remedy = f"`lakehouse ingest --recover {source.name}`"
         yield finding("slot", "in the way", f"its slot was invalidated ({invalid})", remedy)
@@ -60,6 +63,15 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
         yield finding(
             "old transaction", "warning", "a new slot, and so the load of a table, has to wait for it", blocker
         )
+
+
+def _stream(finding: "partial[Finding]", settings: Settings, source: str) -> Iterator[Finding]:
+    """A pooler passes queries on, but no replication connection."""
+    try:
+        connect_source(settings, source, replication=True).close()
+    except Unreachable as error:
+        says = f"it refuses replication connections ({str(error).partition(' (')[2].rpartition('): ')[0]})"
+        yield finding("stream", "in the way", says, "give the address of the server itself, not that of a pooler")
 
 
 def _room(

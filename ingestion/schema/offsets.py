@@ -1,0 +1,67 @@
+"""How far topics have been read: of each partition, the offset of the next event."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+Partition = tuple[str, int]  # topic, number
+
+
+@dataclass(frozen=True)
+class Offsets:
+    """The next offset of each partition, in order; a partition that is not named begins at 0. Its text is
+    `clicks/0:1042,clicks/1:998`."""
+
+    parts: tuple[tuple[str, int, int], ...] = ()
+
+    @classmethod
+    def of(cls, offsets: Mapping[Partition, int]) -> Self:
+        """The position of these offsets."""
+        return cls(tuple(sorted((topic, number, offset) for (topic, number), offset in offsets.items() if offset)))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The position of a text."""
+        return cls.of({_partition(name): int(offset) for name, offset in map(_split, filter(None, text.split(",")))})
+
+    @classmethod
+    def start(cls) -> Self:
+        """Before all events."""
+        return cls()
+
+    def __le__(self, other: "Offsets") -> bool:
+        theirs = other.by_partition
+        return all(theirs.get((topic, number), 0) >= offset for topic, number, offset in self.parts)
+
+    def __iter__(self) -> Iterator[tuple[Partition, int]]:
+        return (((topic, number), offset) for topic, number, offset in self.parts)
+
+    def join(self, other: "Offsets") -> "Offsets":
+        """Of each partition the later offset."""
+        mine, theirs = self.by_partition, other.by_partition
+        return Offsets.of({p: max(mine.get(p, 0), theirs.get(p, 0)) for p in mine.keys() | theirs.keys()})
+
+    @property
+    def by_partition(self) -> dict[Partition, int]:
+        """The offsets that are not 0."""
+        return dict(self)
+
+    @property
+    def text(self) -> str:
+        """As `parse` reads it."""
+        return ",".join(f"{topic}/{number}:{offset}" for topic, number, offset in self.parts)
+
+    @property
+    def commit_bound(self) -> int:
+        """The sum of all offsets: it grows with every read that finds something."""
+        return sum(offset for _, _, offset in self.parts)
+
+
+def _split(part: str) -> tuple[str, str]:
+    name, _, offset = part.rpartition(":")
+    return name, offset
+
+
+def _partition(name: str) -> Partition:
+    topic, _, number = name.rpartition("/")
+    return topic, int(number)

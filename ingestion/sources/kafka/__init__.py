@@ -1,0 +1,1 @@
+"""Kafka as a source: events that are appended, read by ranges of offsets."""

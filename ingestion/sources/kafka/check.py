@@ -1,0 +1,41 @@
+"""`lakehouse prepare --check` of a source in Kafka: whether its topics can be read; changes nothing."""
+
+from collections.abc import Iterator, Mapping
+
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.findings import Finding
+from ingestion.sources.kafka.connection import Brokers, Topic
+from ingestion.sources.kafka.shape import facts_of
+from lakehouse.declarations import Source
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+
+
+def check_source(settings: Settings, source: Source) -> list[Finding]:
+    """What is in the way of ingestion."""
+    try:
+        found = Brokers(settings, source.name).topics(table.raw.topic for table in source.tables)
+    except LakehouseError as error:
+        says = str(error).removeprefix(f"source {source.name!r}: ")
+        return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
+    return list(_of_tables(source, found))
+
+
+def rights(source: Source) -> str:
+    """What the login needs, for people; nothing is set up in Kafka."""
+    topics = ", ".join(sorted(table.raw.topic for table in source.tables))
+    return f"the login needs Describe and Read on topic {topics}; nothing is created in Kafka, no consumer group either"
+
+
+def _of_tables(source: Source, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
+    for table in source.tables:
+        topic = found.get(table.raw.topic, "it does not exist")
+        if isinstance(topic, str):
+            remedy = "create it, grant Describe and Read on it, or correct meta.raw.topic of its declaration"
+            yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
+            continue
+        try:
+            facts_of(table, topic.id)
+        except TableProblem as problem:
+            says, _, remedy = problem.says.rpartition(": ")
+            yield Finding(source.name, table.name, "columns", "in the way", says, remedy)

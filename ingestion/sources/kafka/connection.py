@@ -1,0 +1,131 @@
+"""The brokers of a source: which cluster they are, its topics, and how far these reach."""
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from ingestion.schema.offsets import Partition
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.retry import Unreachable
+from lakehouse.settings import KafkaSettings, Settings
+
+ANSWER_SECONDS = 15.0
+NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
+T = TypeVar("T")
+log = logging.getLogger("lakehouse.kafka")
+log.setLevel(logging.CRITICAL)  # what the client logs comes as an error too
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic; `id` tells it from another one of the same name, before or after it."""
+
+    name: str
+    id: int
+    partitions: tuple[int, ...]
+
+
+def client_properties(of: KafkaSettings) -> dict[str, Any]:
+    """What librdkafka needs to reach the brokers; holds the password."""
+    protocol = ("SASL_" if of.sasl else "") + ("SSL" if of.tls else "PLAINTEXT")
+    found: dict[str, Any] = {"bootstrap.servers": of.bootstrap_servers, "security.protocol": protocol.lower()}
+    if of.ca is not None:
+        found["ssl.ca.location"] = str(of.ca)
+    if of.sasl is not None and of.user is not None and of.password is not None:
+        found |= {"sasl.mechanism": of.sasl, "sasl.username": of.user}
+        found["sasl.password"] = of.password.get_secret_value()
+    return found | {"client.id": "lakehouse", "socket.connection.setup.timeout.ms": 5000}
+
+
+class Brokers:
+    """A connection to the cluster of a source. Every method may raise LakehouseError."""
+
+    def __init__(self, settings: Settings, source: str) -> None:
+        self._source, self._of = source, settings.kafka(source)
+        self._said: KafkaError | None = None  # what the brokers said: calls only tell that no answer came
+        self._admin = AdminClient(client_properties(self._of) | {"error_cb": self._heard}, logger=log)
+
+    @cached_property
+    def cluster_id(self) -> str:
+        """The id that the cluster was formatted with."""
+        return str(self._answer(self._admin.describe_cluster(request_timeout=ANSWER_SECONDS)).cluster_id)
+
+    def topics(self, names: Iterable[str]) -> dict[str, Topic | str]:
+        """By name, each topic that is there; or why it cannot be described."""
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        asked = self._admin.describe_topics(TopicCollection(wanted), request_timeout=ANSWER_SECONDS)
+        found: dict[str, Topic | str] = {}
+        for name, future in asked.items():
+            try:
+                told = future.result()
+                number = told.topic_id.get_most_significant_bits() & (1 << 63) - 1
+                found[name] = Topic(name, number, tuple(sorted(part.id for part in told.partitions)))
+            except KafkaException as error:
+                code = error.args[0].code()
+                if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found[name] = "the login may not describe and read it"
+                elif code not in NOT_THERE:
+                    raise self._refused(error) from None
+        return found
+
+    def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """The offset of the earliest event that each partition still has."""
+        return self._offsets(partitions, OffsetSpec.earliest())
+
+    def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
+        """Up to where each partition's events are committed, exclusive."""
+        return self._offsets(partitions, OffsetSpec.latest())
+
+    def _offsets(self, partitions: Collection[Partition], which: OffsetSpec) -> dict[Partition, int]:
+        if not partitions:
+            return {}
+        wanted = {TopicPartition(topic, number): which for topic, number in partitions}
+        committed = IsolationLevel.READ_COMMITTED
+        asked = self._admin.list_offsets(wanted, isolation_level=committed, request_timeout=ANSWER_SECONDS)
+        return {(at.topic, at.partition): self._answer(future).offset for at, future in asked.items()}
+
+    def _answer(self, future: "Future[T]") -> T:
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise self._refused(error) from None
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() in (KafkaError._AUTHENTICATION, KafkaError._SSL):
+            self._said = error
+
+    def _refused(self, error: KafkaException) -> LakehouseError:
+        self._admin.poll(0)
+        return refused(self._source, self._of.bootstrap_servers, self._said or error.args[0])
+
+
+def refused(source: str, servers: str, error: KafkaError) -> LakehouseError:
+    """The error for people, with what to do."""
+    variable = f"LAKEHOUSE_SOURCES__{source.upper()}__"
+    where, says = f"source {source!r}: Kafka at {servers}", error.str().strip().rstrip(".")
+    if error.code() == KafkaError._AUTHENTICATION:
+        return LakehouseError(f"{where} refuses the login ({says}): correct {variable}USER and {variable}PASSWORD")
+    if error.code() == KafkaError._SSL:
+        return LakehouseError(f"{where}: no connection by TLS ({says}): correct {variable}TLS and {variable}CA")
+    if error.code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+        return LakehouseError(f"{where}: {says}: grant the login Describe and Read on the topics that are declared")
+    return Unreachable(f"{where} does not answer ({says}): start it, or correct {variable}BOOTSTRAP_SERVERS")
+
+
+def of_topics(topics: Iterable[Topic | str], take: Callable[[Topic], bool] = lambda topic: True) -> list[Partition]:
+    """The partitions of those that could be described."""
+    return [(t.name, n) for t in topics if isinstance(t, Topic) and take(t) for n in t.partitions]
+
+
+def present(found: Mapping[str, Topic | str], name: str) -> Topic | None:
+    """The topic of that name, if it could be described."""
+    topic = found.get(name)
+    return topic if isinstance(topic, Topic) else None

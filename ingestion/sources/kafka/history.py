@@ -1,0 +1,57 @@
+"""Whether the cluster and its topics are those that the lake was read from, and still have what comes next."""
+
+from collections.abc import Iterable, Mapping
+
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.offsets import Offsets, Partition
+from ingestion.sources.kafka.connection import Topic, present
+from ingestion.state.store import Stream
+from lakehouse.errors import LakehouseError
+
+
+def check_cluster(stream: Stream, cluster_id: str) -> None:
+    """Raises LakehouseError for a source that was of another kind, and for another cluster."""
+    if stream.kind != "kafka":
+        raise LakehouseError(
+            f"source {stream.source!r}: it was ingested as a source of kind {stream.kind}, and one raw table does not "
+            "mix kinds: declare the topics as a source of another name"
+        )
+    if stream.system_identifier != cluster_id:
+        raise LakehouseError(
+            f"source {stream.source!r}: this is not the Kafka cluster the lake was read from (cluster id "
+            f"{stream.system_identifier}, now {cluster_id}): correct LAKEHOUSE_SOURCES__{stream.source.upper()}__"
+            f"BOOTSTRAP_SERVERS, or {_recover(stream.source)}"
+        )
+
+
+def check_topics(source: str, begun: Iterable[TableFacts], found: Mapping[str, Topic | str]) -> None:
+    """Raises LakehouseError for a topic that was deleted and created again."""
+    for facts in begun:
+        topic = present(found, facts.relation[1])
+        if topic is not None and topic.id != facts.oid:
+            raise LakehouseError(
+                f"source {source!r}: topic {topic.name} was deleted and created again since the lake last read it: "
+                f"its offsets begin anew; {_recover(source)}"
+            )
+
+
+def check_reach(source: str, reached: Offsets, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
+    """Raises LakehouseError where the next events of a partition are gone, or where it ends before what was read."""
+    at = reached.by_partition
+    for (topic, number), start in sorted(starts.items()):
+        offset, end = at.get((topic, number), 0), ends[topic, number]
+        where = f"source {source!r}: topic {topic}, partition {number}"
+        if offset < start:
+            raise LakehouseError(
+                f"{where}: events {offset} to {start - 1} were deleted before the lake had read them: raise "
+                f"retention.ms of the topic, or ingest more often; {_recover(source)}"
+            )
+        if end < offset:
+            raise LakehouseError(
+                f"{where} ends at offset {end}, before {offset}, up to which the lake has read it: its brokers have "
+                f"lost events; {_recover(source)}"
+            )
+
+
+def _recover(source: str) -> str:
+    return f"`lakehouse ingest --recover {source}` goes on with what is there, in the next epoch"

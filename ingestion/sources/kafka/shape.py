@@ -1,0 +1,85 @@
+"""What the events of a topic look like: the declared columns, and the numbers by which the lake knows them.
+
+A topic does not tell its columns, so the declaration does. A column is its name: its number is made of it, so that a
+column which is declared under another name is another column.
+"""
+
+import json
+from dataclasses import dataclass
+from zlib import crc32
+
+from ingestion.schema.changes import Relation, RelationColumn
+from ingestion.schema.facts import ColumnFacts, TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.types.declared import is_known, source_type_of
+from lakehouse.declarations import Column, RawTable
+
+IN_ORDER = 1  # stands for a unique index: the events of a key are in order as they come
+
+
+@dataclass(frozen=True)
+class Field:
+    """A declared column of an event: its name there, and its type in pg_type's terms."""
+
+    name: str
+    number: int
+    type_oid: int
+    type_name: str
+    typmod: int
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The events of one topic; `oid` is the number of the topic as it was created."""
+
+    topic: str
+    oid: int
+    fields: tuple[Field, ...]
+    key: tuple[str, ...]
+
+    @property
+    def relation(self) -> Relation:
+        """The same for those who land rows; columns stand in the order of their numbers."""
+        ordered = sorted(self.fields, key=lambda field: field.number)
+        columns = tuple(RelationColumn(field.name, field.type_oid, field.typmod, True) for field in ordered)
+        return Relation(self.oid, "", self.topic, "f", columns)
+
+    @property
+    def encoded(self) -> bytes:
+        """As `decoded` reads it."""
+        fields = [[f.name, f.number, f.type_oid, f.type_name, f.typmod] for f in self.fields]
+        return json.dumps({"topic": self.topic, "oid": self.oid, "fields": fields, "key": self.key}).encode()
+
+
+def decoded(encoded: bytes) -> Shape:
+    """The shape that was encoded."""
+    given = json.loads(encoded)
+    return Shape(given["topic"], given["oid"], tuple(Field(*f) for f in given["fields"]), tuple(given["key"]))
+
+
+def shape_of(facts: TableFacts) -> Shape:
+    """What is known of a topic's events."""
+    fields = tuple(Field(c.name, c.number, c.type_oid, c.type_name, c.typmod) for c in facts.columns)
+    return Shape(facts.relation[1], facts.oid, fields, facts.key)
+
+
+def facts_of(table: RawTable, oid: int) -> TableFacts:
+    """A declared table whose topic has this number; raises TableProblem for a type that there is not."""
+    return TableFacts(
+        oid=oid, filenode=None, relkind="k", replica_identity="f", key=table.key,
+        columns=tuple(_column(table, column) for column in table.columns), relation=table.relation,
+        enforced_by=(IN_ORDER,),
+    )  # fmt: skip
+
+
+def _column(table: RawTable, column: Column) -> ColumnFacts:
+    declared = column.data_type or ""
+    if not is_known(declared):
+        says = f"column {column.name!r} is declared as {declared!r}, which is no type of docs/types.md: declare one"
+        raise TableProblem(table.source, table.name, says)
+    found = source_type_of(declared)
+    return ColumnFacts(
+        name=column.name, number=crc32(column.name.encode()), declared_type=declared, type_oid=found.oid,
+        type_name=found.name, type_kind="b", typmod=found.typmod, stream_oid=found.oid, stream_typmod=found.typmod,
+        output_function="", lake=table.raw.alias.get(column.name, column.name),
+    )  # fmt: skip

@@ -1,0 +1,253 @@
+"""Kafka as a source: the declared topics, each read from its earliest event on. The base's `Source` and `OpenSource`.
+
+Where the lake stands is known by the state alone, never by a consumer group: what is committed there with the rows and
+the cut is where the next read begins. A topic takes part once its table has begun.
+"""
+
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Event
+from typing import Any, ClassVar
+
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.offsets import Offsets
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
+from ingestion.sources.kafka.connection import Brokers, Topic, client_properties, of_topics, present
+from ingestion.sources.kafka.history import check_cluster, check_reach, check_topics
+from ingestion.sources.kafka.reading import Range, TopicReader
+from ingestion.sources.kafka.records import EventRecords
+from ingestion.sources.kafka.shape import facts_of, shape_of
+from ingestion.state import store
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.settings import Settings
+
+EVENT_BYTES = 256  # what an event counts as where bytes are asked for: brokers tell offsets alone
+
+
+def source(settings: Settings, name: str, seconds: float | None, stop: Event) -> "KafkaSource":
+    """The source of that name; nobody else's work in it is waited for."""
+    return KafkaSource(settings, name)
+
+
+@dataclass(frozen=True)
+class KafkaSource:
+    """One source in Kafka."""
+
+    holds_tables: ClassVar[bool] = False
+    settings: Settings
+    name: str
+
+    @contextmanager
+    def open(self) -> Iterator["OpenKafka"]:
+        """With connections to the brokers and to the state."""
+        with store.connect_catalog(self.settings) as states:
+            yield OpenKafka(self.settings, self.name, states)
+
+    @contextmanager
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = lambda: None
+    ) -> Iterator[Point[Offsets]]:
+        """As of an open source."""
+        with self.open() as opened, opened.snapshot(tables, before_try) as point:
+            yield point
+
+
+class OpenKafka:
+    """A source with its connections; every method may raise LakehouseError."""
+
+    holds_tables = KafkaSource.holds_tables
+
+    def __init__(self, settings: Settings, name: str, states: CatalogConnection) -> None:
+        self._settings, self._name, self._states = settings, name, states
+        self._brokers = Brokers(settings, name)
+
+    @property
+    def records(self) -> EventRecords:
+        """Kept events are read as their tables are described now."""
+        return EventRecords({facts.oid: shape_of(facts) for facts in self._begun()})
+
+    def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
+        """The stream; its cluster and topics are those that the lake was read from, and have what comes next."""
+        cluster_id = self._brokers.cluster_id
+        stream = store.read_stream(states, self._name)
+        if stream is None:
+            store.create_stream(states, self._name, "", store.Cluster(cluster_id, 0), 0, kind="kafka")
+            stream = store.read_stream(states, self._name)
+            assert stream is not None
+        check_cluster(stream, cluster_id)
+        self._check_topics()
+        return stream
+
+    def _check_topics(self) -> None:
+        begun = self._begun()
+        found = self._topics(begun)
+        check_topics(self._name, begun, found)
+        partitions = of_topics(found.values())
+        check_reach(self._name, self._reached(), self._brokers.starts(partitions), self._brokers.ends(partitions))
+
+    def check_again(self, stream: store.Stream, live: LiveStream[Offsets] | None) -> None:
+        """Raises LakehouseError where a topic was created again during the read."""
+        begun = self._begun()
+        check_topics(self._name, begun, self._topics(begun))
+
+    def now(self) -> SourceNow[Offsets]:
+        """The end of every topic whose table has begun."""
+        ends = self._brokers.ends(of_topics(self._topics(self._begun()).values()))
+        return SourceNow(self._reached().join(Offsets.of(ends)), datetime.now(UTC), 0)
+
+    def committed(self) -> Offsets:
+        """The same."""
+        return self.now().position
+
+    def retention(self, stream: store.Stream | None) -> Retention:
+        """What is not read yet; topics keep events by rules of their own."""
+        if stream is None:
+            return Retention()
+        try:
+            check_cluster(stream, self._brokers.cluster_id)
+            self._check_topics()
+        except LakehouseError:
+            return Retention(0, False, "lost", False)
+        return Retention(self.distance(stream.position, self.now().position), False, "kept", True)
+
+    def stop_between(self, reached: Offsets, end: Offsets, max_bytes: int) -> Offsets:
+        """The end, or of each partition a share of what is left."""
+        start = reached.join(self._reached())
+        first, most = start.by_partition, max(1, max_bytes // EVENT_BYTES)
+        left = {partition: offset - first.get(partition, 0) for partition, offset in end}
+        left = {partition: count for partition, count in left.items() if count > 0}
+        share = min(1.0, most / max(1, sum(left.values())))
+        taken = {p: first.get(p, 0) + (n if share == 1.0 else min(n, int(n * share) + 1)) for p, n in left.items()}
+        return start.join(Offsets.of(taken))
+
+    def distance(self, start: Offsets, end: Offsets) -> int:
+        """About how many bytes the events between have."""
+        return max(0, end.commit_bound - start.commit_bound) * EVENT_BYTES
+
+    def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
+        """By table, the topic as it was created, and the declared types."""
+        declared = list(tables)
+        found = self._brokers.topics(table.raw.topic for table in declared)
+        return {table.name: _fingerprint(table, found.get(table.raw.topic, "missing")) for table in declared}
+
+    def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
+        """A table's facts, as they are declared, and what is in the way of it."""
+        found = self._brokers.topics([table.raw.topic]).get(table.raw.topic)
+        if not isinstance(found, Topic):
+            says = found or "it does not exist: create it, or correct meta.raw.topic of the declaration"
+            return None, TableProblem(table.source, table.name, f"topic {table.raw.topic}: {says}")
+        try:
+            return facts_of(table, found.id), None
+        except TableProblem as problem:
+            return None, problem
+
+    def name_of(self, oid: int) -> tuple[str, str] | None:
+        """The topic of that number, if it is still there: topics are never renamed."""
+        named = {facts.oid: facts.relation for facts in self._begun()}
+        topic = present(self._brokers.topics([named[oid][1]]), named[oid][1]) if oid in named else None
+        return named[oid] if topic is not None and topic.id == oid else None
+
+    def check_readable(self, table: RawTable, facts: TableFacts) -> None:
+        """What may not be read is not described either."""
+
+    def check_key(self, table: RawTable, facts: TableFacts) -> None:
+        """Events of one key are versions of its row, however many there are."""
+
+    @contextmanager
+    def snapshot(
+        self, tables: Sequence[RawTable], before_try: Callable[[], None] = lambda: None
+    ) -> Iterator[Point[Offsets]]:
+        """Where the lake stands, and the earliest events of topics that it has not read: all rows come as changes.
+
+        Raises LakehouseError where it has read a topic before, and what comes next is gone.
+        """
+        before_try()
+        found = self._brokers.topics(table.raw.topic for table in tables)
+        if missing := [table.raw.topic for table in tables if present(found, table.raw.topic) is None]:
+            raise NotThere(f"source {self._name!r}: topic {', '.join(missing)} is not there")
+        reached = self._reached()
+        known = {topic for (topic, _), _ in reached}
+        starts = self._brokers.starts(of_topics(found.values()))
+        gone_on = of_topics(found.values(), lambda topic: topic.name in known)
+        check_reach(self._name, reached, {p: starts[p] for p in gone_on}, self._brokers.ends(gone_on))
+        yield Point(reached.join(Offsets.of(starts)), "", datetime.now(UTC))
+
+    def change_reader(
+        self, now: SourceNow[Offsets], live: LiveStream[Offsets] | None, described: Iterable[TableFacts] = ()
+    ) -> TopicReader:
+        """Reads the events of the described tables from where the lake stands up to `now.position`."""
+        shapes = {facts.relation[1]: shape_of(facts) for facts in described}
+        reached = self._reached()
+        return TopicReader(
+            source=self._name,
+            properties=client_properties(self._settings.kafka(self._name)),
+            ranges=tuple(_ranges(reached, now.position, shapes)),
+            shapes=shapes,
+            commit_lsn=reached.join(now.position).commit_bound - 1,
+            at=now.at,
+            batch_bytes=self._settings.ingestion.batch_bytes,
+        )
+
+    def stream(self, position: Offsets, max_bytes: int) -> None:
+        """None: a read asks the brokers, which wait for events as long as they are told to."""
+
+    def remember(self, states: CatalogConnection, epoch: int, witness: object | None) -> None:
+        """The position says all."""
+
+    def confirm(self, position: Offsets, live: LiveStream[Offsets] | None = None) -> None:
+        """The state has it already; no consumer group is told."""
+
+    def begin_anew(self) -> Callable[[CatalogConnection], None]:
+        """What is returned begins the next epoch: a topic that is the same goes on, another begins with its earliest
+        event, and so does one whose next events are gone."""
+        begun = self._begun()
+        found, reached = self._topics(begun), self._reached().by_partition
+        same = {facts.oid for facts in begun}
+        starts, ends = (ask(of_topics(found.values())) for ask in (self._brokers.starts, self._brokers.ends))
+        partitions = of_topics(found.values(), lambda topic: topic.id in same)
+        kept = {p: min(ends[p], max(starts[p], reached.get(p, 0))) for p in partitions}
+        cluster = store.Cluster(self._brokers.cluster_id, 0)
+
+        def begin(states: CatalogConnection) -> None:
+            store.restart_stream(states, self._name, "", cluster, 0)
+            for position in store.read_positions(states, self._name).values():
+                if position.state == "stale":
+                    store.put_position(states, self._name, replace(position.forgotten, state="new"), "user")
+            store.advance_positions(states, self._name, Offsets.of(starts | kept))
+
+        return begin
+
+    def _begun(self) -> list[TableFacts]:
+        """The tables that take part, as they were last described."""
+        positions = store.read_positions(self._states, self._name).values()
+        return [position.facts for position in positions if position.state != "new" and position.versions]
+
+    def _topics(self, begun: Iterable[TableFacts]) -> dict[str, Topic | str]:
+        return self._brokers.topics(facts.relation[1] for facts in begun)
+
+    def _reached(self) -> Offsets:
+        """Where the lake stands: below it everything has landed, or is kept aside."""
+        stream = store.read_stream(self._states, self._name)
+        reached: Offsets = stream.position if stream else Offsets.start()
+        for position in store.read_positions(self._states, self._name).values():
+            reached = reached.join(position.position) if position.state != "new" else reached
+        return reached
+
+
+def _ranges(reached: Offsets, end: Offsets, topics: Iterable[str]) -> Generator[Range]:
+    first, place, wanted = reached.by_partition, 0, set(topics)
+    for (topic, number), offset in end:
+        start = first.get((topic, number), 0)
+        if topic in wanted and start < offset:
+            yield Range(topic, number, start, offset, place)
+            place += offset - start
+
+
+def _fingerprint(table: RawTable, topic: Topic | str) -> str:
+    types: list[Any] = [(column.name, column.data_type) for column in table.columns]
+    return f"{topic.id if isinstance(topic, Topic) else topic}/{types}"

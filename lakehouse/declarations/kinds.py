@@ -1,0 +1,34 @@
+"""The kinds of sources: what the declaration of a raw table says in each of them."""
+
+from collections.abc import Iterator
+from typing import Literal, Protocol
+
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.declarations.vault_problems import Problem
+
+Kind = Literal["postgres", "kafka"]
+
+
+class _Column(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def data_type(self) -> str | None: ...
+
+
+def kind_problems(kind: Kind, raw: RawPolicy, columns: tuple[_Column, ...]) -> Iterator[Problem]:
+    """Mistakes of a table of this kind, each with the path of the key below `meta` that is wrong."""
+    if kind == "postgres":
+        if not raw.relation:
+            yield ("raw", "relation"), "meta.raw.relation: Field required"
+        for key in sorted({"topic", "format"} & raw.model_fields_set):
+            yield ("raw", key), f"meta.raw.{key}: only for sources that declare meta.kind: kafka"
+        return
+    if not raw.topic:
+        yield ("raw", "topic"), "meta.raw.topic: Field required in a source of kind kafka"
+    for key in sorted({"relation", "exclude", "changes"} & raw.model_fields_set):
+        says = "not in a source of kind kafka, where exactly the declared columns land"
+        yield ("raw", key), f"meta.raw.{key}: {says}"
+    if untyped := [column.name for column in columns if column.data_type is None]:
+        yield ("raw",), f"column {', '.join(untyped)} needs a data_type: the events of a topic do not tell it"

@@ -1,0 +1,185 @@
+"""A Kafka broker of a test's own (KRaft, a plain process), and a source of topics in it."""
+
+import json
+import logging
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from benchmarks.peers.kafka import broker as broker_properties
+from benchmarks.peers.maven import jars
+from lakehouse.declarations import Column, RawTable, Source
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.servers.java import spark_java_home
+from lakehouse.settings import KafkaSettings, Settings
+from lakehouse_stack.home.ports import plan_ports
+from lakehouse_stack.processes.process import stop
+from tests.world import World
+
+KAFKA = "4.1.0"
+QUIET = logging.getLogger("tests.brokers")
+QUIET.setLevel(logging.CRITICAL)
+ALONE = (  # a broker without others
+    "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+    "log.retention.check.interval.ms=500\nlog.segment.delete.delay.ms=100\ngroup.initial.rebalance.delay.ms=0\n"
+)
+
+
+@dataclass
+class Broker:
+    """A broker that can be stopped, killed and started again."""
+
+    java: list[str]
+    folder: Path
+    server: str
+    logins: str  # where logins are asked for
+    process: psutil.Process | None = None
+
+    @cached_property
+    def admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.server}, logger=QUIET)
+
+    def start(self) -> None:
+        with (self.folder / "broker.log").open("ab") as output:
+            command = [*self.java, "kafka.Kafka", str(self.folder / "broker.properties")]
+            started = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
+        self.process = psutil.Process(started.pid)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                assert self.admin.list_topics(timeout=2).brokers
+                return
+            except (KafkaException, AssertionError):
+                assert time.monotonic() < deadline and started.poll() is None, (self.folder / "broker.log").read_text()
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(20)
+
+    def end(self) -> None:
+        if self.process is not None:
+            stop([self.process], signal.SIGTERM, 20.0)
+
+    def create(self, topic: str, partitions: int = 1, **config: Any) -> None:
+        given = {name.replace("_", "."): str(value) for name, value in config.items()}
+        for _ in range(100):  # one of the name is deleted a moment after it was said to be
+            try:
+                self.admin.create_topics([NewTopic(topic, partitions, 1, config=given)])[topic].result(20)
+                return
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+                time.sleep(0.1)
+
+    def delete(self, topic: str) -> None:
+        self.admin.delete_topics([topic])[topic].result(20)
+
+    def widen(self, topic: str, partitions: int) -> None:
+        self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+
+    def produce(self, topic: str, events: Iterable[Any], keys: Iterable[Any] | None = None, **options: Any) -> None:
+        """Events as JSON, or as they are when they are bytes or None; to `partition` if it is given."""
+        producer = Producer({"bootstrap.servers": self.server, "linger.ms": 20}, logger=QUIET)
+        for event, key in zip(events, keys if keys is not None else iter(lambda: None, 0), strict=False):
+            value = event if isinstance(event, bytes | None) else json.dumps(event).encode()
+            while True:
+                with suppress(BufferError):
+                    producer.produce(topic, value, key=key if isinstance(key, bytes | None) else str(key), **options)
+                    break
+                producer.poll(0.1)
+        assert producer.flush(60) == 0
+
+
+MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
+USER, PASSWORD = "lake", "scram-3b9d2c"
+LOGINS = """
+listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller},SASL_PLAINTEXT://127.0.0.1:{logins}
+advertised.listeners=PLAINTEXT://127.0.0.1:{broker},SASL_PLAINTEXT://127.0.0.1:{logins}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT
+inter.broker.listener.name=PLAINTEXT
+sasl.enabled.mechanisms=SCRAM-SHA-256
+listener.name.sasl_plaintext.scram-sha-256.sasl.jaas.config={module} required;
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:ANONYMOUS
+"""  # the test itself comes without a login, and may do everything
+
+
+@contextmanager
+def running_broker(settings: Settings, *, logins: bool = False) -> Iterator[Broker]:
+    """A broker with no topics; with `logins`, USER may come to a listener of its own, and has no rights yet."""
+    classes = jars(settings, f"kafka-{KAFKA}", (("org.apache.kafka", "kafka_2.13", KAFKA),))
+    java = [str(spark_java_home(settings) / "bin" / "java"), "-Xms256m", "-Xmx512m", "-cp", f"{classes}/*"]
+    ports = plan_ports(("broker", "controller", "logins"), {}, {}, {})
+    with tempfile.TemporaryDirectory(prefix="lakehouse-kafka-") as name:
+        folder = Path(name)
+        properties = folder / "broker.properties"
+        properties.write_text(
+            broker_properties(folder, ports) + ALONE + (LOGINS.format(**ports, module=MODULE) if logins else "")
+        )
+        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        storage = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(properties)]
+        if logins:
+            storage += ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"]
+        subprocess.run([*java, *storage], check=True, capture_output=True)
+        broker = Broker(java, folder, f"127.0.0.1:{ports['broker']}", f"127.0.0.1:{ports['logins']}")
+        try:
+            broker.start()
+            yield broker
+        finally:
+            broker.end()
+
+
+@dataclass(frozen=True)
+class Topics(World):
+    """A source of topics, and the settings that reach it."""
+
+    broker: Any = field(default=None)
+
+
+def make_topics(
+    settings: Settings, broker: Broker, tables: Mapping[str, tuple[RawPolicy, dict[str, str]]], **limits: Any
+) -> Topics:
+    """One declared raw table per entry: its policy, and its columns with their types."""
+    name = f"t{uuid.uuid4().hex[:10]}"
+    mine = settings.model_copy(
+        update={
+            "sources": {name: KafkaSettings(kind="kafka", bootstrap_servers=broker.server)},
+            "ingestion": settings.ingestion.model_copy(update=limits),
+        }
+    )
+    declared = tuple(topic_table(name, table, policy, columns) for table, (policy, columns) in tables.items())
+    return Topics(mine, Source(name=name, description="", load=LoadPolicy(), tables=declared), "", broker)
+
+
+def topic_table(source: str, name: str, policy: RawPolicy, columns: Mapping[str, str]) -> RawTable:
+    """A table of a topic as a dbt file would declare it."""
+    return RawTable(
+        source=source, name=name, description="", kind="kafka", raw=policy, load=LoadPolicy(), maintenance=None,
+        columns=tuple(Column(name=column, data_type=kind, description="") for column, kind in columns.items()),
+        owners=(),
+    )  # fmt: skip
+
+
+def drop_lake_of(topics: Topics) -> None:
+    """Later tests look at all tables of the lake."""
+    from ingestion.state import store
+
+    name = topics.source.name
+    with store.connect_catalog(topics.settings) as catalog:
+        names = [f"raw_{name}", f"mirror_{name}", f"mirror_{name}_next"]
+        catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = ANY(%s)", (names,))
+        catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = ANY(%s)", (names,))

@@ -1,0 +1,196 @@
+"""Events of a topic as columns: exact, of their declared types; one that cannot be read does no harm to the next."""
+
+import json
+import random
+import time
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from ingestion.schema.declared_columns import may_share_keys
+from ingestion.schema.evolve import changes, resync_reason
+from ingestion.schema.facts import facts_from_json
+from ingestion.schema.offsets import Offsets
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.streamed_columns import columns_of
+from ingestion.sink.writer import pack, unpack
+from ingestion.sources.base import UnreadableRecord
+from ingestion.sources.kafka.events import EVENTS_SCHEMA, decode
+from ingestion.sources.kafka.records import EventRecords, kept
+from ingestion.sources.kafka.shape import decoded, facts_of, shape_of
+from lakehouse.declarations import Column, RawTable
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+
+AT = datetime(2026, 11, 24, tzinfo=UTC)
+
+
+def table(key: tuple[str, ...] = (), **columns: str) -> RawTable:
+    return RawTable(
+        source="web", name="clicks", description="", kind="kafka", raw=RawPolicy(topic="clicks", key=key), owners=(),
+        columns=tuple(Column(name=n, data_type=kind, description="") for n, kind in columns.items()),
+        load=LoadPolicy(), maintenance=None,
+    )  # fmt: skip
+
+
+def events(*values: Any, keys: tuple[bytes | None, ...] = ()) -> pa.Table:
+    given = [value if isinstance(value, bytes | None) else json.dumps(value).encode() for value in values]
+    rows = [
+        {"partition": 0, "offset": n, "at": None, "key": keys[n] if keys else None, "value": value}
+        for n, value in enumerate(given)
+    ]
+    return pa.Table.from_pylist(rows, schema=EVENTS_SCHEMA)
+
+
+def values_of(of: RawTable, *values: Any) -> list[dict[str, Any]]:
+    found = decode(shape_of(facts_of(of, 1)), events(*values))
+    assert not found.unread
+    return found.values.to_pylist()
+
+
+def test_numbers_are_as_they_were_written_however_long() -> None:
+    of = table(n="numeric(38,10)", t="text", f="double precision", b="bigint")
+    written = b'{"n": 123456789012345678.0000000001, "t": 1.50, "f": 1e400, "b": 9007199254740993}'
+    [row] = values_of(of, written)
+    exact = Decimal("123456789012345678.0000000001")
+    assert row == {"n": exact, "t": "1.50", "f": float("inf"), "b": 9007199254740993}
+
+
+UPPER = "6F9619FF-8B86-D011-B42D-00CF4FC964FF"
+FITTING = [
+    ("bigint", "5", 5), ("numeric(10,2)", "1.5", Decimal("1.50")), ("numeric(3,0)", 7, Decimal(7)),
+    ("date", "2026-11-24", date(2026, 11, 24)), ("timestamptz", "2026-11-24T02:00:00+02:00", AT),
+    ("timestamptz", "2026-11-24 00:00:00Z", AT), ("timestamp", "2026-11-24T00:00:00", AT.replace(tzinfo=None)),
+    ("double precision", 1, 1.0), ("double precision", "NaN", "nan"), ("bytea", "\\x00ff", b"\x00\xff"),
+    ("text", 1, "1"), ("varchar(3)", "long", "long"), ("uuid", UPPER, UPPER),
+]  # fmt: skip
+UNFIT = [
+    ("bigint", True), ("bigint", 1.0), ("bigint", 2**63), ("bigint", [1]), ("integer", 2**31), ("boolean", "yes"),
+    ("boolean", 1), ("date", "24.11.2026"), ("date", "0000-01-01"), ("timestamptz", "2026-11-24T00:00:00"),
+    ("timestamptz", 1764000000), ("timestamptz", "2026-11-24T00:00:00.123456789Z"),
+    ("timestamp", "2026-11-24T00:00:00Z"), ("numeric(4,2)", 12345.6), ("numeric(10,2)", 1.555), ("bytea", "AAEC"),
+    ("double precision", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "given", "lands"), FITTING)
+def test_a_value_lands_in_its_declared_type(kind: str, given: Any, lands: Any) -> None:
+    [row, missing] = values_of(table(v=kind), {"v": given}, {})
+    assert (str(row["v"]) if lands == "nan" else row["v"]) == lands and missing["v"] is None
+
+
+@pytest.mark.parametrize(("kind", "given"), UNFIT)
+def test_a_value_of_another_type_is_refused_and_no_other_event(kind: str, given: Any) -> None:
+    """No zone is guessed and no digit is lost."""
+    found = decode(shape_of(facts_of(table(v=kind), 1)), events({}, {"v": given}, {}, {"v": given}))
+    assert found.indices == [0, 2] and set(found.unread) == {1, 3}
+    assert "column 'v'" in found.unread[1]
+
+
+def test_what_no_decimal_can_hold_is_left_to_the_policy_of_the_table() -> None:
+    assert values_of(table(v="numeric(4,2)"), {"v": "NaN"}, {"v": 1}) == [{"v": "NaN"}, {"v": "1"}]
+
+
+def test_a_topic_of_nothing_but_poison_is_read_in_a_moment() -> None:
+    """Each bad value was searched for by itself: time grew with the square of their number."""
+    begun = time.process_time()
+    found = decode(shape_of(facts_of(table(v="timestamptz"), 1)), events(*[{"v": "now"}] * 10_000))
+    assert len(found.unread) == 10_000 and time.process_time() - begun < 10
+
+
+def test_a_nested_value_is_its_json_with_its_numbers_untouched() -> None:
+    [row] = values_of(table(j="jsonb", a="text"), b'{"j": {"x": [1.10, "\xc3\xa4", null, true]}, "a": []}')
+    assert row == {"j": '{"x": [1.10, "ä", null, true]}', "a": "[]"}
+
+
+def test_booleans_missing_fields_nulls_and_fields_that_are_not_declared() -> None:
+    of = table(m="boolean", t="text")
+    assert values_of(of, {"m": True, "other": 1}, {"m": False, "t": None}, {"t": True}) == [
+        {"m": True, "t": None}, {"m": False, "t": None}, {"m": None, "t": "true"},
+    ]  # fmt: skip
+
+
+POISON = [b"{", b"", b"[1]", b"null", b"1", b"\xff", b'{"a":1}{"a":2}', b'{"a": "\\ud800"}', b"[" * 100_000,
+          b'{"a": ' + b"9" * 5000 + b"}", None]  # fmt: skip
+
+
+@pytest.mark.parametrize("poison", POISON, ids=range(len(POISON)))
+def test_an_event_that_cannot_be_read_does_no_harm_to_the_others(poison: bytes | None) -> None:
+    found = decode(shape_of(facts_of(table(a="text"), 1)), events({"a": "x"}, poison, {"a": "y"}))
+    assert found.indices == [0, 2] and list(found.unread) == [1] and found.unread[1]
+    assert found.values.to_pylist() == [{"a": "x"}, {"a": "y"}]
+
+
+@pytest.mark.parametrize("key", [b"7", b'{"id": 7, "other": 1}', b'"7"'])
+def test_an_event_without_value_deletes_the_row_of_its_key(key: bytes) -> None:
+    shape = shape_of(facts_of(table(key=("id",), id="bigint", v="text"), 1))
+    found = decode(shape, events({"id": 7, "v": "x"}, None, keys=(b"7", key)))
+    assert found.operations == ["c", "d"]
+    assert [(str(row["id"]), row["v"]) for row in found.values.to_pylist()] == [("7", "x"), ("7", None)]
+    unknown = decode(shape, events(None, keys=(b'{"other": 1}',)))
+    assert list(unknown.unread) == [0]
+
+
+def test_kept_events_become_the_same_rows_and_say_where_they_were() -> None:
+    shape = shape_of(facts_of(table(key=("id",), id="bigint", v="text"), 5))
+    given = events({"id": 1, "v": "a\nb"}, None, {"id": 3}, keys=(None, b"2", b"3"))
+    records = kept(shape, given, 99, [4, 5, 6])
+    assert records["offset"].to_pylist() == [0, 1, 2] and set(records["topic"].to_pylist()) == {"clicks"}
+    assert decoded(records["relation"][0].as_py()) == shape
+    stored = records.append_column("seq", pa.array([8, 10, 12], pa.int64()))
+    [batch] = unpack(pack(EventRecords())).decode(records["relation"][0].as_py(), stored, {}, ())  # type: ignore
+    assert batch.values.to_pylist() == decode(shape, given).values.to_pylist()
+    assert batch.meta["_op"].to_pylist() == ["c", "d", "c"] and batch.meta["_seq"].to_pylist() == [8, 10, 12]
+    assert batch.meta["_offset"].to_pylist() == [0, 1, 2]
+
+
+def test_a_kept_event_that_cannot_be_read_is_told_by_its_number_and_holds_nothing_that_is_withheld() -> None:
+    shape = shape_of(facts_of(table(id="bigint", secret="text"), 5))
+    given = events({"id": 1, "secret": "s3"}, b'{"secret": "s3"', keys=(b"s3", b"s3"))
+    records = kept(shape, given, 9, [0, 1]).append_column("seq", pa.array([0, 2], pa.int64()))
+    with pytest.raises(UnreadableRecord) as failure:
+        list(EventRecords().decode(shape.encoded, records, {}, ()))
+    assert failure.value.index == 1
+    messages = pa.array([records["message"][0].as_py(), b"?"], pa.binary())
+    one_is_none = records.set_column(records.schema.get_field_index("message"), "message", messages)
+    with pytest.raises(UnreadableRecord, match="no kept event") as failure:
+        list(EventRecords().decode(shape.encoded, one_is_none, {}, ()))
+    assert failure.value.index == 1
+    for message in records["message"].to_pylist():
+        without = EventRecords().without(message, ["id", "secret"], {"secret"})
+        assert b"s3" not in without and b"czM" not in without  # nor in base64
+
+
+def test_a_column_is_its_name_whatever_is_declared_around_it() -> None:
+    before = facts_of(table(a="text", b="integer"), 1)
+    after = facts_of(table(c="date", b="bigint", a="text"), 1)
+    assert facts_from_json(before.to_json()) == before
+    assert {(c.kind, c.column) for c in changes(before, after)} == {("column added", "c"), ("type changed", "b")}
+    assert resync_reason(before, after) is None, "rows that have landed are as they were"
+    assert [c.name for c in columns_of((before, after), shape_of(after).relation, frozenset())] == sorted(
+        "abc", key=lambda name: next(c.number for c in after.columns if c.name == name)
+    )
+    assert not may_share_keys(table(key=("a",), a="text"), [before])
+
+
+def test_a_type_that_there_is_not_is_a_problem_of_its_table() -> None:
+    with pytest.raises(TableProblem, match=r"column 'a' is declared as 'strnig'"):
+        facts_of(table(a="strnig"), 1)
+
+
+def test_positions_of_topics_are_vectors() -> None:
+    chance, found = random.Random(3), []
+    for _ in range(12):
+        parts = [(topic, number) for topic in ("a.b-c_d", "x") for number in range(3) if chance.random() < 0.6]
+        found.append(Offsets.of({part: chance.randrange(5) for part in parts}))
+    for one in found:
+        assert Offsets.parse(one.text) == one and Offsets.start() <= one and one <= one
+        for other in found:
+            both = one.join(other)
+            assert one <= both and other <= both and both == other.join(one)
+            assert (one <= other) == (both == other)
+            assert not one <= other or one.commit_bound <= other.commit_bound
+    assert Offsets.parse("clicks/1:7,clicks/0:3").text == "clicks/0:3,clicks/1:7"
+    assert Offsets.start().text == "" and Offsets.start().commit_bound == 0
