@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from lakehouse.catalog.pins import TAG
 from lakehouse.servers.logins import Role
 from lakehouse_serve.access.tokens import Tokens
 from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
-from lakehouse_serve.past.moments import parse_warehouse, prefix_of, warehouse_of
+from lakehouse_serve.past.moments import Moment, parse_warehouse, prefix_of, warehouse_of
 from lakehouse_serve.past.snapshots import AsOf, NoSnapshot, at_snapshot
 from lakehouse_serve.reading import Document, Kind
 from lakehouse_serve.relations import Personal, Relations
@@ -78,9 +79,8 @@ class Answers:
         A moment becomes the cuts that it stands for, so that all that the client reads is of these cuts, also when a
         cut of an earlier time is published meanwhile.
         """
-        cuts = self._cuts(warehouse)
-        positions = ",".join(str(cut.position) for cut in cuts or ())
-        prefix = self.catalog if cuts is None else prefix_of(f"{self.catalog}@{positions}")
+        moment = self._moment(warehouse)
+        prefix = self.catalog if moment is None else prefix_of(f"{self.catalog}@{self._fixed(moment)}")
         endpoints = [f"{method} {PREFIX}{path}" for method, path in READS]
         return {"defaults": {}, "overrides": {"prefix": prefix}, "endpoints": endpoints}
 
@@ -104,8 +104,8 @@ class Answers:
         """A table's metadata and keys for its files, as JSON."""
         document = self._document(caller, prefix, namespace, name, "TABLE")
         content, location = document.content, document.location
-        if cut := self._cut(prefix, namespace):
-            state = AsOf(location, cut.snapshots[name])
+        if (snapshots := self._snapshots(prefix)) is not None:
+            state = AsOf(location, snapshots[namespace, name])
             try:
                 content = json.dumps(at_snapshot(document.metadata, state.snapshot)).encode()
             except NoSnapshot:
@@ -130,12 +130,12 @@ class Answers:
         return sorted(found)
 
     def _relations(self, caller: Caller, prefix: str, kind: Kind) -> list[tuple[str, str]]:
-        """What the caller may know of; as of a cut, the tables that it covers."""
-        found, covered = self.relations.names(caller.role, kind), self._covered(prefix)
+        """What the caller may know of; as of a moment, the tables that it covers."""
+        found, covered = self.relations.names(caller.role, kind), self._snapshots(prefix)
         return found if covered is None else [name for name in found if name in covered and kind == "TABLE"]
 
     def _document(self, caller: Caller, prefix: str, namespace: str, name: str, kind: Kind) -> Document:
-        covered, document = self._covered(prefix), None
+        covered, document = self._snapshots(prefix), None
         try:
             if covered is None or ((namespace, name) in covered and kind == "TABLE"):
                 document = self.relations.find(caller.role, kind, namespace, name)
@@ -147,21 +147,37 @@ class Answers:
             raise Refused(404, f"NoSuch{what.title()}Exception", f"there is no {what} {namespace}.{name}")
         return document
 
-    def _covered(self, prefix: str) -> set[tuple[str, str]] | None:
-        """The tables of the cuts that a prefix stands for; None is all that there is now."""
-        cuts = self._cuts(self._warehouse(prefix))
-        return None if cuts is None else {(cut.namespace, name) for cut in cuts for name in cut.snapshots}
+    def _snapshots(self, prefix: str) -> Mapping[tuple[str, str], int] | None:
+        """The tables that a prefix stands for, each at a snapshot; None is all that there is now."""
+        moment = self._moment(self._warehouse(prefix))
+        if moment is None:
+            return None
+        if moment.pin is not None:
+            return self._pinned(moment.pin)
+        return {name: found for cut in self._cuts(moment) for name, found in cut.tables.items()}
 
-    def _cut(self, prefix: str, namespace: str) -> Cut | None:
-        cuts = self._cuts(self._warehouse(prefix))
-        return next((cut for cut in cuts or () if cut.namespace == namespace), None)
+    def _fixed(self, moment: Moment) -> str:
+        """What names the same state also when newer cuts have been published."""
+        if moment.pin is None:
+            return ",".join(str(cut.position) for cut in self._cuts(moment))
+        self._pinned(moment.pin)
+        return f"pin:{moment.pin}"
 
-    def _cuts(self, warehouse: str) -> tuple[Cut, ...] | None:
-        """The cuts that a warehouse stands for; None is the lake as it is."""
+    def _pinned(self, pin: str) -> Mapping[tuple[str, str], int]:
+        if kept := self.relations.rows.tagged(TAG + pin):
+            return kept
+        raise Refused(404, "NotFoundException", f"there is no pin {pin!r}")
+
+    def _moment(self, warehouse: str) -> Moment | None:
         try:
-            moment = parse_warehouse(warehouse, self.catalog)
-            return None if moment is None else self.cuts.at(moment, datetime.now(UTC))
-        except (ValueError, NoCut) as error:
+            return parse_warehouse(warehouse, self.catalog)
+        except ValueError as error:
+            raise Refused(404, "NotFoundException", str(error)) from None
+
+    def _cuts(self, moment: Moment) -> tuple[Cut, ...]:
+        try:
+            return self.cuts.at(moment, datetime.now(UTC))
+        except NoCut as error:
             raise Refused(404, "NotFoundException", str(error)) from None
 
     def _warehouse(self, prefix: str) -> str:

@@ -9,14 +9,16 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Literal
 
-from cachetools import LRUCache
+from cachetools import LRUCache, TTLCache
 from sqlalchemy import create_engine, text
 
+from lakehouse.catalog.next_tables import is_next
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_serve.store import Store
 
 CACHED_BYTES = 64 << 20
+KNOWN_TAGS, KNOWN_SECONDS = 100, 10  # a tag is looked for in the metadata of all tables
 Kind = Literal["TABLE", "VIEW"]
 
 
@@ -51,6 +53,7 @@ class CatalogRows:
         self._catalog = settings.catalog_name
         self._store = store
         self._documents: LRUCache[str, Document] = LRUCache(CACHED_BYTES, getsizeof=lambda found: len(found.content))
+        self._tags: TTLCache[str, dict[tuple[str, str], int]] = TTLCache(KNOWN_TAGS, KNOWN_SECONDS)
         self._lock = Lock()
         self._engine = create_engine(
             parse_url(settings.catalog_dsn()).sqlalchemy(),
@@ -63,6 +66,13 @@ class CatalogRows:
         rows = self._query("SELECT table_namespace, table_name, iceberg_type", "ORDER BY 1, 2")
         return [(namespace, name) for namespace, name, found in rows if (found or "TABLE") == kind]
 
+    def locations(self) -> dict[tuple[str, str], str]:
+        """The metadata file of every table, all of one moment; without copies that are being built."""
+        rows = self._query(
+            "SELECT table_namespace, table_name, metadata_location", "AND iceberg_type IS DISTINCT FROM 'VIEW'"
+        )
+        return {(namespace, name): location for namespace, name, location in rows if not is_next(namespace)}
+
     def document(self, kind: Kind, namespace: str, name: str) -> Document | None:
         """The metadata of a table or view as of now; None if there is none of that kind."""
         rows = self._query(
@@ -72,6 +82,17 @@ class CatalogRows:
             name=name,
         )
         return next((self.read(location) for location, found in rows if (found or "TABLE") == kind), None)
+
+    def tagged(self, tag: str) -> dict[tuple[str, str], int]:
+        """The tables that have a tag, and the snapshot that it names in each."""
+        with self._lock:
+            known = self._tags.get(tag)
+        if known is None:
+            refs = {table: self.read(at).metadata.get("refs", {}) for table, at in self.locations().items()}
+            known = {table: found[tag]["snapshot-id"] for table, found in refs.items() if tag in found}
+            with self._lock:
+                self._tags[tag] = known
+        return known
 
     def read(self, location: str) -> Document:
         """A metadata file; they are never written twice. Raises FileNotFoundError."""

@@ -103,6 +103,22 @@ def test_mirrors_follow_their_source(settings: Settings, spark: Any, form: str) 
     assert {m.name: (m.rows, m.anew) for m in report.written} == {"items": (1, True), "pairs": (0, False)}
 
 
+def test_a_traveller_in_time_meets_no_half_of_a_refresh(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Changed rows are deleted in one commit and written in the next."""
+    write_position_deletes(monkeypatch)
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i")
+    at_newest(world, spark)
+    world.sql("UPDATE items SET price = 0", "INSERT INTO items VALUES (10)")
+    at_newest(world, spark)
+    found = metadata(world, "items")
+    assert list(found.refs()) == ["main"]
+    rows = [found.scan(snapshot_id=entry.snapshot_id).to_arrow().num_rows for entry in found.history()]
+    assert rows == [9, 10]
+
+
 def test_an_idle_source_refreshes_nothing(settings: Settings, spark: Any) -> None:
     world = make(settings)
     world.sql("INSERT INTO still VALUES (1)")

@@ -4,7 +4,7 @@ from contextlib import closing
 
 from lakehouse.catalog.open import open_catalog
 from lakehouse.declarations import load_declarations
-from lakehouse.declarations.manifest import rebuild
+from lakehouse.declarations.manifest import load_manifest, rebuild
 from lakehouse.servers.database import connect_catalog
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import busy, console, say
@@ -26,9 +26,11 @@ def rehash() -> None:
 
 def rebuild_vault(settings: Settings) -> list[str]:
     """Builds it while no load runs; returns the parsed tables that are not there. Raises LakehouseError for dbt."""
+    from orchestration.assets.groups import load_groups
     from orchestration.runs.processes.presence import writing
 
-    with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name):
+    groups = set(load_groups(load_manifest(settings)).values())
+    with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups):
         missing = _never_loaded(settings)
         rebuild(settings, ["path:models/stage+"], without=[f"{model}+" for model in missing])
     return missing

@@ -28,21 +28,25 @@ def sql(
         list[str] | None,
         typer.Option(metavar="SOURCE=[EPOCH:]LSN", help="as of a commit, such as retail=0/3C87757; one of each source"),
     ] = None,
+    as_of_cut: Annotated[
+        str, typer.Option(metavar="CUT", help="as of pin:NAME, or of a published cut, such as retail=1:0/3C87757")
+    ] = "",
 ) -> None:
     """Run one query on the lake and print its rows.
 
     Runs with the least rights by default: a pasted query drops no table and shows no personal data.
 
-    With --as-of or --as-of-lsn every table and view is read as it was at the newest cut until then (docs/past.md).
+    With --as-of or --as-of-lsn every table and view is read as it was at the newest cut until then; with --as-of-cut
+    mirrors too, and the marts that a pin keeps (docs/past.md).
     FOR TIMESTAMP AS OF and FOR VERSION AS OF are refused on a view, where Trino ignores them.
     """
     settings = load_settings()
-    if as_of and as_of_lsn:
-        raise LakehouseError("--as-of and --as-of-lsn: give one of them")
+    if sum(map(bool, (as_of, as_of_lsn, as_of_cut))) > 1:
+        raise LakehouseError("--as-of, --as-of-lsn and --as-of-cut: give one of them")
     try:
         with answering(settings):
-            if as_of or as_of_lsn:
-                query = _as_of(settings, query, as_of or ",".join(as_of_lsn or ()), role)
+            if moment := as_of or as_of_cut or ",".join(as_of_lsn or ()):
+                query = _as_of(settings, query, moment, bool(as_of_cut), role)
             refuse_ignored(query, settings.trino.catalog, lambda views: bool(_answer(settings, views, role)))
             cursor = connect(settings, role=role).cursor()
             cursor.execute(query)
@@ -67,11 +71,12 @@ def _print(names: list[str], rows: list[list[Any]], json: bool) -> None:
     console().print(table(names, [["" if value is None else value for value in row] for row in rows]))
 
 
-def _as_of(settings: Settings, query: str, moment: str, role: Role) -> str:
-    """The query as of a moment; says as of which cuts it is."""
-    from lakehouse_serve.past.asked import at_moment, moment_of
+def _as_of(settings: Settings, query: str, moment: str, exactly: bool, role: Role) -> str:
+    """The query as of a moment, or a cut; says as of which cuts it is."""
+    from lakehouse_serve.past.asked import at_cut, at_moment, moment_of
 
-    rewritten, cuts = at_moment(settings, query, moment_of(settings, moment), role)
+    answered = at_cut if exactly else at_moment
+    rewritten, cuts = answered(settings, query, moment_of(settings, moment), role)
     say(f"as of {', '.join(str(cut.position) for cut in cuts) or 'no cut'}", error=True)
     return rewritten
 

@@ -27,13 +27,13 @@ class Grants:
 
     def role(self, login: str) -> Role | None:
         """The role of a login; None if it is none, or is none any more."""
-        self._refresh()
+        self.refresh()
         found = self._logins.get(login)
         return found.role if found else None
 
     def has_password(self, login: str, password: str) -> bool:
         """Whether login and password belong together."""
-        self._refresh()
+        self.refresh()
         found = self._logins.get(login)
         hashed = found.hashed if found else NOBODYS  # so that the time it takes does not tell which logins there are
         return matches(hashed, password) and found is not None
@@ -50,7 +50,8 @@ class Grants:
             return frozenset()
         return relation.personal & {column.lower() for column in columns}
 
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Reads logins and relations again if their files have changed; whoever asks for a login does so by itself."""
         stamp = tuple(_modified(self._folder / name) for name in (PASSWORDS, GROUPS, RELATIONS))
         if stamp != self._stamp:
             self._logins = read_logins(self._folder)

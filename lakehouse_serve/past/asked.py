@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
@@ -18,9 +17,10 @@ from lakehouse.servers.logins import Role
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident, literal, relation
-from lakehouse_serve.past.cuts import Cut, Cuts, NoCut
+from lakehouse_serve.past.cuts import Cut
 from lakehouse_serve.past.moments import Moment, parse_warehouse
 from lakehouse_serve.past.queries import BY_COMMIT, BY_POSITION, AsOfCuts, Kind, below
+from lakehouse_serve.past.states import State, newest_cuts, state_at
 
 NEVER = "timestamp '0001-01-01 00:00:00 UTC'"
 Ask = Callable[[str], list[list[Any]]]
@@ -28,7 +28,7 @@ Loads = Callable[[TableName], frozenset[LoadedInput]]
 
 
 def moment_of(settings: Settings, text: str) -> Moment:
-    """A time, or positions such as `retail=0/3C87757`. Raises LakehouseError for anything else."""
+    """A time, positions such as `retail=0/3C87757`, or `pin:NAME`. Raises LakehouseError for anything else."""
     catalog = settings.trino.catalog
     try:
         moment = parse_warehouse(f"{catalog}@{text}", catalog)
@@ -44,16 +44,24 @@ def at_moment(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple
 
     Raises LakehouseError where there is no cut, a relation has no past, or what was committed until then is not loaded.
     """
-    try:
-        cuts = {cut.source: cut for cut in Cuts(settings).at(moment, datetime.now(UTC))}
-    except NoCut as error:
-        raise LakehouseError(str(error)) from None
+    return _at(settings, sql, State(newest_cuts(settings, moment), {}), role)
+
+
+def at_cut(settings: Settings, sql: str, moment: Moment, role: Role) -> tuple[str, tuple[Cut, ...]]:
+    """The same as of a pin, or of positions that are cuts: mirrors have a past there too, and what a pin keeps."""
+    state = state_at(settings, moment)
+    rewritten, _ = _at(settings, sql, state, role)
+    return rewritten, state.cuts
+
+
+def _at(settings: Settings, sql: str, state: State, role: Role) -> tuple[str, tuple[Cut, ...]]:
+    cuts = {cut.source: cut for cut in state.cuts}
 
     def ask(statement: str) -> list[list[Any]]:
         return query(settings, statement)
 
     kind_of = cache(lambda name: _kind(ask, settings.trino.catalog, name))
-    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role))
+    lake = AsOfCuts(cuts, settings.trino.catalog, kind_of, _hidden(settings, role), state.snapshots)
     rewritten = lake.rewrite(sql)
     with closing(open_catalog(settings)) as catalog:
         loads = cache(lambda table: _loads(catalog, table))
@@ -91,7 +99,7 @@ def _check_loaded(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName) -> N
 
 def _check_parsed(ask: Ask, cut: Cut, table: TableName) -> None:
     """As `new_raw_rows.sql` knows new rows: by the newest moment that is there, and by their number at it."""
-    raw, parsed = relation(cut.namespace, table.name.removeprefix(f"parsed_{cut.source}__")), relation(*table)
+    raw, parsed = relation(f"raw_{cut.source}", table.name.removeprefix(f"parsed_{cut.source}__")), relation(*table)
     [[newest]] = ask(f"SELECT cast(coalesce(max(_loaded_at), {NEVER}) AS varchar) FROM {parsed}")
     here = f"SELECT count(*) FROM {parsed} WHERE {below(cut)} AND _op <> 't' AND _loaded_at >= timestamp '{newest}'"
     [[rows, truncates, loaded]] = ask(

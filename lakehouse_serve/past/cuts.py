@@ -1,36 +1,44 @@
-"""The cuts that were published (`meta.cuts`): which snapshot of each raw table belongs to which commit."""
+"""The cuts that were published: which snapshot of each table belongs to which commit.
+
+`meta.cuts` has those of raw tables, `meta.mirrors` those at which mirrors stand.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from cachetools import TTLCache
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In, LessThanOrEqual
 from pyiceberg.table import Table
 
 from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.catalog.relations import TableName
 from lakehouse.settings import Settings
 from lakehouse_serve.past.moments import Moment, Position
 
 KNOWN_CUTS, KNOWN_SECONDS = 1000, 60
+Layer = Literal["raw", "mirror"]
+LISTED: dict[Layer, str] = {"raw": "cuts", "mirror": "mirrors"}
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A consistent state of one source: its position, and the snapshot of each of its raw tables."""
+    """A consistent state of one source: its position, and the snapshot of each of its raw tables, or mirrors."""
 
     source: str
     epoch: int
     lsn: int
     snapshots: dict[str, int]
+    layer: Layer = "raw"
+    published_at: datetime | None = None
 
     @property
-    def namespace(self) -> str:
-        """Where the raw tables lie."""
-        return f"raw_{self.source}"
+    def tables(self) -> dict[TableName, int]:
+        """The snapshots by the tables' whole names."""
+        return {TableName(f"{self.layer}_{self.source}", name): found for name, found in self.snapshots.items()}
 
     @property
     def position(self) -> Position:
@@ -49,14 +57,14 @@ class NoCut(Exception):
 
 
 class Cuts:
-    """Reads `meta.cuts`.
+    """Reads `meta.cuts`, or `meta.mirrors`.
 
     The newest cut until a moment may change: one of an earlier time may still be published. Only what names a cut
     itself is remembered, for a minute, because a restored catalog may have published the same commit anew.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, layer: Layer = "raw") -> None:
+        self._settings, self._layer = settings, layer
         self._known: TTLCache[Moment, tuple[Cut, ...]] = TTLCache(KNOWN_CUTS, KNOWN_SECONDS)
         self._lock = Lock()
 
@@ -68,18 +76,19 @@ class Cuts:
             known = self._known.get(moment)
         if known is not None:
             return known
-        found = self._find(moment)
+        found = self.newest(moment)
         _refuse_incomplete(moment, found)
         if moment.positions == tuple(cut.position for cut in found):
             with self._lock:
                 self._known[moment] = found
         return found
 
-    def _find(self, moment: Moment) -> tuple[Cut, ...]:
+    def newest(self, moment: Moment) -> tuple[Cut, ...]:
+        """The same, whatever it is; empty if there is none."""
         catalog = open_catalog(self._settings)
         try:
-            table = load_table(catalog, "meta", "cuts")
-            return _newest(table, moment) if table is not None else ()
+            table = load_table(catalog, "meta", LISTED[self._layer])
+            return _newest(table, moment, self._layer) if table is not None else ()
         finally:
             catalog.close()
 
@@ -93,7 +102,7 @@ def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...]) -> None:
         raise NoCut(f"there are several sources: name one, as in {found[0].source}=0/3C87757")
 
 
-def _newest(table: Table, moment: Moment) -> tuple[Cut, ...]:
+def _newest(table: Table, moment: Moment, layer: Layer) -> tuple[Cut, ...]:
     """Positions first, which are small; then the snapshots of the cuts that were chosen."""
     condition: BooleanExpression = AlwaysTrue()
     if moment.at is not None:
@@ -106,10 +115,10 @@ def _newest(table: Table, moment: Moment) -> tuple[Cut, ...]:
         key = _Key(row["epoch"], row["cut_lsn"], row["published_at"])
         if _covers(moment, row["source"], key) and (row["source"] not in newest or key > newest[row["source"]]):
             newest[row["source"]] = key
-    return tuple(_cut(table, source, key) for source, key in sorted(newest.items()))
+    return tuple(_cut(table, source, key, layer) for source, key in sorted(newest.items()))
 
 
-def _cut(table: Table, source: str, key: _Key) -> Cut:
+def _cut(table: Table, source: str, key: _Key, layer: Layer) -> Cut:
     conditions = (
         EqualTo(term="source", value=source),
         EqualTo(term="epoch", value=key.epoch),
@@ -117,7 +126,8 @@ def _cut(table: Table, source: str, key: _Key) -> Cut:
     )
     rows = table.scan(And(*conditions), ("published_at", "snapshots")).to_arrow().to_pylist()
     snapshots = next(row["snapshots"] for row in rows if row["published_at"] == key.published_at)
-    return Cut(source, key.epoch, key.lsn, {name: int(snapshot) for name, snapshot in snapshots})
+    named = {name: int(snapshot) for name, snapshot in snapshots}
+    return Cut(source, key.epoch, key.lsn, named, layer, key.published_at)
 
 
 def _covers(moment: Moment, source: str, key: _Key) -> bool:

@@ -2,6 +2,7 @@
 
 `lake`; `lake@2026-11-20T10:00` is the newest cut of each source until then (UTC unless an offset is given);
 `lake@0/3C87757` and `lake@retail=1:0/3C87757,bank=1:0/44` are the newest cuts of these sources until those commits.
+`lake@pin:month_end` is what that pin keeps.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 LSN = re.compile(
     r"(?:(?P<source>[a-z][a-z0-9_]*)=)?(?:(?P<epoch>[0-9]{1,9}):)?(?P<high>[0-9A-Fa-f]{1,8})/(?P<low>[0-9A-Fa-f]{1,8})"
 )
+PIN = re.compile(r"pin:(?P<name>[a-z0-9][a-z0-9_]*)")
 AS_OF = "as-of."
 
 
@@ -32,10 +34,11 @@ class Position:
 
 @dataclass(frozen=True)
 class Moment:
-    """A time, or positions of sources."""
+    """A time, positions of sources, or the name of a pin."""
 
     at: datetime | None = None
     positions: tuple[Position, ...] = ()
+    pin: str | None = None
 
 
 def parse_warehouse(text: str, catalog: str) -> Moment | None:
@@ -45,13 +48,16 @@ def parse_warehouse(text: str, catalog: str) -> Moment | None:
         raise ValueError(f"there is no warehouse {name!r}: use {catalog}, or {catalog}@ with a time or an LSN")
     if not at:
         return None
+    if found := PIN.fullmatch(moment):
+        return Moment(pin=found["name"])
     if positions := _positions(moment):
         return Moment(positions=positions)
     try:
         time = datetime.fromisoformat(moment)
     except ValueError:
         raise ValueError(
-            f"{moment!r} is neither a time nor an LSN: use {catalog}@2026-11-20T10:00 or {catalog}@retail=0/3C87757"
+            f"{moment!r} is neither a time nor an LSN nor a pin: use {catalog}@2026-11-20T10:00, "
+            f"{catalog}@retail=0/3C87757 or {catalog}@pin:month_end"
         ) from None
     return Moment(at=time if time.tzinfo else time.replace(tzinfo=UTC))
 

@@ -2,7 +2,8 @@
 
 Views are replaced by their text, and tables by those of their rows that come from commits until the cut: `_epoch` and
 `_commit_lsn` tell in raw and parsed, `source_seq` and `record_source` in the vault. A table that is rebuilt with each
-load has no past, and is refused. Only names of relations are replaced in the text; the rest of it stays as it is.
+load has a past only where its snapshot is known, and is refused otherwise. Only names of relations are replaced in the
+text; the rest of it stays as it is.
 """
 
 from __future__ import annotations
@@ -39,13 +40,15 @@ class AsOfCuts:
     """The lake at one cut of each source, for one role. `kind_of` says what a relation is; None where it is none.
 
     `hidden` are the columns that the role may not read, by relation: the text of a view asks for all of them.
-    `tables` are those that were read by rewritten queries so far.
+    `snapshots` are those of tables that are known at the cuts, such as mirrors. `tables` are those that were read by
+    rewritten queries so far.
     """
 
     cuts: Mapping[str, Cut]
     catalog: str
     kind_of: Callable[[TableName], Kind | None]
     hidden: Mapping[TableName, Collection[str]] = field(default_factory=dict)
+    snapshots: Mapping[TableName, int] = field(default_factory=dict)
     tables: set[TableName] = field(default_factory=set)
 
     def rewrite(self, sql: str) -> str:
@@ -55,7 +58,7 @@ class AsOfCuts:
     def _rewritten(self, sql: str, within: tuple[TableName, ...]) -> str:
         query = parsed(sql)
         with_queries = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
-        text, end = [], 0
+        text, end, explicit = [], 0, explicit_tables(sql)
         for table in sorted(named_tables(query), key=lambda found: found.parts[0].meta["start"]):
             name = self._name(table)
             if name is None:
@@ -64,7 +67,8 @@ class AsOfCuts:
                 continue
             alias = "" if table.alias else f" AS {ident(name.name)}"
             first, last = table.parts[0].meta["start"], table.parts[-1].meta["end"] + 1
-            text += [sql[end:first], f"({self._relation(name, within)}){alias}"]
+            before = f"{sql[end : explicit[first]]}SELECT * FROM " if first in explicit else sql[end:first]
+            text += [before, f"({self._relation(name, within)}){alias}"]
             end = last
         return "".join([*text, sql[end:]])
 
@@ -83,6 +87,8 @@ class AsOfCuts:
         kind = self.kind_of(name)
         if kind is None:
             raise LakehouseError(f"there is no table or view {name}")
+        if name in self.snapshots and not self._tells(kind):
+            return f"SELECT * FROM {ident(self.catalog)}.{relation(*name)} FOR VERSION AS OF {self.snapshots[name]}"
         if kind.view is None:
             self.tables.add(name)
             condition = self.condition(name, kind.columns)
@@ -90,6 +96,11 @@ class AsOfCuts:
         if name in within or len(within) > DEEPEST:
             raise LakehouseError(f"{name} is a view that reads itself")
         return self._rewritten(without_columns(kind.view, self.hidden.get(name, ())), (*within, name)) + "\n"
+
+    @staticmethod
+    def _tells(kind: Kind) -> bool:
+        """Whether the rows say of which commit they are."""
+        return kind.columns >= BY_COMMIT or kind.columns >= BY_POSITION
 
     def condition(self, name: TableName, columns: Collection[str]) -> str:
         """Which rows of a table were there. Raises LakehouseError where it has none that tells."""
@@ -101,7 +112,7 @@ class AsOfCuts:
             return " OR ".join([f"record_source = {literal(GHOSTS)}", *parts])
         raise LakehouseError(
             f"{name} has no past: it is rebuilt with each load, or says nothing of commits. Query current_… views, "
-            "parsed, and hubs, links, satellites and their _v1 views"
+            "parsed, and hubs, links, satellites and their _v1 views; or a pin, with --as-of-cut"
         )
 
     def source_of(self, name: TableName) -> str | None:
@@ -165,6 +176,12 @@ def parsed(sql: str) -> exp.Query:
 def is_table(token: Token) -> bool:
     """Whether it is the word TABLE."""
     return token.text.upper() == "TABLE" and token.token_type != TokenType.STRING
+
+
+def explicit_tables(sql: str) -> dict[int, int]:
+    """Of queries such as `TABLE marts.dim_store`: where the name begins → where the query does."""
+    tokens = sqlglot.tokenize(sql, dialect="trino")
+    return {following.start: token.start for token, following in pairwise(tokens) if is_table(token)}
 
 
 def named_tables(query: exp.Query) -> Iterator[exp.Table]:

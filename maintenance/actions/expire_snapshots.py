@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import commit_on
 from lakehouse.catalog.open import history
+from lakehouse.catalog.pins import CUT, TAG
 from lakehouse.declarations.policies import ExpirePolicy, MaintenancePolicy
 from maintenance.actions.action import action
 from maintenance.actions.need import Need, Rate, Work
@@ -68,6 +69,8 @@ class Expiry:
 
         for name in self.references:
             yield update.RemoveSnapshotRefUpdate(ref_name=name)
+        if cuts := [cut for name in self.references if (cut := CUT + name.removeprefix(TAG)) in table.properties]:
+            yield update.RemovePropertiesUpdate(removals=cuts)
         if self.snapshots:
             yield update.RemoveSnapshotsUpdate(snapshot_ids=list(self.snapshots))
         for statistics in table.metadata.partition_statistics:

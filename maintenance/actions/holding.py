@@ -23,8 +23,8 @@ def hold(session: Session, table: TableName, size: int) -> None:
 
     until = time.time() + SLOWEST_SECONDS + size / SLOWEST_BYTES_A_SECOND
 
-    def change(loaded: Table) -> TableUpdate:
-        return SetPropertiesUpdate(updates=rewriting(loaded.metadata, int(until * 1000)))
+    def change(loaded: Table) -> tuple[TableUpdate, ...]:
+        return (SetPropertiesUpdate(updates=rewriting(loaded.metadata, int(until * 1000))),)
 
     if _is_published(table):
         until_committed(session.catalog, table, change)
@@ -34,8 +34,8 @@ def let_go(session: Session, table: TableName) -> None:
     """Ends the hold, also one of a killed run."""
     from pyiceberg.table.update import RemovePropertiesUpdate
 
-    def change(loaded: Table) -> TableUpdate | None:
-        return RemovePropertiesUpdate(removals=[REWRITING]) if REWRITING in loaded.properties else None
+    def change(loaded: Table) -> tuple[TableUpdate, ...]:
+        return (RemovePropertiesUpdate(removals=[REWRITING]),) if REWRITING in loaded.properties else ()
 
     if _is_published(table):
         until_committed(session.catalog, table, change)

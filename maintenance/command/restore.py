@@ -71,19 +71,19 @@ def pin(
             made = pin_cut(session, consumer, source, end)
         else:
             made = pin_table(session, consumer, table_name(table or ""), snapshot, end)
-    _show(made, as_json)
+    show_pins(made, as_json)
 
 
 def unpin(consumer: Annotated[str, typer.Argument(help="Whose pins go.")], as_json: Json = False) -> None:
     """Remove a consumer's pins: the next expiry may drop their snapshots."""
     with _session() as session:
-        _show(take_off(session, consumer), as_json)
+        show_pins(take_off(session, consumer), as_json)
 
 
 def pins(as_json: Json = False) -> None:
     """List the pins."""
     with _session() as session:
-        _show(all_pins(session), as_json)
+        show_pins(all_pins(session), as_json)
 
 
 COMMANDS = (restore, pin, unpin, pins)
@@ -121,7 +121,8 @@ def _session() -> Iterator[Session]:
         yield session
 
 
-def _show(found: Sequence[Pin], as_json: bool) -> None:
+def show_pins(found: Sequence[Pin], as_json: bool) -> None:
+    """Prints pins, a line each."""
     if as_json:
         say_json([pin.as_dict() for pin in found])
         return

@@ -12,8 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from lakehouse.declarations import METADATA_COLUMNS, RESERVED_BY_ICEBERG
+from lakehouse.declarations import RESERVED_BY_ICEBERG
 from lakehouse.declarations.lines import line_in_model, line_in_source, mistakes_in, refuse
+from lakehouse.declarations.metadata_columns import OF_KINDS
 from lakehouse.declarations.policies import AgePolicy, MaintenancePolicy, ProjectMaintenance
 from lakehouse.declarations.project import project_maintenance
 from lakehouse.errors import LakehouseError
@@ -109,7 +110,7 @@ def _columns(node: dict[str, Any]) -> frozenset[str]:
         return frozenset(name.lower() for name in names)
     alias, exclude = raw.get("alias", {}), raw.get("exclude", ())
     landed = (alias.get(name, name).lower() for name in names if name not in exclude)
-    return frozenset((*landed, *METADATA_COLUMNS)) if names else frozenset()
+    return frozenset((*landed, *OF_KINDS[_meta(node).get("kind", "postgres")])) if names else frozenset()
 
 
 def schedule_groups(tables: Iterable[MaintainedTable]) -> tuple[str, ...]:

@@ -1,8 +1,9 @@
 """Pins: snapshots that are kept from expiry for a consumer (a report, a training run, an audit).
 
 A pin is an Iceberg tag `pin_<consumer>`: every engine respects it and can read it (`FOR VERSION AS OF 'pin_x'`);
-ingestion respects it when it limits its metadata. A pinned cut is that tag on each of the cut's tables. A pin with an
-end has Iceberg's `max-ref-age`, counted from the snapshot's commit, and expiry drops it after that.
+ingestion respects it when it limits its metadata. A pinned cut is that tag on each of the cut's tables, and may be
+named by a property beside it. A pin with an end has Iceberg's `max-ref-age`, counted from the snapshot's commit, and
+expiry drops it after that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.catalog.commit import until_committed
+from lakehouse.catalog.next_tables import is_next
+from lakehouse.catalog.pins import CUT, TAG
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.cuts import newest_cut
 from maintenance.inventory.in_use import all_tables
@@ -24,19 +27,19 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.update import TableUpdate
 
-PREFIX = "pin_"
 CONSUMER = re.compile(r"[a-z0-9][a-z0-9_]*")
 
 
 @dataclass(frozen=True)
 class Pin:
-    """A pinned snapshot, its commit time and the pin's end; None: it has no end."""
+    """A pinned snapshot, its commit time, the pin's end, None if it has none, and its cut, if it was told of one."""
 
     consumer: str
     table: TableName
     snapshot_id: int
     committed_at: datetime
     until: datetime | None
+    cut: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -46,6 +49,7 @@ class Pin:
             "snapshot_id": str(self.snapshot_id),
             "committed_at": self.committed_at.isoformat(),
             "until": self.until.isoformat() if self.until else None,
+            "cut": self.cut,
         }
 
 
@@ -71,13 +75,20 @@ def pin_table(
     return _pin(session, consumer, {table: wanted}, until)
 
 
+def pin_states(
+    session: Session, consumer: str, snapshots: Mapping[TableName, int], cut: str, until: datetime | None = None
+) -> list[Pin]:
+    """Pins tables at these snapshots, which are those of a cut; all or none."""
+    return _pin(session, consumer, snapshots, until, cut)
+
+
 def unpin(session: Session, consumer: str) -> list[Pin]:
     """Removes a consumer's pins from all tables; raises LakehouseError if it has none."""
     taken = [pin for pin in pins(session) if pin.consumer == consumer]
     if not taken:
         raise LakehouseError(f"{consumer!r} has no pins: `lakehouse maintain pins` lists all")
     for pin in taken:
-        _take_off(session, pin.table, _tag(consumer))
+        _take_off(session, pin.table, consumer)
     return taken
 
 
@@ -86,13 +97,16 @@ def pins(session: Session) -> list[Pin]:
     found = [
         _pin_of(name, table, tag)
         for name, table in all_tables(session.catalog).items()
+        if not is_next(name.namespace)  # a copy has its table's tags
         for tag in table.metadata.refs
-        if tag.startswith(PREFIX)
+        if tag.startswith(TAG)
     ]
     return sorted(found, key=lambda pin: (pin.consumer, pin.table))
 
 
-def _pin(session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None) -> list[Pin]:
+def _pin(
+    session: Session, consumer: str, snapshots: Mapping[TableName, int], until: datetime | None, cut: str | None = None
+) -> list[Pin]:
     tag, made = _tag(consumer), []
     if until is not None and until <= datetime.now(UTC):
         raise LakehouseError(f"a pin until {until.isoformat()} would be over already")
@@ -100,54 +114,56 @@ def _pin(session: Session, consumer: str, snapshots: Mapping[TableName, int], un
         raise LakehouseError(f"{consumer!r} already pins {', '.join(taken)}: unpin it first, or take another name")
     try:
         for table, snapshot_id in snapshots.items():
-            _put_on(session, table, snapshot_id, tag, until)
+            _put_on(session, table, snapshot_id, consumer, until, cut)
             made.append(table)
     except BaseException:
         for table in made:
-            _take_off(session, table, tag)
+            _take_off(session, table, consumer)
         raise
     return [_pin_of(table, session.catalog.load_table(table), tag) for table in made]
 
 
-def _put_on(session: Session, table: TableName, snapshot_id: int, tag: str, until: datetime | None) -> None:
-    from pyiceberg.table.update import SetSnapshotRefUpdate
+def _put_on(
+    session: Session, table: TableName, snapshot_id: int, consumer: str, until: datetime | None, cut: str | None
+) -> None:
+    from pyiceberg.table.update import SetPropertiesUpdate, SetSnapshotRefUpdate
 
-    def tagged(loaded: Table) -> TableUpdate:
+    def tagged(loaded: Table) -> tuple[TableUpdate, ...]:
         snapshot = loaded.snapshot_by_id(snapshot_id)
         if snapshot is None:
-            raise LakehouseError(
-                f"{table}: snapshot {snapshot_id} no longer exists; pin the newest, without --snapshot"
-            )
+            raise LakehouseError(f"{table}: snapshot {snapshot_id} no longer exists; pin a newer state")
         age = None if until is None else int(until.timestamp() * 1000) - snapshot.timestamp_ms
-        return SetSnapshotRefUpdate.model_validate(
-            {"ref-name": tag, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
+        tag = SetSnapshotRefUpdate.model_validate(
+            {"ref-name": TAG + consumer, "type": "tag", "snapshot-id": snapshot_id, "max-ref-age-ms": age}
         )
+        return (tag,) if cut is None else (tag, SetPropertiesUpdate(updates={CUT + consumer: cut}))
 
     # On the inspected state: a snapshot that expires meanwhile is a conflict.
     until_committed(session.catalog, table, tagged)
 
 
-def _take_off(session: Session, table: TableName, tag: str) -> None:
-    from pyiceberg.table.update import RemoveSnapshotRefUpdate
+def _take_off(session: Session, table: TableName, consumer: str) -> None:
+    from pyiceberg.table.update import RemovePropertiesUpdate, RemoveSnapshotRefUpdate
 
-    until_committed(
-        session.catalog,
-        table,
-        lambda loaded: RemoveSnapshotRefUpdate(ref_name=tag) if tag in loaded.metadata.refs else None,
-    )
+    def untagged(loaded: Table) -> tuple[TableUpdate, ...]:
+        tag = (RemoveSnapshotRefUpdate(ref_name=TAG + consumer),) if TAG + consumer in loaded.metadata.refs else ()
+        named = CUT + consumer in loaded.properties
+        return (*tag, RemovePropertiesUpdate(removals=[CUT + consumer])) if named else tag
+
+    until_committed(session.catalog, table, untagged)
 
 
 def _tag(consumer: str) -> str:
     if not CONSUMER.fullmatch(consumer):
         raise LakehouseError(f"{consumer!r} cannot name a pin: use a-z, 0-9 and _, beginning with a letter or digit")
-    return PREFIX + consumer
+    return TAG + consumer
 
 
 def _pin_of(name: TableName, table: Table, tag: str) -> Pin:
-    reference = table.metadata.refs[tag]
+    reference, consumer = table.metadata.refs[tag], tag.removeprefix(TAG)
     snapshot = table.snapshot_by_id(reference.snapshot_id)
     assert snapshot is not None, "a reference names an existing snapshot"
     committed = datetime.fromtimestamp(snapshot.timestamp_ms / 1000, tz=UTC)
     age = reference.max_ref_age_ms
     until = None if age is None else committed + timedelta(milliseconds=age)
-    return Pin(tag.removeprefix(PREFIX), name, reference.snapshot_id, committed, until)
+    return Pin(consumer, name, reference.snapshot_id, committed, until, table.properties.get(CUT + consumer))

@@ -48,6 +48,8 @@ def lake() -> AsOfCuts:
         ("SELECT 1 FROM T.T t CROSS JOIN UNNEST(t.list) AS u (v)", None),
         ("SELECT 1 FROM T.T t TABLESAMPLE BERNOULLI (10)", None),
         ("SELECT 1", None),
+        ("TABLE T.T LIMIT 3", 'SELECT * FROM {} AS "parsed_s__t" LIMIT 3'),
+        ("WITH x AS (table  T.T) TABLE x", 'WITH x AS (SELECT * FROM {} AS "parsed_s__t") TABLE x'),
     ],
 )  # fmt: skip
 def test_names_of_tables_become_their_rows_and_nothing_else_changes(query: str, expected: str | None) -> None:

@@ -18,7 +18,7 @@ from maintenance.actions.expire_snapshots import Expiry
 from maintenance.command.restore import past
 from maintenance.inventory.in_use import copies, elsewhere
 from maintenance.inventory.outcome import TableName
-from maintenance.inventory.pins import pin_cut, pin_table, pins, unpin
+from maintenance.inventory.pins import pin_cut, pin_states, pin_table, pins, unpin
 from maintenance.restore.moments import find
 from maintenance.restore.table import _put_back, _register
 
@@ -183,6 +183,21 @@ def test_a_pin_is_a_tag_until_it_is_taken_off_or_over(catalog: SqlCatalog, table
             wrong()
     unpin(session(catalog), "report")
     assert list(catalog.load_table(NAME).refs()) == ["main"]
+
+
+def test_a_pin_says_of_which_cut_it_is_until_it_is_taken_off_or_expires(catalog: SqlCatalog, table: Table) -> None:
+    grow(table, 1)
+    for end in (lambda: unpin(session(catalog), "close"), lambda: expire_reference(catalog, "pin_close")):
+        pin_states(session(catalog), "close", {NAME: ids(table)[0]}, "shop=1:0/1")
+        assert [(pin.cut, pin.as_dict()["cut"]) for pin in pins(session(catalog))] == [("shop=1:0/1", "shop=1:0/1")]
+        end()
+        assert not pins(session(catalog))
+        assert not [key for key in catalog.load_table(NAME).properties if key.startswith("lakehouse.pin.")]
+
+
+def expire_reference(catalog: SqlCatalog, name: str) -> None:
+    loaded = catalog.load_table(NAME)
+    commit_on(catalog, loaded, tuple(Expiry((), (name,), {}).updates(loaded)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pyiceberg.types import IntegerType, StringType
 
 from ingestion.mirrors.columns import ColumnPlan, plan_columns
 from ingestion.mirrors.state import MirrorState, read_state
-from ingestion.mirrors.write import SMALL_BYTES, Size, Target, is_written_anew, merge_sql
+from ingestion.mirrors.write import SMALL_BYTES, Size, Target, delete_sql, is_written_anew
 from ingestion.run.mirrors import Refresher
 from ingestion.state.lease import mirrors_of
 from lakehouse.declarations.policies import NAME
@@ -67,13 +67,14 @@ def test_small_mirrors_and_those_of_many_deletes_are_written_anew() -> None:
     assert is_written_anew(Size(large, 1000, 100), 101)
 
 
-def test_a_merge_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
-    target = Target("`lake`.`mirror_shop_next`.`t`", ("id", "odd`name"), ("id",), IntegerType())
-    sql = merge_sql(target, "v", 3, 9)
-    assert "ON t.`id` <=> s.k0 AND t.`id` BETWEEN 3 AND 9 WHEN MATCHED AND s.gone THEN DELETE" in sql
-    assert "t.`odd``name` = s.c1" in sql and "INSERT (`id`, `odd``name`) VALUES (s.c0, s.c1)" in sql
+def test_a_delete_reads_the_files_of_its_keys_alone_where_they_are_numbers() -> None:
+    target = Target("`lake`.`mirror_shop_next`.`t`", ("odd`id", "n"), ("odd`id", "n"), IntegerType())
+    assert delete_sql(target, "v", 3, 9) == (
+        "DELETE FROM `lake`.`mirror_shop_next`.`t`.branch_lakehouse_refresh AS t WHERE t.`odd``id` BETWEEN 3 AND 9"
+        " AND EXISTS (SELECT 1 FROM v AS s WHERE t.`odd``id` <=> s.k0 AND t.`n` <=> s.k1)"
+    )
     text = Target("t", ("id",), ("id",), StringType())
-    assert "BETWEEN" not in merge_sql(text, "v", "a", "b")
+    assert "BETWEEN" not in delete_sql(text, "v", "a", "b")
 
 
 def test_no_source_is_called_as_the_lease_of_mirrors() -> None:
@@ -84,7 +85,10 @@ def test_a_refresh_under_way_is_given_up_when_its_follower_ends(monkeypatch: pyt
     """Spark cancels the jobs that run at that moment; the refresh may be between two."""
     cancelled: list[str] = []
     context = SimpleNamespace(
-        cancelJobGroup=cancelled.append, setJobGroup=lambda *_, **__: None, setLocalProperty=lambda *_: None
+        cancelJobGroup=cancelled.append,
+        setJobGroup=lambda *_, **__: None,
+        setLocalProperty=lambda *_: None,
+        _gateway=None,
     )
     source = SimpleNamespace(mirrored=("orders",), refresh_seconds=0.0)
     stop, begun = threading.Event(), threading.Event()

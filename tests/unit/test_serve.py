@@ -32,6 +32,7 @@ NOW = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
         ("", None),
         ("lake@2026-05-04T10:00", Moment(at=datetime(2026, 5, 4, 10, tzinfo=UTC))),
         ("lake@2026-05-04 10:00:00.5+02:00", Moment(at=datetime(2026, 5, 4, 8, 0, 0, 500_000, tzinfo=UTC))),
+        ("lake@pin:month_end_20261130", Moment(pin="month_end_20261130")),
         ("lake@0/3C87757", Moment(positions=(Position(0x3C87757),))),
         ("lake@retail=1/3C87757", Moment(positions=(Position(0x1_03C87757, "retail"),))),
         ("lake@retail=2:0/10", Moment(positions=(Position(0x10, "retail", 2),))),
@@ -47,6 +48,8 @@ def test_a_warehouse_names_a_moment(text: str, moment: Moment | None) -> None:
     [
         "pond",
         "lake@yesterday",
+        "lake@pin:",
+        "lake@pin:Close",
         "lake@retail=",
         "lake@0/123456789",
         "pond@0/1",

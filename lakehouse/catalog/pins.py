@@ -1,0 +1,35 @@
+"""The tag and the property that a pin puts on each of its tables (see `maintenance.inventory.pins`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from lakehouse.catalog.next_tables import is_next
+from lakehouse.catalog.relations import TableName, list_relations
+from lakehouse.errors import LakehouseError
+
+if TYPE_CHECKING:
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+
+TAG = "pin_"
+CUT = "lakehouse.pin."  # with the pin's name: the cut that it keeps, such as retail=1:0/3C87757
+
+
+class Pinned(NamedTuple):
+    """What a pin keeps: a snapshot of each of its tables; `cut` is empty where it keeps single tables."""
+
+    snapshots: Mapping[TableName, int]
+    cut: str
+
+
+def pinned(catalog: LakeCatalog, pin: str) -> Pinned:
+    """The tables of a pin. Raises LakehouseError if there is no such pin."""
+    relations = (relation for relation in list_relations(catalog) if relation.kind == "table")
+    names = [relation.name for relation in relations if not is_next(relation.name.namespace)]
+    tables = {TableName(*name): table for name, table in catalog.load_tables(names).items()}
+    kept = {name: table for name, table in tables.items() if TAG + pin in table.metadata.refs}
+    if not kept:
+        raise LakehouseError(f"there is no pin {pin!r}: `lakehouse maintain pins` lists all")
+    cuts = {table.properties.get(CUT + pin, "") for table in kept.values()}
+    return Pinned({name: t.metadata.refs[TAG + pin].snapshot_id for name, t in kept.items()}, max(cuts))

@@ -1,0 +1,166 @@
+"""Names the lake's tables in a second JDBC catalog, and keeps it pointing at their newest state.
+
+No file is copied: both catalogs name the same metadata files. All pointers are read in one query and written in one
+transaction, so the mirrors of a source stand at one cut there too. Whatever that catalog names in the lake's warehouse
+belongs to the export: what is exported no longer, goes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
+from sqlalchemy import delete, insert, inspect, select, update
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import unreachable
+from lakehouse.settings import ExportSettings, Settings
+from lakehouse.text.urls import parse_url
+from lakehouse_serve.access.grants import Grants
+from lakehouse_serve.reading import CatalogRows
+from lakehouse_serve.store import Store
+
+Name = tuple[str, str]
+Pointers = Mapping[Name, str]
+OURS = "lakehouse"  # the schema of the lake's state, beside its own catalog
+log = logging.getLogger("lakehouse.export")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What changes in the second catalog: tables to register, to point elsewhere, and to drop."""
+
+    register: Pointers
+    refresh: Pointers
+    drop: tuple[Name, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.register or self.refresh or self.drop)
+
+    def __str__(self) -> str:
+        return f"{len(self.register)} registered, {len(self.refresh)} refreshed, {len(self.drop)} dropped"
+
+
+def plan(here: Pointers, there: Pointers, warehouse: str) -> Plan:
+    """Compares both catalogs. Raises LakehouseError where a name is taken by a table that is not the lake's."""
+    ours = {name: location for name, location in there.items() if _below(location, warehouse)}
+    if taken := sorted(set(there) & set(here) - set(ours)):
+        raise LakehouseError(
+            f"{'.'.join(taken[0])} is another table in the second catalog: leave it out of LAKEHOUSE_EXPORT__TABLES, "
+            "or give the export a catalog of its own (LAKEHOUSE_EXPORT__CATALOG)"
+        )
+    register = {name: location for name, location in here.items() if name not in there}
+    refresh = {name: location for name, location in here.items() if name in ours and ours[name] != location}
+    return Plan(register, refresh, tuple(sorted(set(ours) - set(here))))
+
+
+def export(settings: Settings) -> Plan:
+    """Brings the second catalog up to date, all of it or nothing; what was done. Raises LakehouseError."""
+    with _rows(settings) as rows, closing(_second(settings.export)) as second:
+        return _export(settings, rows, second)
+
+
+def exported(settings: Settings) -> Pointers:
+    """The tables that are exported, and their metadata files: for catalogs that are told by other means."""
+    with _rows(settings) as rows:
+        return _allowed(rows, settings)
+
+
+def follow(settings: Settings, stop: threading.Event) -> None:
+    """Exports on the declared pace until it is told to stop; a catalog that does not answer is tried again."""
+    while not stop.is_set():
+        try:
+            if done := export(settings):
+                log.info("%s: %s", settings.export.catalog, done)
+        except (LakehouseError, OSError) as error:
+            log.error("export: %s; next try in %.0f s", error, settings.export.every_seconds)
+        stop.wait(settings.export.every_seconds)
+
+
+def _export(settings: Settings, rows: CatalogRows, second: SqlCatalog) -> Plan:
+    here = _allowed(rows, settings)
+    own = IcebergTables.catalog_name == second.name
+    try:
+        for namespace in {namespace for namespace, _ in here}:
+            second.create_namespace_if_not_exists(namespace)
+        with Session(second.engine) as session, session.begin():
+            found = session.scalars(select(IcebergTables).where(own).with_for_update()).all()
+            there = {(row.table_namespace, row.table_name): str(row.metadata_location) for row in found}
+            done = plan(here, there, settings.warehouse)
+            for name, location in done.register.items():
+                session.execute(insert(IcebergTables).values(**_row(second.name, name), metadata_location=location))
+            for name, location in done.refresh.items():
+                values = {"metadata_location": location, "previous_metadata_location": there[name]}
+                session.execute(update(IcebergTables).filter_by(**_key(second.name, name)).values(**values))
+            for name in done.drop:
+                session.execute(delete(IcebergTables).filter_by(**_key(second.name, name)))
+    except SQLAlchemyError as error:
+        raise _unreachable(error) from None
+    return done
+
+
+def _key(catalog: str, name: Name) -> dict[str, str]:
+    return {"catalog_name": catalog, "table_namespace": name[0], "table_name": name[1]}
+
+
+def _row(catalog: str, name: Name) -> dict[str, str]:
+    return {**_key(catalog, name), "iceberg_type": "TABLE"}
+
+
+@contextmanager
+def _rows(settings: Settings) -> Iterator[CatalogRows]:
+    with closing(CatalogRows(settings, Store(settings))) as rows:
+        yield rows
+
+
+def _allowed(rows: CatalogRows, settings: Settings) -> dict[Name, str]:
+    """What is asked for, and may be read by the role as a whole: files hide no column."""
+    options, folder = settings.export, settings.trino.access
+    if folder is None:
+        raise LakehouseError("lakehouse export needs the folder of logins and rules: set LAKEHOUSE_TRINO__ACCESS")
+    grants = Grants(folder)
+    grants.refresh()
+    try:
+        asked = {name: at for name, at in rows.locations().items() if _is_asked_for(name, options)}
+    except SQLAlchemyError as error:
+        raise unreachable(getattr(error, "orig", None) or error) from None
+    return {
+        name: location
+        for name, location in asked.items()
+        if grants.shows(options.role, *name) and not grants.hidden(options.role, *name, rows.read(location).columns)
+    }
+
+
+def _is_asked_for(name: Name, options: ExportSettings) -> bool:
+    return any(fnmatchcase(".".join(name), pattern) for pattern in options.tables)
+
+
+def _below(location: str, warehouse: str) -> bool:
+    return location.startswith(f"{warehouse.rstrip('/')}/")
+
+
+def _second(options: ExportSettings) -> SqlCatalog:
+    """The second catalog, whose tables are made where they are missing. Raises LakehouseError if it is the lake's."""
+    if options.url is None:
+        raise LakehouseError("no second catalog is set: LAKEHOUSE_EXPORT__URL is the libpq URL of its database")
+    url = parse_url(options.url.get_secret_value(), "LAKEHOUSE_EXPORT__URL")
+    try:
+        second = SqlCatalog(options.catalog, uri=url.sqlalchemy(), pool_pre_ping="true")
+        with closing(second.engine.connect()) as connection:
+            if OURS in inspect(connection).get_schema_names():
+                raise LakehouseError("LAKEHOUSE_EXPORT__URL is the lake's own database: take another one")
+    except SQLAlchemyError as error:
+        raise _unreachable(error) from None
+    return second
+
+
+def _unreachable(error: SQLAlchemyError) -> LakehouseError:
+    reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    return LakehouseError(f"second catalog: {reason}; check LAKEHOUSE_EXPORT__URL and its rights")

@@ -1,0 +1,192 @@
+"""A pinned cut: mirrors, raw tables and marts together, in SQL and as a warehouse, whatever happens afterwards."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import PrivateAttr
+
+from lakehouse.declarations import Declarations
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import query
+from lakehouse.settings import Settings
+from lakehouse_serve.past.asked import at_cut, at_moment, moment_of
+from lakehouse_serve.past.moments import Moment
+from lakehouse_serve.past.states import together
+from maintenance.inventory.pins import unpin
+from maintenance.inventory.session import Session
+from orchestration.resources import Lake
+from tests.mirrored import declaring_columns, listed, mirror, refreshed
+from tests.serving import Served, served
+from tests.slots import until
+from tests.world import World, make_world
+
+pytestmark = pytest.mark.stack
+
+DDL = "CREATE TABLE orders (id int PRIMARY KEY, item text); CREATE TABLE notes (at int)"
+TABLES = {
+    "orders": RawPolicy(relation="public.orders", key=("id",)),
+    "notes": RawPolicy(relation="public.notes"),
+}
+
+
+@pytest.fixture
+def world(settings: Settings, spark: Any) -> Iterator[World]:
+    """Three orders and a note in raw and the mirror, and a mart over them."""
+    world = declaring_columns(make_world(settings, DDL, TABLES))
+    world.sql("INSERT INTO orders VALUES (1, 'a'), (2, 'b'), (3, 'c')", "INSERT INTO notes VALUES (1)")
+    build(world, spark)
+    yield world
+    query(settings, f"DROP TABLE marts.{world.source.name}")
+
+
+def build(world: World, spark: Any) -> None:
+    world.ingest(spark)
+    refreshed(world, spark)
+    query(world.settings, "CREATE SCHEMA IF NOT EXISTS marts")
+    rows = f"SELECT max(id) AS id, array_join(array_agg(item ORDER BY id), '') AS items FROM {orders(world)}"
+    query(world.settings, f"CREATE OR REPLACE TABLE marts.{world.source.name} AS {rows}")
+
+
+def orders(world: World) -> str:
+    return f"mirror_{world.source.name}.orders"
+
+
+def go_on(world: World, spark: Any) -> None:
+    """Everything changes, and what is not pinned expires."""
+    world.sql(
+        "DELETE FROM orders WHERE id = 1", "UPDATE orders SET item = item || item", "INSERT INTO notes VALUES (2)"
+    )
+    build(world, spark)
+    for table in (f"raw_{world.source.name}.notes", orders(world), f"marts.{world.source.name}"):
+        spark.sql(f"CALL lake.system.expire_snapshots(table => 'lake.{table}', older_than => now(), retain_last => 1)")
+
+
+@pytest.fixture
+def command(world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """`lakehouse pin` of a project that declares this world."""
+    module = import_module("lakehouse_cli.lake.pin")
+    monkeypatch.setattr(module, "load_settings", lambda: world.settings)
+    monkeypatch.setattr("lakehouse.declarations.load_declarations", lambda _: world.declarations)
+    return cast(Callable[..., None], module.pin)
+
+
+class WorldLake(Lake):
+    """What Dagster's runs reach, of one world."""
+
+    _world: Any = PrivateAttr()
+
+    def settings(self) -> Settings:
+        return cast(Settings, self._world.settings)
+
+    def declarations(self) -> Declarations:
+        return cast(Declarations, self._world.declarations)
+
+
+@pytest.fixture
+def service(settings: Settings, world: World, tmp_path: Path) -> Iterator[Served]:
+    relations = [
+        {"schema": schema, "name": name, "least": "reader", "personal": []}
+        for schema, name in ((f"mirror_{world.source.name}", "orders"), ("marts", world.source.name))
+    ]
+    with served(settings, tmp_path / "access", relations) as found:
+        yield found
+
+
+def test_a_pin_is_a_warehouse_and_a_cut_that_mirrors_raw_and_marts_have_together(
+    settings: Settings,
+    spark: Any,
+    world: World,
+    service: Served,
+    command: Callable[..., None],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, name = world.source.name, f"close_{world.source.name}"
+    command(name, as_json=True, cut="", until=None)
+    made = json.loads(capsys.readouterr().out)
+    assert {(pin["consumer"], pin["until"]) for pin in made} == {(name, None)}
+    [cut] = {pin["cut"] for pin in made}
+    assert cut.startswith(f"{source}=1:")
+    assert {pin["table"] for pin in made} == {
+        f"raw_{source}.orders", f"raw_{source}.notes", f"mirror_{source}.orders", *marts(settings),
+    }  # fmt: skip
+    before = sorted(mirror(world, "orders"))
+    go_on(world, spark)
+    for role, namespaces in (("reader", {"mirror", "marts"}), ("writer", {"mirror", "marts", "raw"})):
+        client = service.client(role, f"lake@pin:{name}")
+        assert {namespace.split("_")[0] for (namespace,) in client.list_namespaces()} == namespaces
+        rows = client.load_table((f"mirror_{source}", "orders")).scan().to_arrow().to_pylist()
+        assert sorted(tuple(row.values()) for row in rows) == before
+        mart = client.load_table(("marts", source)).scan().to_arrow().to_pylist()
+        assert mart == [{"id": 3, "items": "abc"}]
+    raw = client.load_table((f"raw_{source}", "notes")).scan().to_arrow().to_pylist()
+    assert [row["at"] for row in raw] == [1]
+    joined = f"SELECT o.id, o.item, m.items FROM {orders(world)} o JOIN marts.{source} m ON m.id >= o.id"
+    counted = f"SELECT count(*) FROM raw_{source}.notes"
+    assert answer(world, joined, f"pin:{name}") == [(i, item, "abc") for i, item in before]
+    assert answer(world, counted, f"pin:{name}") == [(1,)] and query(settings, counted) == [[2]]
+    with closing(Session(world.settings)) as session:
+        unpin(session, name)
+        assert not [key for key in session.catalog.load_table(("marts", source)).properties if name in key]
+    until(lambda: is_refused(service, f"lake@pin:{name}", f"there is no pin '{name}'"), 20)
+    with pytest.raises(LakehouseError, match=f"there is no pin '{name}'"):
+        answer(world, counted, f"pin:{name}")
+
+
+def is_refused(service: Served, warehouse: str, why: str) -> bool:
+    """A service knows a pin for some seconds."""
+    try:
+        service.client("reader", warehouse)
+    except Exception as error:
+        return why in str(error)
+    return False
+
+
+def marts(settings: Settings) -> set[str]:
+    return {f"marts.{name}" for (name,) in query(settings, "SHOW TABLES FROM marts")}
+
+
+def answer(world: World, text: str, cut: str) -> list[Any]:
+    rewritten, _ = at_cut(world.settings, text, moment_of(world.settings, cut), "writer")
+    return sorted(tuple(row) for row in query(world.settings, rewritten))
+
+
+@pytest.mark.slow
+def test_a_cut_of_the_past_is_pinned_at_the_last_refresh_before_it(
+    settings: Settings, spark: Any, world: World
+) -> None:
+    """Raw is at the same cut, although there are later ones until that moment."""
+    source = world.source.name
+    first = listed(world)[-1]["cut_lsn"]
+    world.sql("INSERT INTO orders VALUES (4, 'late')")
+    world.ingest(spark)
+    at = datetime.now(UTC)
+    world.sql("INSERT INTO orders VALUES (5, 'later')")
+    build(world, spark)
+    lake, end = WorldLake(), at + timedelta(days=1)
+    lake._world = world
+    made = lake.pin_cut(f"past_{source}", at, end)
+    try:
+        assert not lake.pin_cut(f"past_{source}", at, end), "it is there already"
+        [cut] = together(world.settings, Moment(at=at), {source}).cuts
+        assert cut.lsn == first and {pin.cut for pin in made} == {str(cut.position)}
+        assert answer(world, f"SELECT count(*) FROM {orders(world)}", f"pin:past_{source}") == [(3,)]
+        assert answer(world, f"SELECT count(*) FROM raw_{source}.orders", f"pin:past_{source}") == [(3,)]
+        assert answer(world, f"SELECT items FROM marts.{source}", f"pin:past_{source}") == [("abc",)]
+        exactly = str(cut.position)
+        assert answer(world, f"SELECT max(item) FROM {orders(world)}", exactly) == [("c",)]
+        with pytest.raises(LakehouseError, match=r"no cut is exactly there: the newest until then is .*; --as-of"):
+            answer(world, f"SELECT 1 FROM {orders(world)}", f"{source}=1:7FFFFFFF/0")
+        with pytest.raises(LakehouseError, match=r"marts\..* has no past: .* or a pin"):
+            answer(world, f"SELECT 1 FROM marts.{source}", exactly)
+        with pytest.raises(LakehouseError, match="is no time and no position: use --as-of-cut"):
+            at_moment(world.settings, "SELECT 1", moment_of(world.settings, f"pin:past_{source}"), "writer")
+    finally:
+        with closing(Session(world.settings)) as session:
+            unpin(session, f"past_{source}")
