@@ -21,6 +21,7 @@ from orchestration.factory import source_definitions
 from orchestration.jobs.maintain_job import maintain_definitions
 from orchestration.jobs.maintenance_jobs import action_definitions
 from orchestration.jobs.marts import marts_definitions
+from orchestration.jobs.pins import pin_definitions
 from orchestration.resources import IN_MEMORY, Lake, LakeSpark, without_config
 from orchestration.runs.pools import pool_executor
 
@@ -35,11 +36,12 @@ def definitions(settings: Settings) -> dg.Definitions:
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(
         *(source_definitions(source, first_day, unread) for source in declared.sources),
-        dg.Definitions(assets=[load_assets(manifest, first_day), *other_sources(manifest)]),
+        dg.Definitions(assets=[*load_assets(manifest, first_day), *other_sources(manifest)]),
         marts_definitions(manifest),
         health_definitions(pages),
         maintain_definitions(manifest, settings.dbt_project_dir, pages),
         action_definitions(manifest, settings.dbt_project_dir, pages),
+        pin_definitions(settings.dbt_project_dir),
         dg.Definitions(
             resources={
                 "lake": Lake(),

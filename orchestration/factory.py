@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from lakehouse.declarations import Column, RawTable, Source
-from lakehouse.declarations.metadata_columns import METADATA
+from lakehouse.declarations.metadata_columns import OF_KINDS
 from orchestration.assets.markdown import escape_markdown
 from orchestration.checks.erasures import erasing_definitions
 from orchestration.checks.lag import lag_definitions
@@ -75,7 +75,7 @@ def raw_spec(table: RawTable) -> dg.AssetSpec:
             "dagster/column_schema": dg.TableSchema(
                 [dg.TableColumn(c.name, c.data_type or "?", c.description or None) for c in table.columns]
             ),
-            "relation": ".".join(table.relation),
+            "relation": ".".join(filter(None, table.relation)),
             "key": ", ".join(table.key) or "none",
         },
     )
@@ -149,7 +149,9 @@ def _check_key(key: dg.AssetKey, result: dg.AssetCheckResult) -> dg.AssetCheckKe
 
 
 def _descriptions(table: RawTable) -> dict[str, str]:
-    return {name: doc for name, (_, doc) in METADATA.items()} | {c.name: c.description for c in table.columns}
+    return {name: doc for name, (_, doc) in OF_KINDS[table.kind].items()} | {
+        c.name: c.description for c in table.columns
+    }
 
 
 def last_snapshots(instance: dg.DagsterInstance, keys: Iterable[dg.AssetKey]) -> dict[TableKey, int | None]:

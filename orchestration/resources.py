@@ -4,8 +4,9 @@ Methods import pyiceberg, pyspark and drivers locally: at module level they woul
 by seconds.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ingestion.verify import TableComparison
     from lakehouse.catalog.open import SnapshotFact
     from maintenance.inventory.outcome import Outcome
+    from maintenance.inventory.pins import Pin
     from maintenance.runner.result import Result
 
 TableKey = tuple[str, str]
@@ -96,6 +98,20 @@ class Lake(dg.ConfigurableResource):
 
         return refresh_mirrors(self.settings(), self.declarations(), source, spark.spark_session)
 
+    def pin_cut(self, name: str, moment: datetime, until: datetime) -> "list[Pin]":
+        """Keeps the newest cut until the moment, with mirrors and marts; nothing if that is done already."""
+        from lakehouse_serve.past.moments import Moment
+        from lakehouse_serve.past.states import together
+        from maintenance.inventory.pins import pin_states, pins
+        from maintenance.inventory.session import Session
+
+        settings, sources = self.settings(), {source.name for source in self.declarations().sources}
+        with closing(Session(settings)) as session:
+            if any(pin.consumer == name for pin in pins(session)):
+                return []
+            state = together(settings, Moment(at=moment), sources)
+            return pin_states(session, name, state.snapshots, state.name, until)
+
     def verify_erasures(self, source: str, table: str) -> "Search":
         """Scans every object of all tables that held erased subjects of this table."""
         from erasure.run import verify
@@ -147,9 +163,10 @@ class Lake(dg.ConfigurableResource):
             yield sound
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Keeps every other load of parsed, vault and marts out; waits for the one that runs."""
-        with closing(connect_catalog(self.settings())) as connection, writing(connection, self.settings().catalog_name):
+    def writing(self, groups: Collection[str]) -> Iterator[None]:
+        """Keeps every other load of these groups of sources out, and their marts; waits for those that run."""
+        settings = self.settings()
+        with closing(connect_catalog(settings)) as connection, writing(connection, settings.catalog_name, groups):
             yield
 
     def maintain(

@@ -241,9 +241,9 @@ def test_a_load_ends_while_it_starts(o: Orchestrated, seconds: float) -> None:
         (signal.SIGKILL, "  run ", 0.0),
         (signal.SIGINT, "raw_{} …", 6.0),
         (signal.SIGKILL, "raw_{} …", 6.0),
-        (signal.SIGTERM, "load_models …", 0.3),
-        (signal.SIGINT, "load_models …", 8.0),
-        (signal.SIGKILL, "load_models …", 8.0),
+        (signal.SIGTERM, "load_models_{} …", 0.3),
+        (signal.SIGINT, "load_models_{} …", 8.0),
+        (signal.SIGKILL, "load_models_{} …", 8.0),
     ],
 )
 def test_after_a_load_that_was_ended_at_any_moment_the_next_one_finishes(

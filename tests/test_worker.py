@@ -22,6 +22,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import ident
 from orchestration.runs.processes.presence import is_served
+from tests.fourth_source import Table
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(3000)]
@@ -48,7 +49,7 @@ def add_mart(o: Orchestrated) -> None:
     folder = Path(o.environment["LAKEHOUSE_PROJECT_DIR"]) / "dbt_project" / "models" / "marts"
     folder.mkdir(exist_ok=True)
     (folder / f"{mart_of(o)}.sql").write_text(f"select {key} from {{{{ ref('{hub}') }}}}\n")
-    tested = f"columns: [{{name: {key}, data_tests: [unique]}}]"
+    tested = f"columns: [{{name: {key}, data_tests: [unique, not_null]}}]"
     models = ", ".join(f"{{name: {name}, {tested}}}" for name in (mart_of(o), hub))
     (folder / f"{mart_of(o)}.yml").write_text(f"models: [{models}]\n")
 
@@ -129,11 +130,48 @@ def test_the_worker_loads_what_a_cut_brings_and_no_run_does_it_again(shop: Orche
     assert loaded.endswith(f"|{table.metadata.current_snapshot_id}"), "the next load begins after this one"
 
 
+@pytest.mark.slow
+def test_the_views_of_a_table_are_made_when_a_worker_loads_it_first(shop: Orchestrated, tmp_path: Path) -> None:
+    """Only those of the tables that changed first were: others kept the columns of a former declaration."""
+    first, second = shop.tables
+    log, view = tmp_path / "worker.log", ident(f"current_{shop.name}__{second.name}")
+
+    def change(table: Table, keys: range) -> None:
+        shop.world.sql(table.insert(keys[0], keys[-1]))
+        shop.command("lakehouse", "ingest", shop.name, "--once")
+
+    with working(shop, log):
+        change(first, range(501, 511))
+        wait_for(lambda: f"load_{shop.name}: " in log.read_text())
+    query(shop.settings, f"DROP VIEW parsed.{view}")
+    with working(shop, log):
+        change(first, range(511, 521))
+        wait_for(lambda: shop.lake_rows(first) == shop.source_rows(first))
+        change(second, range(501, 511))
+        wait_for(lambda: [view.strip('"')] in query(shop.settings, "SHOW TABLES FROM parsed"))
+        wait_for(lambda: is_loaded(shop))
+
+
 def statements(o: Orchestrated, since: str) -> Counter[str]:
     """How many statements dbt has sent for each model since a moment by Trino's clock."""
     found = query(o.settings, f"SELECT query FROM system.runtime.queries WHERE created > timestamp '{since}'")
     nodes = (re.match(r'/\* .*"node": "model\.lakehouse\.(\w+)"', text) for (text,) in found)
     return Counter(node[1] for node in nodes if node)
+
+
+def marts_tested(o: Orchestrated, since: str) -> int:
+    """How many statements have tested marts before they were published."""
+    found = query(o.settings, f"SELECT query FROM system.runtime.queries WHERE created > timestamp '{since}'")
+    texts = [re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL).strip().lower() for (text,) in found]
+    return sum(
+        "marts_next" in text and text.startswith("select") and "information_schema" not in text for text in texts
+    )
+
+
+def reads_of_loads(o: Orchestrated, since: str) -> list[int]:
+    """How many models each statement reads that the worker has written."""
+    found = query(o.settings, f"SELECT query FROM system.runtime.queries WHERE created > timestamp '{since}'")
+    return [len(re.findall(r"^SELECT 'model\.", text, re.MULTILINE)) for (text,) in found if "SELECT 'model." in text]
 
 
 def remembered(o: Orchestrated, table: str) -> dict[str, list[str]]:
@@ -156,8 +194,10 @@ def in_stage(o: Orchestrated, stage: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_once_it_is_warm_a_model_of_the_worker_is_one_statement(shop: Orchestrated, tmp_path: Path) -> None:
-    """Each asked Trino two things before it wrote, and planning them cost more than the load."""
+def test_once_it_is_warm_the_worker_asks_two_statements_for_all_models_of_a_step(
+    shop: Orchestrated, tmp_path: Path
+) -> None:
+    """Each model asked two things before it wrote, and planning them cost more than the load. So did each test."""
     first = shop.tables[0]
     with working(shop, tmp_path / "worker.log"):
         for keys, lot in {
@@ -174,7 +214,10 @@ def test_once_it_is_warm_a_model_of_the_worker_is_one_statement(shop: Orchestrat
             for name in (f"hub_{shop.name}_{first.name}", f"sat_{shop.name}_{first.name}"):
                 for stage, mark in remembered(shop, name).items():
                     assert mark == in_stage(shop, stage), f"{name} remembers of {stage} what Trino would say"
-    assert sent and set(sent.values()) == {1}, sent
+            tested, read = marts_tested(shop, since), reads_of_loads(shop, since)
+    assert not sent, "a model has a statement of its own"
+    assert read == [1, 1, 1], "one for parsed, then two for a hub and a satellite"
+    assert tested == 1, "both tests of the mart in one"
     assert not keys_twice(shop)
 
 

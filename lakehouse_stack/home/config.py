@@ -19,18 +19,18 @@ class StackSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="LAKEHOUSE_STACK_", frozen=True, allow_inf_nan=False)
 
-    sources_port: Port | None = None
-    catalog_port: Port | None = None
-    s3_port: Port | None = None
-    trino_port: Port | None = None
-    serve_port: Port | None = None
-    dagster_port: Port | None = None
-    trino_heap_mb: int = Field(2048, ge=1024, description="-Xmx of Trino")
-    s3_heap_mb: int = Field(512, ge=128, description="-Xmx of S3Proxy")
-    start_seconds: float = Field(240.0, gt=0, description="time limit for a server to start")
+    sources_port: Port | None = Field(None, description="port of the Postgres cluster of the samples")
+    catalog_port: Port | None = Field(None, description="port of the Postgres cluster of catalog and state")
+    s3_port: Port | None = Field(None, description="port of the object store")
+    trino_port: Port | None = Field(None, description="port of Trino")
+    serve_port: Port | None = Field(None, description="port of the catalog service")
+    dagster_port: Port | None = Field(None, description="port of Dagster's UI")
+    trino_heap_mb: int = Field(2048, ge=1024, description="heap of Trino, in MiB")
+    s3_heap_mb: int = Field(512, ge=128, description="heap of S3Proxy, in MiB")
+    start_seconds: float = Field(240.0, gt=0, description="how long a server may take to start")
     system_dir: Path = Field(
         Path("/var/lib/lakehouse"),
-        description="as root: data and programs of servers that their user cannot reach elsewhere (below /root)",
+        description="as root: where the data and programs of servers are if their user cannot reach them elsewhere",
     )
 
     def fixed_ports(self) -> dict[str, int]:

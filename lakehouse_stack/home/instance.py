@@ -67,7 +67,7 @@ def with_driver(url: str) -> str:
 
 def dagster_yaml(storage_url: str, compute_logs: Path) -> str:
     """Dagster's instance file; `storage_url` is YAML: a quoted literal, or {env: NAME}."""
-    return render("dagster.yaml.j2", storage_url=storage_url, compute_logs=compute_logs, max_concurrent_runs=2)
+    return render("dagster.yaml.j2", storage_url=storage_url, compute_logs=compute_logs, max_concurrent_runs=4)
 
 
 def _file(settings: Settings) -> Path:

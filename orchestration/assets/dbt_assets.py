@@ -1,5 +1,6 @@
 """The dbt project as two sets of assets: parsed and vault, partitioned by day of commit, and the marts."""
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from dagster_dbt.errors import DagsterDbtCliRuntimeError
 
 from orchestration.assets.after_checks import after_checks
 from orchestration.assets.dbt_resource import Dbt, clean_up, environment, run_environment
+from orchestration.assets.groups import groups_read, load_groups
 from orchestration.assets.markdown import escape_markdown
 from orchestration.assets.next_tables import built_whole, sound_tables, unsound_tables
 from orchestration.assets.translator import BUILT_WITH_MARTS, LakeTranslator, is_raw, is_view, layer, node_key
@@ -30,28 +32,35 @@ if TYPE_CHECKING:
     from lakehouse.catalog.open import SnapshotFact
 
 Manifest = dict[str, Any]
-VAULT_POOL = "vault"
+VAULT_POOL, MARTS_POOL = "vault", "marts"
 MARTS_MODELS = "marts_models"
 IN_MARTS = f"tag:{BUILT_WITH_MARTS}"
 
 
-def load_assets(manifest: Manifest, first_day: date) -> dg.AssetsDefinition:
-    """Parsed and vault. The pool admits one run: two runs that load the same hub would both add its new keys.
+def load_assets(manifest: Manifest, first_day: date) -> list[dg.AssetsDefinition]:
+    """Parsed and vault, by group of sources that share tables, so that no group waits for another.
 
-    The marts share it, so that none is built in the middle of a load.
+    The pool of a group admits one run: two runs that load the same hub would both add its new keys.
     """
+    groups: dict[str, list[str]] = defaultdict(list)
+    for unique_id, group in load_groups(manifest).items():
+        if unique_id in manifest["nodes"]:
+            groups[group].append(manifest["nodes"][unique_id]["name"])
+    return [_load_assets(manifest, first_day, group, models) for group, models in sorted(groups.items())]
 
+
+def _load_assets(manifest: Manifest, first_day: date, group: str, models: Sequence[str]) -> dg.AssetsDefinition:
     @dbt_assets(
         manifest=manifest,
-        name="load_models",
-        exclude=IN_MARTS,
+        name=f"load_models_{group}",
+        select=" ".join(sorted(models)),
         partitions_def=daily_partitions(first_day),
         backfill_policy=dg.BackfillPolicy.single_run(),
         dagster_dbt_translator=LakeTranslator(),
-        pool=VAULT_POOL,
+        pool=f"{VAULT_POOL}_{group}",
     )
     def load_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
-        yield from build(context, dbt, lake, manifest, backfill_days(context.run.tags))
+        yield from build(context, dbt, lake, manifest, group, backfill_days(context.run.tags))
 
     return load_models
 
@@ -73,7 +82,7 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
         name=MARTS_MODELS,
         select=IN_MARTS,
         dagster_dbt_translator=LakeTranslator(),
-        pool=VAULT_POOL,
+        pool=MARTS_POOL,
     )
     def marts_models(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake) -> Iterator[Any]:
         tags.record_snapshots(context, lake.newest_snapshots(reads))
@@ -84,8 +93,10 @@ def marts_assets(manifest: Manifest, reads: Sequence[TableKey]) -> dg.AssetsDefi
 
 def build_next(context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest) -> Iterator[Any]:
     """Builds the selected marts beside the ones that readers see, tests them there, and publishes those that passed."""
-    results = DbtResults()
-    with lake.writing(), lake.next_tables(built_whole(manifest)) as sound:
+    results, selected = DbtResults(), context.selected_asset_keys
+    marts = [id for id, node in manifest["nodes"].items() if "alias" in node and node_key(node) in selected]
+    groups = frozenset[str]().union(*groups_read(manifest, marts, load_groups(manifest)).values())
+    with lake.writing(groups), lake.next_tables(built_whole(manifest)) as sound:
         events = list(build_events(context, dbt, lake, manifest, None, results))
         sound |= sound_tables(manifest, results.statuses)
     unsound = {".".join(table) for table in unsound_tables(manifest, results.statuses)}
@@ -99,7 +110,7 @@ def _name_of(event: dg.Output[Any], manifest: Manifest) -> str:
 
 
 def build(
-    context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest, days: DayRange | None
+    context: dg.AssetExecutionContext, dbt: Dbt, lake: Lake, manifest: Manifest, group: str, days: DayRange | None
 ) -> Iterator[Any]:
     """Runs `dbt build` for the selected assets and adds row counts from Iceberg's metadata.
 
@@ -107,7 +118,7 @@ def build(
     older rows of other days would be skipped. Tables whose new data failed to load are excluded from the backfill.
     """
     results = DbtResults()
-    with lake.writing():
+    with lake.writing([group]):
         events = build_events(context, dbt, lake, manifest, days, results)
         yield from with_table_metadata(events, lake, manifest)
     finish(context, results)

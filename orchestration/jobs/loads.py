@@ -15,6 +15,7 @@ from lakehouse.errors import LakehouseError
 from orchestration.assets.translator import MARTS, MIRRORS
 from orchestration.checks.reconciliation import check_keys
 from orchestration.resources import TableKey
+from orchestration.runs import tags
 from orchestration.runs.partitions import incremental_tags
 from orchestration.runs.state.history import read_history, whole_job
 from orchestration.runs.state.load_state import loaded_since
@@ -73,7 +74,7 @@ def load_definitions(load: Load, first_day: date) -> dg.Definitions:
         load.job,
         selection=load_selection(load),
         description=f"Raw → parsed → vault of {', '.join(table for _, table in load.tables)} ({load.source}).",
-        tags={"source": load.source},
+        tags={"source": load.source, tags.LOADS: load.source},
     )
     if isinstance(load.trigger, Cron):
         return dg.Definitions(jobs=[job], schedules=[_schedule(load, job, load.trigger.cron, first_day)])

@@ -8,6 +8,7 @@ import dagster as dg
 from orchestration.assets.dbt_assets import marts_assets
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.resources import TableKey
+from orchestration.runs import tags
 from orchestration.sensors.new_data import Watch, new_data_sensor
 
 JOB = "build_marts"
@@ -19,7 +20,10 @@ def marts_definitions(manifest: dict[str, Any]) -> dg.Definitions:
     if not marts:
         return dg.Definitions()
     job = dg.define_asset_job(
-        JOB, selection=dg.AssetSelection.groups(MARTS), description="Builds every mart from vault and parsed."
+        JOB,
+        selection=dg.AssetSelection.groups(MARTS),
+        description="Builds every mart from vault and parsed.",
+        tags={tags.LOADS: MARTS},
     )
     reads = tables_read(manifest)
     freshness = [m for node in marts if (m := node["config"].get("meta", {}).get("freshness_minutes"))]

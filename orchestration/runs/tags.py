@@ -39,11 +39,17 @@ MODE = "lakehouse/mode"
 
 INCREMENTAL = "incremental"
 
+LOADS = f"{HIDDEN}loads"
+"""What a run loads, a source or the marts: one run of each at a time, the others wait in the queue (dagster.yaml)."""
+
 BACKGROUND = {f"{HIDDEN}background": "yes", "dagster/priority": "-1"}
 """Of jobs that can wait: one of them runs at a time (dagster.yaml), and queued loads are launched first."""
 
 MAINTENANCE_GROUP = "lakehouse/maintenance_group"
 """The schedule group that a run of `maintain` is for."""
+
+MOMENT = "lakehouse/moment"
+"""The time whose cut a run of `pin_…` keeps."""
 
 
 def tag(run: dg.DagsterRun, name: str) -> str | None:

@@ -96,6 +96,7 @@ def decide(
         _new_data(seen, history, now, without)
         or _retry_due(history, without)
         or _confirmation_due(seen, history, now, confirm_after, without)
+        or _unmended(history)
     )
     if reason is None:
         return Skip(_nothing_new(job, seen, history, without) + _held_back(seen, history, now))
@@ -136,7 +137,7 @@ def _new_data(seen: Observed, history: JobHistory, now: datetime, without: froze
     }
     if changed and not (seen.served and history.last_load):
         return "new data in " + _list([_fact(*item) for item in sorted(changed.items())])
-    return _slot_behind(seen.source, history, now) if seen.source and not seen.starting else None
+    return _slot_behind(seen, seen.source, history, now) if seen.source and not seen.starting else None
 
 
 def _is_excluded(seen: Observed, table: str, without: frozenset[str]) -> bool:
@@ -153,16 +154,22 @@ def _retry_due(history: JobHistory, without: frozenset[str]) -> str | None:
     return "another attempt at " + _list(failed) if failed else "nothing holds back " + _list(sorted(due)) + " any more"
 
 
-def _slot_behind(source: SourceFacts, history: JobHistory, now: datetime) -> str | None:
+def _slot_behind(seen: Observed, source: SourceFacts, history: JobHistory, now: datetime) -> str | None:
     if source.follower_alive:
         return None
     if source.position is None:
         return "nothing was ever ingested and no follower is alive"
     lag = source.slot_lag_bytes
     since = _ended(history.last_load)
-    if lag >= PULL_BYTES or (lag > 0 and (since is None or now - since >= PULL_AFTER)):
+    rested = since is None or now - since >= PULL_AFTER
+    if (lag > 0 and rested) or (lag >= PULL_BYTES and not _pulled_nothing(seen, history.last_load)):
         return f"no follower is alive and the slot is {lag} bytes behind"
     return None
+
+
+def _pulled_nothing(seen: Observed, load: PastRun | None) -> bool:
+    """Whether the last load has ingested, and what it read was of others: the slot keeps the WAL of all databases."""
+    return load is not None and load.ingested and all(f.committed_at < load.created_at for f in seen.newest.values())
 
 
 def _confirmation_due(
@@ -174,6 +181,12 @@ def _confirmation_due(
     if without and all(_is_excluded(seen, table, without) for table in seen.newest):
         return None
     return f"no new data for {_span(now - since)}; a run confirms it, because freshness is declared"
+
+
+def _unmended(history: JobHistory) -> str | None:
+    """A run that failed with nothing left to load: without another one its tables would stay red."""
+    failed = next((run for run in history.failures if run.status == "FAILURE"), None)
+    return f"nothing was loaded since run {failed.short_id} failed" if failed else None
 
 
 def _nothing_new(job: str, seen: Observed, history: JobHistory, without: frozenset[str]) -> str:

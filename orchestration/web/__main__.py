@@ -1,4 +1,4 @@
-"""`python -m orchestration.web`: runs Dagster's web server behind the gate."""
+"""`python -m orchestration.web`: runs Dagster's web server, and the page of the lake, behind the gate."""
 
 import argparse
 import os
@@ -13,6 +13,7 @@ from dagster._utils.log import configure_loggers
 from dagster_webserver.app import create_app_from_workspace_process_context
 
 from lakehouse.settings import Settings, load_settings
+from lakehouse_page.page import WithPage
 from orchestration.web.gate import Gate
 from orchestration.web.login import allowed_hosts, ui_secret
 
@@ -40,7 +41,7 @@ def serve(settings: Settings, workspace: str, host: str, port: int) -> None:
         instance.optimize_for_webserver(STATEMENT_MILLISECONDS, RECYCLE_SECONDS, OVERFLOW)
         with WorkspaceProcessContext(instance, WorkspaceFileTarget([workspace]), version=dg.__version__) as context:
             app = create_app_from_workspace_process_context(context, live_data_poll_rate=POLL_MILLISECONDS)
-            gate = Gate(app, ui_secret(settings), allowed_hosts(settings))
+            gate = Gate(WithPage(app, settings), ui_secret(settings), allowed_hosts(settings))
             uvicorn.run(gate, host=host, port=port, log_level="warning", timeout_graceful_shutdown=5)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.lake_catalog import LakeCatalog
 
 Tables = Mapping[TableKey, "Table"]
+FEW_ROWS = 1000  # of a table: with more of them a statement of each model costs less than handing its rows over
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Facts:
     def __init__(self, catalog: "LakeCatalog", graph: Graph) -> None:
         self._catalog, self._graph = catalog, graph
         self._stages = {stage["name"]: table_of(parsed) for stage, parsed in stages_of(graph)}
+        self.below_stages = [parsed["unique_id"] for _, parsed in stages_of(graph)]
         self._parsed: dict[TableKey, _Parsed] = {}
 
     def of_parsed(self, tables: Tables, models: Iterable[str], cuts: Mapping[str, Cut]) -> dict[str, Any]:
@@ -71,19 +73,35 @@ class Facts:
                 if at is not None and of is not None:
                     self._parsed[parsed] = _Parsed(at, of, newest)
 
-    def of_vault(self, models: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """By the name of the variable, what the macros `given_metadata` and `facts_of_stages` give."""
+    def of_vault(self, tables: Tables) -> dict[str, dict[str, Any]]:
+        """By the name of the variable, what the macros `given_metadata` and `facts_of_stages` give; of `tables`."""
         from lakehouse.catalog.remembered import loaded_inputs
 
-        wanted = [table_of(self._graph.nodes[model]) for model in models]
-        tables = self._catalog.load_tables([*wanted, *self._stages.values()])
-        states = {name: state_of(table) for name, table in tables.items()}
         facts: dict[str, list[Any]] = {}
         for load in {load for table in tables.values() for load in loaded_inputs(table.metadata)}:
             parsed = tables.get(self._stages.get(load.stage, ("", "")))
             found = facts_since(parsed, load.mark) if parsed and load.read.isdecimal() else None
             facts |= {"|".join((load.stage, *load.mark)): found} if found else {}
-        return {"LAKEHOUSE_TABLE_STATES": {".".join(n): s for n, s in states.items()}, "LAKEHOUSE_STAGE_FACTS": facts}
+        states = {".".join(name): state_of(table) for name, table in tables.items()}
+        return {"LAKEHOUSE_TABLE_STATES": states, "LAKEHOUSE_STAGE_FACTS": facts}
+
+    def few_in_parsed(self, models: Iterable[str], given: Mapping[str, Any]) -> set[str]:
+        """The models whose new rows are known, and few."""
+        rows = {name: known["facts"][0] for name, known in given.items()}
+        tables = {model: ".".join(table_of(self._graph.nodes[model])) for model in models}
+        return {model for model, name in tables.items() if rows.get(name, FEW_ROWS + 1) <= FEW_ROWS}
+
+    def few_in_vault(self, models: Iterable[str], facts: Mapping[str, Mapping[str, Any]]) -> set[str]:
+        """The models that read nothing but stages whose new rows are known, and few."""
+        later = [(key.partition("|")[0], found[2]) for key, found in facts["LAKEHOUSE_STAGE_FACTS"].items()]
+        few = {stage for stage, _ in later} - {stage for stage, rows in later if rows > FEW_ROWS}
+        names = {model: self._names_read(model) for model in models}
+        return {model for model, read in names.items() if read and read <= few}
+
+    def _names_read(self, model: str) -> set[str]:
+        return {
+            self._graph.nodes.get(node, {}).get("name", "") for node in self._graph.nodes[model]["depends_on"]["nodes"]
+        }
 
     def _with_raw(self, models: Iterable[str], cuts: Mapping[str, Cut]) -> Iterator[tuple[TableKey, TableKey, Cut]]:
         """Of each model that reads one raw table of a cut: both tables, and the cut."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING, Any
 
 from psycopg.rows import dict_row
@@ -11,6 +12,7 @@ from orchestration.assets.translator import is_view, layer
 from orchestration.resources import TableKey
 from orchestration.worker.facts import Cut, Facts
 from orchestration.worker.plan import Graph, table_of
+from orchestration.worker.small_loads import SmallLoads
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from lakehouse.catalog.lake_catalog import LakeCatalog
     from lakehouse.servers.database import CatalogConnection
+    from lakehouse.settings import Settings
 
 CUTS = "SELECT source, epoch, cut_lsn, cut_tables AS tables FROM lakehouse.streams WHERE cut_lsn IS NOT NULL"
 
@@ -25,9 +28,12 @@ CUTS = "SELECT source, epoch, cut_lsn, cut_tables AS tables FROM lakehouse.strea
 class Loads:
     """Runs models in two steps: parsed first, and then the vault, which is told what parsed has got."""
 
-    def __init__(self, catalog: "LakeCatalog", connection: "CatalogConnection", dbt: WarmDbt, graph: Graph) -> None:
+    def __init__(
+        self, settings: "Settings", catalog: "LakeCatalog", connection: "CatalogConnection", dbt: WarmDbt, graph: Graph
+    ) -> None:
         self._catalog, self._connection, self._dbt, self._graph = catalog, connection, dbt, graph
         self._facts = Facts(catalog, graph)
+        self._small = SmallLoads(settings, catalog, connection, dbt, graph)
 
     def run(self, models: Sequence[str]) -> list[NodeResult]:
         """The results of models that ran; those downstream of one that failed are left out."""
@@ -35,12 +41,15 @@ class Loads:
         cuts = self._cuts()  # before the tables: a load reads up to the cut, so what it reads has been looked at
         before = self.stored([*parsed, *self._graph.sources_of(parsed)])
         given = self._facts.of_parsed(before, parsed, cuts)
-        results = self._step(parsed, before, {"LAKEHOUSE_RAW_FACTS": given}, cuts)
+        few = self._facts.few_in_parsed(parsed, given)
+        results = self._step(parsed, few, before, {"LAKEHOUSE_RAW_FACTS": given}, cuts)
         loaded = [result.unique_id for result in results if result.unique_id in parsed and result.status == "success"]
-        self._facts.loaded(before, self.stored(parsed), loaded, cuts, given)
         late = self._graph.downstream_of(set(parsed) - set(loaded))
         vault = [model for model in models if model not in parsed and model not in late]
-        return [*results, *self._step(vault, self.stored(vault), self._facts.of_vault(vault), cuts)]
+        after = self.stored([*parsed, *vault, *self._facts.below_stages])
+        self._facts.loaded(before, after, loaded, cuts, given)
+        facts = self._facts.of_vault(after)
+        return [*results, *self._step(vault, self._facts.few_in_vault(vault, facts), after, facts, cuts)]
 
     def stored(self, models: Iterable[str]) -> dict[TableKey, "Table"]:
         """The tables that these models or sources are, as they are now."""
@@ -49,25 +58,30 @@ class Loads:
     def _step(
         self,
         models: Sequence[str],
+        few: AbstractSet[str],
         tables: Mapping[TableKey, "Table"],
         facts: Mapping[str, Any],
         cuts: Mapping[str, Cut],
     ) -> list[NodeResult]:
+        """Runs the models; those with a `few` new rows all at once."""
         from lakehouse.catalog.remembered import remember
 
+        columns = columns_of(tables)
         variables = {
             "LAKEHOUSE_CUTS": json.dumps({source: vars(cut) for source, cut in cuts.items()}),
-            "LAKEHOUSE_TABLE_COLUMNS": json.dumps(columns_of(tables)),
+            "LAKEHOUSE_TABLE_COLUMNS": json.dumps(columns),
             "LAKEHOUSE_REMEMBERS": "1",
             **{name: json.dumps(value) for name, value in facts.items()},
         }
-        results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
+        loaded = self._small.run(sorted(few), tables, columns, variables)
+        rest = [model for model in models if model not in {result.unique_id for result in loaded}]
+        results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in rest], variables)
         remember(
             self._connection,
             self._catalog,
             {table_of(self._graph.nodes[r.unique_id]): r.load for r in results if r.load},
         )
-        return results
+        return [*loaded, *results]
 
     def _cuts(self) -> dict[str, Cut]:
         with self._connection.cursor(row_factory=dict_row) as cursor:

@@ -54,6 +54,14 @@ class Graph:
     def models_of(self, task: Task, changed: Iterable[TableKey], with_views: bool = False) -> list[str]:
         """The models of a task downstream of changed tables; without views, whose definitions data does not change."""
         reached = self._downstream(self._by_table[table] for table in changed if table in self._by_table)
+        return self._models(task, reached, with_views)
+
+    def models_of_days(self, task: Task) -> list[str]:
+        """The models of a task that are made of no table, such as the ends of days, and those downstream of them."""
+        models = (node for node in self.nodes.values() if node["resource_type"] == "model")
+        return self._models(task, self._downstream(n["unique_id"] for n in models if not n["depends_on"]["nodes"]))
+
+    def _models(self, task: Task, reached: Iterable[str], with_views: bool = False) -> list[str]:
         own = (unique_id for unique_id in reached if (layer(self.nodes[unique_id]) == MARTS) == task.marts)
         return sorted(
             unique_id

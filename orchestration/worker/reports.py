@@ -32,6 +32,24 @@ def report_tables(
         instance.report_runless_asset_event(dg.AssetMaterialization(dg.AssetKey(table), metadata=metadata))
 
 
+def red_tables(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> list[TableKey]:
+    """Those that the UI shows as failed: a run was to materialize them and failed, and nothing was told of them since.
+
+    One that is not in the cut has every reason to be.
+    """
+    entries = [record.asset_entry for record in instance.get_asset_records([dg.AssetKey(table) for table in tables])]
+    runs = {run_id: instance.get_run_by_id(run_id) for run_id in {entry.last_run_id for entry in entries} if run_id}
+    failed = {run_id for run_id, run in runs.items() if run and run.is_failure_or_canceled}
+    red = [
+        entry.asset_key
+        for entry in entries
+        if entry.last_run_id in failed
+        and not (entry.last_materialization and entry.last_materialization.run_id == entry.last_run_id)
+    ]
+    absent = {check.asset_key for check in failing_checks(instance, [dg.AssetCheckKey(key, ARRIVED) for key in red])}
+    return sorted((key.path[0], key.path[1]) for key in red if key not in absent)
+
+
 def report_arrivals(instance: dg.DagsterInstance, tables: Iterable[TableKey]) -> None:
     """Clears the check that a raw table is in the cut, where the last run said that it is not: no other run comes."""
     keys = [dg.AssetCheckKey(dg.AssetKey(table), ARRIVED) for table in tables]

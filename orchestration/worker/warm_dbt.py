@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lakehouse.catalog.remembered import Load
 
 NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
-QUICKLY = ("--no-write-json", "--cache-selected-only")
+QUICKLY = ("--no-write-json", "--no-populate-cache")
 HEADER = "-- lakehouse: "  # of a model, written by the macro `load_header`
 
 
@@ -69,6 +69,13 @@ class WarmDbt:
         done = self._invoke([command, "--select", *names, *QUICKLY], self._project, variables) if names else None
         return [_result(result) for result in getattr(done, "results", ())]
 
+    def compiled(self, names: Sequence[str], variables: Mapping[str, str] = NO_VARIABLES) -> dict[str, str]:
+        """By unique id the SQL of these models or tests, without those that have errors."""
+        arguments = ["compile", "--indirect-selection", "empty", "--select", *names, *QUICKLY]
+        done = self._invoke(arguments, self._project, variables) if names else None
+        found = {result.node.unique_id: result.node.compiled_code for result in getattr(done, "results", ())}
+        return {unique_id: sql for unique_id, sql in found.items() if sql}
+
     def _invoke(
         self, arguments: Sequence[str], project: "Manifest | None", variables: Mapping[str, str] = NO_VARIABLES
     ) -> Any:
@@ -105,8 +112,14 @@ def _result(result: Any) -> NodeResult:
 def _load(result: Any) -> "Load | None":
     from lakehouse.catalog.remembered import Load
 
-    first = (getattr(result.node, "compiled_code", None) or "").strip().partition("\n")[0]
-    if not first.startswith(HEADER + "{"):
-        return None
-    said = json.loads(first.removeprefix(HEADER))
-    return Load(said["remember"], said["base"], (result.adapter_response or {}).get("query_id"))
+    said = header_of(getattr(result.node, "compiled_code", None) or "")
+    return (
+        None if said is None else Load(said["remember"], said["base"], (result.adapter_response or {}).get("query_id"))
+    )
+
+
+def header_of(sql: str) -> dict[str, Any] | None:
+    """What a model says to its materialization; see the macro `load_header`."""
+    first = sql.strip().partition("\n")[0]
+    said: dict[str, Any] | None = json.loads(first.removeprefix(HEADER)) if first.startswith(HEADER + "{") else None
+    return said

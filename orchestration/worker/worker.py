@@ -7,8 +7,11 @@ that loads what a job has loaded, changes nothing. First loads, and whatever fai
 import json
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
@@ -18,7 +21,8 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
-from orchestration.assets.next_tables import built_whole, sound_tables
+from orchestration.assets.groups import groups_read, load_groups
+from orchestration.assets.next_tables import GOOD, built_whole, sound_tables
 from orchestration.resources import TableKey
 from orchestration.runs.examples import example_rows
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
@@ -27,8 +31,10 @@ from orchestration.runs.state.loaded import last_worker_load
 from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.loads import Loads
+from orchestration.worker.many_tests import run_tests
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.reports import check_keys, report_arrivals, report_tables, report_tests
+from orchestration.worker.plans import of_marts
+from orchestration.worker.reports import check_keys, red_tables, report_arrivals, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
@@ -49,10 +55,11 @@ SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that ar
 
 @dataclass
 class _State:
-    """What the worker knows of a task: the snapshots it has loaded, the views that it has made of the project as it is,
-    the marts that wait, and its failures in a row."""
+    """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
+    project as it is, the marts that wait, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
+    day: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
@@ -76,15 +83,20 @@ class Worker:
         self._tasks: tuple[Task, ...] = ()
         self._state: dict[str, _State] = {}
         self._tests = TestBudget(at=time.monotonic())
+        self._untold: list[Callable[[], None]] = []  # what Dagster is told once the marts are there too
 
     def load_what_is_due(self) -> None:
         """One round over all tasks; waits for a run of theirs. Raises LakehouseError if the project does not parse."""
         if self._dbt.refresh():
             self._read_project()
-        for task in self._tasks:
-            state = self._state[task.job]
-            if time.monotonic() >= state.due:
-                self._attend(task, state)
+        try:
+            for task in self._tasks:
+                state = self._state[task.job]
+                if time.monotonic() >= state.due:
+                    self._attend(task, state)
+        finally:
+            while self._untold:
+                self._untold.pop(0)()
         serving = (sample(SERVES, state.served, job=job) for job, state in self._state.items())
         REGISTRY.set_gauges([SERVES], serving)
 
@@ -95,17 +107,19 @@ class Worker:
 
     def run_tests(self) -> float:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
-        with writing_if_free(self._connection, self._catalog.name) as free:
-            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if free else []
+        groups = frozenset(self._groups.values())
+        with writing_if_free(self._connection, self._catalog.name, groups) as free:
+            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if free == groups else []
             if tests:
                 self._test(tests)
         dues = [state.due - time.monotonic() for state in self._state.values()]
-        wait = self._tests.wait() if free else BUSY_SECONDS
+        wait = self._tests.wait() if free == groups else BUSY_SECONDS
         return max(0.1, min([LONGEST_SLEEP, *(due for due in dues if due > 0), *([] if wait is None else [wait])]))
 
     def _test(self, tests: Sequence[str]) -> None:
         begun = time.monotonic()
-        results = self._with_examples(self._dbt.run("test", self._names(tests)))
+        nodes = {test: self._graph.tests[test] for test in tests}
+        results = self._with_examples(run_tests(self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"}))
         report_tests(self._instance, self._manifest, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
 
@@ -116,7 +130,9 @@ class Worker:
         self._manifest = load_manifest(self._settings)
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
-        self._loads = Loads(self._catalog, self._connection, self._dbt, self._graph)
+        self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
+        self._groups = load_groups(self._manifest)
+        self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
         self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
         self._state = {task.job: _State() for task in self._tasks}
 
@@ -143,12 +159,15 @@ class Worker:
         log.error("%s is left to Dagster: %s", task.job, error)
 
     def _load(self, task: Task, state: _State) -> None:
-        """Loads what has changed, unless somebody else writes."""
-        if not self._changed(task, state, self._newest(task.tables)) and not state.held:
+        """Loads what has changed; of marts those that are made of no group of sources which somebody else writes."""
+        changed = self._changed(task, state, self._newest(task.tables))
+        if not changed and not state.held and not self._of_a_new_day(task, state):
             return
-        with writing_if_free(self._connection, self._catalog.name) as free:
-            if free:
-                self._load_alone(task, state)
+        reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
+        groups = frozenset[str]().union(*reads)
+        with writing_if_free(self._connection, self._catalog.name, groups) as free:
+            if free or not groups:
+                self._load_alone(task, state, groups - free)
             else:
                 state.due = time.monotonic() + BUSY_SECONDS
 
@@ -156,13 +175,19 @@ class Worker:
         snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
         return [table for table in task.tables if snapshots.get(_name(table)) != state.loaded.get(_name(table))]
 
-    def _load_alone(self, task: Task, state: _State) -> None:
-        begun, newest = time.monotonic(), self._newest(task.tables)
+    def _of_a_new_day(self, task: Task, state: _State) -> set[str]:
+        """The marts that may have other SQL since midnight, which is UTC's. dbt leaves alone those that have not."""
+        return set(self._graph.models_of_days(task)) if task.marts and state.day != datetime.now(UTC).date() else set()
+
+    def _load_alone(self, task: Task, state: _State, busy: AbstractSet[str] = frozenset()) -> None:
+        begun, newest, today = time.monotonic(), self._newest(task.tables), datetime.now(UTC).date()
         changed = self._changed(task, state, newest)
         reached = state.held | set(self._graph.models_of(task, changed, with_views=True)) - state.views
+        reached |= self._of_a_new_day(task, state)
         absent = self._unloaded(task)
-        held = reached & self._held(task) - absent
-        state.due = time.monotonic() + HELD_SECONDS if held else 0.0
+        waiting = {model for model in reached if self._reads[model] & busy}
+        held = reached & (self._held(task) | waiting) - absent
+        state.due = time.monotonic() + (BUSY_SECONDS if waiting else HELD_SECONDS) if held else 0.0
         models = sorted(reached - held - absent)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results: list[NodeResult] = []
@@ -170,9 +195,10 @@ class Worker:
             results = self._build_next(models, held | absent, newest) if task.marts else self._loads.run(models)
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
+        state.day = None if failed else today
         state.held = held
         state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
-        self._report(task, state, models, before, results, changed)
+        self._untold.append(partial(self._report, task, state, models, before, results, changed))
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
@@ -189,12 +215,23 @@ class Worker:
         variables = {
             "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
             "LAKEHOUSE_BUILT_FROM": json.dumps(built),
+            "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
         }  # fmt: skip
-        names = self._names([*models, *self._graph.tests_of_marts(models, without)])
         with building_next(self._catalog, built_whole(self._manifest)) as sound:
-            results = self._with_examples(self._dbt.run("build", names, variables))
+            results = self._dbt.run("run", self._names(models), variables)
+            results += self._test_marts(self._graph.tests_of_marts(models, without), results, variables)
             sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
         return results
+
+    def _test_marts(
+        self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]
+    ) -> list[NodeResult]:
+        """The results of tests; one that reads a mart which was not built is skipped, as dbt does."""
+        missing = {result.unique_id for result in built if result.status not in GOOD}
+        nodes = {test: self._graph.tests[test] for test in tests}
+        able = {test: node for test, node in nodes.items() if not missing.intersection(node["depends_on"]["nodes"])}
+        skipped = [NodeResult(test, "skipped", 0.0, 0, "") for test in tests if test not in able]
+        return [*skipped, *self._with_examples(run_tests(self._settings, self._dbt, able, variables))]
 
     def _report(
         self,
@@ -210,8 +247,9 @@ class Worker:
         after = self._newest(tables)
         built = [table for table in tables if after.get(_name(table)) != before.get(_name(table))]
         watched = [] if task.marts or not state.loaded else changed
-        now = {**self._newest(watched), **after}
-        facts = {table: now[_name(table)] for table in (*watched, *built) if _name(table) in now}
+        red = self._red(task, state)
+        now = {**self._newest([*watched, *red]), **after}
+        facts = {table: now[_name(table)] for table in (*watched, *red, *built) if _name(table) in now}
         seconds = {
             table_of(self._graph.nodes[r.unique_id]): r.seconds for r in results if r.unique_id in self._graph.nodes
         }
@@ -221,6 +259,14 @@ class Worker:
         if not task.marts:
             ids = [model for model in models if table_of(self._graph.nodes[model]) in built]
             self._tests.changed(self._graph.tests_of(ids))
+
+    def _red(self, task: Task, state: _State) -> list[TableKey]:
+        """The tables that a run has left failed in the UI, and that this load has brought up to date."""
+        if not state.loaded:
+            return []
+        loaded = set(self._graph.models_of(task, task.tables)) - state.held
+        own = [] if task.marts else task.tables
+        return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in loaded)])
 
     def _with_examples(self, results: Sequence[NodeResult]) -> list[NodeResult]:
         """The results, those of failed tests with rows that they find; while the tables are there that were tested."""

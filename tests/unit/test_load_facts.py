@@ -12,7 +12,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.added_rows import added_rows
 from lakehouse.catalog.load_facts import moment, raw_facts, stage_facts
-from orchestration.worker.facts import Cut, holds_beyond, is_stage
+from orchestration.worker.facts import FEW_ROWS, Cut, Facts, holds_beyond, is_stage
 from orchestration.worker.loads import Loads
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
@@ -123,7 +123,14 @@ def test_what_is_published_while_a_load_begins_is_not_loaded_unseen(monkeypatch:
     monkeypatch.setattr(loads, "stored", stored, raising=False)
     monkeypatch.setattr(loads, "_step", step, raising=False)
     graph = SimpleNamespace(sources_of=lambda models: [], downstream_of=lambda models: set())
-    facts = SimpleNamespace(of_parsed=looked_at, loaded=lambda *_: None, of_vault=lambda models: {})
+    facts = SimpleNamespace(
+        of_parsed=looked_at,
+        loaded=lambda *_: None,
+        of_vault=lambda tables: {},
+        below_stages=[],
+        few_in_parsed=lambda *_: set(),
+        few_in_vault=lambda *_: set(),
+    )
     monkeypatch.setattr(loads, "_graph", graph, raising=False)
     monkeypatch.setattr(loads, "_facts", facts, raising=False)
     loads.run([])
@@ -164,3 +171,27 @@ def test_moments_and_positions_sort_like_what_they_stand_for() -> None:
 )
 def test_a_stage_with_sql_of_its_own_may_leave_rows_out(code: str, whole: bool) -> None:
     assert is_stage({"config": {"materialized": "view"}, "raw_code": code}) == whole
+
+
+def test_only_loads_whose_new_rows_are_known_and_few_share_a_statement() -> None:
+    nodes = {
+        "stage": {"name": "stg", "resource_type": "model"},
+        "other": {"name": "stg_other", "resource_type": "model"},
+        "parsed": {"name": "p", "resource_type": "model", "schema": "parsed", "alias": "p"},
+        "hub": {"name": "hub", "depends_on": {"nodes": ["stage", "other"]}},
+        "sat": {"name": "sat", "depends_on": {"nodes": ["stage"]}},
+        "alone": {"name": "alone", "depends_on": {"nodes": []}},
+    }
+    facts = Facts.__new__(Facts)
+    facts._graph = SimpleNamespace(nodes=nodes)  # type: ignore[assignment]
+
+    def of_vault(**later: int) -> set[str]:
+        found = {f"{stage}|mark": ["newest", 1, rows, 0, None, None] for stage, rows in later.items()}
+        return facts.few_in_vault(["hub", "sat", "alone"], {"LAKEHOUSE_STAGE_FACTS": found})
+
+    assert of_vault(stg=1) == {"sat"}, "nothing is known of the hub's other stage"
+    assert of_vault(stg=FEW_ROWS, stg_other=0) == {"hub", "sat"}
+    assert of_vault(stg=FEW_ROWS, stg_other=FEW_ROWS + 1) == {"sat"}
+    assert facts.few_in_parsed(["parsed"], {"parsed.p": {"newest": "", "facts": [FEW_ROWS]}}) == {"parsed"}
+    assert not facts.few_in_parsed(["parsed"], {"parsed.p": {"newest": "", "facts": [FEW_ROWS + 1]}})
+    assert not facts.few_in_parsed(["parsed"], {})

@@ -87,6 +87,17 @@ def test_a_failed_load_is_tried_again_and_again_at_least_every_hour() -> None:
         assert isinstance(decide("load_retail", seen, JobHistory(success, runs), NOW), Launch)
 
 
+def test_a_run_that_failed_is_tried_again_though_nothing_is_new() -> None:
+    """The source was down, came back, and was quiet: the run's tables stayed red. A canceled run was meant to end."""
+    seen, loaded = observe(1, Source()), past(stores=1)
+    decision = decide("load_retail", seen, after(loaded, 1, seen), NOW)
+    assert isinstance(decision, Launch) and "nothing was loaded since run failure-" in decision.why
+    assert isinstance(decide("load_retail", seen, after(loaded, 1, seen, ago=1), NOW), Skip), "not at once"
+    assert isinstance(decide("load_retail", replace(seen, served=True), after(loaded, 1, seen), NOW), Launch)
+    canceled = replace(after(loaded), failures=(past("CANCELED"),))
+    assert isinstance(decide("load_retail", seen, canceled, NOW), Skip)
+
+
 def test_each_attempt_has_its_own_run_key_and_a_second_tick_the_same() -> None:
     """Dagster launches a key once for ever; the number of failures is bounded by what is read of the history."""
     seen, success = observe(2), past(stores=1)
@@ -163,6 +174,16 @@ def test_noise_in_the_slot_waits_a_quarter_of_an_hour() -> None:
     recent, old = past(stores=1, ago=timedelta(minutes=5)), past(stores=1, ago=timedelta(minutes=20))
     assert isinstance(decide("load_retail", noise, after(recent), NOW), Skip)
     assert isinstance(decide("load_retail", noise, after(old), NOW), Launch)
+
+
+def test_wal_of_other_databases_is_not_pulled_again_at_once() -> None:
+    """Without a follower, another database that writes all the time launched a load each minute, in vain."""
+    behind = observe(1, Source(follower_alive=False, slot_lag_bytes=PULL_BYTES))  # its snapshot is five minutes old
+    pulled, before = past(stores=1, ago=timedelta(minutes=2)), past(stores=1, ago=timedelta(minutes=6))
+    assert isinstance(decide("load_retail", behind, after(pulled), NOW), Skip)
+    assert isinstance(decide("load_retail", behind, after(before), NOW), Launch), "the last one found something"
+    assert isinstance(decide("load_retail", behind, after(replace(pulled, ingested=False)), NOW), Launch)
+    assert isinstance(decide("load_retail", behind, after(pulled), NOW + timedelta(minutes=14)), Launch)
 
 
 def test_without_a_follower_the_first_load_ingests() -> None:

@@ -196,5 +196,20 @@ def test_what_can_wait_leaves_a_place_to_loads_and_is_launched_after_them(defs: 
     assert not [name for name in waiting if name.startswith(("load_", "build_"))]
     assert all(int(jobs[name]["dagster/priority"]) < 0 for name in waiting)
     runs = yaml.safe_load(dagster_yaml('"postgresql://x"', Path("/logs")))["concurrency"]["runs"]
-    assert runs["tag_concurrency_limits"] == [{"key": ".dagster/lakehouse_background", "limit": 1}]
+    assert {"key": ".dagster/lakehouse_background", "limit": 1} in runs["tag_concurrency_limits"]
     assert runs["max_concurrent_runs"] > 1
+
+
+def test_no_load_waits_for_a_load_of_another_source(defs: dg.Definitions) -> None:
+    """All loads had one pool, and two places: a long one of the payroll and a rerun that waited for it kept all out."""
+    repository = defs.get_repository_def()
+    steps = {op.name: op.pool for job in repository.get_all_jobs() for op in job.graph.node_defs if op.pool}
+    pools = {name: steps[f"load_models_{name}"] for name in ("retail", "bank", "payroll")}
+    assert pools == {name: f"vault_{name}" for name in pools}
+    assert steps["marts_models"] not in pools.values()
+    loads = {job.name: job.tags.get(".dagster/lakehouse_loads") for job in repository.get_all_jobs()}
+    assert (loads["load_retail"], loads["load_bank"]) == ("retail", "bank")
+    runs = yaml.safe_load(dagster_yaml('"postgresql://x"', Path("/logs")))["concurrency"]["runs"]
+    one_each = {"key": ".dagster/lakehouse_loads", "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
+    assert one_each in runs["tag_concurrency_limits"]
+    assert runs["max_concurrent_runs"] > len(pools)

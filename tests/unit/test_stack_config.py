@@ -166,7 +166,7 @@ def test_the_password_of_dagsters_database_is_in_no_argument(own, monkeypatch):
 @pytest.mark.parametrize("password", ["secret", "p:ss\\w", "sécret"])
 def test_the_file_of_an_earlier_release_is_mended_and_otherwise_left_as_it_is(own, password):
     url = f"postgresql+psycopg2://dagster:{quote(password, safe='é')}@127.0.0.1:1/dagster"
-    before = dagster_yaml(json.dumps(url), Path("/logs")).replace("max_concurrent_runs: 2", "max_concurrent_runs: 9")
+    before = dagster_yaml(json.dumps(url), Path("/logs")).replace("max_concurrent_runs: 4", "max_concurrent_runs: 9")
     write_private(own.dagster_home / "dagster.yaml", before)
     ensure_instance(own)
     instance = yaml.safe_load((own.dagster_home / "dagster.yaml").read_text())

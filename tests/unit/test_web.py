@@ -149,6 +149,14 @@ def test_a_logged_in_page_and_a_program_with_the_secret_can_do_everything(server
     assert "connection_ack" in server.subscribe(server.program, None)
 
 
+def test_the_page_of_the_lake_is_behind_the_same_login_and_comes_without_a_lake_too(server: Server) -> None:
+    assert server.ask("GET", "/lake").status == 401
+    answer = server.ask("GET", "/lake", server.session)
+    assert answer.status == 200 and "What needs attention" in answer.reply  # type: ignore[attr-defined]
+    assert "the catalog&#39;s database cannot be read" in answer.reply  # type: ignore[attr-defined]
+    assert server.ask("GET", "/runs", server.session).status == 200
+
+
 def test_a_proxy_that_has_logged_somebody_in_shows_the_secret(server: Server) -> None:
     """As oauth2-proxy does: the authenticated user with our secret as the password, and the browser's Host header."""
     before = server.runs()

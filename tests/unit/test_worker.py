@@ -3,12 +3,13 @@
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import dagster as dg
+import duckdb
 import psycopg
 import pytest
 from throwaway_postgres import throwaway_postgres
@@ -18,15 +19,17 @@ from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
+from orchestration.assets.groups import groups_read, load_groups
 from orchestration.assets.translator import MARTS, is_view, layer
 from orchestration.factory import ARRIVED
 from orchestration.runs.processes.presence import is_served, serve, withdraw, writing, writing_if_free
 from orchestration.worker.bell import listen, wait
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
+from orchestration.worker.many_tests import counts_rows, one_query
 from orchestration.worker.plan import Graph, Task, tasks
-from orchestration.worker.reports import report_arrivals
-from orchestration.worker.warm_dbt import NodeResult
-from orchestration.worker.worker import Worker, _State
+from orchestration.worker.reports import red_tables, report_arrivals, report_tables
+from orchestration.worker.warm_dbt import NodeResult, WarmDbt
+from orchestration.worker.worker import BUSY_SECONDS, Worker, _State
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,15 @@ def test_the_views_of_each_table_are_made_once_and_again_where_that_failed(
             worker._load_alone(retail, state)
         return ran[-1]
 
-    for name, value in {"_graph": graph, "_loads": Loads(), "_newest": newest, "_report": lambda *_: None}.items():
+    told: list[object] = []
+    for name, value in {
+        "_graph": graph,
+        "_loads": Loads(),
+        "_newest": newest,
+        "_untold": told,
+        "_red": lambda *_: [],
+        "_reads": dict.fromkeys(graph.nodes, frozenset()),
+    }.items():
         monkeypatch.setattr(worker, name, value, raising=False)
     assert {"current_retail__stores", "stg_retail__stores"} <= views_made("stores")
     assert {"current_retail__products", "stg_retail__products"} <= views_made("products")
@@ -176,11 +187,11 @@ def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(setti
         order = []
 
         def run() -> None:
-            with writing(other, lake):  # type: ignore[arg-type]
+            with writing(other, lake, ["shop"]):  # type: ignore[arg-type]
                 order.append("run")
 
-        with writing_if_free(one, lake) as free:  # type: ignore[arg-type]
-            assert free
+        with writing_if_free(one, lake, ["shop"]) as free:  # type: ignore[arg-type]
+            assert free == {"shop"}
             thread = Thread(target=run)
             thread.start()
             while not is_waiting(settings):
@@ -188,10 +199,32 @@ def test_one_writes_at_a_time_and_a_run_that_waits_comes_before_the_worker(setti
             order.append("worker")
         thread.join(timeout=30)
         assert order == ["worker", "run"]
-        with writing(other, lake), writing_if_free(one, lake) as free:  # type: ignore[arg-type]
-            assert not free
-        with writing_if_free(one, lake) as free:  # type: ignore[arg-type]
+        with writing(other, lake, ["shop"]), writing_if_free(one, lake, ["shop", "bank"]) as free:  # type: ignore[arg-type]
+            assert free == {"bank"}, "a load of one source keeps no other waiting"
+        with writing_if_free(one, lake, ["shop"]) as free:  # type: ignore[arg-type]
             assert free
+
+
+def test_who_waits_for_one_of_several_sources_keeps_no_other_waiting(settings: Settings) -> None:
+    """Marts of the shop and the bank waited for a long load of the bank, and loads of the shop for the marts."""
+    dsn, lake, order = settings.catalog_dsn(), settings.catalog_name, []
+    with psycopg.connect(dsn, autocommit=True) as one, psycopg.connect(dsn, autocommit=True) as other:
+
+        def marts() -> None:
+            with writing(other, lake, ["bank", "shop"]):  # type: ignore[arg-type]
+                order.append("marts")
+
+        for busy, free in (("bank", "shop"), ("shop", "bank")):
+            with writing_if_free(one, lake, [busy]):  # type: ignore[arg-type]
+                thread = Thread(target=marts)
+                thread.start()
+                while not is_waiting(settings):
+                    time.sleep(0.05)
+                with writing_if_free(one, lake, [free]) as found:  # type: ignore[arg-type]
+                    assert found == {free}
+                order.append(busy)
+            thread.join(timeout=30)
+    assert order == ["bank", "marts", "shop", "marts"]
 
 
 def is_waiting(settings: Settings) -> bool:
@@ -214,6 +247,73 @@ def test_the_tests_of_a_mart_read_also_marts_that_do_not_change(
     assert two not in graph.tests_of_marts([one], [other])
 
 
+def test_tests_asked_in_one_statement_are_told_apart() -> None:
+    queries = {
+        "it's fine": "select 1 where false -- none;",
+        "two": "with t as (select 1 union all select 2) select * from t;\n",
+    }
+    assert dict(duckdb.sql(one_query(queries)).fetchall()) == {"it's fine": 0, "two": 2}
+
+
+def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    counting = {node["test_metadata"]["name"]: counts_rows(node) for node in Graph(project[0]).tests.values()}
+    assert counting["unique"] and counting["pit_is_sound"]
+    assert not counting["keys_are_given"], "it adds up what its rows say"
+
+
+def test_tests_of_a_mart_that_was_not_built_are_skipped(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
+    """They would test the copy of the former state, and pass."""
+    manifest, (*_, marts) = project
+    worker = Worker.__new__(Worker)
+    worker._settings, worker._graph, worker._dbt = load_settings(), Graph(manifest), WarmDbt(load_settings())
+    models = worker._graph.models_of(marts, marts.tables)
+    tests = worker._graph.tests_of_marts(models, ())
+    results = worker._test_marts(tests, [NodeResult(model, "error", 0.0, 0, "no") for model in models], {})
+    assert {result.unique_id: result.status for result in results} == dict.fromkeys(tests, "skipped")
+
+
+def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
+    project: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, (*_, marts) = project
+    worker, built = object.__new__(Worker), list[str]()
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date())
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.extend(graph.nodes[model]["name"] for model in models)
+        return []
+
+    monkeypatch.setattr(worker, "_build_next", build, raising=False)
+    reads = groups_read(manifest, graph.nodes, load_groups(manifest))
+    facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
+    for name, value in {
+        "_graph": graph, "_reads": reads, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(),
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+    worker._load_alone(marts, state, frozenset({"bank"}))
+    assert "fct_transactions" in built and "dim_account" not in built
+    assert 0 < state.due - time.monotonic() <= BUSY_SECONDS
+    worker._load_alone(marts, state, frozenset())
+    assert "dim_account" in built and built.count("fct_transactions") == 1, "what waited, and nothing twice"
+
+
+def test_what_is_made_of_the_day_is_built_anew_once_a_day(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
+    """The sales after midnight were in no PIT: nothing that a sale changes is upstream of the control snapshot."""
+    manifest, (load, *_, marts) = project
+    worker = Worker.__new__(Worker)
+    worker._graph, state = Graph(manifest), _State()
+    found = {worker._graph.nodes[model]["name"] for model in worker._of_a_new_day(marts, state)}
+    assert found >= {"control_snap", "pit_transaction", "bridge_sale"} and "fct_transactions" not in found
+    assert not worker._of_a_new_day(load, state)
+    state.day = datetime.now(UTC).date()
+    assert not worker._of_a_new_day(marts, state)
+    state.day -= timedelta(days=1)
+    assert worker._of_a_new_day(marts, state)
+
+
 def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
     """Also one that a run has failed: its marts would wait for ever."""
     budget = TestBudget()
@@ -222,6 +322,24 @@ def test_a_check_that_has_failed_runs_again_though_nothing_changes() -> None:
     budget.spent(0.1, failed=["broken"])
     budget.failing(["broken"])
     assert budget.next(AGAIN_SECONDS + 1, most=2) == []
+
+
+def test_tables_that_a_failed_run_has_left_red_are_told_of_after_the_next_load(tmp_path: Path) -> None:
+    """The run's tables that did not change again stayed red for ever."""
+    fine, parked, quiet = ("raw_shop", "fine"), ("raw_shop", "parked"), ("raw_shop", "quiet")
+
+    @dg.multi_asset(specs=[dg.AssetSpec(dg.AssetKey(table)) for table in (fine, parked, quiet)])
+    def bring_up() -> Iterator[dg.MaterializeResult[Any]]:
+        yield dg.MaterializeResult(asset_key=dg.AssetKey(fine))
+        raise ValueError("the source is down")
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert not dg.materialize([bring_up], instance=instance, raise_on_error=False).success
+        absent = dg.AssetCheckEvaluation(asset_key=dg.AssetKey(parked), check_name=ARRIVED, passed=False)
+        instance.report_runless_asset_event(absent)
+        assert red_tables(instance, [fine, parked, quiet]) == [quiet]
+        report_tables(instance, "load_shop", {quiet: SnapshotFact(1, datetime.now(UTC), 1, 1)}, {}, {})
+        assert red_tables(instance, [fine, parked, quiet]) == []
 
 
 def test_a_table_that_is_in_the_cut_again_is_no_longer_red() -> None:

@@ -21,7 +21,7 @@ COUNTED = 8  # of the failures in a row; with more the backoff is no longer
 
 @dataclass(frozen=True)
 class PastRun:
-    """One run of a job."""
+    """One run of a job, or a load by the worker, which has not `ingested`."""
 
     run_id: str
     status: str
@@ -32,6 +32,7 @@ class PastRun:
     end_state: LoadState = field(default_factory=LoadState)
     code: str | None = None
     failed_in_step: bool = True
+    ingested: bool = True
 
     @property
     def short_id(self) -> str:

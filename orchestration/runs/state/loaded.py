@@ -35,7 +35,7 @@ def last_worker_load(instance: dg.DagsterInstance, job: str, keys: Iterable[dg.A
         return None
     at, snapshots = max(found, key=lambda item: item[0])
     moment, ids = datetime.fromtimestamp(at, tz=UTC), {table: int(text) for table, text in snapshots.items()}
-    return PastRun(f"{WORKER}-{at:.0f}", "SUCCESS", None, ids, moment, moment)
+    return PastRun(f"{WORKER}-{at:.0f}", "SUCCESS", None, ids, moment, moment, ingested=False)
 
 
 def with_worker(history: JobHistory, load: PastRun | None) -> JobHistory:

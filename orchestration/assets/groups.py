@@ -1,0 +1,67 @@
+"""Which tables are loaded together: those of sources that share a model of parsed or the vault, and no others.
+
+Loads of two groups write no table in common, so neither waits for the other. Pure: reads only dbt's manifest.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from orchestration.assets.translator import MARTS, is_raw, layer
+
+Manifest = Mapping[str, Any]
+STORED = ("model", "seed", "snapshot")
+ALONE = "other"
+"""The group of models that are made of no raw table."""
+
+
+def load_groups(manifest: Manifest) -> dict[str, str]:
+    """By unique id of each raw table, and of each model that is not built with the marts, the name of its group.
+
+    A group is named after the first of its sources.
+    """
+    found: dict[str, str] = {}
+    members = _members(manifest)
+    near = _neighbours(members)
+    for start in members:
+        if start not in found:
+            group = _reached(start, near)
+            sources = sorted(members[node]["source_name"] for node in group if node in manifest["sources"])
+            found |= dict.fromkeys(group, sources[0] if sources else ALONE)
+    return found
+
+
+def groups_read(manifest: Manifest, models: Collection[str], groups: Mapping[str, str]) -> dict[str, frozenset[str]]:
+    """By each of these models, the groups whose tables it is made of, directly or through others."""
+    found: dict[str, frozenset[str]] = {}
+
+    def read(node: str) -> frozenset[str]:
+        if node not in found:
+            above = manifest["nodes"].get(node, {}).get("depends_on", {}).get("nodes", ())
+            found[node] = frozenset([groups[node]]) if node in groups else frozenset().union(*map(read, above))
+        return found[node]
+
+    return {model: read(model) for model in models}
+
+
+def _members(manifest: Manifest) -> dict[str, Mapping[str, Any]]:
+    models = {k: n for k, n in manifest["nodes"].items() if n["resource_type"] in STORED and layer(n) != MARTS}
+    return models | {unique_id: node for unique_id, node in manifest["sources"].items() if is_raw(node)}
+
+
+def _neighbours(members: Mapping[str, Mapping[str, Any]]) -> dict[str, set[str]]:
+    near: dict[str, set[str]] = {unique_id: set() for unique_id in members}
+    for unique_id, node in members.items():
+        for above in node.get("depends_on", {}).get("nodes", ()):
+            if above in members:
+                near[unique_id].add(above)
+                near[above].add(unique_id)
+    return near
+
+
+def _reached(start: str, near: Mapping[str, set[str]]) -> set[str]:
+    seen, waiting = {start}, [start]
+    while waiting:
+        new = near[waiting.pop()] - seen
+        seen |= new
+        waiting += new
+    return seen

@@ -1,0 +1,66 @@
+"""Tests, many in one statement of Trino: a test of a few rows costs what a statement costs."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.servers.trino import answering, query
+from lakehouse.text.sql import literal
+from orchestration.worker.plan import Node
+from orchestration.worker.warm_dbt import NodeResult, WarmDbt
+
+if TYPE_CHECKING:
+    from lakehouse.settings import Settings
+
+AT_ONCE = 16  # a test has about three stages, and Trino takes 150 of a statement
+COUNTING = {"fail_calc": "count(*)", "warn_if": "!= 0", "error_if": "!= 0", "limit": None, "store_failures": None}
+
+
+def run_tests(
+    settings: "Settings", dbt: WarmDbt, tests: Mapping[str, Node], variables: Mapping[str, str]
+) -> list[NodeResult]:
+    """The results of tests. One that does more than count rows, or whose statement fails, is run by dbt alone."""
+    counting = [node["name"] for node in tests.values() if counts_rows(node)]
+    session = json.loads(variables.get("LAKEHOUSE_SESSION_PROPERTIES", "{}"))
+    queries = list(dbt.compiled(counting, variables).items())
+    found = [
+        result
+        for at in range(0, len(queries), AT_ONCE)
+        for result in _counted(settings, tests, dict(queries[at : at + AT_ONCE]), session)
+    ]
+    rest = tests.keys() - {result.unique_id for result in found}
+    return [*found, *dbt.run("test", [tests[test]["name"] for test in sorted(rest)], variables)]
+
+
+def counts_rows(node: Node) -> bool:
+    """Whether the test demands that its query finds no row, and nothing else."""
+    config = node["config"]
+    return all(config.get(key, value) == value for key, value in COUNTING.items())
+
+
+def one_query(queries: Mapping[str, str]) -> str:
+    """By name the number of rows that each query finds, as one query."""
+    return "\nUNION ALL\n".join(
+        f"SELECT {literal(name)}, count(*) FROM (\n{sql.strip().rstrip(';')}\n)" for name, sql in queries.items()
+    )
+
+
+def _counted(
+    settings: "Settings", tests: Mapping[str, Node], queries: Mapping[str, str], session: Mapping[str, str]
+) -> Iterator[NodeResult]:
+    """Nothing where the statement fails: alone, each test says what is wrong with it."""
+    from trino.exceptions import TrinoQueryError
+
+    begun = time.monotonic()
+    rows: Sequence[Sequence[Any]] = ()
+    try:
+        with answering(settings):
+            rows = query(settings, one_query(queries), session=session)
+    except TrinoQueryError:
+        return
+    seconds = (time.monotonic() - begun) / len(queries)
+    for test, count in rows:
+        failed = "warn" if tests[test]["config"]["severity"].lower() == "warn" else "fail"
+        message = f"Got {count} result{'s' if count != 1 else ''}, configured to {failed} if != 0" if count else ""
+        yield NodeResult(test, failed if count else "pass", seconds, count, message, sql=queries[test] if count else "")
