@@ -2,8 +2,10 @@
 
     python -m benchmarks.vault_costs --rows 600000 --tree old=/path/to/worktree --tree new=. --json costs.json
 
-Each tree writes its models from one declaration with its own scaffold and runs its own dbt on one running stack: the
-history, about a million rows a load, then a batch in order, one late row, and a run without new data.
+Each tree writes its models from one declaration with its own scaffold and runs its own dbt on one running stack: a
+first load of about a million rows, then a batch in order, one late row, and a run without new data. What the history
+has more is written by Trino alone, to parsed and to the vault as loads leave it. With `--minutes` that stops after a
+while, and the same command goes on with it.
 """
 
 import argparse
@@ -42,13 +44,21 @@ CHANGE = """cast({id} as bigint), cast(n % 1000 as integer), 'city ' || cast(n %
   'street ' || cast(n % 1009 as varchar), 'state ' || cast(n % 5 as varchar), cast(n % 10000 as decimal(8,2)),
   'note ' || cast(n as varchar), 'u', false, {moment}, 1, 10 * cast(n as bigint), {seq}, 'costs.public.orders',
   {loaded}"""
-MOMENT = "timestamp '2026-03-02 00:00 UTC' + n * interval '10' second"
+START = "timestamp '2026-03-02 00:00 UTC'"
+MOMENT = f"{START} + n * interval '10' second"
 ID = "n % 25000 + 25000 * (n / 100000)"
 NUMBERS = """(select million * 1000000 + thousand * 1000 + one as n
   from unnest(sequence(0, 999)) as o (one) cross join unnest(sequence(0, 999)) as t (thousand)
   cross join unnest(sequence({first} / 1000000, ({last} - 1) / 1000000)) as m (million))
 where n >= {first} and n < {last}"""
 CHUNK, BATCH = 1_080_000, 200  # whole hours of changes; a statement has 1 GB of memory on the embedded stack
+# Which changes a load stores: satellites all, as each says something else than the one before of its key, others the
+# first of the four.
+FIRST = f"date_diff('second', {START}, applied_date) / 10 % 100000 < 25000"
+STORED = {"sat_order_place": "true", "sat_order_state": "true", "sat_order_note": "true"} | dict.fromkeys(
+    ("hub_order", "link_order_buyer", "eff_sat_order_buyer", "sts_order"), FIRST
+)
+STAGE, PARSED = "vault.stg_costs__orders", "parsed_costs__orders"
 MEASURED = ("cpu_s", "rows", "mib")
 
 
@@ -59,23 +69,30 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3, help="runs of each kind of load; the table has their median")
     parser.add_argument("--tree", action="append", default=[], metavar="NAME=PATH", help="a checkout with its .venv")
     parser.add_argument("--json", type=Path, help="where to write the results")
+    parser.add_argument(
+        "--minutes", type=float, default=0, help="stop writing the history then, and keep what is there"
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     wanted = parser.parse_args()
     if wanted.here:
-        print(json.dumps(_measure(wanted.rows, wanted.runs)))
+        print(json.dumps(_measure(wanted)))
         return
     trees = dict(tree.split("=", 1) for tree in wanted.tree or ["new=."])
-    results = {name: _in_tree(Path(path).resolve(), wanted.rows, wanted.runs) for name, path in trees.items()}
+    results = {name: _in_tree(Path(path).resolve(), wanted) for name, path in trees.items()}
+    if not all(results.values()):
+        print("the history is not complete: run this again")
+        return
     if wanted.json:
         wanted.json.write_text(json.dumps({"rows": wanted.rows, "batch": BATCH, "trees": results}, indent=1) + "\n")
     print(_table(results))
 
 
-def _in_tree(tree: Path, rows: int, runs: int) -> dict[str, Any]:
-    command = [str(tree / ".venv/bin/python"), str(Path(__file__).resolve()), "--here", "--rows", str(rows)]
+def _in_tree(tree: Path, wanted: argparse.Namespace) -> dict[str, Any]:
+    """What each load costs; nothing while the history is not complete."""
+    command = [str(tree / ".venv/bin/python"), str(Path(__file__).resolve()), "--here", "--rows", str(wanted.rows)]
     done = subprocess.run(
-        [*command, "--runs", str(runs)], cwd=tree, env=os.environ | {"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE,
-        text=True, check=True,
+        [*command, "--runs", str(wanted.runs), "--minutes", str(wanted.minutes)], cwd=tree,
+        env=os.environ | {"PYTHONPATH": str(tree)}, stdout=subprocess.PIPE, text=True, check=True,
     )  # fmt: skip
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -93,13 +110,13 @@ def _table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _measure(rows: int, runs: int) -> dict[str, Any]:
+def _measure(wanted: argparse.Namespace) -> dict[str, Any]:
     from lakehouse.settings import load_settings
     from scaffold import apply, models_of, plan
     from tests.unit.test_scaffold import declared
     from tests.zoo import Zoo, empty_project
 
-    settings = load_settings()
+    settings, until = load_settings(), time.monotonic() + 60 * wanted.minutes if wanted.minutes else None
     with tempfile.TemporaryDirectory(prefix="lakehouse-costs-") as folder:
         place = Path(folder)
         (place / "declared").mkdir()
@@ -108,32 +125,73 @@ def _measure(rows: int, runs: int) -> dict[str, Any]:
         (project / "models/sources/costs.yml").write_text(SOURCE)
         apply(plan(project, "costs", models))
         lake = Zoo(settings, project, "costs", tuple(f"{model.folder}/{model.name}" for model in models))
-        lake.clear()
-        try:
-            for model in models:
-                if model.folder.startswith("parsed/"):
-                    columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in model.columns)
-                    by_month = "with (partitioning = array['month(_valid_from)'])"
-                    lake.rows(f"create table parsed.{model.name} ({columns}) {by_month}")
-            return _loads(lake, rows, runs)
-        finally:
+        lake.rows("create schema if not exists parsed")
+        if not (goes_on := bool(lake.rows(f"show tables from parsed like '{PARSED}'"))) or until is None:
             lake.clear()
+            _create_parsed(lake, models)
+        first = {} if goes_on and until else {"the first load": _first_load(lake, min(wanted.rows, CHUNK))}
+        if not _write_history(lake, wanted.rows, until):
+            return {}
+        found = first | _loads(lake, wanted.rows, wanted.runs)
+        lake.clear()
+        return found
+
+
+def _create_parsed(lake: Any, models: list[Any]) -> None:
+    for model in models:
+        if model.folder.startswith("parsed/"):
+            columns = ", ".join(f'"{name}" {kind}' for name, kind, _ in model.columns)
+            lake.rows(f"create table parsed.{model.name} ({columns}) with (partitioning = array['month(_valid_from)'])")
+
+
+def _first_load(lake: Any, rows: int) -> dict[str, Any]:
+    _insert(lake, 0, rows)
+    return _load(lake)
+
+
+def _write_history(lake: Any, rows: int, until: float | None) -> bool:
+    """Adds to parsed and to the vault what is missing of the history; False if the time is up before."""
+    for first in range(CHUNK, rows, CHUNK):
+        if until is not None and time.monotonic() > until:
+            return False
+        last = min(first + CHUNK, rows)
+        if not lake.rows(f"select 1 from parsed.{PARSED} where _commit_lsn >= {10 * first} limit 1"):
+            _insert(lake, first, last - first)
+        new = f"applied_date >= {START} + interval '{10 * first}' second"
+        for table, stored in STORED.items():
+            names = [row[0] for row in lake.rows(f"describe vault.{table}")]
+            columns = ", ".join("true" if name == "is_active" else f'"{name}"' for name in names)
+            if not lake.rows(f"select 1 from vault.{table} where {new} limit 1"):
+                lake.rows(f"insert into vault.{table} select {columns} from {STAGE} where {new} and {stored}")
+        print(f"{last:,} of {rows:,} changes", file=sys.stderr)
+    if rows > CHUNK:
+        _remember(lake, rows)
+    return True
+
+
+def _remember(lake: Any, rows: int) -> None:
+    """Lets each table of the vault remember that all of parsed is loaded, as after a load."""
+    [mark] = lake.rows(
+        "select cast(load_date as varchar), cast(count(*) as varchar), max(source_seq),"
+        f" (select cast(snapshot_id as varchar) from parsed.\"{PARSED}$refs\" where name = 'main')"
+        f" from {STAGE} where applied_date >= {START} + interval '{10 * (rows - 720)}' second"
+        " group by load_date order by load_date desc limit 1"
+    )
+    for table in (*STORED, "hub_buyer"):
+        for key, value in lake.rows(
+            f"select key, value from vault.\"{table}$properties\" where key like '%.stg_costs__orders%'"
+        ):
+            now = "|".join([*mark, value.rpartition("|")[2]])
+            lake.rows(
+                f"alter table vault.{table} set properties extra_properties = map(array['{key}'], array['{now}'])"
+            )
 
 
 def _loads(lake: Any, rows: int, runs: int) -> dict[str, Any]:
-    loaded = f"date_trunc('hour', {MOMENT})"
-    history = []
-    for first in range(0, rows, CHUNK):
-        change = CHANGE.format(id=ID, moment=MOMENT, loaded=loaded, seq=1)
-        numbers = NUMBERS.format(first=first, last=min(first + CHUNK, rows))
-        lake.rows(f"insert into parsed.parsed_costs__orders select {change} from {numbers}")
-        history.append(_load(lake))
-        print(f"{first}: {history[-1]['total']}", file=sys.stderr)
-    found: dict[str, list[Any]] = {"the history": [_all(history)]}
+    found: dict[str, list[Any]] = {}
     for run in range(runs):
         arrival = f"timestamp '2040-01-01 00:00 UTC' + interval '{2 * run}' hour"
-        first = rows + run * BATCH
-        _insert(lake, first, BATCH, arrival)
+        _insert(lake, rows + run * BATCH, BATCH, arrival)
         found.setdefault(f"{BATCH} rows in order", []).append(_load(lake))
         _insert(lake, rows // 2 + run, 1, f"{arrival} + interval '1' hour", seq=2)
         found.setdefault("one late row", []).append(_load(lake))
@@ -141,10 +199,10 @@ def _loads(lake: Any, rows: int, runs: int) -> dict[str, Any]:
     return {load: _median(costs) for load, costs in found.items()}
 
 
-def _insert(lake: Any, first: int, count: int, loaded: str, seq: int = 1) -> None:
+def _insert(lake: Any, first: int, count: int, loaded: str = f"date_trunc('hour', {MOMENT})", seq: int = 1) -> None:
     change = CHANGE.format(id=ID, moment=MOMENT, loaded=loaded, seq=seq)
     numbers = NUMBERS.format(first=first, last=first + count)
-    lake.rows(f"insert into parsed.parsed_costs__orders select {change} from {numbers}")
+    lake.rows(f"insert into parsed.{PARSED} select {change} from {numbers}")
 
 
 def _load(lake: Any) -> dict[str, Any]:
@@ -164,12 +222,6 @@ def _load(lake: Any) -> dict[str, Any]:
 
 def _sum(costs: list[dict[str, float]]) -> dict[str, float]:
     return {name: round(sum(cost[name] for cost in costs), 3) for name in MEASURED} | {"statements": len(costs)}
-
-
-def _all(loads: list[dict[str, Any]]) -> dict[str, Any]:
-    """The sum of several loads."""
-    total = {name: round(sum(load["total"][name] for load in loads), 3) for name in (*MEASURED, "statements")}
-    return {"wall_s": sum(load["wall_s"] for load in loads), "total": total}
 
 
 def _median(costs: list[dict[str, Any]]) -> dict[str, Any]:

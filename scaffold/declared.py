@@ -2,11 +2,16 @@
 
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from lakehouse.declarations import Declarations, declarations_from
+from lakehouse.declarations import Declarations, RawTable, declarations_from
+from lakehouse.declarations.lines import line_in_source, refuse
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.settings import Settings
+from scaffold.entities import Entity, entities, key_types
+from scaffold.key_types import UNLIKE, is_comparable
 
 _PARTS = (
     "dbt_project.yml", "profiles.yml", "packages.yml", "dbt_packages", "macros", "tests", "models/sources",
@@ -25,4 +30,35 @@ def declared_alone(settings: Settings) -> Declarations:
                 shutil.copytree(source, target)
             elif source.exists():
                 shutil.copy(source, target)
-        return declarations_from(load_manifest(alone), project)
+        manifest = load_manifest(alone)
+        return checked(declarations_from(manifest, project), manifest, project)
+
+
+def checked(declared: Declarations, manifest: dict[str, Any], project: Path) -> Declarations:
+    """The declarations, if all references can be compared with the keys they name; raises LakehouseError."""
+    nodes = {(node["source_name"], node["name"]): node for node in manifest["sources"].values()}
+    refuse(
+        [
+            f"{line_in_source(project, nodes[table.source, table.name], path)}: {text}"
+            for table, path, text in _unlike_keys(list(entities(declared.tables).values()))
+        ]
+    )
+    return declared
+
+
+def _unlike_keys(everything: Sequence[Entity]) -> Iterator[tuple[RawTable, tuple[str, ...], str]]:
+    """References, and keys of tables that extend a hub, that cannot be compared; each with its path below `meta`."""
+    for entity in everything:
+        for path, columns, hub in _named(entity):
+            for column, own, key in key_types(entity, columns, hub, everything):
+                if not is_comparable(own, key):
+                    yield entity.table, path, f"V5: {column} is {own}, and the key of hub {hub!r} is {key}: {UNLIKE}"
+
+
+def _named(entity: Entity) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """The columns that name keys of a hub, with their path and the hub."""
+    vault = entity.vault
+    for role, reference in vault.references.items():
+        yield ("vault", "references", role), entity.in_lake(reference.columns), vault.hub_of(role)
+    if vault.hub:
+        yield ("vault", "hub"), entity.key, vault.hub.name

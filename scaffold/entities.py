@@ -1,12 +1,14 @@
 """The declared tables as entities of the vault: names of stages and hubs, keys and columns."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from lakehouse.declarations.vault_hubs import codes_meant, hub_owners
 from lakehouse.declarations.vault_names import business_key, in_lake, links_change, status_name
+from scaffold.key_types import is_converted
 from scaffold.types import has_several_spellings, lake_type
 
 
@@ -84,15 +86,46 @@ class Entity:
 
 def entities(tables: Iterable[RawTable]) -> dict[str, Entity]:
     """Entities by `<source>.<table>`."""
-    modelled = [(t, t.vault) for t in tables if t.vault is not None and t.vault.is_modelled]
-    normalized = {vault.hub.name for _, vault in modelled if vault.hub is not None and vault.hub.normalize}
-    return {f"{t.source}.{t.name}": Entity(t, vault, not _key_hubs(vault) & normalized) for t, vault in modelled}
+    found = {f"{t.source}.{t.name}": Entity(t, t.vault) for t in tables if t.vault is not None and t.vault.is_modelled}
+    everything = list(found.values())
+    return {
+        name: replace(
+            entity, has_one_spelling=not any(_several_texts(*part, everything) for part in _key_parts(entity))
+        )
+        for name, entity in found.items()
+    }
 
 
-def _key_hubs(vault: VaultPolicy) -> set[str]:
-    """The hubs whose keys the table's own key consists of."""
-    roles = vault.link.to if vault.link else (vault.children_of,) if vault.children_of else ()
-    return {vault.hub_of(role) for role in roles} | ({vault.hub.name} if vault.hub else set())
+def _key_parts(entity: Entity) -> Iterator[tuple[Entity, tuple[str, ...], str]]:
+    """The hubs whose keys the table's own key consists of, each after its columns."""
+    vault = entity.vault
+    if vault.hub:
+        yield entity, entity.key, vault.hub.name
+    for role in vault.link.to if vault.link else (vault.children_of,) if vault.children_of else ():
+        yield entity, entity.in_lake(vault.references[role].columns), vault.hub_of(role)
+
+
+def _several_texts(entity: Entity, columns: Sequence[str], hub: str, everything: Sequence[Entity]) -> bool:
+    """Whether the hub may take several values of the columns for one key."""
+    converted = any(not isinstance(column, str) for column in as_keys(entity, columns, hub, everything))
+    return converted or declared_hub(hub, everything).normalize is not None
+
+
+def as_keys(entity: Entity, columns: Sequence[str], hub: str, everything: Iterable[Entity]) -> list[Any]:
+    """The columns as a stage hashes them to keys of a hub: with the key's type where a value has another text in it."""
+    return [
+        {"column": column, "type": key} if is_converted(own, key) else column
+        for column, own, key in key_types(entity, columns, hub, everything)
+    ]
+
+
+def key_types(
+    entity: Entity, columns: Sequence[str], hub: str, everything: Iterable[Entity]
+) -> Iterator[tuple[str, str, str]]:
+    """Each column that names a key of a hub, its type in Postgres, and that of the key."""
+    target = owners_of(hub, everything)[0]
+    for column, key in zip(columns, target.key, strict=True):
+        yield column, entity.declared_type(column), target.declared_type(key)
 
 
 def names_in_vault(tables: Iterable[RawTable]) -> set[str]:

@@ -6,7 +6,7 @@ from typing import Any
 from lakehouse.declarations import Declarations, RawTable
 from lakehouse.declarations.vault import HubPolicy, VaultPolicy
 from scaffold.columns import CODE, DELETED, EVENT, HASH, PARSED, STATUS
-from scaffold.entities import Entity, article, code_of, declared_hub, entities, owners_of, spoken
+from scaffold.entities import Entity, article, as_keys, code_of, declared_hub, entities, owners_of, spoken
 from scaffold.links import event_model, junction_key, junction_models, link_models, row_column, together
 from scaffold.satellites import child_models, reference_table_models, satellite_models, status_models
 from scaffold.text import Column, Model, call
@@ -89,11 +89,12 @@ def _hash_keys(entity: Entity, everything: Sequence[Entity]) -> tuple[dict[str, 
     columns: list[Column] = []
     if vault.hub:
         declaring = declared_hub(vault.hub.name, everything)
-        hashes[f"hk_{vault.hub.name}"] = hashed(entity.key, declaring, vault.hub.collision_code)
+        key = as_keys(entity, entity.key, vault.hub.name, everything)
+        hashes[f"hk_{vault.hub.name}"] = hashed(key, declaring, vault.hub.collision_code)
         columns.append((f"hk_{vault.hub.name}", HASH, f"Hash key of the {spoken(vault.hub.name)}."))
     for role, reference in vault.references.items():
         target, code = declared_hub(vault.hub_of(role), everything), code_of(entity, role, everything)
-        columns_of = entity.in_lake(reference.columns)
+        columns_of = as_keys(entity, entity.in_lake(reference.columns), vault.hub_of(role), everything)
         hashes[f"hk_{role}"] = hashed(columns_of if len(columns_of) == 1 else [columns_of], target, code)
         columns.append((f"hk_{role}", HASH, f"Hash key of the {spoken(role)}."))
     for name, link in vault.links.items():

@@ -114,6 +114,27 @@ def test_parsed_is_made_anew_where_it_lacks_a_column(zoo: Zoo) -> None:
 
 
 @pytest.mark.slow
+def test_tables_of_the_vault_that_were_rolled_back_have_every_row_after_the_next_load(zoo: Zoo) -> None:
+    """By Trino's `rollback_to_snapshot`: their properties say what was loaded since, and their rows do not have it."""
+    rng = random.Random(31)
+    table, clock = animals(), Clock(rng)
+    seen, loaded = {}, 0
+    for load in range(3):
+        for _ in range(80):
+            change_at_random(table, clock, KEYS + list(range(1000 + 10 * load, 1010 + 10 * load)), random_animal(rng))
+        zoo.publish(table.raw[loaded:], START + timedelta(days=load + 1))
+        zoo.dbt("run")
+        seen, loaded = seen or zoo.snapshots(), len(table.raw)
+    for name in seen.keys() - {"parsed_zoo__animals"}:
+        zoo.rows(f"alter table vault.{name} execute rollback_to_snapshot({seen[name]})")
+    zoo.dbt("build")
+    assert_vault_is_true(zoo, table.versions)
+    now = zoo.snapshots()
+    zoo.dbt("run")
+    assert zoo.snapshots() == now, "a load after it finds nothing to do"
+
+
+@pytest.mark.slow
 def test_views_that_read_the_former_flag_are_made_anew_and_a_load_waits_for_it(zoo: Zoo) -> None:
     """As release 0.1 left them: the table, its current view, a stage, and views of somebody else's."""
     rng = random.Random(29)

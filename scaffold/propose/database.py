@@ -1,7 +1,7 @@
 """What a database's catalog says of its tables: columns, keys, and what refers to what."""
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,6 +119,24 @@ def read(
     return _tables(connection, rows), left_out
 
 
+def read_one(
+    connection: psycopg.Connection[Any], source: str, name: str, beside: Collection[tuple[str, str]]
+) -> tuple[DbTable, list[DbTable]]:
+    """The table `table` or `schema.table`, and the tables `beside` it, by schema and name.
+
+    Raises LakehouseError for a table that is not there, and for a name that several schemas have.
+    """
+    schemas = list(dict(connection.execute(_SCHEMAS).fetchall()))
+    rows = _rows(connection, schemas)
+    chosen = _chosen(source, rows, [name])
+    if len(chosen) > 1:
+        several = " or ".join(f"{source}.{schema}.{table}" for _, schema, table, *_ in chosen)
+        raise LakehouseError(f"source {source!r} has several tables {name!r}: name {several}")
+    others = [row for row in rows if (row[1], row[2]) in beside and row != chosen[0]]
+    table, *others_read = _tables(connection, [*chosen, *others])
+    return table, others_read
+
+
 def read_tables(connection: psycopg.Connection[Any], schemas: Sequence[str]) -> list[DbTable]:
     """All tables of these schemas."""
     return _tables(connection, _rows(connection, schemas))
@@ -180,6 +198,6 @@ def _foreign(rows: list[Any], keys: dict[int, tuple[str, ...]]) -> Iterator[tupl
 def _loose(rows: list[Any], keys: dict[int, tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], str]]:
     for other, name, mine, theirs in rows:
         if other not in keys:
-            yield tuple(mine), f"{name}, which is not declared here"
+            yield tuple(mine), f"{name}, which has no hub here"
         elif set(theirs) != set(keys[other]):
             yield tuple(mine), f"{name} ({', '.join(theirs)}), which is not its key"

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lakehouse.declarations.policies import NAME
+from lakehouse.errors import LakehouseError
 from lakehouse.text.shown import visible
 from lakehouse.text.sql import ident
+from scaffold.key_types import UNLIKE, is_comparable
 from scaffold.propose.columns import Parts, is_secret, parts
 from scaffold.propose.database import DbTable
 from scaffold.propose.names import aliases, free, lake_name, singular
@@ -36,7 +38,7 @@ def proposal(
     source: str, tables: Sequence[DbTable], taken: set[str], left_out: Iterable[str] = (), vault: bool = True
 ) -> str:
     """The YAML for these tables, with their vault or without. `taken` are names of other sources."""
-    tables = [_fit(table) for table in tables]
+    tables = _comparable([_fit(table) for table in tables])
     names = _names(tables)
     found = shapes(tables, names, source, taken) if vault else {}
     lines = [*map(visible, _opening(source, tables, left_out)), *_HEAD.format(source=source).split("\n")]
@@ -52,6 +54,25 @@ def proposal(
     return "\n".join(lines) + "\n"
 
 
+def addition(
+    source: str, table: DbTable, hubs: Mapping[DbTable, str], taken: set[str], names: Iterable[str], vault: bool = True
+) -> list[str]:
+    """The lines of one more table of a source that has tables with these hubs, and `names` in the lake.
+
+    Raises LakehouseError for a table that must not be published.
+    """
+    if (table := _fit(table)).unfit:
+        raise LakehouseError(f"{table.relation} of source {source!r} must not be published: {table.unfit}")
+    lake = {other.oid: lake_name(other.name) for other in hubs}
+    lake[table.oid] = free(lake_name(table.name), set(names))
+    known = {other.oid: other for other in (*hubs, table)}
+    oids = {other.oid: hub for other, hub in hubs.items()}
+    found = shapes([*hubs, table], lake, source, taken, oids) if vault else {}
+    shape = found.get(table.oid)
+    remarks = [*of_columns(table, shape), *(of_shape(table, shape, known, found) if shape else ())]
+    return list(_table(table, lake[table.oid], shape, remarks, set(taken)))
+
+
 def _fit(table: DbTable) -> DbTable:
     """The table, unfit if it could only land with a secret in it."""
     secret = [column for column, kind, _ in table.columns if column in table.key and is_secret(column, kind)]
@@ -60,6 +81,25 @@ def _fit(table: DbTable) -> DbTable:
     return replace(
         table, unfit=f"{secret[0]} is called like a secret, and a key always lands; uncomment it if it is none"
     )
+
+
+def _comparable(tables: Sequence[DbTable]) -> list[DbTable]:
+    """The tables without foreign keys of another type than the key, of which the vault cannot tell what they name."""
+    keys = {t.oid: [kind for k in t.key for column, kind, _ in t.columns if column == k] for t in tables}
+    places = {table.oid: table.relation for table in tables}
+    found = []
+    for table in tables:
+        kinds = {column: kind for column, kind, _ in table.columns}
+        unlike = [
+            (columns, other) for columns, other in table.foreign
+            if not all(is_comparable(kinds[c], key) for c, key in zip(columns, keys.get(other, ()), strict=False))
+        ]  # fmt: skip
+        what = [
+            (columns, f"{places[other]}, whose key is {', '.join(keys[other])}: {UNLIKE}") for columns, other in unlike
+        ]
+        foreign = tuple(one for one in table.foreign if one not in unlike)
+        found.append(replace(table, foreign=foreign, loose=(*table.loose, *what)))
+    return found
 
 
 def _opening(source: str, tables: Sequence[DbTable], left_out: Iterable[str]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Literal
 
 from scaffold.propose.columns import Parts, parts
@@ -17,6 +18,8 @@ _CODES = {
     "sprache", "einheit", "anrede", "typ", "art", "groesse", "farbe", "grund",
 }  # fmt: skip
 _SHORT = re.compile(r"smallint|character(\(\d\))?|character varying\(([1-9]|10)\)|\"char\"")
+_OF_THINGS = re.compile(r"date|timestamp|real|double precision|point")
+_OF_ROWS = re.compile(r"(created|inserted|added|valid|effective)(_|$)")
 _LOGS = {
     "log", "event", "history", "audit", "journal", "ledger", "entry", "movement", "activity", "transaction", "reading",
     "measurement", "usage", "click", "view", "visit", "login", "payment", "refund", "posting",
@@ -57,19 +60,23 @@ class Shape:
         return tuple(r.role for r in self.references if r.role not in self.implied)
 
 
-def shapes(tables: Sequence[DbTable], lake: Mapping[int, str], source: str, taken: Collection[str]) -> dict[int, Shape]:
+def shapes(
+    tables: Sequence[DbTable], lake: Mapping[int, str], source: str, taken: Collection[str],
+    hubs: Mapping[int, str] = MappingProxyType({}),
+) -> dict[int, Shape]:  # fmt: skip
     """What each table with a key is; `lake` has their names in the lake, `taken` the names of other sources.
 
-    A table that must not be published is a thing that no other refers to.
+    `hubs` are those of tables that are declared already. A table that must not be published is a thing that no other
+    refers to.
     """
-    used, names = set(taken), {}
+    used, names = set(taken), dict(hubs)
     for table in tables:
-        if table.key:
+        if table.key and table.oid not in hubs:
             name = singular(lake[table.oid])
             names[table.oid] = free(f"{source}_{name}" if name in used else name, used)
     known = {table.oid: table for table in tables if table.key}
     fit = {oid for oid, table in known.items() if not table.unfit}
-    codes = {oid for oid in fit if _is_code(known[oid])} - set(_in_relations(known.values(), fit))
+    codes = {oid for oid in fit - set(hubs) if _is_code(known[oid])} - set(_in_relations(known.values(), fit))
     referred = {other for table in tables for _, other in table.foreign}
     return {
         oid: _shape(table, names, known, (fit | {oid}) - codes, oid in codes, oid in referred)
@@ -120,14 +127,19 @@ def _references(
 
 
 def _is_code(table: DbTable) -> bool:
-    """A small table that refers to nothing, has one short code or is called like codes, and says little about it."""
+    """A small table that refers to nothing, is called like codes or has a short one, and says little about it.
+
+    A moment or a measure is said of a thing: a branch was opened, a station lies somewhere.
+    """
     if table.foreign or table.loose or len(table.key) != 1 or not table.small:
         return False
     name, kinds = singular(lake_name(table.name)), {column: kind for column, kind, _ in table.columns}
     rest = parts(name, [(column, kind) for column, kind in kinds.items() if column not in table.key])
     says_little = len(rest.details) in range(1, 5) and not (rest.secret or rest.personal or rest.activity)
     called_so = bool(_CODES & {name, name.rpartition("_")[2]})
-    return says_little and (called_so or _SHORT.fullmatch(kinds.get(table.key[0], "")) is not None)
+    measured = [c for c in rest.details if _OF_THINGS.match(kinds[c]) and not _OF_ROWS.match(lake_name(c))]
+    has_code = _SHORT.fullmatch(kinds.get(table.key[0], "")) is not None
+    return says_little and (called_so or (has_code and not measured))
 
 
 def _in_relations(tables: Collection[DbTable], fit: Collection[int]) -> Iterator[int]:

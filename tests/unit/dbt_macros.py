@@ -65,4 +65,5 @@ def _provided() -> dict[str, Any]:
         "adapter": SimpleNamespace(quote=lambda name: f'"{name}"'),
         "exceptions": SimpleNamespace(raise_compiler_error=refuse),
         "model": SimpleNamespace(name="a_model"),
+        "graph": {"nodes": {}},
     }

@@ -172,7 +172,7 @@ class DeclaredVault(Vault):
             nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=view, depends_on=above)
             nodes[f"model.p.{parsed}"] = SimpleNamespace(config=table, database="", schema="", alias=parsed)
         return super()._provided() | {
-            "graph": SimpleNamespace(nodes=nodes),
+            "graph": {"nodes": nodes},
             "declared_table": lambda source, name: self.nodes[source, name],
             "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",
         }

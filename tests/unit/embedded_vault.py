@@ -101,6 +101,7 @@ class Vault:
         if rows:
             self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
             self.commit("parsed")
+        self.context["graph"].pop("lakehouse_facts", None)  # another run of dbt
         for name in self.models:
             self._append(name)
 
@@ -199,13 +200,13 @@ class Vault:
             "model.p.parsed": SimpleNamespace(config=parsed, database="", schema="", alias="parsed"),
         }
         return {
-            "graph": SimpleNamespace(nodes=nodes),
+            "graph": {"nodes": nodes},
             "model": SimpleNamespace(name="a_model", depends_on=SimpleNamespace(nodes=["model.p.stg"])),
             "api": SimpleNamespace(Relation=SimpleNamespace(create=lambda *names: names[-1])),
             "ref": lambda name: name,
             "config": lambda **_: "",
             "flags": SimpleNamespace(FULL_REFRESH=False),
-            "load_relation": lambda name: name if self._exists(name) else None,
+            "existing_relation": lambda name: name if self._exists(name) else None,
             "run_query": lambda sql: SimpleNamespace(rows=self.rows(sql)),
             "run_bounds_relation": lambda: "run_bounds",
             "system_table": lambda name, kind: f"({METADATA[kind].format(name)})",

@@ -92,7 +92,7 @@ def test_what_is_left_out_is_named_in_the_file(odds: psycopg.Connection[Any], tm
     assert "# public.sessions is left out: token is called like a secret, and a key always lands" in text
     assert "# twice: generated, so not in the stream." in text
     assert "# parent_code: refers to public.parents (code), which is not its key, so an attribute." in text
-    assert "# thing_id: refers to other.things, which is not declared here, so an attribute." in text
+    assert "# thing_id: refers to other.things, which has no hub here, so an attribute." in text
     assert {table.name for table in declared(tmp_path, text).tables} == {"parents", "strassen"}
 
 
@@ -100,7 +100,7 @@ def test_tables_that_are_named_are_proposed_alone(odds: psycopg.Connection[Any],
     text = text_of(odds, "public.Straßen")
     assert [table.name for table in declared(tmp_path, text).tables] == ["strassen"]
     assert "#   2 tables that --tables does not name" in text
-    assert "# parent_id: refers to public.parents, which is not declared here, so an attribute." in text
+    assert "# parent_id: refers to public.parents, which has no hub here, so an attribute." in text
     with pytest.raises(LakehouseError, match=r"there is no table 'parent': did you mean 'parents'\?"):
         text_of(odds, "parent")
 
@@ -225,6 +225,19 @@ def test_codes_are_things_where_something_else_needs_a_hub() -> None:
     assert found[2].form == "hub" and found[3].form == "link" and found[4].linked == ("kind",)
     large = replace(roles, small=False)
     assert shapes([USERS, large, user], lake, "shop", ())[2].form == "hub"
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "form"),
+    [("branches", "id smallint, name text", "reference_table"), ("branches", "id smallint, opened date", "hub"),
+     ("stations", "code character(4), name text, lat double precision", "hub"),
+     ("grades", "code character(2), label text, created_at timestamp without time zone", "reference_table"),
+     ("currencies", "code character(3), rate double precision", "reference_table")],
+)  # fmt: skip
+def test_what_has_a_moment_or_a_measure_is_a_thing_however_short_its_code(name: str, columns: str, form: str) -> None:
+    """A railway's stations were codes, and none of what stops there led to them."""
+    found = shapes([table(2, name, columns, columns.split()[0])], {2: name}, "shop", ())
+    assert found[2].form == form
 
 
 EVENTS = table(2, "events", "id bigint, title text", "id")

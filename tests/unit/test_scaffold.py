@@ -11,6 +11,7 @@ from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.policies import NAME
 from lakehouse.errors import LakehouseError
 from scaffold import apply, diagram, models_of, plan
+from scaffold.declared import checked
 from scaffold.propose import DbTable, proposal
 from scaffold.text import flow
 from scaffold.types import lake_type
@@ -86,7 +87,8 @@ def declared(place: Path, text: str = TABLES) -> Declarations:
                 "original_file_path": "models/shop.yml", "config": table["config"],
                 "columns": {column["name"]: column for column in table["columns"]},
             }  # fmt: skip
-    return declarations_from({"sources": nodes}, place)
+    manifest = {"sources": nodes}
+    return checked(declarations_from(manifest, place), manifest, place)
 
 
 @pytest.mark.parametrize(

@@ -41,9 +41,10 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
     "hash without delimiter": ("hash_key", "\" || '|' || \"", '" || "'),
     "hash without escaping": ("escaped_text", 'column.type == "varchar" else', "false else"),
     "hash with NULL as the empty text": ("key_part", "'\\N'", "''"),
-    "a reference that is partly NULL as a key": ("canonical_text", "column.part_of is defined", "false"),
+    "a reference that is partly NULL as a key": ("canonical_text", "if column.part_of", "if false"),
     "a link that is its table's key, from live rows alone": ("link", "of_deletes=is_key", "of_deletes=false"),
     "a link's satellite with what deletes say": ("sat", "of_deletes=is_key", "of_deletes=true"),
+    "a link's satellite beside the rows of deletes alone": ("loaded_keys", "if is_own else", "if true else"),
     "a row that never changes, of deletes alone": (
         "first_sight", 'cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted"',
         '"true" if kind == "sat" else cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted"'),

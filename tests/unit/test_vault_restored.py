@@ -137,3 +137,16 @@ def test_a_mart_goes_by_the_newest_state_of_what_it_reads_and_not_by_the_newest_
         run_query=lambda sql: SimpleNamespace(rows=lake.execute(sql).fetchall()),
     )
     assert table_sizes([SimpleNamespace(schema="vault", identifier="hub")]) == "vault.hub:7"
+
+
+def test_the_models_of_a_stage_count_its_new_rows_once_in_a_run() -> None:
+    """Each model counted them: nine scans of parsed where one says it, after every load and every compaction."""
+    vault = Vault()
+    asked: list[str] = []
+    vault.context["run_query"] = lambda sql: asked.append(sql) or SimpleNamespace(rows=vault.rows(sql))  # type: ignore[func-returns-value]
+    vault.load([event(100, a="A")], MAY)
+    vault.load([event(110, a="B")], MAY + timedelta(days=1))
+    vault.commit("parsed")  # a compaction
+    vault.load([], MAY + timedelta(days=1))
+    assert len([sql for sql in asked if "rows_there" in sql]) == 3
+    assert said(vault, "a") == [(100, "A"), (110, "B")]

@@ -34,9 +34,10 @@
   {{ return(columns) }}
 {% endmacro %}
 
-{#- `<source>.<schema>.<table>` of the relation in Postgres. -#}
+{#- `<source>.<schema>.<table>` of the relation in Postgres, `<source>.<topic>` of a topic in Kafka. -#}
 {% macro record_source(node) %}
-  {{ return(node.source_name ~ "." ~ cdc_vault.declared_meta(node, "raw").relation) }}
+  {%- set raw = cdc_vault.declared_meta(node, "raw") -%}
+  {{ return(node.source_name ~ "." ~ (raw.get("relation") or raw.topic)) }}
 {% endmacro %}
 
 {#- All sources that are declared, in order. -#}
@@ -51,4 +52,15 @@
 {#- Whether a relation is there; a raw table is not before its first cycle. -#}
 {% macro relation_exists(relation) %}
   {{ return(execute and adapter.get_relation(relation.database, relation.schema, relation.identifier) is not none) }}
+{% endmacro %}
+
+{#-
+  The model's table or view, or none. Who runs dbt every few seconds has looked already, and says of tables that are there
+  which columns they have (`LAKEHOUSE_TABLE_COLUMNS`) or what they were built from (`LAKEHOUSE_BUILT_FROM`).
+-#}
+{% macro existing_relation(relation) %}
+  {%- for given in ("LAKEHOUSE_TABLE_COLUMNS", "LAKEHOUSE_BUILT_FROM") if this.schema ~ "." ~ this.identifier in fromjson(env_var(given, "{}")) -%}
+    {{ return(relation.incorporate(type="table")) }}
+  {%- endfor -%}
+  {{ return(load_cached_relation(relation)) }}
 {% endmacro %}

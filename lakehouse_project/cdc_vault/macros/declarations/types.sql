@@ -75,6 +75,20 @@
   {%- endif -%}
 {%- endmacro %}
 
+{#- A value as one of the key's type. Digits are read as a number as they are printed: a cast of a decimal may round twice. -#}
+{% macro as_key_type(value, column) -%}
+  {%- set type = cdc_vault.lake_type(column.key_type) -%}
+  {%- if cdc_vault.postgres_type_name(column.postgres_type or "") in ("character", "char", "bpchar") -%}
+    trim(trailing ' ' from {{ value }})
+  {%- elif type == column.type -%}
+    {{ value }}
+  {%- elif column.type.startswith("decimal") -%}
+    cast(cast({{ value }} as varchar) as {{ type }})
+  {%- else -%}
+    cast({{ value }} as {{ type }})
+  {%- endif -%}
+{%- endmacro %}
+
 {% macro without_trailing_zeros(text) -%}
   regexp_replace({{ text }}, '\.0*$|(\.[0-9]*[1-9])0+$', '$1')
 {%- endmacro %}

@@ -13,7 +13,7 @@
   query. Where an insert reads the table itself, it is there already.
 -#}
 {% materialization append_only, adapter='trino' %}
-  {%- set existing = load_cached_relation(this) -%}
+  {%- set existing = cdc_vault.existing_relation(this) -%}
   {%- set relation = this.incorporate(type='table') -%}
   {%- set header = cdc_vault.load_header_of(sql) -%}
   {%- set fresh = existing is none or not existing.is_table or should_full_refresh() -%}

@@ -8,7 +8,7 @@
 -#}
 {% materialization rebuilt_table, adapter='trino' %}
   {%- set relation = cdc_vault.next_of(this).incorporate(type='table') -%}
-  {%- set existing = load_cached_relation(relation) -%}
+  {%- set existing = cdc_vault.existing_relation(relation) -%}
   {%- set built_from = cdc_vault.tables_read(model.unique_id).tables -%}
   {%- set signature = local_md5(sql ~ (cdc_vault.table_sizes(built_from) if built_from else "")) -%}
 

@@ -25,7 +25,7 @@
     union all
     select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if cdc_vault.is_loaded() else "true" }}, null, null, {{ src_seq }}, null, false
     from {{ cdc_vault.stored_rows(stage) }}
-    where {{ cdc_vault.among([src_dfk], "batch") }}
+    where {{ src_dfk }} in {{ cdc_vault.loaded_keys([src_dfk], stage, plan, source_model, cdc_vault.is_known(src_dfk)) }}
   ),
   timeline as (
     select *, lag(link_now) over (partition by driving order by {{ src_seq }}) as link_before

@@ -30,14 +30,19 @@
 
 {#-
   A value as text, one way only; `column` is a dict of name and types. Where it is `part_of` a reference of several
-  columns, it is NULL as soon as one of them is: in SQL such a row refers to nothing (MATCH SIMPLE).
+  columns, it is NULL as soon as one of them is: in SQL such a row refers to nothing (MATCH SIMPLE). A value of a key is
+  one of its `key_type`, where it names a key of another type.
 -#}
 {% macro canonical_text(column, of_key=false) -%}
   {%- set value = cdc_vault.quoted(column.name) -%}
-  {%- if column.part_of is defined -%}
+  {%- if column.part_of -%}
     {%- set given = [] -%}
     {%- for name in column.part_of -%}{%- do given.append(cdc_vault.quoted(name) ~ " is not null") -%}{%- endfor -%}
     {%- set value = "case when " ~ given | join(" and ") ~ " then " ~ value ~ " end" -%}
+  {%- endif -%}
+  {%- if of_key and column.key_type -%}
+    {%- set value = cdc_vault.as_key_type(value, column) -%}
+    {%- set column = dict(column, type=cdc_vault.lake_type(column.key_type), postgres_type=column.key_type) -%}
   {%- endif -%}
   {%- if of_key -%}{%- set value = cdc_vault.one_spelling(value, column) -%}{%- endif -%}
   {%- if column.type == "varchar" -%}

@@ -1,6 +1,6 @@
 {#-
   What a vault table has to load from each of its stages. Without new data the answer costs one query of metadata per model,
-  with new data one more that counts, and the load itself then follows the batch, not the history.
+  with new data one more per stage that counts, and the load itself then follows the batch, not the history.
 
   The watermark of a stage is kept in the target's table properties, not read from its rows: a hub that sees no new key
   in a year of sales would otherwise read that year again each time. It follows publication into the lake (load_date),
@@ -89,7 +89,7 @@
       {%- do asked.append(name) -%}
     {%- endif -%}
   {%- endfor -%}
-  {%- for row in cdc_vault.facts_of_stages(asked, before.inputs, src_ldts, src_seq) if asked -%}
+  {%- for row in cdc_vault.facts_of_stages(asked, before.inputs, before.states, src_ldts, src_seq) if asked -%}
     {%- set mark, state = before.inputs.get(row[0]), before.states.get(row[0], "") -%}
     {%- set newest, at_newest, later, at_mark, first_later, highest = row[1], row[2], row[3], row[4], row[5], row[6] -%}
     {%- set steady = mark is not none and at_mark == mark[1] | int -%}
@@ -115,7 +115,7 @@
 
 {#- Whether the target holds rows that count; a full refresh starts over. -#}
 {% macro is_loaded() %}
-  {{ return(load_relation(this) is not none and not flags.FULL_REFRESH) }}
+  {{ return(cdc_vault.existing_relation(this) is not none and not flags.FULL_REFRESH) }}
 {% endmacro %}
 
 {#- Whether the target has these columns and no others. -#}
@@ -297,15 +297,24 @@
 
 {#-
   The rows of `stage_facts`. `LAKEHOUSE_STAGE_FACTS` (JSON: by stage and watermark, all that is remembered of it) gives them to
-  who has looked already; they are those of stages in which the moment and the position have their usual names.
+  who has looked already; they are those of stages in which the moment and the position have their usual names. Within a run of
+  dbt, the models of one stage ask once for each watermark and state (`states`) of the stage's tables: `graph` is the one
+  thing that all of them see.
 -#}
-{% macro facts_of_stages(inputs, remembered, src_ldts, src_seq) %}
-  {%- set given, rows = fromjson(env_var("LAKEHOUSE_STAGE_FACTS", "{}")), [] -%}
-  {%- for name in inputs if name in remembered and (src_ldts, src_seq) == ("load_date", "source_seq") -%}
-    {%- set facts = given.get(name.split(".")[0] ~ "|" ~ remembered[name] | join("|")) -%}
-    {%- if facts -%}{%- do rows.append([name] + facts) -%}{%- endif -%}
+{% macro facts_of_stages(inputs, remembered, states, src_ldts, src_seq) %}
+  {%- set given = fromjson(env_var("LAKEHOUSE_STAGE_FACTS", "{}")) if (src_ldts, src_seq) == ("load_date", "source_seq") else {} -%}
+  {%- set known, asked, rows, unknown = graph.setdefault("lakehouse_facts", {}), {}, [], [] -%}
+  {%- for name in inputs -%}
+    {%- set stage, mark = name.split(".")[0], remembered.get(name, [""]) -%}
+    {%- do asked.update({name: [stage, src_ldts, src_seq, mark[0], states.get(name, "")] | join("|")}) -%}
+    {%- set facts = given.get(stage ~ "|" ~ mark | join("|")) or known.get(asked[name]) -%}
+    {%- if facts -%}{%- do rows.append([name] + facts) -%}{%- else -%}{%- do unknown.append(name) -%}{%- endif -%}
   {%- endfor -%}
-  {{ return(rows if rows | length == inputs | length else run_query(cdc_vault.stage_facts(inputs, remembered, src_ldts, src_seq)).rows) }}
+  {%- for row in (run_query(cdc_vault.stage_facts(unknown, remembered, src_ldts, src_seq)).rows if unknown else []) -%}
+    {%- do rows.append(row | list) -%}
+    {%- if states.get(row[0]) -%}{%- do known.update({asked[row[0]]: (row | list)[1:]}) -%}{%- endif -%}
+  {%- endfor -%}
+  {{ return(rows) }}
 {% endmacro %}
 
 {#- Per input: newest moment, rows at it, rows after the watermark, rows at the watermark, lowest seq after it, highest seq. -#}

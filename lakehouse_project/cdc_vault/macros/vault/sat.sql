@@ -76,7 +76,8 @@
       {%- endfor %}
       true
     from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
-    where {{ cdc_vault.among(keys if not hashed else [keys[0]], "batch") }}
+    where {{ cdc_vault.keys_in(keys if not hashed else [keys[0]]) }} {{ cdc_vault.loaded_keys(
+      keys if not hashed else [keys[0]], stage, plan, source_model, given, is_own=of_deletes) }}
   ),
   compared as (
     select *, lag({{ src_hashdiff }}) over in_order as _lh_hashdiff_before, lag({{ src_seq }}) over in_order as _lh_event_before
@@ -101,6 +102,14 @@
     )
     {%- else %} {{ cdc_vault.rows_to_load(plan, source_model) }}
     {%- endif %}
+{%- endmacro %}
+
+{#-
+  The keys of the batch, to find what is stored of them: those of the rows to load, which are a few of a large table. Only if
+  the key is not the row's own (`is_own`), so that a delete does not name it, the rows that are replayed say more.
+-#}
+{% macro loaded_keys(keys, stage, plan, source_model, given, is_own=true) -%}
+  (select {{ keys | join(", ") }} from {{ stage ~ " where " ~ given ~ " and " ~ cdc_vault.rows_to_load(plan, source_model) if is_own else "batch" }})
 {%- endmacro %}
 
 {#- Whether a row's key is one of those of a CTE: one column or several. -#}

@@ -5,6 +5,7 @@
     {columns: […], normalize: upper_trim, blank: unknown} (a key), or {is_hashdiff: true, columns: […]} (sorted, NULLs
     left out). '!text' among the columns of a key is a constant: a business key collision code. A list among them is a
     reference of several columns: where one is NULL it refers to nothing, and all of them count as NULL.
+    {column: name, type: text} is a column that names a key of that type in Postgres, and is hashed as one.
     {keys: [hk_a, hk_b], columns: […]} is the key of a link of such keys and columns: as its parts are by their rules, so
     that one combination of them is one link.
   derived_columns: name → a parsed column under another name (a business key that tables spell differently), or
@@ -80,13 +81,18 @@
     {%- do keys.append(cdc_vault.hashed_column(key, hashed_columns[key], columns)) -%}
   {%- endfor -%}
   {%- for part in spec.get("columns", []) -%}
-    {%- for column in cdc_vault.as_list(part) -%}
+    {%- set group, names = [part] if part is string or part is mapping else part, [] -%}
+    {%- for entry in group -%}{%- do names.append(entry.column if entry is mapping else entry) -%}{%- endfor -%}
+    {%- for column in names -%}
+      {%- set entry = group[loop.index0] -%}
       {%- if column.startswith("!") -%}
         {%- do inputs.append({"constant": column[1:]}) -%}
       {%- elif column not in columns -%}
         {{ exceptions.raise_compiler_error(model.name ~ ": " ~ name ~ " hashes " ~ column ~ ", which the stage does not have") }}
       {%- else -%}
-        {%- do inputs.append(columns[column] if part is string else dict(columns[column], part_of=part)) -%}
+        {%- do inputs.append(dict(
+          columns[column], part_of=names if names | length > 1 else [], key_type=entry.type if entry is mapping else ""
+        )) -%}
       {%- endif -%}
     {%- endfor -%}
   {%- endfor -%}

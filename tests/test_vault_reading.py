@@ -1,0 +1,84 @@
+"""What readers see of keys that some table does not know, on Trino: the macros' SQL over rows that are written here."""
+
+from typing import Any
+
+import pytest
+
+from lakehouse.servers.trino import query
+from lakehouse.settings import Settings
+from tests.unit.dbt_macros import macro
+
+pytestmark = pytest.mark.stack
+ZERO = "0" * 32
+KNOWN = "(values ('a', 1), ('b', 2), ('c', 3)) t (hk, id)"
+Row = tuple[Any, ...]
+
+
+def day(number: int | None) -> str:
+    """Midnight of a day in March."""
+    return f"timestamp '2026-03-{number:02} 00:00 UTC'" if number else "null"
+
+
+def timeline(*rows: tuple[str, int, int | None, bool, str], value: str = "value", key: str = "hk") -> str:
+    """A `_v1` view of key, first day, day it ends, whether deleted, and a value; positions are the days."""
+    values = ", ".join(
+        f"('{hk}', 's{first:02}', nullif('s{last or 0:02}', 's00'), {day(first)}, {day(last)}, {gone}, '{said}')"
+        for hk, first, last, gone, said in rows
+    )
+    return f"(values {values}) t ({key}, source_seq, source_seq_to, valid_from, valid_to, is_deleted, {value})"
+
+
+def read(settings: Settings, name: str, columns: str, relations: dict[str, str], **arguments: Any) -> list[Row]:
+    """What a macro finds in these relations on the last days of the month that are listed."""
+    moments = ", ".join(f"({day(number)}, true)" for number in (2, 4, 6, 8))
+    there = {"hub": KNOWN, "control_snap": f"(values {moments}) t (sdts, is_active)", **relations}
+    there |= {name[:-3]: relation for name, relation in there.items() if name.endswith("_v1")}
+    sql = macro(
+        name, ref=lambda name: f"(select * from {there[name]})", last_snapshot=lambda *_: day(9), graph={"nodes": {}}
+    )(source_model="hub", src_pk="hk", **arguments)
+    return [tuple(row) for row in query(settings, f"select {columns} from ({sql}) order by 1, 2")]
+
+
+def test_history_keeps_what_one_system_knows_alone(settings: Settings) -> None:
+    found = read(
+        settings, "history", "id, day(valid_from), day(valid_to), name, tier",
+        {"crm_v1": timeline(
+            ("a", 2, None, False, "Ann"), ("b", 1, 4, False, "Bob"), ("b", 4, None, True, ""), value="name"),
+         "shop_v1": timeline(("a", 5, None, False, "gold"), ("c", 3, None, False, "new"), value="tier")},
+        src_nk="id", satellites={"crm": ["name"], "shop": ["tier"]},
+    )  # fmt: skip
+    assert found == [
+        (1, 2, 5, "Ann", None),
+        (1, 5, None, "Ann", "gold"),
+        (2, 1, 4, "Bob", None),
+        (3, 3, None, None, "new"),
+    ]
+
+
+def test_a_bridge_keeps_a_key_from_which_a_step_is_missing(settings: Settings) -> None:
+    links = {
+        "to_order": "(values ('l1', 'a', 'o1'), ('l2', 'b', 'o2')) t (hk_to_order, hk, hk_order)",
+        "to_store": "(values ('m1', 'o1', 's1')) t (hk_to_store, hk_order, hk_store)",
+        "of_order_v1": "(values ('l1', true, {0}, null), ('l2', true, {0}, null)) t (hk_to_order, is_active,"
+        " valid_from, valid_to)".format(day(1)),
+        "of_store_v1": f"(values ('m1', true, {day(3)}, {day(7)})) t (hk_to_store, is_active, valid_from, valid_to)",
+    }
+    order = {"link": "to_order", "effectivity": "of_order_v1", "src_pk": "hk_to_order", "from": "hk"}
+    store = {"link": "to_store", "effectivity": "of_store_v1", "src_pk": "hk_to_store", "from": "hk_order"}
+    walk = [order | {"to": ["hk_order"]}, store | {"to": ["hk_store"]}]
+    found = read(settings, "bridge", "hk, day(sdts), hk_order, hk_store", links, walk=walk)
+    assert found == [
+        *(("a", number, "o1", "s1" if number in (4, 6) else ZERO) for number in (2, 4, 6, 8)),
+        *(("b", number, "o2", ZERO) for number in (2, 4, 6, 8)),
+    ]
+
+
+def test_a_point_in_time_has_a_key_while_any_satellite_has_it(settings: Settings) -> None:
+    satellites = {
+        "crm_v1": timeline(("a", 2, 5, False, ""), ("a", 5, None, True, "")),
+        "shop_v1": timeline(("a", 3, 7, False, ""), ("a", 7, None, True, ""), ("b", 8, None, False, "")),
+    }
+    found = read(settings, "pit", "hk, day(sdts), crm_hk, shop_hk", satellites, satellites=["crm", "shop"])
+    assert found == [
+        ("a", 2, "a", ZERO), ("a", 4, "a", "a"), ("a", 6, "a", "a"), ("b", 8, ZERO, "b"),
+    ]  # fmt: skip
