@@ -1,0 +1,109 @@
+"""What the page says: the watch's findings and numbers, put together by what they are about. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lakehouse.metrics import Sample
+from lakehouse_watch.alerts import Occasion
+
+Rows = Mapping[str, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class SourceRow:
+    """How far a source is. `rows` are those published in each of the last minutes, oldest first."""
+
+    name: str
+    follows: bool
+    cut_age: float | None
+    lag_seconds: float
+    behind_bytes: float
+    slot_bytes: float
+    tables: str
+    rows: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Maintained:
+    """What an action did when it last did something."""
+
+    action: str
+    at: datetime
+    files_fewer: int
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A declared chart with its answer, or why there is none."""
+
+    title: str
+    bars: Sequence[tuple[str, float]] = ()
+    trouble: str = ""
+
+    @property
+    def most(self) -> float:
+        """The longest bar."""
+        return max((value for _, value in self.bars), default=0.0) or 1.0
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The whole page."""
+
+    at: datetime
+    occasions: Sequence[Occasion]
+    sources: Sequence[SourceRow]
+    sizes: Sequence[tuple[str, int, int]]
+    maintained: Sequence[Maintained]
+    failed_checks: int
+    charts: Sequence[Chart]
+
+
+def contents(
+    occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows, charts: Sequence[Chart], at: datetime
+) -> Contents:
+    """The page of this moment. A source that was never ingested is left out."""
+    found = _Samples(samples)
+    sources = sorted({labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")})
+    sizes = {(labels["source"], labels["table"]): int(value) for labels, value in found.of("lakehouse_table_bytes")}
+    return Contents(
+        at,
+        sorted(occasions, key=lambda occasion: (occasion.severity != "error", occasion.key)),
+        [_source(found, name, rows.get(name, ())) for name in sources],
+        [
+            (f"{labels['source']}.{labels['table']}", int(value), sizes[(labels["source"], labels["table"])])
+            for labels, value in found.of("lakehouse_table_rows")
+        ],
+        list(_maintained(found)),
+        int(sum(value for _, value in found.of("lakehouse_failed_checks"))),
+        charts,
+    )
+
+
+class _Samples:
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self.samples = list(samples)
+
+    def of(self, name: str) -> list[tuple[dict[str, str], float]]:
+        return [(dict(sample.labels), sample.value) for sample in self.samples if sample.name == name]
+
+    def value(self, name: str, source: str) -> float | None:
+        return next((value for labels, value in self.of(name) if labels.get("source") == source), None)
+
+
+def _source(found: _Samples, name: str, rows: Sequence[int]) -> SourceRow:
+    states = [
+        f"{value:.0f} {labels['state']}" for labels, value in found.of("lakehouse_tables") if labels["source"] == name
+    ]
+    return SourceRow(
+        name, bool(found.value("lakehouse_follower_up", name)), found.value("lakehouse_cut_age_seconds", name),
+        found.value("lakehouse_lag_seconds", name) or 0.0, found.value("lakehouse_behind_bytes", name) or 0.0,
+        found.value("lakehouse_slot_lag_bytes", name) or 0.0, ", ".join(states), rows,
+    )  # fmt: skip
+
+
+def _maintained(found: _Samples) -> Iterable[Maintained]:
+    fewer = {labels["action"]: int(value) for labels, value in found.of("lakehouse_maintenance_removed_files")}
+    for labels, value in found.of("lakehouse_maintenance_last_timestamp_seconds"):
+        yield Maintained(labels["action"], datetime.fromtimestamp(value, UTC), fewer.get(labels["action"], 0))

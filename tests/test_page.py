@@ -1,0 +1,99 @@
+"""The page of the lake, as a browser shows it: logged in by the link, over a lake that has just been loaded."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse_page.asked import ask
+from orchestration.web.login import ui_secret
+from tests.ports import free_port
+from tests.slots import until
+from tests.test_ingestion import ORDERS, TABLES
+from tests.test_kills import fill
+from tests.world import World, make_world
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+
+
+@pytest.fixture
+def world(settings: Settings, spark: Any) -> World:
+    made = make_world(settings, ORDERS, TABLES)
+    fill(made, 1, 50)
+    made.ingest(spark)
+    return made
+
+
+@pytest.fixture
+def browse(world: World, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """A path of the web server as a browser has it after its scripts have run; the browser keeps its cookies."""
+    name, port = world.source.name, free_port()
+    url = world.settings.sources[name].url.get_secret_value()
+    environment = {
+        **os.environ, f"LAKEHOUSE_SOURCES__{name.upper()}__URL": url, "LAKEHOUSE_HOME": str(world.settings.home),
+        "LAKEHOUSE_PROJECT_DIR": str(PROJECT_DIR),
+    }  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "orchestration.web",
+        "--port",
+        str(port),
+        "--workspace",
+        str(tmp_path / "none.yaml"),
+    ]
+    (tmp_path / "none.yaml").write_text("load_from:\n  - python_file: none.py\n")
+    (tmp_path / "none.py").write_text("import dagster as dg\n\ndefs = dg.Definitions()\n")
+
+    def browsed(path: str) -> str:
+        browser = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/browser"]
+        shot = f"--screenshot={os.environ.get('PAGE_SCREENSHOT', tmp_path / 'page.png')}"
+        address = f"http://127.0.0.1:{port}{path}"
+        subprocess.run(
+            [*browser, shot, "--window-size=1200,1400", address], capture_output=True, timeout=120, check=True
+        )
+        done = subprocess.run(
+            [*browser, "--dump-dom", address], capture_output=True, text=True, timeout=120, check=True
+        )
+        return done.stdout
+
+    with subprocess.Popen(command, env=environment, cwd=tmp_path) as server:
+        try:
+            until(lambda: _answers(port), 120)
+            yield browsed
+        finally:
+            server.terminate()
+
+
+def _answers(port: int) -> bool:
+    import socket
+
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_browser_shows_the_source_that_was_loaded_and_only_after_the_login(
+    world: World, browse: Callable[[str], str]
+) -> None:
+    assert "Log in with the link" in browse("/lake")
+    browse(f"/login?token={ui_secret(world.settings)}")
+    shown = browse("/lake")
+    row = re.search(rf"<td>{world.source.name}</td>(.*?)</tr>", shown, re.DOTALL)
+    assert row and f"{len(world.source.tables)} streaming" in row[1] and "<rect " in row[1]
+    assert "Revenue by store" in shown
+
+
+def test_what_it_asks_is_of_this_moment(world: World) -> None:
+    page = ask(world.settings)
+    (source,) = [each for each in page.sources if each.name == world.source.name]
+    assert sum(source.rows) > 0 and source.lag_seconds >= 0 and not source.follows
+    assert {size for size in page.sizes if size[0].startswith(world.source.name)}

@@ -1,0 +1,123 @@
+"""The page of the lake: what it says of the watch's numbers."""
+
+import asyncio
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message
+
+from lakehouse.errors import LakehouseError
+from lakehouse.metrics import METRICS, Sample, sample
+from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse_page import contents as made
+from lakehouse_page import page
+from lakehouse_page.asked import _by_minute, read_dashboard
+from lakehouse_page.contents import Chart, Contents, contents
+from lakehouse_watch.alerts import Occasion
+
+NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
+SAMPLES = [
+    sample("lakehouse_lag_seconds", 3, source="shop"),
+    sample("lakehouse_follower_up", 1, source="shop"),
+    sample("lakehouse_cut_age_seconds", 12_000, source="shop"),
+    sample("lakehouse_tables", 2, source="shop", state="streaming"),
+    sample("lakehouse_tables", 1, source="shop", state="parked"),
+    sample("lakehouse_table_rows", 1_234, source="shop", table="orders"),
+    sample("lakehouse_table_bytes", 3 * 1024**2, source="shop", table="orders"),
+    sample("lakehouse_maintenance_last_timestamp_seconds", NOW.timestamp(), action="compact"),
+    sample("lakehouse_maintenance_removed_files", 56, action="compact"),
+    sample("lakehouse_failed_checks", 2, severity="ERROR"),
+]
+
+
+def _page(
+    occasions: Sequence[Occasion] = (), samples: Sequence[Sample] = SAMPLES, charts: Sequence[Chart] = ()
+) -> Contents:
+    return contents(occasions, samples, {"shop": [0, 5, 10]}, charts, NOW)
+
+
+def test_it_says_how_far_each_source_is_and_what_maintenance_did() -> None:
+    text = page.render(_page())
+    for said in ("alive", "3 h ago", "2 streaming, 1 parked", "1,234", "3.0 MiB", "compact", "56", "2 checks failed"):
+        assert said in text, said
+    assert 'class="good">Nothing.' in text and "at most 10" in text
+
+
+def test_every_number_that_it_reads_is_one_that_the_watch_measures() -> None:
+    named = set(re.findall(r'"(lakehouse_\w+)"', Path(made.__file__).read_text()))
+    assert named and named <= set(METRICS)
+
+
+def test_errors_come_first_and_text_of_a_source_is_no_html() -> None:
+    occasions = [
+        Occasion("parked/a", "<script>alert(1)</script>", "look", "warning"),
+        Occasion("slot/b", "the slot is lost", "recover", "error"),
+    ]
+    text = page.render(_page(occasions, charts=[Chart("<b>", [("<i>x</i>", 2.0)]), Chart("c", trouble="<u>")]))
+    assert text.index("the slot is lost") < text.index("&lt;script&gt;")
+    assert not any(tag in text for tag in ("<script", "<b>", "<i>", "<u>"))
+
+
+def test_without_a_source_it_says_so() -> None:
+    assert "No source has been ingested yet" in page.render(_page(samples=[]))
+
+
+def test_rows_are_counted_by_the_minute_in_which_they_were_published() -> None:
+    def snapshot(ago: timedelta, **said: str) -> Any:
+        summary = SimpleNamespace(additional_properties=said)
+        return SimpleNamespace(timestamp_ms=int((NOW - ago).timestamp() * 1000), summary=summary)
+
+    found = _by_minute(
+        [
+            snapshot(timedelta(seconds=-1), **{"lakehouse.rows.c": "1"}),  # by another machine's clock
+            snapshot(timedelta(seconds=70), **{"lakehouse.rows.c": "2", "lakehouse.rows.d": "3", "total-records": "9"}),
+            snapshot(timedelta(hours=2), **{"lakehouse.rows.c": "100"}),
+        ],
+        NOW,
+    )
+    assert dict(found) == {0: 1, 1: 5}
+
+
+async def _asked(app: ASGIApp, method: str, path: str) -> dict[str, Any]:
+    """Status, headers and text of an answer."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    await app({"type": "http", "method": method, "path": path, "headers": [], "query_string": b""}, receive, send)
+    text = b"".join(message.get("body", b"") for message in sent[1:]).decode()
+    return {"status": sent[0]["status"], "headers": dict(sent[0]["headers"]), "text": text}
+
+
+def test_many_readers_cost_one_look_and_other_paths_are_forwarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    monkeypatch.setattr(page.WithPage, "_made", lambda self: looks.append(1) or "page")
+
+    async def all_asked() -> list[dict[str, Any]]:
+        app = page.WithPage(PlainTextResponse("Dagster"), Settings(home=Path("home")))
+        asked = [("GET", "/lake"), ("GET", "/lake"), ("POST", "/lake"), ("GET", "/assets")]
+        return list(await asyncio.gather(*(_asked(app, *each) for each in asked)))
+
+    first, second, posted, other = asyncio.run(all_asked())
+    assert first["text"] == second["text"] == "page" and len(looks) == 1
+    assert first["headers"][b"content-security-policy"].startswith(b"default-src 'none'")
+    assert posted["status"] == 405 and other["text"] == "Dagster"
+
+
+def test_the_charts_of_the_demo_are_read_and_a_mistake_is_named(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, project_dir=PROJECT_DIR)
+    assert [chart.title for chart in read_dashboard(settings).charts][:2] == ["Revenue by store", "Revenue by day"]
+    assert read_dashboard(settings.model_copy(update={"project_dir": tmp_path})).charts == ()
+    (tmp_path / "dashboard.yml").write_text("charts: [{title: a, query: SELECT 1}]")
+    with pytest.raises(LakehouseError, match=r"dashboard.yml.*query"):
+        read_dashboard(settings.model_copy(update={"project_dir": tmp_path}))
