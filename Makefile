@@ -8,7 +8,7 @@ TESTS := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev up down test test-all hunt bench lint docs audit sbom format lock clean
+.PHONY: help demo dev up down test test-all hunt bench lint docs docs-site audit sbom format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,10 +48,21 @@ docs: $(READY) ## write again what is generated from code
 	@$(BIN)/python -m ingestion.schema.types.docs > docs/types.md
 	@$(BIN)/python -m scaffold.docs
 	@$(BIN)/python -m maintenance.actions.docs
+	@$(BIN)/python -m lakehouse_cli.reference
 	@$(BIN)/python -m lakehouse_stack.downloads.licences > NOTICE
 
+docs-site: build/docs-venv/.ready ## build the documentation's site in build/site; a link that leads nowhere fails
+	@NO_MKDOCS_2_WARNING=1 build/docs-venv/bin/mkdocs build --strict
+	@echo "open build/site/index.html"
+
+build/docs-venv/.ready: requirements-docs.lock
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	@$(PYTHON) -m venv build/docs-venv
+	@build/docs-venv/bin/python .ci/install.py requirements-docs.lock
+	@touch $@
+
 audit: $(READY) ## look every pinned package up among the known vulnerabilities; one that cannot be looked up fails
-	@$(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements-dev.lock --requirement lakehouse_stack/downloads/jre21.lock
+	@$(BIN)/pip-audit --strict --disable-pip --require-hashes --progress-spinner off --requirement requirements-dev.lock --requirement requirements-docs.lock --requirement lakehouse_stack/downloads/jre21.lock
 
 sbom: $(READY) ## write sbom.cdx.json: every package and file of an installation, as CycloneDX
 	@$(BIN)/python -m lakehouse_stack.downloads.sbom > sbom.cdx.json
@@ -60,10 +71,11 @@ format: $(READY) ## let ruff rewrite the code
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-lock: ## pin every dependency with hashes, for all platforms: requirements.lock runs the product, requirements-dev.lock is all (needs uv)
+lock: ## pin every dependency with hashes, for all platforms: requirements.lock runs the product, -dev.lock is all, -docs.lock builds the site (needs uv)
 	@command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 1; }
 	uv pip compile pyproject.toml --extra build --universal --generate-hashes --no-header --output-file requirements.lock
 	uv pip compile pyproject.toml --extra dev --constraint requirements.lock --universal --generate-hashes --no-header --output-file requirements-dev.lock
+	uv pip compile --group docs --universal --python-version 3.11 --generate-hashes --no-header --output-file requirements-docs.lock
 
 clean: ## delete caches of the tools; not the environment, not the data
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .import_linter_cache .hypothesis
@@ -72,7 +84,6 @@ $(READY): requirements-dev.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11, 3.12 or 3.13 found: install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)" >&2; exit 1; }
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $$($(PYTHON) --version)"; $(PYTHON) -m venv $(VENV); }
-	@echo "installing $$(grep -c '==' requirements-dev.lock) pinned packages"
-	@PYTHONWARNINGS=ignore:DEPRECATION $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes --requirement requirements-dev.lock
+	@PYTHONWARNINGS=ignore:DEPRECATION $(BIN)/python .ci/install.py requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@

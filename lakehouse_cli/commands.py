@@ -4,6 +4,7 @@ import importlib
 import logging
 import sys
 import traceback
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -25,10 +26,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("lakehouse_cli.machine.stack", "up"),
     "down": ("lakehouse_cli.machine.stack", "down"),
     "status": ("lakehouse_cli.machine.stack", "status"),
+    "doctor": ("lakehouse_cli.machine.doctor", "doctor"),
     "env": ("lakehouse_cli.machine.stack", "env"),
+    "completion": ("lakehouse_cli.completion", "completion"),
     "samples": ("lakehouse_cli.source.samples", "load_samples"),
     "simulate": ("lakehouse_cli.source.simulate", "app"),
     "prepare": ("lakehouse_cli.source.ingest", "prepare"),
+    "add": ("lakehouse_cli.source.add", "add"),
     "remove": ("lakehouse_cli.source.remove", "remove"),
     "ingest": ("lakehouse_cli.source.ingest", "ingest"),
     "mirror": ("lakehouse_cli.lake.mirror", "mirror"),
@@ -41,8 +45,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "upgrade": ("lakehouse_cli.machine.upgrade", "upgrade"),
     "backup": ("lakehouse_cli.lake.backup", "backup"),
     "restore-backup": ("lakehouse_cli.lake.backup", "restore_backup"),
+    "pin": ("lakehouse_cli.lake.pin", "pin"),
     "sql": ("lakehouse_cli.lake.sql", "sql"),
     "serve": ("lakehouse_cli.lake.serve", "serve"),
+    "export": ("lakehouse_cli.lake.export", "export"),
     "user": ("lakehouse_cli.machine.user", "app"),
     "show": ("lakehouse_cli.lake.show", "show"),
     "demo": ("lakehouse_cli.machine.demo", "demo"),
@@ -61,12 +67,18 @@ def _mount(name: str) -> None:
         app.command(name)(target)
 
 
+def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The command line with these commands."""
+    for name in names:
+        _mount(name)
+    app.callback()(_root)
+    return app
+
+
 def run_command() -> None:
     """Runs the command line."""
     wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
-    for name in [wanted] if wanted in COMMANDS else list(COMMANDS):
-        _mount(name)
-    app.callback()(_root)
+    command_line([wanted] if wanted in COMMANDS else COMMANDS)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LineFormatter())
     app()

@@ -38,6 +38,8 @@ WHERE nspname IN ('app', 'shared') AND has_schema_privilege('{ROLE}', oid, 'USAG
 ORDER BY 1, 2, 3
 """
 
+PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables ORDER BY 1, 2"
+
 
 @pytest.fixture(scope="module", params=["15", slow("16"), "18"])
 def source(request: pytest.FixtureRequest) -> Iterator[Cluster]:
@@ -77,6 +79,23 @@ def test_publication_and_rights_are_as_they_were_before_prepare(source: Cluster,
     assert world.rows(RIGHTS) == before
     assert world.rows("SELECT * FROM pg_publication") == []
     assert removal_statements(world.settings, name) == [], "a second time there is nothing to do"
+
+
+def test_of_one_table_the_publication_and_rights_of_all_others_stay(source: Cluster, alone: Settings) -> None:
+    world = unprepared(source, alone, TABLES)
+    name, mine = world.source.name, declared(world, **{"public.plain": ("secret",)})
+    without = mine.model_copy(
+        update={"tables": tuple(t for t in mine.tables if t.relation[1] not in ("plain", "parts"))}
+    )
+    prepare(world.settings, without)
+    wanted = world.rows(RIGHTS), world.rows(PUBLISHED)
+    prepare(world.settings, mine)
+
+    for relation in (("public", "plain"), ("public", "parts")):
+        run_as_owner(world.settings, name, removal_statements(world.settings, name, relation))
+
+    assert (world.rows(RIGHTS), world.rows(PUBLISHED)) == wanted
+    assert removal_statements(world.settings, name, ("public", "plain")) == [], "a second time there is nothing to do"
 
 
 def test_what_fails_as_the_owner_is_told_and_nothing_is_done(source: Cluster, alone: Settings) -> None:

@@ -67,6 +67,7 @@ def demo() -> None:
 def _run(command: tuple[str, ...]) -> None:
     say()
     say(f"$ lakehouse {shlex.join(command)}", flush=True)
-    program = Path(sys.executable).with_name("lakehouse")
+    program, begun = Path(sys.executable).with_name("lakehouse"), time.monotonic()
     if subprocess.run([str(program), *command]).returncode:
         raise LakehouseError(f"`lakehouse {shlex.join(command)}` failed; the demo stops here; run it again")
+    say(f"({time.monotonic() - begun:.1f} s)", flush=True)

@@ -17,6 +17,7 @@ from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.machine.code_servers import code_servers
 from lakehouse_cli.machine.foreground import Command, keep_running
+from lakehouse_page.page import PATH
 from lakehouse_stack.home.instance import ensure_instance
 from orchestration.web.login import login_url
 
@@ -38,7 +39,9 @@ def dev(
     ensure_instance(settings)
     with alone(settings):
         _check_port(settings)
-        say(f"Dagster UI: {login_url(settings)}  (logs a browser in; Ctrl-C ends)", flush=True)
+        login = login_url(settings)
+        say(f"Dagster UI: {login}  (logs a browser in; Ctrl-C ends)", flush=True)
+        say(f"The lake at a glance: {login.partition('/login')[0]}{PATH}  (once logged in)", flush=True)
         environment = {
             "DAGSTER_HOME": str(settings.dagster_home),
             "LAKEHOUSE_HOME": str(settings.home),
@@ -56,7 +59,8 @@ def dev(
 
 
 def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker: bool) -> list[Command]:
-    """The children: Dagster's code server, web server and daemon, the watch, the stack's keeper, follower, worker.
+    """The children: Dagster's code server, web server and daemon, the watch, the stack's keeper, follower, worker, and
+    the export if there is a second catalog.
 
     Sockets and what only `lakehouse dev` needs are in `folder`.
     """
@@ -81,6 +85,7 @@ def commands(settings: Settings, folder: Path, stack: bool, ingest: bool, worker
         *([ours("stack", "up", "--keep")] if stack else []),
         *([ours("ingest", "ingest", "--follow")] if ingest else []),
         *([ours("worker", "worker")] if worker else []),
+        *([ours("export", "export", "--follow")] if settings.export.url else []),
     ]
 
 

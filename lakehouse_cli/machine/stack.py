@@ -74,7 +74,7 @@ def slots_left(settings: Settings) -> dict[str, str]:
     """The slot of each source that runs on beyond this stack; none where the catalog does not run."""
     from ingestion.state.store import connect_catalog, read_stream
 
-    others = [name for name in settings.sources if not is_sample(settings, name)]
+    others = [name for name in settings.databases if not is_sample(settings, name)]
     if not others or settings.catalog_url is None:
         return {}
     try:
@@ -175,7 +175,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         "trino_reader_password": trino.reader_password,
         "trino_privacy_password": trino.privacy_password,
     }
-    owners = {name: source.owner_url or source.url for name, source in settings.sources.items()}
+    owners = {name: source.owner_url or source.url for name, source in settings.databases.items()}
     values = {
         "sources": {name: url.get_secret_value() for name, url in owners.items()},
         "catalog_url": settings.catalog_dsn(),

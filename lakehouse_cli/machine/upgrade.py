@@ -40,15 +40,20 @@ def upgrade(
     Can be run at any time, and again after an interruption. Stop `lakehouse dev` and ingestion first.
     """
     settings = load_settings()
-    planned = _clusters_planned(settings) + _rest_planned(settings)
-    for line in planned or ["nothing to do"]:
+    to_do = planned(settings)
+    for line in to_do or ["nothing to do"]:
         say(line)
-    if check and planned:
+    if check and to_do:
         raise typer.Exit(1)
-    if check or not planned:
+    if check or not to_do:
         return
     _upgrade(settings)
     say("upgraded")
+
+
+def planned(settings: Settings) -> list[str]:
+    """What there is to do, a line each; changes nothing."""
+    return _clusters_planned(settings) + _rest_planned(settings)
 
 
 def _upgrade(settings: Settings) -> None:
@@ -231,5 +236,7 @@ def _sources_of(settings: Settings, moved: tuple[OldCluster, ...]) -> list[str]:
     port = read_ports(ports_file(settings)).get("sources")
     with connect_catalog(settings) as connection:
         rows: list[Any] = connection.execute("SELECT source FROM lakehouse.streams ORDER BY source").fetchall()
-    reached = {name for name, given in settings.sources.items() if parse_url(given.url.get_secret_value()).port == port}
+    reached = {
+        name for name, given in settings.databases.items() if parse_url(given.url.get_secret_value()).port == port
+    }
     return [source for (source,) in rows if source in reached]

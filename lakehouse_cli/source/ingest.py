@@ -38,8 +38,9 @@ def prepare(
 ) -> None:
     """Create a source's publication and grants: run as the owner if its URL is known, otherwise printed.
 
-    Refuses a table if publishing it would make the application's UPDATE and DELETE fail.
+    Refuses a table if publishing it would make the application's UPDATE and DELETE fail. In Kafka nothing is created.
     """
+    from ingestion.sources.kafka.check import rights
     from ingestion.sources.postgres.setup import advice, may_copy_cluster
     from ingestion.sources.postgres.setup import prepare as prepare_source
 
@@ -53,6 +54,9 @@ def prepare(
         _check(settings, declarations, _chosen(settings, declarations, sources), as_json)
         return
     for name in _chosen(settings, declarations, sources):
+        if declarations.source(name).kind == "kafka":
+            say(f"-- source {name}: {rights(declarations.source(name))}")
+            continue
         statements, done = prepare_source(settings, declarations.source(name), revoke=revoke)
         say(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
@@ -62,9 +66,12 @@ def prepare(
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
-    from ingestion.sources.postgres.setup import check_source
+    from ingestion.sources.kafka import check
+    from ingestion.sources.postgres import setup
 
-    found = [finding for name in names for finding in check_source(settings, declarations.source(name))]
+    kinds = {"postgres": setup.check_source, "kafka": check.check_source}
+    declared = [declarations.source(name) for name in names]
+    found = [finding for source in declared for finding in kinds[source.kind](settings, source)]
     if as_json:
         say_json([finding.as_dict() for finding in found])
     else:
@@ -219,7 +226,7 @@ def _follow(settings: Settings, declarations: Declarations, names: list[str]) ->
 def _chosen(settings: Settings, declarations: Declarations, sources: list[str] | None) -> list[str]:
     names = [declarations.source(name).name for name in sources] if sources else [s.name for s in declarations.sources]
     for name in names:
-        settings.source(name)
+        settings.connection(name)
     if not names:
         raise LakehouseError("no source is declared: add one in dbt_project/models/sources/")
     return names

@@ -61,13 +61,14 @@ def scaffold(
     for name in undeclared:
         _propose_file(settings, declared, name, wanted, check)
         declared = declared_alone(settings)
-    drifted = sum(_scaffold(settings, declared, name, check) for name in sources or _names(declared))
+    drifted = sum(scaffold_source(settings, declared, name, check) for name in sources or _names(declared))
     if check and drifted:
         again = " ".join(["lakehouse scaffold", *(sources or ())])
         raise LakehouseError(f"{drifted} files differ from the declarations: run `{again}`")
 
 
-def _scaffold(settings: Settings, declared: Declarations, source: str, check: bool) -> int:
+def scaffold_source(settings: Settings, declared: Declarations, source: str, check: bool = False) -> int:
+    """Writes the source's models, or only says which; returns how many differ."""
     from scaffold import apply, models_of, plan
 
     project = settings.dbt_project_dir

@@ -13,6 +13,7 @@ def test_who_waits_for_another_writer_closes_the_catalog(monkeypatch: pytest.Mon
     """Its connections stayed open for as long as the process lived, with each time that somebody waited."""
     done: list[str] = []
     catalog = SimpleNamespace(close=lambda: done.append("closed"))
+    monkeypatch.setattr(api, "check_kind", lambda *_: None)
     monkeypatch.setattr(api, "_committed", lambda *_: 5)
     monkeypatch.setattr(api.store, "connect_catalog", lambda _: nullcontext())
     monkeypatch.setattr(api.store, "ensure_state", lambda _: None)

@@ -3,6 +3,9 @@
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -175,3 +178,40 @@ def test_a_rehash_that_is_ended_leaves_no_dbt_behind(number: signal.Signals) -> 
         assert command.wait(30) == 128 + number
         assert f"interrupted by {number.name}".encode() in command.stderr.read()
     assert not child.is_running()
+
+
+KILLED = """
+import sys
+from lakehouse.declarations.manifest import rebuild
+from lakehouse.settings import load_settings
+
+rebuild(load_settings(), ["hub_customer"])
+"""
+DBT = """#!/bin/sh
+echo $$ > {place}/pid.new && mv {place}/pid.new {place}/pid
+exec sleep 60
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_rehash_that_is_killed_leaves_no_dbt_behind(tmp_path: Path, ignored: bool) -> None:
+    """It went on building for minutes, while loads had begun."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    (tmp_path / "dbt").write_text(DBT.format(place=tmp_path))
+    (tmp_path / "dbt").chmod(0o755)
+    code = f"import signal, sys; sys.executable = {str(tmp_path / 'python')!r}\n"
+    code += "signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if ignored else ""
+    with subprocess.Popen([sys.executable, "-c", code + KILLED]) as command:
+        until(lambda: (tmp_path / "pid").exists())
+        dbt = psutil.Process(int((tmp_path / "pid").read_text()))
+        command.kill()
+    until(lambda: not dbt.is_running() or dbt.status() == psutil.STATUS_ZOMBIE)
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Waits for it."""
+    for _ in range(600):
+        if is_so():
+            return
+        time.sleep(0.05)
+    raise AssertionError("not within 30 seconds")

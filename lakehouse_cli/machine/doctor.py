@@ -1,0 +1,179 @@
+"""`lakehouse doctor`: everything that has to be right, a line each, with the remedy of what is not.
+
+It decides nothing by itself: `prepare --check`, `upgrade --check`, `watch --once` and the clients of servers do.
+"""
+
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from urllib.parse import urlsplit
+
+import typer
+
+from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.servers.java import java_version, spark_java_home
+from lakehouse.servers.outage import expected
+from lakehouse.settings import Settings, load_settings
+from lakehouse.text.shown import say, say_json
+
+if TYPE_CHECKING:
+    from lakehouse_watch.probes.reading import Probe
+
+State = Literal["ok", "warning", "error"]
+
+
+class Line(NamedTuple):
+    """What was found of one thing; an error says its remedy in `remedy`, or at its end."""
+
+    about: str
+    state: State
+    says: str
+    remedy: str = ""
+
+
+def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Check this machine, the servers, the sources and the pipeline, and name the remedy of what is wrong.
+
+    Changes nothing. Exits 1 if there is an error; warnings alone are none.
+    """
+    from lakehouse_watch.targets.text import hider
+
+    settings = load_settings()
+    hidden, found = hider(settings), []
+    for line in examine(settings):
+        shown = line._replace(says=hidden(line.says), remedy=hidden(line.remedy))
+        found.append(shown)
+        if not as_json:
+            text = ": ".join(filter(None, (shown.says, shown.remedy)))
+            say(f"{shown.state:<8}{shown.about:<16}{text}", flush=True)
+    if as_json:
+        say_json([line._asdict() for line in found], indent=2)
+    if any(line.state == "error" for line in found):
+        raise typer.Exit(1)
+
+
+def examine(settings: Settings) -> Iterator[Line]:
+    """Every line; what needs the catalog is left out where there is none."""
+    for about, look in (("python", _python), ("java", _java), ("ports", _ports)):
+        yield from _looked(about, partial(look, settings))
+    catalog = _looked("catalog", partial(_catalog, settings))
+    yield from catalog
+    answers = all(line.state != "error" for line in catalog)
+    if answers:
+        yield from _looked("release", partial(_release, settings))
+        yield from _looked("object store", partial(_object_store, settings))
+        yield from _looked("trino", partial(_trino, settings))
+    declared: list[Declarations] = []
+    yield from _looked("declarations", partial(_declarations, settings, declared))
+    for source in declared[0].sources if declared else ():
+        yield from _looked(source.name, partial(_source, settings, declared[0], source.name))
+    yield from _watched(settings, answers)
+
+
+def _looked(about: str, look: Callable[[], Iterable[Line]]) -> list[Line]:
+    """What was found, or why nothing could be."""
+    try:
+        return list(look())
+    except Exception as error:
+        return [Line(about, "error", expected(error) or f"{type(error).__name__}: {error}")]
+
+
+def _python(settings: Settings) -> Iterator[Line]:
+    yield Line("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+
+
+def _java(settings: Settings) -> Iterator[Line]:
+    home = spark_java_home(settings)
+    yield Line("java", "ok", f"{java_version(home)} for Spark, in {home}")
+
+
+def _ports(settings: Settings) -> Iterator[Line]:
+    """Those that are set; `up` replaces one that it has chosen."""
+    from lakehouse_stack.control.inspect import inspect
+    from lakehouse_stack.home.config import SERVERS, stack_settings
+    from lakehouse_stack.home.ports import plan_ports
+
+    fixed = {name: port for name, port in stack_settings().fixed_ports().items() if name in SERVERS}
+    ours = {server.name: server.port for server in inspect(settings) if server.pid and server.port}
+    plan_ports(fixed, {}, fixed, ours)
+    yield Line("ports", "ok", "those that are set are free, or ours" if fixed else "none is set: `up` chooses")
+
+
+def _catalog(settings: Settings) -> Iterator[Line]:
+    from lakehouse.servers.database import connect_catalog
+
+    with connect_catalog(settings) as connection:
+        server = connection.info
+        yield Line("catalog", "ok", f"Postgres {server.server_version // 10_000} at {server.host}:{server.port}")
+
+
+def _release(settings: Settings) -> Iterator[Line]:
+    from lakehouse_cli.machine.upgrade import planned
+
+    lines = planned(settings)
+    for line in lines:
+        yield Line("release", "warning", line, "`lakehouse upgrade`")
+    if not lines:
+        yield Line("release", "ok", "what is stored is of this release")
+
+
+def _object_store(settings: Settings) -> Iterator[Line]:
+    from pyiceberg.io import load_file_io
+
+    from lakehouse.catalog.open import file_io_properties
+
+    place = urlsplit(settings.warehouse)
+    bucket = f"{place.scheme}://{place.netloc}" if place.netloc else settings.warehouse
+    if load_file_io(file_io_properties(settings), bucket).new_input(bucket).exists():
+        yield Line("object store", "ok", f"{bucket} answers")
+    else:
+        yield Line("object store", "error", f"{bucket} does not exist", "create it, or correct LAKEHOUSE_WAREHOUSE")
+
+
+def _trino(settings: Settings) -> Iterator[Line]:
+    from lakehouse.servers.trino import answering, query
+
+    with answering(settings):
+        for role in ("writer", "reader"):
+            query(settings, "SELECT 1", role=role)
+    yield Line("trino", "ok", f"{settings.trino.host}:{settings.trino.port} answers writer and reader")
+
+
+def _declarations(settings: Settings, declared: list[Declarations]) -> Iterator[Line]:
+    declarations = load_declarations(settings)
+    declared.append(declarations)
+    tables = sum(len(source.tables) for source in declarations.sources)
+    if not tables:
+        yield Line("declarations", "warning", "there are none", "`lakehouse scaffold SOURCE` proposes them")
+        return
+    yield Line("declarations", "ok", f"{tables} tables of {len(declarations.sources)} sources")
+
+
+def _source(settings: Settings, declarations: Declarations, name: str) -> Iterator[Line]:
+    from ingestion.sources.postgres.setup import check_source
+
+    found = check_source(settings, declarations.source(name))
+    for finding in found:
+        about = f"{name}.{finding.table}" if finding.table else name
+        remedy = f"`lakehouse prepare {name}`" if finding.weight == "prepare" else finding.remedy
+        yield Line(about, "error" if finding.weight == "in the way" else "warning", finding.says, remedy)
+    if not found:
+        yield Line(name, "ok", "prepared, nothing is in the way")
+
+
+def _watched(settings: Settings, catalog_answers: bool) -> Iterator[Line]:
+    """What the watch sees: servers, disk, followers, lag, parked tables, backups, Dagster."""
+    from lakehouse_watch.watch import declared_probes
+
+    for probe in declared_probes(settings):
+        if catalog_answers or not probe.needs_catalog:
+            yield from _looked(probe.name, partial(_seen, probe))
+
+
+def _seen(probe: "Probe") -> Iterator[Line]:
+    found = probe.read().occasions
+    for occasion in found:
+        yield Line(probe.name, occasion.severity, occasion.summary, occasion.to_do)
+    if not found:
+        yield Line(probe.name, "ok", "nothing needs attention")

@@ -1,0 +1,145 @@
+"""`lakehouse add`: one more table in a file of declarations that a person has edited."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pgoutput_record import scratch_database
+from typer.testing import CliRunner
+
+from lakehouse.errors import LakehouseError
+from lakehouse_cli.commands import command_line
+from lakehouse_project import create_project
+from scaffold import with_table, without_table
+from tests.marks import slow
+
+ENTRY = ["      - name: orders", "        description: |", "          Orders."]
+FILE = """\
+sources:
+  # ours
+  - name: shop
+    schema: raw_shop
+    tables:
+      - name: customers  # who buys
+        config: {meta: {raw: {relation: public.customers, key: [id]}, vault: {hub: buyer}}}
+        columns:
+          - {name: id, data_type: integer}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (FILE, FILE + "\n".join(ENTRY) + "\n"),
+        (FILE.rstrip("\n"), FILE + "\n".join(ENTRY) + "\n"),
+        (FILE + "\n# the end\n", FILE + "\n".join(ENTRY) + "\n\n# the end\n"),
+        (FILE + "  - name: other\n    tables: []\n", FILE + "\n".join(ENTRY) + "\n  - name: other\n    tables: []\n"),
+        (
+            FILE + "      - name: notes\n        description: |\n          Notes.\n",
+            FILE + "      - name: notes\n        description: |\n          Notes.\n" + "\n".join(ENTRY) + "\n",
+        ),
+        (
+            "sources:\n- name: shop\n  tables:\n  - name: a\n",
+            "sources:\n- name: shop\n  tables:\n  - name: a\n  - name: orders\n    description: |\n      Orders.\n",
+        ),
+    ],
+    ids=["last", "no newline", "a comment below", "another source below", "a block of text", "indented less"],
+)
+def test_only_the_lines_of_the_table_are_added(text: str, wanted: str) -> None:
+    assert with_table(text, "shop", ENTRY) == wanted
+    assert yaml.safe_load(wanted)["sources"][0]["tables"][-1] == {"name": "orders", "description": "Orders.\n"}
+
+
+def test_a_list_in_brackets_is_left_to_the_person() -> None:
+    with pytest.raises(LakehouseError, match="by hand"):
+        with_table("sources: [{name: shop, tables: [{name: a}]}]", "shop", ENTRY)
+
+
+def test_a_table_is_removed_with_its_lines_alone() -> None:
+    assert without_table(with_table(FILE + "# the end\n", "shop", ENTRY), "shop", "orders") == FILE + "# the end\n"
+    first = without_table(with_table(FILE, "shop", ENTRY), "shop", "customers")
+    assert first == "".join(f"{line}\n" for line in [*FILE.split("\n")[:5], *ENTRY])
+    with pytest.raises(LakehouseError, match="the only table of 'shop'"):
+        without_table(FILE, "shop", "customers")
+
+
+DDL = """
+CREATE TABLE customers (id int PRIMARY KEY, email text);
+CREATE TABLE regions (id int PRIMARY KEY, label text, opened_at timestamp, closed_at timestamp);
+CREATE TABLE orders (
+  id int PRIMARY KEY, customer_id int NOT NULL REFERENCES customers, region_id int REFERENCES regions,
+  amount numeric(12,2), api_token text);
+CREATE SCHEMA old;
+CREATE TABLE old.notes (id int PRIMARY KEY, body text);
+CREATE TABLE public.notes (id int PRIMARY KEY, body text);
+CREATE UNLOGGED TABLE scratch (id int PRIMARY KEY);
+CREATE PUBLICATION lakehouse FOR TABLE customers, orders
+"""
+
+
+@pytest.fixture
+def add(cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """`lakehouse add` in a project with one declared table; the file is models/sources/shop.yml."""
+    import psycopg
+
+    with scratch_database(cluster) as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(DDL.encode())
+        monkeypatch.delenv("LAKEHOUSE_CONFIG", raising=False)
+        monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("LAKEHOUSE_SOURCES__SHOP__URL", url)
+        create_project(tmp_path / "shop")
+        monkeypatch.chdir(tmp_path / "shop")
+        Path("dbt_project/models/sources/shop.yml").write_text(FILE)
+        monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", url)
+        app = command_line(["add", "remove"])
+        yield lambda *arguments, command="add": CliRunner().invoke(app, [command, *arguments])
+
+
+@pytest.mark.stack
+def test_a_table_is_added_with_references_to_the_hubs_that_are_declared(add: Callable[..., Any]) -> None:
+    file = Path("dbt_project/models/sources/shop.yml")
+    shown = add("shop.orders", "--dry-run")
+    assert shown.exit_code == 0 and "+      - name: orders" in shown.stdout and file.read_text() == FILE
+    done = add("shop.orders")
+    assert done.exit_code == 0 and "lakehouse prepare shop" in done.stdout
+    assert file.read_text().startswith(FILE)
+    added = yaml.safe_load(file.read_text())["sources"][0]["tables"][1]["config"]["meta"]
+    assert added["raw"] == {"relation": "public.orders", "key": ["id"], "exclude": ["api_token"]}
+    assert added["vault"]["references"] == {"customer": {"columns": ["customer_id"], "hub": "buyer"}}
+    assert "region_id: refers to public.regions, which has no hub here" in file.read_text()
+    models = {path.name for path in Path("dbt_project/models").rglob("*.sql")}
+    assert {"parsed_shop__orders.sql", "hub_order.sql", "link_order_customer.sql"} <= models
+
+
+@pytest.mark.slow
+@pytest.mark.stack
+def test_what_was_added_is_removed_and_the_owner_is_told_the_rest(add: Callable[..., Any]) -> None:
+    file = Path("dbt_project/models/sources/shop.yml")
+    assert add("shop.orders").exit_code == 0
+    tried = add("shop.orders", "--dry-run", command="remove")
+    assert tried.exit_code == 0 and "-      - name: orders" in tried.stdout and file.read_text() != FILE
+    assert 'ALTER PUBLICATION "lakehouse" DROP TABLE "public"."orders";' in tried.stdout
+    done = add("shop.orders", command="remove")
+    assert done.exit_code == 0, done.exception
+    assert "run this as the owner" in done.stdout and "raw_shop.orders" in done.stdout
+    assert file.read_text() == FILE
+    assert not [path for path in Path("dbt_project/models").rglob("*") if "order" in path.name]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    ("table", "reason"),
+    [
+        slow("shop.customers", "public.customers of source 'shop' is declared already"),
+        ("shop.order", "did you mean 'orders'?"),
+        slow("shop.notes", "name shop.old.notes or shop.public.notes"),
+        slow("shop.scratch", "must not be published"),
+        slow("shopp.orders", "no source 'shopp' is declared: did you mean 'shop'?"),
+    ],
+)
+def test_what_cannot_be_added_is_said_in_one_line(add: Callable[..., Any], table: str, reason: str) -> None:
+    done = add(table)
+    assert reason in str(done.exception) and isinstance(done.exception, LakehouseError)
+    assert Path("dbt_project/models/sources/shop.yml").read_text() == FILE

@@ -1,0 +1,60 @@
+"""`lakehouse doctor` where nothing runs, or what is set is wrong; tests/test_doctor.py asks real servers."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from lakehouse.settings import load_settings
+from lakehouse_cli.commands import command_line
+from lakehouse_cli.machine.doctor import Line, examine
+from lakehouse_project import create_project
+
+
+@pytest.fixture
+def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Line]]:
+    """The lines of an empty project without servers, by what they are about."""
+    monkeypatch.delenv("LAKEHOUSE_CONFIG", raising=False)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    create_project(tmp_path / "shop")
+    monkeypatch.chdir(tmp_path / "shop")
+    return lambda: {line.about: line for line in examine(load_settings())}
+
+
+def test_without_a_stack_it_says_how_to_start_one(found: Callable[[], dict[str, Line]]) -> None:
+    lines = found()
+    assert lines["python"].state == "ok"
+    assert lines["catalog"].state == "error" and "lakehouse up" in lines["catalog"].says
+    assert lines["declarations"].state == "warning" and "lakehouse scaffold" in lines["declarations"].remedy
+    assert not {"release", "object store", "trino"} & set(lines), "they would say the same again"
+
+
+def test_a_port_that_is_set_and_taken_is_named(
+    found: Callable[[], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("LAKEHOUSE_STACK_S3_PORT", str(taken.getsockname()[1]))
+        line = found()["ports"]
+    assert line.state == "error" and "change LAKEHOUSE_STACK_S3_PORT" in line.says
+
+
+def test_a_mistake_in_a_declaration_is_one_line(found: Callable[[], dict[str, Line]]) -> None:
+    table = "{name: orders, config: {meta: {raw: {relation: public.orders, keys: [id]}}}}"
+    Path("dbt_project/models/sources/shop.yml").write_text(
+        f"sources: [{{name: shop, schema: raw_shop, tables: [{table}]}}]"
+    )
+    line = found()["declarations"]
+    assert line.state == "error" and "shop.yml" in line.says
+
+
+def test_no_password_is_printed_and_the_exit_status_tells(
+    found: Callable[[], dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKEHOUSE_CATALOG_URL", "postgresql://lake:xyzzy-secret@127.0.0.1:1/xyzzy-secret")
+    result = CliRunner().invoke(command_line(["doctor", "status"]), ["doctor", "--json"])
+    assert result.exit_code == 1 and "xyzzy-secret" not in result.output
+    (catalog,) = [line for line in json.loads(result.stdout) if line["about"] == "catalog"]
+    assert "Connection refused" in catalog["says"]
