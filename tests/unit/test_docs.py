@@ -1,23 +1,26 @@
 """The documentation names commands, settings and files: those have to exist."""
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel
 
+from lakehouse.declarations import load_declarations
 from lakehouse.declarations.policies import Policy
-from lakehouse.settings import PROJECT_DIR, Settings, SourceSettings
+from lakehouse.settings import PROJECT_DIR, MailSettings, Settings, SourceSettings, load_settings
 from lakehouse_cli.commands import COMMANDS
+from lakehouse_cli.reference.pages import PAGES as REFERENCE
+from lakehouse_project import create_project
 from lakehouse_stack.home.config import StackSettings
 from maintenance.actions.docs import with_actions
 from maintenance.actions.registry import ACTIONS
 
 PAGES = sorted(path for pattern in ("*.md", "docs/**/*.md", "docker/**/*.md") for path in PROJECT_DIR.glob(pattern))
-README = (PROJECT_DIR / "README.md").read_text()
-# Shared by all pages, or written as "…" in the settings table.
-SPELLED_SHORT = re.compile(r"LAKEHOUSE_STACK_(CATALOG|S3|TRINO|SERVE|DAGSTER)_PORT")
+SETTINGS = (PROJECT_DIR / "docs" / "reference" / "settings.md").read_text()
 
 
 def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
@@ -28,22 +31,38 @@ def _variables(model: type[BaseModel], prefix: str) -> Iterator[str]:
             yield f"{prefix}{name.upper()}"
 
 
-def test_every_setting_is_in_the_table_of_the_readme() -> None:
-    names = [*_variables(Settings, "LAKEHOUSE_"), *_variables(StackSettings, "LAKEHOUSE_STACK_")]
-    names += _variables(SourceSettings, "LAKEHOUSE_SOURCES__<SOURCE>__")
-    missing = [name for name in names if f"`{name}`" not in README and not SPELLED_SHORT.fullmatch(name)]
-    assert missing == []
+SETTING_NAMES = [
+    *_variables(Settings, "LAKEHOUSE_"),
+    *_variables(MailSettings, "LAKEHOUSE_ALERTS__MAIL__"),
+    *_variables(StackSettings, "LAKEHOUSE_STACK_"),
+]
 
 
-def test_the_defaults_in_the_readme_are_those_of_the_settings() -> None:
+@pytest.mark.parametrize("name", REFERENCE)
+def test_the_reference_is_what_the_code_says(name: str) -> None:
+    page = PROJECT_DIR / "docs" / "reference" / name
+    assert page.read_text() == REFERENCE[name](), "run: make docs"
+
+
+def test_every_setting_is_in_the_reference_and_says_what_it_means() -> None:
+    for name in (*SETTING_NAMES, *_variables(SourceSettings, "LAKEHOUSE_SOURCES__<SOURCE>__")):
+        row = re.search(rf"^\| `{name}` \| .+ \| (.*) \|$", SETTINGS, re.MULTILINE)
+        assert row and row[1], name
+
+
+def test_the_defaults_in_the_reference_are_those_of_the_settings() -> None:
     units = {"": 1, " MiB": 1024**2, " GiB": 1024**3}
     stated = re.findall(
-        r"^\| `LAKEHOUSE_(STACK_|)(\w+?)(?:__(\w+))?` \| ([0-9.]+)( MiB| GiB|) \|", README, re.MULTILINE
+        r"^\| `LAKEHOUSE_(STACK_|)(\w+?)(?:__(\w+))?` \| ([0-9.]+)( MiB| GiB|)(?:, set by `up`)? \|",
+        SETTINGS,
+        re.MULTILINE,
     )
-    assert len(stated) > 8
+    assert len(stated) > 20
     for stack, section, name, number, unit in stated:
         fields = StackSettings.model_fields if stack else Settings.model_fields
-        if name:
+        if name.startswith("MAIL__"):
+            fields, name = MailSettings.model_fields, name.removeprefix("MAIL__")
+        elif name:
             kind = fields[section.lower()].annotation
             assert kind is not None and issubclass(kind, BaseModel)
             fields = kind.model_fields
@@ -59,8 +78,7 @@ def test_every_key_of_a_policy_is_in_the_declaration_reference() -> None:
 
 
 def test_every_variable_that_a_page_names_is_a_setting() -> None:
-    known = {*_variables(Settings, "LAKEHOUSE_"), *_variables(StackSettings, "LAKEHOUSE_STACK_")}
-    known |= {"LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}
+    known = {*SETTING_NAMES, "LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}
     for page in PAGES:
         for name in re.findall(r"LAKEHOUSE_[A-Z0-9_]+", page.read_text()):
             assert name in known or name.startswith("LAKEHOUSE_SOURCES__"), f"{page.name} names {name}"
@@ -87,9 +105,10 @@ def test_every_link_into_a_page_leads_to_a_heading(page: Path) -> None:
         assert heading in anchors, f"{page.name} links to {target}#{heading}"
 
 
-def test_the_readme_names_every_command() -> None:
+def test_the_reference_names_every_command() -> None:
+    page = (PROJECT_DIR / "docs" / "reference" / "commands.md").read_text()
     for command in COMMANDS:
-        assert f"`{command}" in README or f"lakehouse {command}" in README, command
+        assert f"\n### lakehouse {command}\n" in page, command
 
 
 def test_every_test_that_a_guarantee_names_exists() -> None:
@@ -103,3 +122,35 @@ def test_every_test_that_a_guarantee_names_exists() -> None:
 def test_the_page_has_every_maintenance_action_as_the_registry_tells_it() -> None:
     page = (PROJECT_DIR / "docs" / "operations.md").read_text()
     assert with_actions(page) == page and all(f"| `{action.name}` | `{action.part}` |" in page for action in ACTIONS)
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    text = (PROJECT_DIR / "docs" / page).read_text()
+    return [textwrap.dedent(block) for block in re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)]
+
+
+def test_the_declaration_of_the_how_to_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The settings beside it are, too."""
+    monkeypatch.delenv("LAKEHOUSE_CONFIG", raising=False)
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
+    create_project(tmp_path / "shop")
+    monkeypatch.chdir(tmp_path / "shop")
+    (declaration,), (connection,) = (
+        _blocks("how-to/add-a-table.md", "yaml"),
+        _blocks("how-to/add-a-database.md", "toml"),
+    )
+    Path("dbt_project/models/sources/shop.yml").write_text(declaration)
+    Path("lakehouse.toml").write_text(connection)
+    settings = load_settings()
+    (table,) = load_declarations(settings).tables
+    assert (table.source, table.name, table.raw.exclude) == ("shop", "orders", ("card_number",))
+    assert settings.source("shop").owner_url is not None
+
+
+def test_the_manifest_of_the_how_to_runs_a_command_with_settings() -> None:
+    (manifest,) = map(yaml.safe_load, _blocks("how-to/kubernetes.md", "yaml"))
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    assert container["args"][0] == "lakehouse" and container["args"][1] in COMMANDS
+    assert {variable["name"] for variable in container["env"]} <= set(SETTING_NAMES)
+    volumes = {volume["name"] for volume in manifest["spec"]["template"]["spec"]["volumes"]}
+    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
