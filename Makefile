@@ -73,7 +73,7 @@ format: $(READY) ## let ruff rewrite the code
 
 lock: ## pin every dependency with hashes, for all platforms: requirements.lock runs the product, -dev.lock is all, -docs.lock builds the site (needs uv)
 	@command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 1; }
-	uv pip compile pyproject.toml --extra build --universal --generate-hashes --no-header --output-file requirements.lock
+	uv pip compile pyproject.toml --extra all --extra build --universal --generate-hashes --no-header --output-file requirements.lock
 	uv pip compile pyproject.toml --extra dev --constraint requirements.lock --universal --generate-hashes --no-header --output-file requirements-dev.lock
 	uv pip compile --group docs --universal --python-version 3.11 --generate-hashes --no-header --output-file requirements-docs.lock
 

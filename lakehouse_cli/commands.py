@@ -86,9 +86,10 @@ def run_command() -> None:
 
 def complain(error: Exception) -> None:
     """One line on stderr for a LakehouseError and for a server that went away; a traceback for what nobody foresaw."""
+    from lakehouse.extras import missing_extra
     from lakehouse.servers.outage import expected
 
-    known = expected(error)
+    known = missing_extra(error) or expected(error)
     text = f"error: {known}" if known else "".join(traceback.format_exception(error)).rstrip()
     for line in text.split("\n"):
         say(line, error=True)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import typer
 
 from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.extras import installed, missing_extra
 from lakehouse.servers.java import java_version, spark_java_home
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings, load_settings
@@ -76,11 +77,13 @@ def _looked(about: str, look: Callable[[], Iterable[Line]]) -> list[Line]:
     try:
         return list(look())
     except Exception as error:
-        return [Line(about, "error", expected(error) or f"{type(error).__name__}: {error}")]
+        return [Line(about, "error", missing_extra(error) or expected(error) or f"{type(error).__name__}: {error}")]
 
 
 def _python(settings: Settings) -> Iterator[Line]:
-    yield Line("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    extras = ", ".join(installed()) or "none"
+    python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Line("python", "ok", f"{python}; extras: {extras}")
 
 
 def _java(settings: Settings) -> Iterator[Line]:

