@@ -79,7 +79,8 @@ def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
 def run_command() -> None:
     """Runs the command line."""
     wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
-    command_line([wanted] if wanted in COMMANDS else COMMANDS)
+    alone = sys.argv[1:] == ["--version"]
+    command_line([] if alone else [wanted] if wanted in COMMANDS else COMMANDS)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LineFormatter())
     app()

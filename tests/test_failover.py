@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,10 +40,10 @@ def two_clusters(settings: Settings, spark: Any, **server: str) -> Iterator[tupl
 
 
 def take_over(primary: Cluster, standby: Cluster) -> Cluster:
-    """The primary dies, and its standby answers in its place."""
+    """The primary dies, and its standby answers in its place, without a standby of its own."""
     primary.stop("immediate")
     standby.stop()
-    new = standby.at(primary.port)
+    new = replace(standby.at(primary.port), settings=BOTH)
     new.start()
     new.promote()
     return new
