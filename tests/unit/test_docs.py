@@ -80,7 +80,7 @@ def test_every_key_of_a_policy_is_in_the_declaration_reference() -> None:
 
 
 def test_every_variable_that_a_page_names_is_a_setting() -> None:
-    known = {*SETTING_NAMES, "LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}
+    known = {*SETTING_NAMES, "LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_", "LAKEHOUSE_TRINO_INTERNAL"}
     for page in PAGES:
         for name in re.findall(r"LAKEHOUSE_[A-Z0-9_]+", page.read_text()):
             assert name in known or name.startswith("LAKEHOUSE_SOURCES__"), f"{page.name} names {name}"
