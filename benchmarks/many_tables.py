@@ -95,9 +95,11 @@ def _measure(title: str, shape: dict[str, int], urls: dict[str, tuple[str, str]]
         environment |= {"LAKEHOUSE_HOME": str(load_settings().home), "LAKEHOUSE_PROJECT_DIR": str(project)}
 
         def timed(what: str, *arguments: str) -> str:
+            before = _objects()
             said, seconds, peak = _run(list(arguments), environment, project if project.exists() else Path(folder))
-            found[what] = {"seconds": round(seconds, 1), "peak_mib": peak}
-            print(f"{title}: {what}: {seconds:.1f} s, {peak} MiB", flush=True)
+            objects = _objects() - before
+            found[what] = {"seconds": round(seconds, 1), "peak_mib": peak, "objects_written": objects}
+            print(f"{title}: {what}: {seconds:.1f} s, {peak} MiB, {objects} objects", flush=True)
             return said
 
         timed("init", "lakehouse", "init", str(project))
@@ -137,6 +139,17 @@ def _run(arguments: list[str], environment: dict[str, str], cwd: Path) -> tuple[
     if it.returncode:
         raise RuntimeError(f"{arguments}: {said[-2000:]}")
     return said, seconds, peak
+
+
+def _objects() -> int:
+    """Objects in the store: nothing deletes any while this runs, so the difference is what was written."""
+    from pyiceberg.io import load_file_io
+
+    from lakehouse.catalog.open import file_io_properties
+    from maintenance.inventory.lake import list_objects
+
+    settings = load_settings()
+    return len(list_objects(load_file_io(file_io_properties(settings)), settings.warehouse))  # type: ignore[arg-type]
 
 
 def _memory(pid: int) -> int:

@@ -1,5 +1,6 @@
 """`lakehouse uninstall`: nothing of this installation stays in the sources, and none of its servers runs."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -23,9 +24,10 @@ def uninstall(
     Needs the catalog, which knows the slots. A source that does not answer is named, and nothing is stopped or deleted.
     """
     settings = load_settings()
+    sources = [name for name in settings.databases if not is_sample(settings, name)]  # samples end with their servers
     if not dry_run:
-        _ask(settings, delete_data, yes)
-    if failed := [name for name in settings.databases if not _taken_back(settings, name, dry_run)]:
+        _ask(settings, sources, delete_data, yes)
+    if failed := [name for name in sources if not _taken_back(settings, name, dry_run)]:
         raise LakehouseError(f"{', '.join(failed)}: something stays there, so nothing was stopped: run this again")
     if dry_run:
         say(f"the servers of {settings.home} would be stopped{', and the home deleted' if delete_data else ''}")
@@ -36,9 +38,8 @@ def uninstall(
     say("then: pip uninstall lakehouse")
 
 
-def _ask(settings: Settings, delete_data: bool, yes: bool) -> None:
-    names = ", ".join(settings.databases) or "none"
-    say(f"sources that are given back all that they keep for the lake: {names}")
+def _ask(settings: Settings, sources: Sequence[str], delete_data: bool, yes: bool) -> None:
+    say(f"sources that are given back all that they keep for the lake: {', '.join(sources) or 'none'}")
     if delete_data:
         say(f"deleted for good: {settings.home}")
     agreed(yes)
@@ -53,7 +54,7 @@ def _taken_back(settings: Settings, source: str, dry_run: bool) -> bool:
     except LakehouseError as error:
         say(f"{source}: {error}", error=True)
         return False
-    if slot is None and not statements and not is_sample(settings, source):
+    if slot is None and not statements:
         say(f"{source}: it keeps nothing for the lake")
     by_hand = bool(statements) and settings.source(source).owner_url is None
     return dry_run or not by_hand
