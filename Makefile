@@ -31,7 +31,7 @@ test: $(READY) ## unit tests, then those that need a stack: two processes, each 
 test-all: $(READY) ## the slow tests too
 	@$(TESTS) -m ''
 
-hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|18 SEED=7 RESULTS=file
+hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|17|18 SEED=7 RESULTS=file
 	@$(BIN)/python -m tests.hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(VERSION),--version $(VERSION)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS)) $(if $(WITHOUT),--without '$(WITHOUT)')
 

@@ -19,9 +19,11 @@ BOTH = {"hot_standby_feedback": "on", "sync_replication_slots": "on"}
 
 
 @contextmanager
-def two_clusters(settings: Settings, spark: Any, **server: str) -> Iterator[tuple[Cluster, Cluster, World]]:
+def two_clusters(
+    settings: Settings, spark: Any, version: str = "18", **server: str
+) -> Iterator[tuple[Cluster, Cluster, World]]:
     """A primary whose orders are in the lake, and its standby, which has the slot."""
-    with cluster("18", **BOTH, **server) as primary:
+    with cluster(version, **BOTH, **server) as primary:
         primary.admin("SELECT pg_create_physical_replication_slot('standby')")
         standby = primary.basebackup("standby", "-R", "--slot", "standby")
         standby.start()
@@ -54,10 +56,11 @@ def replayed(primary: Cluster, standby: Cluster) -> None:
     until(lambda: standby.admin(f"SELECT pg_last_wal_replay_lsn() >= '{end}'") == [(True,)])
 
 
+@pytest.mark.parametrize("version", ["17", "18"])
 def test_a_promoted_standby_with_the_synchronized_slot_goes_on_in_the_same_epoch(
-    settings: Settings, spark: Any
+    settings: Settings, spark: Any, version: str
 ) -> None:
-    with two_clusters(settings, spark, synchronized_standby_slots="standby") as (primary, standby, world):
+    with two_clusters(settings, spark, version, synchronized_standby_slots="standby") as (primary, standby, world):
         before = stream_of(world)
         world.sql("DELETE FROM orders WHERE id <= 5", "UPDATE orders SET customer = 'moved' WHERE id = 6")
         world.ingest(spark)

@@ -52,7 +52,7 @@ ORDER BY 1, 2, 3
 PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables ORDER BY 1, 2"
 
 
-@pytest.fixture(scope="module", params=["15", slow("16"), "18"])
+@pytest.fixture(scope="module", params=["15", slow("16"), slow("17"), "18"])
 def source(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param) as made:
         yield made
