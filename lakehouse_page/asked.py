@@ -64,8 +64,12 @@ def read_dashboard(settings: Settings) -> Dashboard:
     file = settings.project_dir / FILE
     try:
         return Dashboard.model_validate(yaml.safe_load(file.read_text()) or {}) if file.exists() else Dashboard()
-    except (yaml.YAMLError, ValidationError) as error:
+    except yaml.YAMLError as error:
         raise LakehouseError(f"{file}: {' '.join(str(error).split())[:300]}") from None
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        said = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found]
+        raise LakehouseError(f"{file}: {'; '.join(said)[:300]}") from None
 
 
 def _rows(settings: Settings, now: datetime) -> dict[str, list[int]]:
