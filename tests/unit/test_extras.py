@@ -1,6 +1,7 @@
 """What an installation without extras can do, and what it says of the rest; test_wheel.py installs one in earnest."""
 
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -10,6 +11,7 @@ import pytest
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import PACKAGES, installed, missing_extra, need
 from lakehouse.settings import PROJECT_DIR
+from lakehouse_stack.downloads.java import installer
 
 WITHOUT = """
 import importlib, sys
@@ -82,3 +84,11 @@ def test_what_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(LakehouseError, match=r"lakehouse\[embedded\]"):
         need("embedded")
     assert "embedded" not in installed()
+
+
+def test_where_there_is_no_pip_uv_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of `uv tool install` has none, and the first `lakehouse up` has a Java to install."""
+    assert installer()[1:3] == ["-m", "pip"]
+    monkeypatch.setitem(sys.modules, "pip", None)
+    monkeypatch.setattr(shutil, "which", lambda program: f"/usr/bin/{program}")
+    assert installer() == ["/usr/bin/uv", "pip", "install", "--python", sys.executable]
