@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("lakehouse_cli.machine.stack", "status"),
     "doctor": ("lakehouse_cli.machine.doctor", "doctor"),
     "env": ("lakehouse_cli.machine.stack", "env"),
-    "uninstall": ("lakehouse_cli.machine.uninstall", "uninstall"),
+    "uninstall": ("lakehouse_cli.source.uninstall", "uninstall"),
     "completion": ("lakehouse_cli.completion", "completion"),
     "samples": ("lakehouse_cli.source.samples", "load_samples"),
     "simulate": ("lakehouse_cli.source.simulate", "app"),

@@ -17,9 +17,9 @@ from lakehouse.declarations import Declarations, Source
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, SourceSettings
-from lakehouse_cli.machine import uninstall as uninstalling
 from lakehouse_cli.machine.stack import slots_left
 from lakehouse_cli.source import remove as command
+from lakehouse_cli.source import uninstall as uninstalling
 from maintenance.inventory.lake import list_objects
 from maintenance.inventory.of_source import relations_of
 from tests.clusters import ROLE, Cluster, cluster
