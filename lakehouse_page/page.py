@@ -26,7 +26,7 @@ class WithPage:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        self.lock = asyncio.Lock()
+        self.lock, self.asking = asyncio.Lock(), asyncio.Lock()
         self.text, self.made = "", -SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -39,17 +39,21 @@ class WithPage:
     async def _answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return Response("GET it.\n", 405)
-        async with self.lock:  # one at a time: the others get what this one has made
-            if request.url.path != PATH:
+        if request.url.path == PATH:
+            text = await self._page()
+        else:
+            async with self.asking:  # one at a time, and a slow one keeps nobody from the page
                 text = await run_in_threadpool(self._answered, request)
-            elif time.monotonic() - self.made >= SECONDS:
-                text = self.text = await run_in_threadpool(self._made)
-                self.made = time.monotonic()
-            else:
-                text = self.text
         if not text:
             return Response("There is no such question.\n", 404)
         return HTMLResponse(text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+
+    async def _page(self) -> str:
+        async with self.lock:  # one at a time: the others get what this one has made
+            if time.monotonic() - self.made >= SECONDS:
+                self.text = await run_in_threadpool(self._made)
+                self.made = time.monotonic()
+            return self.text
 
     def _answered(self, request: Request) -> str:
         """The page of a question; empty where none has that name."""

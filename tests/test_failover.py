@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from ingestion.sources.postgres.setup import check_source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.clusters import Cluster, cluster
@@ -83,6 +84,8 @@ def test_a_promoted_standby_with_the_synchronized_slot_goes_on_in_the_same_epoch
 def test_a_standby_that_lacks_what_the_lake_has_is_refused_and_repaired(settings: Settings, spark: Any) -> None:
     """Without `synchronized_standby_slots` the lake can be ahead of the standby."""
     with two_clusters(settings, spark) as (primary, standby, world):
+        (found,) = [each for each in check_source(world.settings, world.source) if each.about == "failover"]
+        assert found.weight == "warning" and "slot standby" in found.says
         standby.stop()
         world.sql("DELETE FROM orders WHERE id <= 5", "INSERT INTO orders VALUES (5000, 'lost', 1, NULL)")
         world.ingest(spark)
@@ -97,6 +100,8 @@ def test_a_standby_that_lacks_what_the_lake_has_is_refused_and_repaired(settings
 def test_a_stream_that_waits_for_a_standby_says_so(settings: Settings, spark: Any) -> None:
     with two_clusters(settings, spark, synchronized_standby_slots="standby") as (_, standby, world):
         standby.stop()
+        (found,) = [each for each in check_source(world.settings, world.source) if each.about == "standby"]
+        assert found.weight == "in the way" and "nobody reads slot standby" in found.says
         with pytest.raises(LakehouseError, match="nobody reads slot standby, which synchronized_standby_slots names"):
             world.ingest(spark)
         standby.start()

@@ -14,17 +14,16 @@ def droppable(settings: Settings, source: str, others: Collection[str], table: s
     """What would be dropped; raises LakehouseError where a restored copy lives on the files of it."""
     from lakehouse.catalog.open import open_catalog
     from lakehouse.catalog.relations import list_relations
-    from maintenance.inventory.in_use import copies
+    from maintenance.inventory.in_use import RESTORED_FROM, all_tables
     from maintenance.inventory.of_source import relations_of
 
     with closing(open_catalog(settings)) as catalog:
         found = relations_of(list_relations(catalog), source, others, table)
-        names = {each.name for each in found}
-        for each in found:
-            if left := set(copies(catalog, each.name)) - names:
-                raise LakehouseError(
-                    f"{each.name}: {', '.join(map(str, sorted(left)))} is a restored copy on its files: drop that first"
-                )
+        names = {str(each.name) for each in found}
+        for name, made in all_tables(catalog).items() if found else ():
+            if made.properties.get(RESTORED_FROM) in names and str(name) not in names:
+                of = made.properties[RESTORED_FROM]
+                raise LakehouseError(f"{of}: {name} is a restored copy that lives on its files: drop that first")
     return found
 
 
