@@ -210,7 +210,7 @@ def test_uninstalling_leaves_nothing_in_any_source_and_names_those_where_somethi
 def objects_of(world: World) -> list[str]:
     """What the object store has of the source's own tables."""
     stored = list_objects(load_file_io(file_io_properties(world.settings)), world.settings.warehouse)
-    return [each.path for each in stored if re.search(rf"/(raw|mirror)_{world.source.name}/", each.path)]
+    return [each.path for each in stored if re.search(rf"/(raw|mirror)_{world.source.name}(\.db)?/", each.path)]
 
 
 def relations_in_lake(world: World) -> list[str]:
