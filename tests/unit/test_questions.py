@@ -12,7 +12,8 @@ from starlette.responses import PlainTextResponse
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import PROJECT_DIR, Settings
 from lakehouse_page.asked import read_dashboard
-from lakehouse_page.page import WithPage, render_answer
+from lakehouse_page.contents import contents
+from lakehouse_page.page import WithPage, render, render_answer
 from lakehouse_page.questions import Answer, Question
 
 FIELDS: list[dict[str, str]] = [
@@ -60,6 +61,11 @@ def test_an_answer_is_text_and_no_html() -> None:
     assert not any(tag in shown for tag in ("<script", "<b>", "<i>")) and "The first 1 rows" in shown
     assert "no number" in render_answer(Answer(QUESTION, values, trouble="no number"))
     assert "No rows" in render_answer(Answer(QUESTION, values))
+
+
+def test_the_page_leads_to_each_question_with_its_first_values() -> None:
+    shown = render(contents([], [], {}, [], datetime(2026, 11, 20, 10, tzinfo=UTC), [QUESTION]))
+    assert 'href="/lake/a-customer-then?customer=1&amp;moment=2026-11-20T10%3A00%3A00&amp;word="' in shown
 
 
 def test_a_question_that_nobody_declared_is_not_found() -> None:
