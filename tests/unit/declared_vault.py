@@ -109,7 +109,23 @@ class DeclaredVault(Vault):
     """The models of all sources, in memory. `sql` has their texts, `tables` what is declared."""
 
     def __init__(self, text: str, place: Path, texts: dict[str, str] | None = None) -> None:
-        found = declared(place, text)
+        self.place = place
+        self._read(text)
+        super().__init__(texts)
+        self.models = self._vault_models()
+
+    def declare(self, text: str) -> None:
+        """The same tables, declared otherwise: the models are others, and what was loaded is there."""
+        self._read(text)
+        self.models = self._vault_models()
+        self.context |= self._provided()
+        for name in self.sql:
+            if self.layers[name] == "stage":
+                self.db.execute(f"drop view if exists {name} cascade")
+        self._make_stages()
+
+    def _read(self, text: str) -> None:
+        found = declared(self.place, text)
         self.tables: Mapping[Name, RawTable] = {(table.source, table.name): table for table in found.tables}
         models = [model for source in found.sources for model in models_of(found, source.name)]
         self.sql = {model.name: model.sql for model in models}
@@ -121,8 +137,9 @@ class DeclaredVault(Vault):
             )
             for source in yaml.safe_load(text)["sources"] for table in source["tables"]
         }  # fmt: skip
-        super().__init__(texts)
-        self.models = {name: ("", {}) for name in self.sql if self.layers[name] == "vault"}
+
+    def _vault_models(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        return {name: ("", {}) for name in self.sql if self.layers[name] == "vault"}
 
     def load_tables(self, batches: Mapping[Name, Sequence[Event]], moment: datetime) -> None:
         """Appends events to the parsed tables, and loads every table."""
@@ -153,6 +170,9 @@ class DeclaredVault(Vault):
         self.db.execute(
             "create table run_bounds (invocation_id varchar, day_from date, day_to date, created_at timestamptz)"
         )
+        self._make_stages()
+
+    def _make_stages(self) -> None:
         for name in self.sql:
             if self.layers[name] == "stage":
                 self.db.execute(f"create view {name} as {self._sql(name).replace('_op', 'null')}")
@@ -164,12 +184,12 @@ class DeclaredVault(Vault):
         return COMPILED(self.sql[name]).render(cdc_vault=self.context["cdc_vault"])
 
     def _provided(self) -> dict[str, Any]:
-        view, table = (SimpleNamespace(materialized=kind) for kind in ("view", "append_only"))
+        table = SimpleNamespace(materialized="append_only")
         nodes = {}
         for source, name in self.tables:
             parsed = f"parsed_{source}__{name}"
             above = SimpleNamespace(nodes=[f"model.p.{parsed}"])
-            nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=view, depends_on=above)
+            nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=SimpleNamespace(materialized="view", meta={}), depends_on=above)
             nodes[f"model.p.{parsed}"] = SimpleNamespace(config=table, database="", schema="", alias=parsed)
         return super()._provided() | {
             "graph": {"nodes": nodes},
