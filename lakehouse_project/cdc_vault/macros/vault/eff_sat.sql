@@ -14,7 +14,7 @@
     select 1 as placeholder
   {%- else -%}
   {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk,
-    keys={source_model: [src_pk, src_dfk] if src_dfk != src_pk else [src_pk]}, key_rows="is_active") -%}
+    keys={source_model: [src_pk, src_dfk] if src_dfk != src_pk else [src_pk]}, key_rows="kept.is_active") -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (
