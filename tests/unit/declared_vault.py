@@ -117,7 +117,7 @@ class DeclaredVault(Vault):
     def declare(self, text: str) -> None:
         """The same tables, declared otherwise: the models are others, and what was loaded is there."""
         self._read(text)
-        self.models = self._vault_models()
+        self.models, self.redeclared = self._vault_models(), True
         self.context |= self._provided()
         for name in self.sql:
             if self.layers[name] == "stage":

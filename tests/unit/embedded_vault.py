@@ -86,6 +86,7 @@ class Vault:
 
     def __init__(self, texts: dict[str, str] | None = None) -> None:
         self.models, self.stage = dict(MODELS), dict(STAGE)
+        self.redeclared = False
         self.few = 100  # rows of a batch that are compared with a table otherwise
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
@@ -162,14 +163,19 @@ class Vault:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
         elif header["new_data"]:
-            self.db.execute(f"create or replace temp view added as {sql}")
-            for column, kind, *_ in self.rows("describe added"):
-                self.db.execute(f'alter table {name} add column if not exists "{column}" {kind}')
-            self.db.execute(f"insert into {name} by name select * from added")
+            if self.redeclared:
+                self._fit(name, sql)
+            self.db.execute(f"insert into {name} by name {sql}")
             self.commit(name)
         for key, value in header["remember"].items():
             self.db.execute("delete from properties where model = ? and key = ?", [name, key])
             self.db.execute("insert into properties values (?, ?, ?)", [name, key, f"{value}|{self.snapshot(name)}"])
+
+    def _fit(self, name: str, sql: str) -> None:
+        """Adds the columns that the table lacks, as the materialization does."""
+        self.db.execute(f"create or replace temp view added as {sql}")
+        for column, kind, *_ in self.rows("describe added"):
+            self.db.execute(f'alter table {name} add column if not exists "{column}" {kind}')
 
     def snapshot(self, name: str) -> int:
         """The table's current one."""
