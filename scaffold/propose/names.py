@@ -80,8 +80,8 @@ def aliases(columns: Sequence[str]) -> dict[str, str]:
 def role_name(columns: Sequence[str], key: Sequence[str], shared: set[str], hub: str, taken: set[str]) -> str:
     """What a reference to a hub is called: `assignee` for assignee_id, `user` for user_id. Adds it to `taken`.
 
-    It goes by the columns whose name differs from that in the referenced `key`: by the words that all of them begin with,
-    else by one that is in no other reference (`shared`).
+    It goes by the columns whose name differs from that in the referenced `key`: by the words that all of them begin
+    with, else by one that is in no other reference (`shared`).
     """
     other = [column for column, named in zip(columns, key, strict=True) if column != named]
     words = zip(*(lake_name(column).split("_") for column in other), strict=False)

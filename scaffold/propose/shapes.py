@@ -132,8 +132,8 @@ def _references(
 def _is_code(table: DbTable, codes: Collection[int]) -> bool:
     """A small table that refers to nothing, is called like codes or has a short one, and says little about it.
 
-    A moment or a measure is said of a thing: a branch was opened, a station lies somewhere. One that is called like codes
-    may refer to other `codes`: a country has a currency.
+    A moment or a measure is said of a thing: a branch was opened, a station lies somewhere. One that is called like
+    codes may refer to other `codes`: a country has a currency.
     """
     if not {other for _, other in table.foreign} <= set(codes) or table.loose or len(table.key) != 1 or not table.small:
         return False

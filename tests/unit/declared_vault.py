@@ -189,7 +189,8 @@ class DeclaredVault(Vault):
         for source, name in self.tables:
             parsed = f"parsed_{source}__{name}"
             above = SimpleNamespace(nodes=[f"model.p.{parsed}"])
-            nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=SimpleNamespace(materialized="view", meta={}), depends_on=above)
+            view = SimpleNamespace(materialized="view", meta={})
+            nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=view, depends_on=above)
             nodes[f"model.p.{parsed}"] = SimpleNamespace(config=table, database="", schema="", alias=parsed)
         return super()._provided() | {
             "graph": {"nodes": nodes},

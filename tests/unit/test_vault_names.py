@@ -96,7 +96,7 @@ def test_a_column_that_a_stage_would_take_for_a_text_is_refused(tmp_path: Path, 
     columns = {"!id": "int", "!note": "text"}
     alias = {name: name[1:] for name in columns if name != column}
     vault = {"hub": "account", "satellites": {"details": ["!note"]}}
-    with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: V7: .*, like column '{column}': give the column another"):
+    with pytest.raises(LakehouseError, match=rf"yml:\d+: V7: .*, like column '{column}': give the column another"):
         declared(tmp_path, of(("shop", [table("accounts", columns, vault, key="!id", alias=alias)])))
 
 

@@ -124,7 +124,7 @@ def test_a_reference_that_its_hub_could_not_hold_is_refused(tmp_path: Path, key:
     """`007` is no number of a hub: 7 was there twice, or the hub was never loaded again."""
     vault = {"hub": "ticket", "references": {"agent": "agent_id"}, "links": {"ticket_agent": ["agent"]}}
     tickets = table("tickets", {"id": "int", "agent_id": reference}, vault)
-    with pytest.raises(LakehouseError, match=rf"shop\.yml:\d+: V5: agent_id is {reference}, and .* is {key}: the vault"):
+    with pytest.raises(LakehouseError, match=rf"yml:\d+: V5: agent_id is {reference}, and .* is {key}: the vault"):
         declared(tmp_path, of(("desk", [table("agents", {"id": key}, {"hub": "agent"}), tickets])))
 
 

@@ -81,9 +81,9 @@ def test_children_and_codes_keep_their_history(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["children_of", "reference_table"])
 def test_the_key_of_children_and_codes_is_not_said_again(tmp_path: Path, form: str) -> None:
     """Their satellites have it already: each table had the column twice."""
-    vault = {"reference_table": "kind", "satellites": {"kind": ["code", "label"]}}
+    vault: dict[str, Any] = {form: "owner", "satellites": {"phone": ["code", "label"]}}
     if form == "children_of":
-        vault = {"children_of": "owner", "references": {"owner": "owner_id"}, "satellites": {"phone": ["code", "label"]}}
+        vault["references"] = {"owner": "owner_id"}
     columns = {"owner_id": "int", "code": "text", "label": "text"} if form == "children_of" else KINDS_COLUMNS
     phones = table("phones", columns, vault)
     phones["config"]["meta"]["raw"]["key"] = [column for column in columns if column != "label"]
