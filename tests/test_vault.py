@@ -387,8 +387,8 @@ UNKNOWN_KINDS = f"""select count(*) from {MACHINES} where not _is_deleted and ki
 def test_what_is_said_of_a_link_what_never_changes_and_codes_are_as_the_source_says_also_after_a_rehash(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """Half of the changes arrive late. Then the machines get a collision code. The rehash is refused to a load, and done
-    by its command, without a source that was never loaded."""
+    """Half of the changes arrive late. Then the machines get a collision code. The rehash is refused to a load, and
+    done by its command, without a source that was never loaded."""
     with modelled(settings, tmp_path, "yard", YARD) as yard:
         insert(yard, "kinds", [["1", "crane", "c", False, 1, START], ["2", "lift", "c", False, 2, START]], START)
         (yard.project / "models/business/yard").mkdir(parents=True)

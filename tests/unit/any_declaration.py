@@ -13,6 +13,9 @@ COLUMNS = (
     "id", "code", "order", "select", "status", "group", "größe", "Nr", "a", "b", "hk_order", "hd_status", "order_id",
     "a b", "user", "end", "values", "is_active", "driving", "hk_row", "link",
 )  # fmt: skip
+NAMED = {"a b": "a_b", "hd_status": "status", "hk_order": "order"}  # columns that mostly have an alias
+KINDS = ("int", "text", "int", "text", "bigint", "numeric(8,2)", "date")
+ALIKE = {"int": ("bigint", "numeric(8,2)"), "text": ("int", "date"), "numeric(8,2)": ("int",)}  # may name such a key
 Hub = tuple[str, list[str], list[str]]  # name, collision codes, types of the key
 
 
@@ -58,7 +61,8 @@ class Table:
         chosen: list[str] = []
         for kind in hub[2]:
             there = [c for c in (*self.free, *self.key) if self.types[c] == kind and c not in chosen]
-            chosen.append(self.chance.rng.choice(there) if there and self.chance.is_so(0.3) else self.draw(kind))
+            is_there = there and self.chance.is_so(0.3)
+            chosen.append(self.chance.rng.choice(there) if is_there else self.draw(self.naming(kind)))
         self.free += [column for column in chosen if column not in self.free]
         if in_key:
             self.key += [column for column in chosen if column not in self.key]
@@ -73,13 +77,22 @@ class Table:
 
     def kind(self) -> str:
         """A type."""
-        return self.chance.rng.choice(["int", "text"])
+        return self.chance.rng.choice(KINDS)
+
+    def naming(self, kind: str) -> str:
+        """The type of a column that names a key of this one: mostly the same, one that may name it, or any."""
+        return self.chance.rng.choice([kind] * 6 + list(ALIKE.get(kind, ())) + [self.kind()] * self.chance.is_so(0.1))
 
     def declared(self, name: str, vault: dict[str, Any]) -> dict[str, Any]:
         """The entry of the declaration."""
         columns = [{"name": column, "data_type": kind} for column, kind in self.types.items()]
         self.chance.rng.shuffle(columns)
-        raw = {"relation": f"public.{name}", "key": self.key}
+        raw: dict[str, Any] = {"relation": f"public.{name}", "key": self.key}
+        raw["alias"] = {
+            c: f"{NAMED.get(c, c)}_2"
+            for c in self.types
+            if (c in NAMED and self.chance.is_so(0.8)) or self.chance.is_so(0.1)
+        }
         return {"name": name, "config": {"meta": {"raw": raw, "vault": vault}}, "columns": columns}
 
 
@@ -123,7 +136,7 @@ def _thing(chance: Chance) -> tuple[Table, dict[str, Any]]:
 
 def _extending(chance: Chance) -> tuple[Table, dict[str, Any]]:
     table, (name, codes, kinds) = Table(chance), chance.rng.choice(chance.hubs)
-    table.key = [table.draw(kind) for kind in kinds]
+    table.key = [table.draw(table.naming(kind)) for kind in kinds]
     code = chance.rng.choice([codes[0], "two"])
     codes += [code] if code not in codes else []
     return table, {"hub": {"name": name, "extends": True, "collision_code": code}, **_of_hub(chance, table)}

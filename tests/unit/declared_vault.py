@@ -9,7 +9,8 @@ import functools
 import random
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import jinja2
 import yaml
 
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.vault_names import in_lake
 from scaffold import models_of
 from scaffold.types import lake_type
 from tests.unit.embedded_vault import METADATA, START, Event, Vault
@@ -32,6 +34,9 @@ METADATA_COLUMNS = (
 VALUES = {
     "text": ["1", "2", "3", "a|b", "", " ", "A", "a"],
     "int": [1, 2, 3, 11],
+    "bigint": [1, 2, 11],
+    "numeric(8,2)": [Decimal("1.00"), Decimal("2.00"), Decimal("1.50")],
+    "date": [date(2026, 1, 1), date(2026, 1, 11)],
 }
 Name = tuple[str, str]
 
@@ -163,7 +168,9 @@ class DeclaredVault(Vault):
 
     def _build(self) -> None:
         for (source, name), table in self.tables.items():
-            columns = ", ".join(f'"{c.name}" {lake_type(c.data_type or "text")}' for c in table.columns)
+            columns = ", ".join(
+                f'"{in_lake(table.raw, [c.name])[0]}" {lake_type(c.data_type or "text")}' for c in table.columns
+            )
             self.db.execute(f"create table parsed_{source}__{name} ({columns}, {METADATA_COLUMNS})")
         self.db.execute("create table properties (model varchar, key varchar, value varchar)")
         self.db.execute("create table history (model varchar, snapshot_id bigint, is_current_ancestor boolean)")
@@ -181,7 +188,8 @@ class DeclaredVault(Vault):
         read = dict.fromkeys(re.findall(r"\bstg_\w+", self.sql[name]))
         depends_on = SimpleNamespace(nodes=[f"model.p.{stage}" for stage in read])
         self.context |= {"this": name, "model": SimpleNamespace(name=name, depends_on=depends_on)}
-        return COMPILED(self.sql[name]).render(cdc_vault=self.context["cdc_vault"])
+        sql: str = COMPILED(self.sql[name]).render(cdc_vault=self.context["cdc_vault"])
+        return sql.replace("'$1'", "'\\1'")  # how this engine names a group
 
     def _provided(self) -> dict[str, Any]:
         table = SimpleNamespace(materialized="append_only")
