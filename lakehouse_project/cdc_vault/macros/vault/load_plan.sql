@@ -108,7 +108,8 @@
 
 {#-
   Whether the target's keys are made of something else than its stages make them of now. An input that is new says nothing.
-  Where nothing is remembered of them, the keys of stored events are compared with those that their stages have.
+  Where nothing is remembered of them, the keys of stored events are compared with those that their stages have. A table without
+  positions (mentions) is built anew then.
 -#}
 {% macro has_other_keys(remembered, signatures, keys, hashed, src_seq, key_rows) %}
   {%- if remembered is not none -%}
@@ -117,6 +118,7 @@
   {%- endif -%}
   {%- if not keys -%}{{ return(false) }}{%- endif -%}
   {%- set there, pks = cdc_vault.table_columns(this) | map(attribute="name") | list, {} -%}
+  {%- if "record_source" not in there -%}{{ return(false) }}{%- endif -%}
   {%- if src_seq not in there -%}{{ return(true) }}{%- endif -%}
   {%- for input, columns in keys.items() -%}{%- do pks.setdefault(input.split(".")[0], []).append("said." ~ columns[0]) -%}{%- endfor -%}
   {%- for input, columns in keys.items() if input == input.split(".")[0] or pks[input.split(".")[0]] | length == 1 -%}
