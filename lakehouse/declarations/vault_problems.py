@@ -228,6 +228,8 @@ def _name_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
                 one.path,
                 f"V7: {where} would have {one.name!r} twice, as {other.what} and as {one.what}: {one.remedy}",
             )
+    if "__" in table.source:
+        yield ("vault",), f"V7: `__` parts source and table in stg_{table.source}__{table.name}: rename the source"
     for name in in_lake(table.raw, table.landed):
         if name.startswith("!"):
             yield ("vault",), f"V7: a stage takes what begins with `!` for a text, like column {name!r}: {ALIAS}"

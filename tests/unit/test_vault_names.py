@@ -100,6 +100,12 @@ def test_a_column_that_a_stage_would_take_for_a_text_is_refused(tmp_path: Path, 
         declared(tmp_path, of(("shop", [table("accounts", columns, vault, key="!id", alias=alias)])))
 
 
+def test_a_source_whose_name_parts_itself_is_refused(tmp_path: Path) -> None:
+    """Its stages looked for source `a` and table `b__owners`."""
+    with pytest.raises(LakehouseError, match=r"shop\.yml:\d+: V7: `__` parts source and table in stg_a__b__owners"):
+        declared(tmp_path, of(("a__b", [OWNERS])))
+
+
 def test_two_sources_make_no_relation_of_one_name(tmp_path: Path) -> None:
     """Each with a satellite of a hub of its own."""
     columns = {"id": "int", "name": "text"}
