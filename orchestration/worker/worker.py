@@ -22,7 +22,7 @@ from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
-from orchestration.assets.next_tables import GOOD, built_whole, sound_tables
+from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
 from orchestration.resources import TableKey
 from orchestration.runs.examples import example_rows
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
@@ -191,14 +191,17 @@ class Worker:
         models = sorted(reached - held - absent)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results: list[NodeResult] = []
-        if models:
-            results = self._build_next(models, held | absent, newest) if task.marts else self._loads.run(models)
+        state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
+        self._untold.append(partial(self._report, task, state, models, before, results, changed))
+        if task.marts:
+            self._build(models, held | absent, newest, results)
+        elif models:
+            results += self._loads.run(models)
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.day = None if failed else today
         state.held = held
         state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
-        self._untold.append(partial(self._report, task, state, models, before, results, changed))
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
@@ -206,10 +209,26 @@ class Worker:
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
 
+    def _build(
+        self,
+        models: Sequence[str],
+        without: Collection[str],
+        newest: "Mapping[str, SnapshotFact]",
+        results: list[NodeResult],
+    ) -> None:
+        """Builds and publishes the marts of readers, then the others, without those made of one that is not sound."""
+        first = self._graph.of_readers()
+        results += self._build_next([model for model in models if model in first], without, newest)
+        unsound = unsound_nodes(self._manifest, {result.unique_id: result.status for result in results})
+        others = [model for model in models if model not in first and model not in unsound]
+        results += self._build_next(others, {*without, *unsound}, newest)
+
     def _build_next(
         self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
     ) -> list[NodeResult]:
         """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
+        if not models:
+            return []
         rows = {name: fact.total_rows for name, fact in newest.items()}
         built = {_name(name): table.properties.get(BUILT_FROM) for name, table in self._loads.stored(models).items()}
         variables = {

@@ -289,7 +289,7 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     reads = groups_read(manifest, graph.nodes, load_groups(manifest))
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
-        "_graph": graph, "_reads": reads, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
+        "_graph": graph, "_manifest": manifest, "_reads": reads, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
         "_unloaded": lambda _: set(),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
@@ -298,6 +298,44 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     assert 0 < state.due - time.monotonic() <= BUSY_SECONDS
     worker._load_alone(marts, state, frozenset())
     assert "dim_account" in built and built.count("fct_transactions") == 1, "what waited, and nothing twice"
+
+
+def test_marts_that_readers_see_come_before_pits_with_all_that_a_test_reads_beside_them(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    """A sale was in its fact after all points in time were built and tested: more than half of the way."""
+    graph = Graph(project[0])
+    names = {graph.nodes[model]["name"] for model in graph.of_readers()}
+    assert {"fct_transactions", "mart_sales_by_store_day", "dim_customer_history"} <= names
+    assert "bv_transaction_reconciliation" in names, "a test compares it with a fact"
+    assert not [name for name in names if name.startswith(("pit_", "bridge_", "control_"))]
+    read = ["model.lakehouse.pit_store", *graph.nodes["model.lakehouse.dim_store"]["depends_on"]["nodes"]]
+    node = {**graph.nodes["model.lakehouse.dim_store"], "depends_on": {"nodes": read}}
+    graph.nodes["model.lakehouse.dim_store"] = node
+    assert {"model.lakehouse.pit_store", "model.lakehouse.control_snap"} <= graph.of_readers(), "what it is made of"
+
+
+def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_state(
+    project: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as built from rows that it does not have, and stay so when the mart is sound again."""
+    manifest, (*_, marts) = project
+    worker, built, results = object.__new__(Worker), list[set[str]](), list[NodeResult]()
+    changed = {key: dict(node) for key, node in manifest["nodes"].items()}
+    children = {**manifest["child_map"], "model.lakehouse.fct_transactions": ["model.lakehouse.bv_customer_value"]}
+    refused = next(key for key in changed if key.startswith("test.lakehouse.unique_fct_transactions_"))
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.append(set(models))
+        found = [NodeResult(model, "success", 0.0, 0, "") for model in models]
+        return [*found, *([NodeResult(refused, "fail", 0.0, 1, "Got 1 result")] if len(built) == 1 else [])]
+
+    monkeypatch.setattr(worker, "_build_next", build, raising=False)
+    worker._graph, worker._manifest = Graph(manifest), {**manifest, "child_map": children}
+    worker._build(worker._graph.models_of(marts, marts.tables), (), {}, results)
+    first, others = built
+    assert "model.lakehouse.fct_transactions" in first
+    assert "model.lakehouse.pit_transaction" in others and "model.lakehouse.bv_customer_value" not in others
 
 
 def test_what_is_made_of_the_day_is_built_anew_once_a_day(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
