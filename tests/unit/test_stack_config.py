@@ -92,7 +92,9 @@ def test_on_loopback_alone_trino_speaks_to_itself_without_tls():
         "etc": Path("/etc/trino"), "certificate": Path("/tls/trino.pem"), "access": Path("/access"), "port": 21004,
         "heap_mb": 2048, "catalog_jdbc": "jdbc:postgresql://h/lake", "s3_endpoint": "http://s3",
     }  # fmt: skip
-    here = properties(trino_files(**common, host="127.0.0.1", bind="127.0.0.1", internal_port=21010)["config.properties"])
+    here = properties(
+        trino_files(**common, host="127.0.0.1", bind="127.0.0.1", internal_port=21010)["config.properties"]
+    )
     there = properties(trino_files(**common, host="trino")["config.properties"])
     assert here["http-server.http.port"] == "21010" and here["discovery.uri"] == "http://127.0.0.1:21010"
     assert here["http-server.authentication.allow-insecure-over-http"] == "false"

@@ -289,8 +289,8 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     reads = groups_read(manifest, graph.nodes, load_groups(manifest))
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
-        "_graph": graph, "_manifest": manifest, "_reads": reads, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
-        "_unloaded": lambda _: set(),
+        "_graph": graph, "_manifest": manifest, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
+        "_held": lambda _: set(), "_unloaded": lambda _: set(),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
     worker._load_alone(marts, state, frozenset({"bank"}))
