@@ -49,6 +49,8 @@ TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
+SOON_SECONDS = 0.1
+LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
 BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
 SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
@@ -56,13 +58,14 @@ SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that ar
 @dataclass
 class _State:
     """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
-    project as it is, the marts that wait, and its failures in a row."""
+    project as it is, the marts that wait and since when some only wait for a pause, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
+    later_since: float | None = None
     failures: int = 0
     due: float = 0.0
 
@@ -109,12 +112,17 @@ class Worker:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
         groups = frozenset(self._groups.values())
         with writing_if_free(self._connection, self._catalog.name, groups) as free:
-            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if free == groups else []
+            begins = free == groups and min(self._dues(), default=LONGEST_SLEEP) > SOON_SECONDS
+            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if begins else []
             if tests:
                 self._test(tests)
-        dues = [state.due - time.monotonic() for state in self._state.values()]
         wait = self._tests.wait() if free == groups else BUSY_SECONDS
-        return max(0.1, min([LONGEST_SLEEP, *(due for due in dues if due > 0), *([] if wait is None else [wait])]))
+        return max(0.1, min([LONGEST_SLEEP, *self._dues(), *([] if wait is None else [wait])]))
+
+    def _dues(self) -> list[float]:
+        """In how many seconds each task that waits is due."""
+        now, states = time.monotonic(), self._state.values()
+        return [max(0.0, s.due - now) for s in states if s.due > now or (s.served and s.held)]
 
     def _test(self, tests: Sequence[str]) -> None:
         begun = time.monotonic()
@@ -188,19 +196,22 @@ class Worker:
         waiting = {model for model in reached if self._reads[model] & busy}
         held = reached & (self._held(task) | waiting) - absent
         state.due = time.monotonic() + (BUSY_SECONDS if waiting else HELD_SECONDS) if held else 0.0
-        models = sorted(reached - held - absent)
+        later = self._later(task, state, reached - held - absent)
+        models = sorted(reached - held - absent - later)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results: list[NodeResult] = []
         state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
         self._untold.append(partial(self._report, task, state, models, before, results, changed))
         if task.marts:
-            self._build(models, held | absent, newest, results)
+            self._build(models, held | absent | later, newest, results)
         elif models:
             results += self._loads.run(models)
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.day = None if failed else today
-        state.held = held
+        state.held = held if failed else held | later
+        if later and not failed:
+            state.due = time.monotonic() + SOON_SECONDS
         state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
@@ -208,6 +219,19 @@ class Worker:
             took = time.monotonic() - begun
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
+
+    def _later(self, task: Task, state: _State, models: AbstractSet[str]) -> set[str]:
+        """Those of the models that wait for a round of their own, before which a new cut is loaded: PITs and the like.
+
+        None of them waits without end, nor beside nothing that comes first.
+        """
+        first = self._graph.of_readers() & models if task.marts else set(models)
+        later, now = set(models) - first if first else set[str](), time.monotonic()
+        state.later_since = (state.later_since or now) if later else None
+        if state.later_since is None or now - state.later_since < LATEST_SECONDS:
+            return later
+        state.later_since = None
+        return set()
 
     def _build(
         self,

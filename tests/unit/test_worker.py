@@ -29,7 +29,7 @@ from orchestration.worker.many_tests import counts_rows, one_query
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import red_tables, report_arrivals, report_tables
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
-from orchestration.worker.worker import BUSY_SECONDS, Worker, _State
+from orchestration.worker.worker import BUSY_SECONDS, LATEST_SECONDS, SOON_SECONDS, Worker, _State
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +313,48 @@ def test_marts_that_readers_see_come_before_pits_with_all_that_a_test_reads_besi
     node = {**graph.nodes["model.lakehouse.dim_store"], "depends_on": {"nodes": read}}
     graph.nodes["model.lakehouse.dim_store"] = node
     assert {"model.lakehouse.pit_store", "model.lakehouse.control_snap"} <= graph.of_readers(), "what it is made of"
+
+
+def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
+    project: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sale that came while they were built waited for them."""
+    manifest, (*_, marts) = project
+    worker, built, cuts = object.__new__(Worker), list[set[str]](), [1]
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date(), served=True)
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.append({graph.nodes[model]["name"] for model in models})
+        return [NodeResult(model, "success", 0.0, 0, "") for model in models]
+
+    def newest(_: object) -> dict[str, SnapshotFact]:
+        return {".".join(table): SnapshotFact(cuts[0], datetime.now(UTC), 1, 1) for table in marts.tables}
+
+    for name, value in {
+        "_graph": graph, "_manifest": manifest, "_newest": newest, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()), "_build_next": build,
+        "_state": {marts.job: state},
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+
+    def rounds() -> list[str]:
+        """Of each build since: whether it was of facts or of PITs."""
+        built.clear()
+        worker._load_alone(marts, state)
+        return ["facts" if "fct_transactions" in names else "pits" for names in built if names]
+
+    assert rounds() == ["facts"] and "pit_store" in {graph.nodes[model]["name"] for model in state.held}
+    assert worker._dues() == [0.0] or worker._dues()[0] <= SOON_SECONDS, "at once, unless a cut comes first"
+    cuts[0] += 1
+    assert rounds() == ["facts"], "a cut came first"
+    assert rounds() == ["pits"] and not state.held
+    cuts[0] += 1
+    assert rounds() == ["facts"]
+    assert state.later_since is not None
+    state.later_since -= LATEST_SECONDS
+    cuts[0] += 1
+    assert rounds() == ["facts", "pits"] and not state.held, "they have waited long enough"
+    assert not worker._dues()
 
 
 def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_state(
