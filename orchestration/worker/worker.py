@@ -4,27 +4,23 @@ What it remembers only saves work. Each model decides by its own watermark what 
 that loads what a job has loaded, changes nothing. First loads, and whatever fails here, are left to the Dagster jobs.
 """
 
-import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse.catalog.next_tables import building_next
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
-from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
 from orchestration.resources import TableKey
-from orchestration.runs.examples import example_rows
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -32,8 +28,8 @@ from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.loads import Loads
 from orchestration.worker.many_tests import run_tests
+from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.plans import of_marts
 from orchestration.worker.reports import check_keys, red_tables, report_arrivals, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
@@ -51,8 +47,6 @@ BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
 SOON_SECONDS = 0.1
 LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
-BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
-SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
 
 
 @dataclass
@@ -127,7 +121,7 @@ class Worker:
     def _test(self, tests: Sequence[str]) -> None:
         begun = time.monotonic()
         nodes = {test: self._graph.tests[test] for test in tests}
-        results = self._with_examples(run_tests(self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"}))
+        results = run_tests(self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"})
         report_tests(self._instance, self._manifest, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
 
@@ -139,6 +133,7 @@ class Worker:
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
+        self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
         self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
         self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
@@ -203,7 +198,7 @@ class Worker:
         state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
         self._untold.append(partial(self._report, task, state, models, before, results, changed))
         if task.marts:
-            self._build(models, held | absent | later, newest, results)
+            self._marts.build(models, held | absent | later, newest, results)
         elif models:
             results += self._loads.run(models)
         failed = [result for result in results if result.failed]
@@ -225,56 +220,13 @@ class Worker:
 
         None of them waits without end, nor beside nothing that comes first.
         """
-        first = self._graph.of_readers() & models if task.marts else set(models)
+        first = self._marts.first & models if task.marts else models
         later, now = set(models) - first if first else set[str](), time.monotonic()
         state.later_since = (state.later_since or now) if later else None
         if state.later_since is None or now - state.later_since < LATEST_SECONDS:
             return later
         state.later_since = None
         return set()
-
-    def _build(
-        self,
-        models: Sequence[str],
-        without: Collection[str],
-        newest: "Mapping[str, SnapshotFact]",
-        results: list[NodeResult],
-    ) -> None:
-        """Builds and publishes the marts of readers, then the others, without those made of one that is not sound."""
-        first = self._graph.of_readers()
-        results += self._build_next([model for model in models if model in first], without, newest)
-        unsound = unsound_nodes(self._manifest, {result.unique_id: result.status for result in results})
-        others = [model for model in models if model not in first and model not in unsound]
-        results += self._build_next(others, {*without, *unsound}, newest)
-
-    def _build_next(
-        self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
-    ) -> list[NodeResult]:
-        """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
-        if not models:
-            return []
-        rows = {name: fact.total_rows for name, fact in newest.items()}
-        built = {_name(name): table.properties.get(BUILT_FROM) for name, table in self._loads.stored(models).items()}
-        variables = {
-            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
-            "LAKEHOUSE_BUILT_FROM": json.dumps(built),
-            "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
-        }  # fmt: skip
-        with building_next(self._catalog, built_whole(self._manifest)) as sound:
-            results = self._dbt.run("run", self._names(models), variables)
-            results += self._test_marts(self._graph.tests_of_marts(models, without), results, variables)
-            sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
-        return results
-
-    def _test_marts(
-        self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]
-    ) -> list[NodeResult]:
-        """The results of tests; one that reads a mart which was not built is skipped, as dbt does."""
-        missing = {result.unique_id for result in built if result.status not in GOOD}
-        nodes = {test: self._graph.tests[test] for test in tests}
-        able = {test: node for test, node in nodes.items() if not missing.intersection(node["depends_on"]["nodes"])}
-        skipped = [NodeResult(test, "skipped", 0.0, 0, "") for test in tests if test not in able]
-        return [*skipped, *self._with_examples(run_tests(self._settings, self._dbt, able, variables))]
 
     def _report(
         self,
@@ -311,15 +263,6 @@ class Worker:
         own = [] if task.marts else task.tables
         return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in loaded)])
 
-    def _with_examples(self, results: Sequence[NodeResult]) -> list[NodeResult]:
-        """The results, those of failed tests with rows that they find; while the tables are there that were tested."""
-        return [
-            replace(r, examples=example_rows(self._settings, r.sql, self._graph.tests[r.unique_id].get("column_name")))
-            if r.sql and r.unique_id in self._graph.tests
-            else r
-            for r in results
-        ]
-
     def _held(self, task: Task) -> set[str]:
         """The marts downstream of a table whose blocking check fails; the check runs again, for it may be mended."""
         if not task.marts:
@@ -352,10 +295,6 @@ class Worker:
         from lakehouse.catalog.open import newest_data_snapshots
 
         return newest_data_snapshots(self._catalog, tables)
-
-    def _names(self, unique_ids: Sequence[str]) -> list[str]:
-        nodes = {**self._graph.nodes, **self._graph.tests}
-        return [nodes[unique_id]["name"] for unique_id in unique_ids]
 
 
 def _name(table: TableKey) -> str:

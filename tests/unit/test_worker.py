@@ -26,6 +26,7 @@ from orchestration.runs.processes.presence import is_served, serve, withdraw, wr
 from orchestration.worker.bell import listen, wait
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.many_tests import counts_rows, one_query
+from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import red_tables, report_arrivals, report_tables
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
@@ -266,11 +267,11 @@ def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
 def test_tests_of_a_mart_that_was_not_built_are_skipped(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
     """They would test the copy of the former state, and pass."""
     manifest, (*_, marts) = project
-    worker = Worker.__new__(Worker)
-    worker._settings, worker._graph, worker._dbt = load_settings(), Graph(manifest), WarmDbt(load_settings())
-    models = worker._graph.models_of(marts, marts.tables)
-    tests = worker._graph.tests_of_marts(models, ())
-    results = worker._test_marts(tests, [NodeResult(model, "error", 0.0, 0, "no") for model in models], {})
+    graph = Graph(manifest)
+    built = Marts(load_settings(), None, WarmDbt(load_settings()), manifest, graph)  # type: ignore[arg-type]
+    models = graph.models_of(marts, marts.tables)
+    tests = graph.tests_of_marts(models, ())
+    results = built.test(tests, [NodeResult(model, "error", 0.0, 0, "no") for model in models], {})
     assert {result.unique_id: result.status for result in results} == dict.fromkeys(tests, "skipped")
 
 
@@ -285,11 +286,12 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
         built.extend(graph.nodes[model]["name"] for model in models)
         return []
 
-    monkeypatch.setattr(worker, "_build_next", build, raising=False)
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
     reads = groups_read(manifest, graph.nodes, load_groups(manifest))
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
-        "_graph": graph, "_manifest": manifest, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
+        "_graph": graph, "_marts": building, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
         "_held": lambda _: set(), "_unloaded": lambda _: set(),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
@@ -330,9 +332,11 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     def newest(_: object) -> dict[str, SnapshotFact]:
         return {".".join(table): SnapshotFact(cuts[0], datetime.now(UTC), 1, 1) for table in marts.tables}
 
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
     for name, value in {
-        "_graph": graph, "_manifest": manifest, "_newest": newest, "_untold": [], "_held": lambda _: set(),
-        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()), "_build_next": build,
+        "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
         "_state": {marts.job: state},
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
@@ -362,7 +366,7 @@ def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_stat
 ) -> None:
     """It would count as built from rows that it does not have, and stay so when the mart is sound again."""
     manifest, (*_, marts) = project
-    worker, built, results = object.__new__(Worker), list[set[str]](), list[NodeResult]()
+    graph, built, results = Graph(manifest), list[set[str]](), list[NodeResult]()
     changed = {key: dict(node) for key, node in manifest["nodes"].items()}
     children = {**manifest["child_map"], "model.lakehouse.fct_transactions": ["model.lakehouse.bv_customer_value"]}
     refused = next(key for key in changed if key.startswith("test.lakehouse.unique_fct_transactions_"))
@@ -372,9 +376,9 @@ def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_stat
         found = [NodeResult(model, "success", 0.0, 0, "") for model in models]
         return [*found, *([NodeResult(refused, "fail", 0.0, 1, "Got 1 result")] if len(built) == 1 else [])]
 
-    monkeypatch.setattr(worker, "_build_next", build, raising=False)
-    worker._graph, worker._manifest = Graph(manifest), {**manifest, "child_map": children}
-    worker._build(worker._graph.models_of(marts, marts.tables), (), {}, results)
+    building = Marts(load_settings(), None, None, {**manifest, "child_map": children}, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    building.build(graph.models_of(marts, marts.tables), (), {}, results)
     first, others = built
     assert "model.lakehouse.fct_transactions" in first
     assert "model.lakehouse.pit_transaction" in others and "model.lakehouse.bv_customer_value" not in others
