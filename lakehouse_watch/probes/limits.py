@@ -32,17 +32,40 @@ class Loaded:
     declared: float | None
 
 
+Limits = Mapping[str, Mapping[str, LagPolicy]]
+"""By source and table."""
+
+
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
     """The limits of the source's tables that declare some, by table."""
-    parsed = _parsed_last(settings)
-    tables = [t for s in parsed[1].sources if s.name == source for t in s.tables] if parsed else []
-    return {table.name: table.lag for table in tables if table.lag is not None}
+    limits, _ = _parsed_last(settings)
+    return limits.get(source, {})
 
 
 def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
     """The parsed tables of the project; none while it cannot be read."""
-    parsed = _parsed_last(settings)
-    return tuple(_loads(*parsed)) if parsed else ()
+    _, loads = _parsed_last(settings)
+    return loads
+
+
+def _parsed_last(settings: Settings) -> tuple[Limits, tuple[Loaded, ...]]:
+    path = manifest_path(settings)
+    try:
+        written = path.stat().st_mtime_ns
+    except OSError:
+        return {}, ()
+    return _read(path, written, settings.dbt_project_dir)
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, written: int, project_dir: Path) -> tuple[Limits, tuple[Loaded, ...]]:
+    try:
+        manifest = json.loads(path.read_text())
+        declared = declarations_from(manifest, project_dir)
+    except (OSError, ValueError, LakehouseError):  # it is being changed: the commands that need it say what is wrong
+        return {}, ()
+    limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
+    return limits, tuple(_loads(manifest, declared))
 
 
 def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:
@@ -58,21 +81,3 @@ def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Load
                     table.source, table.identifier, (node["schema"], node["alias"]),
                     table.load.trigger == "sensor", minutes * 60.0 if minutes else None,
                 )  # fmt: skip
-
-
-def _parsed_last(settings: Settings) -> tuple[Mapping[str, Any], Declarations] | None:
-    path = manifest_path(settings)
-    try:
-        written = path.stat().st_mtime_ns
-    except OSError:
-        return None
-    return _read(path, written, settings.dbt_project_dir)
-
-
-@lru_cache(maxsize=1)
-def _read(path: Path, written: int, project_dir: Path) -> tuple[Mapping[str, Any], Declarations] | None:
-    try:
-        manifest = json.loads(path.read_text())
-        return manifest, declarations_from(manifest, project_dir)
-    except (OSError, ValueError, LakehouseError):  # it is being changed: the commands that need it say what is wrong
-        return None
