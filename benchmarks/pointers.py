@@ -24,6 +24,7 @@ class Pointers(threading.Thread):
         super().__init__(daemon=True)
         self._settings, self._tables = settings, list(tables)
         self._seen: dict[Name, list[tuple[float, str]]] = {table: [] for table in tables}
+        self._rows: dict[str, int] = {}
         self._stop_now = threading.Event()
 
     def run(self) -> None:
@@ -50,8 +51,10 @@ class Pointers(threading.Thread):
         """Moments at which the table's number of rows changed, and that number."""
         found: list[tuple[float, int]] = []
         with closing(open_catalog(self._settings)) as catalog:
-            for moment, location in self._seen[table]:
-                rows = _rows(catalog.table_at(*table, location).metadata)
+            for moment, location in list(self._seen[table]):
+                if location not in self._rows:
+                    self._rows[location] = _rows(catalog.table_at(*table, location).metadata)
+                rows = self._rows[location]
                 if not found or found[-1][1] != rows:
                     found.append((moment, rows))
         return found

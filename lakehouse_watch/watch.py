@@ -25,7 +25,7 @@ from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
 from lakehouse_watch import store
 from lakehouse_watch.alerts import Occasion, State, advance
-from lakehouse_watch.probes import dagster_state, lake, servers, sources
+from lakehouse_watch.probes import dagster_state, lake, loads, servers, sources
 from lakehouse_watch.probes.reading import Probe, Reading
 from lakehouse_watch.targets.delivery import Delivery, declared_targets
 from lakehouse_watch.targets.text import hider
@@ -45,6 +45,7 @@ def declared_probes(settings: Settings) -> list[Probe]:
     ]
     probes += [
         Probe("lake", partial(lake.read_lake, settings), every=60, needs_catalog=True),
+        Probe("loads", partial(loads.read_loads, settings), every=60, needs_catalog=True),
         Probe("backups", partial(lake.read_backups, settings), every=60, needs_catalog=True),
         Probe("servers", partial(servers.read_servers, settings)),
         Probe("disk", partial(servers.read_disk, settings), every=60),

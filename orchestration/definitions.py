@@ -6,7 +6,6 @@ Loading reads files and contacts no server; dbt parses the project again if it h
 import warnings
 
 import dagster as dg
-from dagster_shared.utils.warnings import PreviewWarning
 
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
@@ -25,7 +24,7 @@ from orchestration.jobs.pins import pin_definitions
 from orchestration.resources import IN_MEMORY, Lake, LakeSpark, without_config
 from orchestration.runs.pools import pool_executor
 
-warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", category=PreviewWarning)
+warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", category=dg.PreviewWarning)
 
 
 def definitions(settings: Settings) -> dg.Definitions:

@@ -23,6 +23,8 @@ from lakehouse.servers.trino import answering, connect_to, http_session, query
 from lakehouse.settings import Settings, TrinoSettings
 from lakehouse_cli.lake.sql import sql
 from lakehouse_cli.machine.user import add, remove
+from lakehouse_stack.home.pathnames import ports_file
+from lakehouse_stack.home.ports import read_ports
 from tests.test_stack import until
 
 pytestmark = pytest.mark.stack
@@ -129,6 +131,21 @@ def test_nobody_gets_in_without_tls_or_past_its_certificate(lab: Settings) -> No
             session.post(f"http://{address}", data="SELECT 1", headers={"X-Trino-User": "mallory"})
         with pytest.raises(requests.exceptions.SSLError):
             session.post(f"https://{address}", data="SELECT 1")
+
+
+def test_the_port_that_trino_has_for_itself_lets_nobody_else_in(lab: Settings) -> None:
+    """A password that is right is not taken there either, and what is not signed neither starts nor ends a task."""
+    login, port = lab.trino.login("writer"), read_ports(ports_file(lab))["trino_internal"]
+    assert login.password is not None
+    given, here = (login.user, login.password.get_secret_value()), f"http://127.0.0.1:{port}"
+    with requests.Session() as session:
+        session.trust_env = False
+        asked = session.post(f"{here}/v1/statement", data="SELECT 1", auth=given)
+        named = session.post(f"{here}/v1/statement", data="SELECT 1", headers={"X-Trino-User": login.user})
+        tasks = [session.get(f"{here}{path}", auth=given) for path in ("/v1/task", "/v1/query", "/v1/memory")]
+        ended = session.delete(f"{here}/v1/task/20261124_000000_00000_aaaaa.0.0.0", auth=given)
+    assert {asked.status_code, named.status_code} == {403}
+    assert {answer.status_code for answer in (*tasks, ended)} <= {401, 403}
 
 
 def test_trino_has_no_pages_that_another_page_could_frame(lab: Settings) -> None:

@@ -3,8 +3,9 @@
 import random
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import psutil
 import psycopg
@@ -12,8 +13,8 @@ import psycopg
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.pointers import Pointers, reached
 from benchmarks.probe import load_recorded, measured
-from benchmarks.processes import Trees, running, servers
-from benchmarks.samples import SALE, load_samples
+from benchmarks.processes import Trees, children, running, servers
+from benchmarks.samples import SALE, load_samples, without_mirrors
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 
@@ -30,23 +31,33 @@ Seconds = dict[str, list[float]]
 
 
 def commit_to_fact(bench: Bench) -> Results:
-    """The retail sample with its follower: first the worker, then sensors and runs, on the same data."""
+    """Retail under `lakehouse dev`, without mirrors: first with the worker, then by sensors, on the same data."""
     load_samples()
-    settings = load_settings()
-    commits = max(5, int(COMMITS * bench.scale))
-    with running("ingest", "--follow") as follower:
-        with running("worker") as worker:
-            trees = {"worker": worker, "follower": follower, **servers(settings)}
-            results = sales(settings, "worker", commits, PAUSE, trees)
-        with running("dev", "--no-stack", "--no-ingest", "--no-worker") as dev:
-            trees = {"dev, with its runs": dev, "follower": follower, **servers(settings)}
-            by_sensors = max(1, int(COMMITS_BY_SENSORS * bench.scale))
-            results |= sales(settings, "sensors and runs", by_sensors, None, trees)
+    with without_mirrors(bench.settings):
+        return _commit_to_fact(load_settings(), bench)
+
+
+def _commit_to_fact(settings: Settings, bench: Bench) -> Results:
+    commits, by_sensors = max(5, int(COMMITS * bench.scale)), max(1, int(COMMITS_BY_SENSORS * bench.scale))
+    results = Results()
+    with running("dev", "--no-stack") as dev:
+        results |= sales(settings, "one after the other", commits, None, partial(processes, settings, dev))
+        results |= sales(settings, "at random moments", commits, PAUSE, partial(processes, settings, dev))
+    with running("dev", "--no-stack", "--no-worker") as dev:
+        results |= sales(settings, "sensors and runs", by_sensors, None, partial(processes, settings, dev))
     return results
 
 
-def sales(settings: Settings, contender: str, commits: int, pause: float | None, trees: Trees) -> Results:
-    """Sells about every `pause` seconds, or when the sale before has arrived; the seconds to each stage."""
+def processes(settings: Settings, dev: psutil.Process) -> Trees:
+    """What `lakehouse dev` runs, and the servers; runs of Dagster count with the code server."""
+    return {**children(dev), **servers(settings)}
+
+
+def sales(settings: Settings, contender: str, commits: int, pause: float | None, find: Callable[[], Trees]) -> Results:
+    """Sells about every `pause` seconds, or when the sale before has arrived; the seconds to each stage.
+
+    `find` gives the processes whose CPU is told, once all of them run.
+    """
     owner = settings.source("retail").owner_url
     assert owner is not None
     watch, busy = Pointers(settings, list(STAGES.values())), dict[str, float]()
@@ -55,6 +66,7 @@ def sales(settings: Settings, contender: str, commits: int, pause: float | None,
     try:
         with psycopg.connect(owner.get_secret_value(), autocommit=True) as source, ExitStack() as measuring:
             sell(source, watch)  # what is cold gets warm, and this one is not counted
+            trees = find()
             measuring.enter_context(load_recorded(busy))
             cost = measuring.enter_context(measured(roots(trees), excluded=tuple(trees.values())))
             for _ in range(commits):
@@ -101,7 +113,7 @@ def wait_for(watch: Pointers, facts: int) -> None:
     while reached(watch.rows_over_time(STAGES["fact"]), facts) is None:
         if time.monotonic() > deadline:
             raise LakehouseError(f"{facts} sales were not in {'.'.join(STAGES['fact'])} within {LONGEST:.0f} s")
-        time.sleep(1.0)
+        time.sleep(0.2)
 
 
 def seconds_to(watch: Pointers, stage: str, committed: Sequence[float]) -> list[float]:

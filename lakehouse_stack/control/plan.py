@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from lakehouse.settings import Settings
 from lakehouse_stack.control.endpoints import postgres_url
 from lakehouse_stack.downloads.artifacts import artifact
-from lakehouse_stack.home.config import SAMPLE_DATABASES, StackSettings
+from lakehouse_stack.home.config import SAMPLE_DATABASES, TRINO_INTERNAL, StackSettings
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import find_placement, find_server_placement
 from lakehouse_stack.servers.postgres import postgres_server
@@ -30,6 +30,7 @@ def build_servers(
         placement,
         settings.artifacts,
         ports["trino"],
+        ports.get(TRINO_INTERNAL),  # a home of an earlier release that is only looked at has none
         stack.trino_heap_mb,
         f"jdbc:postgresql://{LOOPBACK}:{ports['catalog']}/lake",
         f"http://{LOOPBACK}:{ports['s3']}",

@@ -22,7 +22,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.control.endpoints import write_endpoints
 from lakehouse_stack.control.plan import build_servers
 from lakehouse_stack.downloads.download import Progress, ensure_artifacts
-from lakehouse_stack.home.config import SERVERS, StackSettings, stack_settings
+from lakehouse_stack.home.config import SERVERS, TRINO_INTERNAL, StackSettings, stack_settings
 from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
@@ -206,7 +206,9 @@ def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
     for name, (variable, value) in _marks(settings).items():
         if name in kept and process.listener_has(kept[name], variable, value):
             ours[name] = kept[name]
-    ports = plan_ports((*SERVERS, *OURS), kept, stack.fixed_ports(), ours)
+    if "trino" in ours and TRINO_INTERNAL in kept:
+        ours[TRINO_INTERNAL] = kept[TRINO_INTERNAL]
+    ports = plan_ports((*SERVERS, TRINO_INTERNAL, *OURS), kept, stack.fixed_ports(), ours)
     write_ports(ports_file(settings), ports)
     return ports
 

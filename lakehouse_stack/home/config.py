@@ -11,6 +11,7 @@ from lakehouse.settings import TABLE, Port, wrong_settings
 from lakehouse.text.spelling import close
 
 SERVERS = ("sources", "catalog", "s3", "trino", "serve")
+TRINO_INTERNAL = "trino_internal"  # a second port of Trino, to which only Trino itself speaks
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
 
 

@@ -55,6 +55,7 @@ def trino_server(
     placement: ServerPlacement,
     artifacts: Path,
     port: int,
+    internal_port: int | None,
     heap_mb: int,
     catalog_jdbc: str,
     s3_endpoint: str,
@@ -74,6 +75,7 @@ def trino_server(
         s3_endpoint=s3_endpoint,
         plugin_dir=etc / "plugin",
         bind=LOOPBACK,
+        internal_port=internal_port,
     )
     plugins = (
         programs / "plugin" / "password-authenticators",
@@ -154,11 +156,16 @@ def trino_files(
     plugin_dir: Path | None = None,
     bind: str | None = None,
     data_dir: Path | None = None,
+    internal_port: int | None = None,
 ) -> dict[str, str]:
-    """Trino's configuration files by name below `etc`: queries get half of the heap, a quarter is headroom."""
+    """Trino's configuration files by name below `etc`: queries get half of the heap, a quarter is headroom.
+
+    With an `internal_port`, which is for loopback alone, the node sends to itself without TLS.
+    """
     config = render(
         "trino.config.properties.j2",
         port=port,
+        internal_port=internal_port,
         host=host,
         etc=etc,
         certificate=certificate,

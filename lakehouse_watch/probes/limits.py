@@ -3,31 +3,81 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-from lakehouse.declarations import declarations_from
+from lakehouse.declarations import Declarations, declarations_from
 from lakehouse.declarations.manifest import manifest_path
 from lakehouse.declarations.policies import LagPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 
+APPENDED = "append_only"  # the materialization of parsed tables
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A parsed table and the raw table that it is loaded from; `declared` is within how many seconds, if anything is.
+
+    Of one without `by_sensor`, a schedule says when it is loaded.
+    """
+
+    source: str
+    raw: tuple[str, str]
+    parsed: tuple[str, str]
+    by_sensor: bool
+    declared: float | None
+
+
+Limits = Mapping[str, Mapping[str, LagPolicy]]
+"""By source and table."""
+
 
 def declared_limits(settings: Settings, source: str) -> Mapping[str, LagPolicy]:
     """The limits of the source's tables that declare some, by table."""
+    limits, _ = _parsed_last(settings)
+    return limits.get(source, {})
+
+
+def declared_loads(settings: Settings) -> tuple[Loaded, ...]:
+    """The parsed tables of the project; none while it cannot be read."""
+    _, loads = _parsed_last(settings)
+    return loads
+
+
+def _parsed_last(settings: Settings) -> tuple[Limits, tuple[Loaded, ...]]:
     path = manifest_path(settings)
     try:
         written = path.stat().st_mtime_ns
     except OSError:
-        return {}
-    return _limits(path, written, settings.dbt_project_dir).get(source, {})
+        return {}, ()
+    return _read(path, written, settings.dbt_project_dir)
 
 
 @lru_cache(maxsize=1)
-def _limits(path: Path, written: int, project_dir: Path) -> Mapping[str, Mapping[str, LagPolicy]]:
+def _read(path: Path, written: int, project_dir: Path) -> tuple[Limits, tuple[Loaded, ...]]:
     try:
-        declared = declarations_from(json.loads(path.read_text()), project_dir)
+        manifest = json.loads(path.read_text())
+        declared = declarations_from(manifest, project_dir)
     except (OSError, ValueError, LakehouseError):  # it is being changed: the commands that need it say what is wrong
-        return {}
-    return {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
+        return {}, ()
+    limits = {s.name: {table.name: table.lag for table in s.tables if table.lag is not None} for s in declared.sources}
+    return limits, tuple(_loads(manifest, declared))
+
+
+def _loads(manifest: Mapping[str, Any], declared: Declarations) -> Iterator[Loaded]:
+    tables = {(table.source, table.name): table for source in declared.sources for table in source.tables}
+    for node in manifest["nodes"].values():
+        read = [manifest["sources"].get(key) for key in node.get("depends_on", {}).get("nodes", ())]
+        appended = node["resource_type"] == "model" and node["config"]["materialized"] == APPENDED
+        if appended and len(read) == 1 and read[0]:
+            table = tables.get((read[0]["source_name"], read[0]["name"]))
+            if table is not None:
+                minutes = table.raw.freshness_minutes
+                yield Loaded(
+                    table.source, table.identifier, (node["schema"], node["alias"]),
+                    table.load.trigger == "sensor", minutes * 60.0 if minutes else None,
+                )  # fmt: skip

@@ -24,7 +24,12 @@ def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKe
     A table is not sound if a test of it has failed or was not run, nor if it was made from one that is not: dbt goes on
     with what reads one of two tables when a test of both has failed.
     """
-    whole = _whole(manifest)
+    whole, unsound = _whole(manifest), unsound_nodes(manifest, statuses)
+    return {_table(whole[key]) for key in _built(whole, statuses) if key not in unsound}
+
+
+def unsound_nodes(manifest: Manifest, statuses: Mapping[str, str]) -> set[str]:
+    """What was not built or that a test has not found sound, and all that is made of it."""
     unsound = {
         behind
         for unique_id, status in statuses.items()
@@ -36,7 +41,7 @@ def sound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKe
         children = [child for child in manifest["child_map"].get(waiting.pop(), ()) if child not in unsound]
         unsound.update(children)
         waiting += children
-    return {_table(whole[key]) for key in _built(whole, statuses) if key not in unsound}
+    return unsound
 
 
 def unsound_tables(manifest: Manifest, statuses: Mapping[str, str]) -> set[TableKey]:

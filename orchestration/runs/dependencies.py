@@ -2,14 +2,34 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Protocol
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
-from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph, BaseAssetNode
 
 
-def reason_to_skip(graph: AssetGraph, job: dg.JobDefinition, failed: Sequence[dg.JobDefinition]) -> str | None:
+class TableNode(Protocol):
+    """A table of Dagster's asset graph."""
+
+    @property
+    def parent_keys(self) -> AbstractSet[dg.AssetKey]:
+        """The tables that it is made of."""
+
+    @property
+    def child_keys(self) -> AbstractSet[dg.AssetKey]:
+        """The tables that are made of it."""
+
+
+class TableGraph(Protocol):
+    """As much of Dagster's asset graph as is used here; its class is private."""
+
+    def has(self, key: Any, /) -> bool:
+        """Whether the table is in it."""
+
+    def get(self, key: Any, /) -> Any:
+        """The table's node."""
+
+
+def reason_to_skip(graph: TableGraph, job: dg.JobDefinition, failed: Sequence[dg.JobDefinition]) -> str | None:
     """Why to skip the job after these jobs failed or were skipped; None if it reads none of their tables.
 
     A load is never skipped: it starts from its own source and builds the tables it shares with other loads itself.
@@ -30,12 +50,12 @@ def ingests(job: dg.JobDefinition) -> bool:
     return any(key.path[0].startswith("raw_") for key in job.asset_layer.executable_asset_keys)
 
 
-def upstream(graph: BaseAssetGraph[Any], keys: Iterable[dg.AssetKey]) -> set[dg.AssetKey]:
+def upstream(graph: TableGraph, keys: Iterable[dg.AssetKey]) -> set[dg.AssetKey]:
     """The tables and everything upstream."""
     return _reach(graph, keys, lambda node: node.parent_keys)
 
 
-def downstream(graph: BaseAssetGraph[Any], keys: Iterable[dg.AssetKey]) -> set[dg.AssetKey]:
+def downstream(graph: TableGraph, keys: Iterable[dg.AssetKey]) -> set[dg.AssetKey]:
     """The tables and everything downstream."""
     return _reach(graph, keys, lambda node: node.child_keys)
 
@@ -51,9 +71,9 @@ def named(keys: Iterable[dg.AssetKey], names: Collection[str]) -> set[dg.AssetKe
 
 
 def _reach(
-    graph: BaseAssetGraph[Any],
+    graph: TableGraph,
     keys: Iterable[dg.AssetKey],
-    next_to: Callable[[BaseAssetNode], AbstractSet[dg.AssetKey]],
+    next_to: Callable[[TableNode], AbstractSet[dg.AssetKey]],
 ) -> set[dg.AssetKey]:
     seen: set[dg.AssetKey] = set()
     waiting = list(keys)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster_shared.error import SerializableErrorInfo
 
 from lakehouse.servers.trino import lost_connection
@@ -41,7 +40,7 @@ def root_cause(error: SerializableErrorInfo) -> str:
     """The root cause of an error on one line; our own errors without their class name."""
     while error.cause is not None:
         error = error.cause
-    if error.cls_name in ("KeyboardInterrupt", DagsterExecutionInterruptedError.__name__):
+    if error.cls_name in ("KeyboardInterrupt", dg.DagsterExecutionInterruptedError.__name__):
         return "interrupted"
     return one_line(OWN_ERROR.sub("", error.message))
 

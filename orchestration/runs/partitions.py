@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 
 import dagster as dg
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    PARTITION_NAME_TAG,
-)
 
 from orchestration.runs import tags
+
+PARTITION, FIRST, LAST = "dagster/partition", "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+"""Tags of Dagster's."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +26,10 @@ class DayRange:
     def run_tags(self) -> dict[str, str]:
         """The tags that make Dagster run these partitions in a single run."""
         if self.first == self.last:
-            return {PARTITION_NAME_TAG: self.last.isoformat()}
+            return {PARTITION: self.last.isoformat()}
         return {
-            ASSET_PARTITION_RANGE_START_TAG: self.first.isoformat(),
-            ASSET_PARTITION_RANGE_END_TAG: self.last.isoformat(),
+            FIRST: self.first.isoformat(),
+            LAST: self.last.isoformat(),
         }
 
 
@@ -59,8 +57,8 @@ def backfill_days(run_tags: Mapping[str, str]) -> DayRange | None:
     """The days of a backfill; None for an incremental load, with or without partitions."""
     if run_tags.get(tags.MODE) == tags.INCREMENTAL:
         return None
-    first = run_tags.get(ASSET_PARTITION_RANGE_START_TAG) or run_tags.get(PARTITION_NAME_TAG)
-    last = run_tags.get(ASSET_PARTITION_RANGE_END_TAG) or run_tags.get(PARTITION_NAME_TAG)
+    first = run_tags.get(FIRST) or run_tags.get(PARTITION)
+    last = run_tags.get(LAST) or run_tags.get(PARTITION)
     if first is None or last is None:
         return None
     return DayRange(date.fromisoformat(first), date.fromisoformat(last))

@@ -10,8 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEvent
 from dagster._core.execution.api import ExecuteRunWithPlanIterable
 from dagster._core.execution.context.system import PlanExecutionContext, PlanOrchestrationContext
 from dagster._core.execution.context_creation_job import PlanExecutionContextManager
@@ -19,14 +17,11 @@ from dagster._core.execution.plan.execute_plan import inner_plan_execution_itera
 from dagster._core.execution.plan.instance_concurrency_context import InstanceConcurrencyContext
 from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode, get_retries_config
-from dagster._core.executor.base import Executor
-from dagster._core.executor.init import InitExecutorContext
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._utils.interrupts import pop_captured_interrupt
 
 from orchestration.runs import tags
 from orchestration.runs.incremental import as_incremental_load
-from orchestration.runs.processes.workers import TAG, fail_orphaned_runs, free_pools, is_alive
+from orchestration.runs.processes.workers import FINISHED, TAG, fail_orphaned_runs, free_pools, is_alive
 
 WAITING = "waiting for pool"
 POLL_SECONDS = 0.5  # longest delay before a signal is noticed
@@ -54,7 +49,7 @@ class PoolQueue(InstanceConcurrencyContext):
         if super().claim(concurrency_key, step_key, step_priority):
             return True
         if pop_captured_interrupt():
-            raise DagsterExecutionInterruptedError(f"interrupted while {WAITING} {concurrency_key}")
+            raise dg.DagsterExecutionInterruptedError(f"interrupted while {WAITING} {concurrency_key}")
         if time.monotonic() - self._checked_at.get(step_key, -HOLDER_CHECK_SECONDS) >= HOLDER_CHECK_SECONDS:
             self._check_holders(concurrency_key, step_key)
             self._checked_at[step_key] = time.monotonic()
@@ -105,13 +100,13 @@ def _holders(instance: dg.DagsterInstance, pool: str) -> list[str]:
 
 def _is_abandoned(record: dg.RunRecord) -> bool:
     run = record.dagster_run
-    if run.status not in FINISHED_STATUSES or is_alive(run):
+    if run.status not in FINISHED or is_alive(run):
         return False
     ended = datetime.fromtimestamp(record.end_time, tz=UTC) if record.end_time else record.update_timestamp
     return datetime.now(UTC) - ended > RELEASE_DELAY
 
 
-class PoolExecutor(Executor):
+class PoolExecutor(dg.Executor):
     """Dagster's in-process executor with a PoolQueue."""
 
     def __init__(self, retries: RetryMode) -> None:
@@ -122,7 +117,9 @@ class PoolExecutor(Executor):
         """Whether failed steps are retried."""
         return self._retries
 
-    def execute(self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+    def execute(
+        self, plan_context: PlanOrchestrationContext, execution_plan: ExecutionPlan
+    ) -> Iterator[dg.DagsterEvent]:
         """Runs the plan and yields its events."""
         run = as_incremental_load(plan_context.instance, plan_context.dagster_run, plan_context.job)
         manager = PlanExecutionContextManager(
@@ -138,13 +135,13 @@ class PoolExecutor(Executor):
         yield from ExecuteRunWithPlanIterable(execution_plan, _steps, manager)
 
 
-def _steps(job_context: PlanExecutionContext, execution_plan: ExecutionPlan) -> Iterator[DagsterEvent]:
+def _steps(job_context: PlanExecutionContext, execution_plan: ExecutionPlan) -> Iterator[dg.DagsterEvent]:
     with PoolQueue(job_context.instance, job_context.dagster_run) as queue:
         yield from inner_plan_execution_iterator(job_context, execution_plan, queue)
 
 
 @dg.executor(name="in_process", config_schema={"retries": get_retries_config()})
-def pool_executor(context: InitExecutorContext) -> PoolExecutor:
+def pool_executor(context: dg.InitExecutorContext) -> PoolExecutor:
     """Accepts only `retries` of the configuration of Dagster's `in_process` executor."""
     create = dg.in_process_executor.executor_creation_fn
     assert create is not None

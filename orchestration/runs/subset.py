@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import dagster as dg
-from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
 from orchestration.runs import tags
-from orchestration.runs.dependencies import downstream, ingests, name_of, named, upstream
+from orchestration.runs.dependencies import TableGraph, downstream, ingests, name_of, named, upstream
 from orchestration.runs.state.history import read_state
 from orchestration.runs.state.load_state import HeldTable, LoadState, pack_state
 
@@ -30,7 +29,7 @@ def subset_without(job: dg.JobDefinition, without: Collection[str]) -> JobSubset
     return JobSubset(left, tuple(sorted((key for key in graph.asset_check_keys if key.asset_key in left), key=str)))
 
 
-def derived_tables(graph: AssetGraph, job: dg.JobDefinition, keys: Iterable[dg.AssetKey]) -> dict[str, frozenset[str]]:
+def derived_tables(graph: TableGraph, job: dg.JobDefinition, keys: Iterable[dg.AssetKey]) -> dict[str, frozenset[str]]:
     """For each table, the job's tables downstream of it, including itself if the job builds it."""
     own = set(job.asset_layer.executable_asset_keys)
     return {name_of(key): frozenset(map(name_of, downstream(graph, [key]) & own)) for key in keys}
@@ -85,7 +84,7 @@ def failing_checks(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckK
     return sorted(failed, key=str)
 
 
-def waiting_for_tables(graph: AssetGraph, job: dg.JobDefinition, missing: Iterable[dg.AssetKey]) -> dict[str, str]:
+def waiting_for_tables(graph: TableGraph, job: dg.JobDefinition, missing: Iterable[dg.AssetKey]) -> dict[str, str]:
     """The job's tables downstream of tables that do not exist yet, each with the reason."""
     return {
         name: f"{table} was never loaded"

@@ -3,10 +3,12 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.servers.trino import answering, query
 from lakehouse.text.sql import literal
+from orchestration.runs.examples import example_rows
 from orchestration.worker.plan import Node
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
@@ -20,7 +22,10 @@ COUNTING = {"fail_calc": "count(*)", "warn_if": "!= 0", "error_if": "!= 0", "lim
 def run_tests(
     settings: "Settings", dbt: WarmDbt, tests: Mapping[str, Node], variables: Mapping[str, str]
 ) -> list[NodeResult]:
-    """The results of tests. One that does more than count rows, or whose statement fails, is run by dbt alone."""
+    """The results of tests, those of failed ones with rows that they find.
+
+    One that does more than count rows, or whose statement fails, is run by dbt alone.
+    """
     counting = [node["name"] for node in tests.values() if counts_rows(node)]
     session = json.loads(variables.get("LAKEHOUSE_SESSION_PROPERTIES", "{}"))
     queries = list(dbt.compiled(counting, variables).items())
@@ -30,7 +35,13 @@ def run_tests(
         for result in _counted(settings, tests, dict(queries[at : at + AT_ONCE]), session)
     ]
     rest = tests.keys() - {result.unique_id for result in found}
-    return [*found, *dbt.run("test", [tests[test]["name"] for test in sorted(rest)], variables)]
+    found += dbt.run("test", [tests[test]["name"] for test in sorted(rest)], variables)
+    return [
+        replace(r, examples=example_rows(settings, r.sql, tests[r.unique_id].get("column_name")))
+        if r.sql and r.unique_id in tests
+        else r
+        for r in found
+    ]
 
 
 def counts_rows(node: Node) -> bool:

@@ -97,6 +97,29 @@ class Graph:
         reads = {test: set(node["depends_on"]["nodes"]) for test, node in self.tests.items()}
         return sorted(test for test, nodes in reads.items() if nodes & reached and not nodes & set(without))
 
+    def of_readers(self) -> set[str]:
+        """The marts that are published first: those of schemas in which nothing is appended to, what they are made of,
+        and what a test reads together with one of these. PITs, bridges and rules that no mart reads come after them.
+        """
+        marts = {key for key, node in self.nodes.items() if layer(node) == MARTS}
+        appended = {node["schema"] for key, node in self.nodes.items() if key not in marts}
+        found, waiting = set[str](), [key for key in marts if self.nodes[key]["schema"] not in appended]
+        read = {test: self._seen_through_views(node) & marts for test, node in self.tests.items()}
+        together = [nodes for nodes in read.values() if len(nodes) > 1]
+        while waiting:
+            model = waiting.pop()
+            if model not in found:
+                found.add(model)
+                waiting += marts.intersection(self.nodes[model]["depends_on"]["nodes"])
+                waiting += set[str]().union(*(nodes for nodes in together if model in nodes))
+        return found
+
+    def _seen_through_views(self, node: Node) -> set[str]:
+        """What a node reads, and what the views among it read."""
+        read = set(node["depends_on"]["nodes"])
+        views = [self.nodes[key] for key in read if key in self.nodes and is_view(self.nodes[key])]
+        return read.union(*map(self._seen_through_views, views))
+
     def _views_of(self, model: str) -> set[str]:
         views = {child for child in self._children.get(model, ()) if child in self.nodes and is_view(self.nodes[child])}
         return views.union(*map(self._views_of, views))

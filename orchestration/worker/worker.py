@@ -4,27 +4,23 @@ What it remembers only saves work. Each model decides by its own watermark what 
 that loads what a job has loaded, changes nothing. First loads, and whatever fails here, are left to the Dagster jobs.
 """
 
-import json
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from lakehouse.catalog.next_tables import building_next
 from lakehouse.declarations import declarations_from
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.errors import LakehouseError
 from lakehouse.metrics import REGISTRY, sample
 from orchestration.assets.groups import groups_read, load_groups
-from orchestration.assets.next_tables import GOOD, built_whole, sound_tables
 from orchestration.resources import TableKey
-from orchestration.runs.examples import example_rows
 from orchestration.runs.processes.presence import serve, withdraw, writing_if_free
 from orchestration.runs.state.load_state import pause
 from orchestration.runs.state.loaded import last_worker_load
@@ -32,8 +28,8 @@ from orchestration.runs.subset import failing_checks
 from orchestration.worker.budget import TestBudget
 from orchestration.worker.loads import Loads
 from orchestration.worker.many_tests import run_tests
+from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph, Task, table_of, tasks
-from orchestration.worker.plans import of_marts
 from orchestration.worker.reports import check_keys, red_tables, report_arrivals, report_tables, report_tests
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
@@ -49,20 +45,21 @@ TESTS_AT_ONCE = 4
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
-BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
-SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
+SOON_SECONDS = 0.1
+LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
 
 
 @dataclass
 class _State:
     """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
-    project as it is, the marts that wait, and its failures in a row."""
+    project as it is, the marts that wait and since when some only wait for a pause, and its failures in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
+    later_since: float | None = None
     failures: int = 0
     due: float = 0.0
 
@@ -109,17 +106,22 @@ class Worker:
         """Runs some of the tests whose tables have changed, within the budget; seconds until there is more to do."""
         groups = frozenset(self._groups.values())
         with writing_if_free(self._connection, self._catalog.name, groups) as free:
-            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if free == groups else []
+            begins = free == groups and min(self._dues(), default=LONGEST_SLEEP) > SOON_SECONDS
+            tests = self._tests.next(time.monotonic(), TESTS_AT_ONCE) if begins else []
             if tests:
                 self._test(tests)
-        dues = [state.due - time.monotonic() for state in self._state.values()]
         wait = self._tests.wait() if free == groups else BUSY_SECONDS
-        return max(0.1, min([LONGEST_SLEEP, *(due for due in dues if due > 0), *([] if wait is None else [wait])]))
+        return max(0.1, min([LONGEST_SLEEP, *self._dues(), *([] if wait is None else [wait])]))
+
+    def _dues(self) -> list[float]:
+        """In how many seconds each task that waits is due."""
+        now, states = time.monotonic(), self._state.values()
+        return [max(0.0, s.due - now) for s in states if s.due > now or (s.served and s.held)]
 
     def _test(self, tests: Sequence[str]) -> None:
         begun = time.monotonic()
         nodes = {test: self._graph.tests[test] for test in tests}
-        results = self._with_examples(run_tests(self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"}))
+        results = run_tests(self._settings, self._dbt, nodes, {"LAKEHOUSE_CUTS": "{}"})
         report_tests(self._instance, self._manifest, results)
         self._tests.spent(time.monotonic() - begun, [result.unique_id for result in results if result.failed])
 
@@ -131,6 +133,7 @@ class Worker:
         declared = declarations_from(self._manifest, self._settings.dbt_project_dir)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
+        self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)
         self._groups = load_groups(self._manifest)
         self._reads = groups_read(self._manifest, self._graph.nodes, self._groups)
         self._checks = check_keys(self._manifest, self._graph.tests_of(list(self._graph.nodes)))
@@ -188,17 +191,23 @@ class Worker:
         waiting = {model for model in reached if self._reads[model] & busy}
         held = reached & (self._held(task) | waiting) - absent
         state.due = time.monotonic() + (BUSY_SECONDS if waiting else HELD_SECONDS) if held else 0.0
-        models = sorted(reached - held - absent)
+        later = self._later(task, state, reached - held - absent)
+        models = sorted(reached - held - absent - later)
         before = self._newest([table_of(self._graph.nodes[model]) for model in models])
         results: list[NodeResult] = []
-        if models:
-            results = self._build_next(models, held | absent, newest) if task.marts else self._loads.run(models)
+        state.loaded = {}  # until all is there; what a server that went away has interrupted is told nevertheless
+        self._untold.append(partial(self._report, task, state, models, before, results, changed))
+        if task.marts:
+            self._marts.build(models, held | absent | later, newest, results)
+        elif models:
+            results += self._loads.run(models)
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.day = None if failed else today
-        state.held = held
+        state.held = held if failed else held | later
+        if later and not failed:
+            state.due = time.monotonic() + SOON_SECONDS
         state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
-        self._untold.append(partial(self._report, task, state, models, before, results, changed))
         if failed:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
@@ -206,32 +215,18 @@ class Worker:
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
 
-    def _build_next(
-        self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
-    ) -> list[NodeResult]:
-        """Builds marts beside the ones that readers see, tests them there, and publishes those that passed."""
-        rows = {name: fact.total_rows for name, fact in newest.items()}
-        built = {_name(name): table.properties.get(BUILT_FROM) for name, table in self._loads.stored(models).items()}
-        variables = {
-            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
-            "LAKEHOUSE_BUILT_FROM": json.dumps(built),
-            "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
-        }  # fmt: skip
-        with building_next(self._catalog, built_whole(self._manifest)) as sound:
-            results = self._dbt.run("run", self._names(models), variables)
-            results += self._test_marts(self._graph.tests_of_marts(models, without), results, variables)
-            sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
-        return results
+    def _later(self, task: Task, state: _State, models: AbstractSet[str]) -> set[str]:
+        """Those of the models that wait for a round of their own, before which a new cut is loaded: PITs and the like.
 
-    def _test_marts(
-        self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]
-    ) -> list[NodeResult]:
-        """The results of tests; one that reads a mart which was not built is skipped, as dbt does."""
-        missing = {result.unique_id for result in built if result.status not in GOOD}
-        nodes = {test: self._graph.tests[test] for test in tests}
-        able = {test: node for test, node in nodes.items() if not missing.intersection(node["depends_on"]["nodes"])}
-        skipped = [NodeResult(test, "skipped", 0.0, 0, "") for test in tests if test not in able]
-        return [*skipped, *self._with_examples(run_tests(self._settings, self._dbt, able, variables))]
+        None of them waits without end, nor beside nothing that comes first.
+        """
+        first = self._marts.first & models if task.marts else models
+        later, now = set(models) - first if first else set[str](), time.monotonic()
+        state.later_since = (state.later_since or now) if later else None
+        if state.later_since is None or now - state.later_since < LATEST_SECONDS:
+            return later
+        state.later_since = None
+        return set()
 
     def _report(
         self,
@@ -268,15 +263,6 @@ class Worker:
         own = [] if task.marts else task.tables
         return red_tables(self._instance, [*own, *(table_of(self._graph.nodes[model]) for model in loaded)])
 
-    def _with_examples(self, results: Sequence[NodeResult]) -> list[NodeResult]:
-        """The results, those of failed tests with rows that they find; while the tables are there that were tested."""
-        return [
-            replace(r, examples=example_rows(self._settings, r.sql, self._graph.tests[r.unique_id].get("column_name")))
-            if r.sql and r.unique_id in self._graph.tests
-            else r
-            for r in results
-        ]
-
     def _held(self, task: Task) -> set[str]:
         """The marts downstream of a table whose blocking check fails; the check runs again, for it may be mended."""
         if not task.marts:
@@ -309,10 +295,6 @@ class Worker:
         from lakehouse.catalog.open import newest_data_snapshots
 
         return newest_data_snapshots(self._catalog, tables)
-
-    def _names(self, unique_ids: Sequence[str]) -> list[str]:
-        nodes = {**self._graph.nodes, **self._graph.tests}
-        return [nodes[unique_id]["name"] for unique_id in unique_ids]
 
 
 def _name(table: TableKey) -> str:

@@ -213,3 +213,10 @@ def test_no_load_waits_for_a_load_of_another_source(defs: dg.Definitions) -> Non
     one_each = {"key": ".dagster/lakehouse_loads", "value": {"applyLimitPerUniqueValue": True}, "limit": 1}
     assert one_each in runs["tag_concurrency_limits"]
     assert runs["max_concurrent_runs"] > len(pools)
+
+
+def test_private_modules_of_dagster_are_used_only_where_nothing_public_does_the_same() -> None:
+    """Runs in this process, the executor that waits for pools, the storage's migration and the gate before the UI."""
+    folder = Path(__file__).parents[2] / "orchestration"
+    found = {str(file.relative_to(folder)) for file in folder.rglob("*.py") if "from dagster._" in file.read_text()}
+    assert found == {"instance.py", "runner.py", "runs/incremental.py", "runs/pools.py", "web/__main__.py"}

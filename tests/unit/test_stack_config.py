@@ -81,12 +81,27 @@ def test_trinos_memory_fits_in_its_heap_and_it_listens_on_loopback_alone(trino):
     assert properties(trino["node.properties"])["node.bind-ip"] == "127.0.0.1"
 
 
-def test_trino_has_no_port_without_tls_and_asks_for_a_password(trino):
+def test_trino_has_no_port_without_tls_for_clients_and_asks_for_a_password(trino):
     values = properties(trino["config.properties"])
     assert values["http-server.http.enabled"] == "false" and values["http-server.https.port"] == "21004"
+    assert values["http-server.authentication.allow-insecure-over-http"] == "false"
     assert values["http-server.authentication.type"] == "PASSWORD"
     for name in ("password-authenticator", "access-control", "group-provider"):
         assert properties(trino[f"{name}.properties"])[f"{name}.name"] == "file"
+
+
+def test_on_loopback_alone_trino_speaks_to_itself_without_tls():
+    common = {
+        "etc": Path("/etc/trino"), "certificate": Path("/tls/trino.pem"), "access": Path("/access"), "port": 21004,
+        "heap_mb": 2048, "catalog_jdbc": "jdbc:postgresql://h/lake", "s3_endpoint": "http://s3",
+    }  # fmt: skip
+    here = properties(
+        trino_files(**common, host="127.0.0.1", bind="127.0.0.1", internal_port=21010)["config.properties"]
+    )
+    there = properties(trino_files(**common, host="trino")["config.properties"])
+    assert here["http-server.http.port"] == "21010" and here["discovery.uri"] == "http://127.0.0.1:21010"
+    assert here["http-server.authentication.allow-insecure-over-http"] == "false"
+    assert there["discovery.uri"] == "https://trino:21004" and there["internal-communication.https.required"] == "true"
 
 
 def test_trinos_files_hold_no_secret(trino):

@@ -26,10 +26,11 @@ from orchestration.runs.processes.presence import is_served, serve, withdraw, wr
 from orchestration.worker.bell import listen, wait
 from orchestration.worker.budget import AGAIN_SECONDS, MOST_SECONDS, SHARE, TestBudget
 from orchestration.worker.many_tests import counts_rows, one_query
+from orchestration.worker.marts import Marts
 from orchestration.worker.plan import Graph, Task, tasks
 from orchestration.worker.reports import red_tables, report_arrivals, report_tables
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
-from orchestration.worker.worker import BUSY_SECONDS, Worker, _State
+from orchestration.worker.worker import BUSY_SECONDS, LATEST_SECONDS, SOON_SECONDS, Worker, _State
 
 
 @pytest.fixture(scope="module")
@@ -266,11 +267,11 @@ def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
 def test_tests_of_a_mart_that_was_not_built_are_skipped(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:
     """They would test the copy of the former state, and pass."""
     manifest, (*_, marts) = project
-    worker = Worker.__new__(Worker)
-    worker._settings, worker._graph, worker._dbt = load_settings(), Graph(manifest), WarmDbt(load_settings())
-    models = worker._graph.models_of(marts, marts.tables)
-    tests = worker._graph.tests_of_marts(models, ())
-    results = worker._test_marts(tests, [NodeResult(model, "error", 0.0, 0, "no") for model in models], {})
+    graph = Graph(manifest)
+    built = Marts(load_settings(), None, WarmDbt(load_settings()), manifest, graph)  # type: ignore[arg-type]
+    models = graph.models_of(marts, marts.tables)
+    tests = graph.tests_of_marts(models, ())
+    results = built.test(tests, [NodeResult(model, "error", 0.0, 0, "no") for model in models], {})
     assert {result.unique_id: result.status for result in results} == dict.fromkeys(tests, "skipped")
 
 
@@ -285,12 +286,13 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
         built.extend(graph.nodes[model]["name"] for model in models)
         return []
 
-    monkeypatch.setattr(worker, "_build_next", build, raising=False)
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
     reads = groups_read(manifest, graph.nodes, load_groups(manifest))
     facts = {".".join(table): SnapshotFact(1, datetime.now(UTC), 1, 1) for table in marts.tables}
     for name, value in {
-        "_graph": graph, "_reads": reads, "_newest": lambda _: facts, "_untold": [], "_held": lambda _: set(),
-        "_unloaded": lambda _: set(),
+        "_graph": graph, "_marts": building, "_reads": reads, "_newest": lambda _: facts, "_untold": [],
+        "_held": lambda _: set(), "_unloaded": lambda _: set(),
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
     worker._load_alone(marts, state, frozenset({"bank"}))
@@ -298,6 +300,88 @@ def test_marts_of_a_source_that_is_being_loaded_wait_and_no_others(
     assert 0 < state.due - time.monotonic() <= BUSY_SECONDS
     worker._load_alone(marts, state, frozenset())
     assert "dim_account" in built and built.count("fct_transactions") == 1, "what waited, and nothing twice"
+
+
+def test_marts_that_readers_see_come_before_pits_with_all_that_a_test_reads_beside_them(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    """A sale was in its fact after all points in time were built and tested: more than half of the way."""
+    graph = Graph(project[0])
+    names = {graph.nodes[model]["name"] for model in graph.of_readers()}
+    assert {"fct_transactions", "mart_sales_by_store_day", "dim_customer_history"} <= names
+    assert "bv_transaction_reconciliation" in names, "a test compares it with a fact"
+    assert not [name for name in names if name.startswith(("pit_", "bridge_", "control_"))]
+    read = ["model.lakehouse.pit_store", *graph.nodes["model.lakehouse.dim_store"]["depends_on"]["nodes"]]
+    node = {**graph.nodes["model.lakehouse.dim_store"], "depends_on": {"nodes": read}}
+    graph.nodes["model.lakehouse.dim_store"] = node
+    assert {"model.lakehouse.pit_store", "model.lakehouse.control_snap"} <= graph.of_readers(), "what it is made of"
+
+
+def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
+    project: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sale that came while they were built waited for them."""
+    manifest, (*_, marts) = project
+    worker, built, cuts = object.__new__(Worker), list[set[str]](), [1]
+    graph, state = Graph(manifest), _State(day=datetime.now(UTC).date(), served=True)
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.append({graph.nodes[model]["name"] for model in models})
+        return [NodeResult(model, "success", 0.0, 0, "") for model in models]
+
+    def newest(_: object) -> dict[str, SnapshotFact]:
+        return {".".join(table): SnapshotFact(cuts[0], datetime.now(UTC), 1, 1) for table in marts.tables}
+
+    building = Marts(load_settings(), None, None, manifest, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    for name, value in {
+        "_graph": graph, "_marts": building, "_newest": newest, "_untold": [], "_held": lambda _: set(),
+        "_unloaded": lambda _: set(), "_reads": dict.fromkeys(graph.nodes, frozenset()),
+        "_state": {marts.job: state},
+    }.items():  # fmt: skip
+        monkeypatch.setattr(worker, name, value, raising=False)
+
+    def rounds() -> list[str]:
+        """Of each build since: whether it was of facts or of PITs."""
+        built.clear()
+        worker._load_alone(marts, state)
+        return ["facts" if "fct_transactions" in names else "pits" for names in built if names]
+
+    assert rounds() == ["facts"] and "pit_store" in {graph.nodes[model]["name"] for model in state.held}
+    assert worker._dues() == [0.0] or worker._dues()[0] <= SOON_SECONDS, "at once, unless a cut comes first"
+    cuts[0] += 1
+    assert rounds() == ["facts"], "a cut came first"
+    assert rounds() == ["pits"] and not state.held
+    cuts[0] += 1
+    assert rounds() == ["facts"]
+    assert state.later_since is not None
+    state.later_since -= LATEST_SECONDS
+    cuts[0] += 1
+    assert rounds() == ["facts", "pits"] and not state.held, "they have waited long enough"
+    assert not worker._dues()
+
+
+def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_state(
+    project: tuple[dict[str, Any], tuple[Task, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would count as built from rows that it does not have, and stay so when the mart is sound again."""
+    manifest, (*_, marts) = project
+    graph, built, results = Graph(manifest), list[set[str]](), list[NodeResult]()
+    changed = {key: dict(node) for key, node in manifest["nodes"].items()}
+    children = {**manifest["child_map"], "model.lakehouse.fct_transactions": ["model.lakehouse.bv_customer_value"]}
+    refused = next(key for key in changed if key.startswith("test.lakehouse.unique_fct_transactions_"))
+
+    def build(models: Sequence[str], without: object, newest: object) -> list[NodeResult]:
+        built.append(set(models))
+        found = [NodeResult(model, "success", 0.0, 0, "") for model in models]
+        return [*found, *([NodeResult(refused, "fail", 0.0, 1, "Got 1 result")] if len(built) == 1 else [])]
+
+    building = Marts(load_settings(), None, None, {**manifest, "child_map": children}, graph)  # type: ignore[arg-type]
+    monkeypatch.setattr(building, "_build_next", build)
+    building.build(graph.models_of(marts, marts.tables), (), {}, results)
+    first, others = built
+    assert "model.lakehouse.fct_transactions" in first
+    assert "model.lakehouse.pit_transaction" in others and "model.lakehouse.bv_customer_value" not in others
 
 
 def test_what_is_made_of_the_day_is_built_anew_once_a_day(project: tuple[dict[str, Any], tuple[Task, ...]]) -> None:

@@ -8,11 +8,10 @@ import time
 from contextlib import suppress
 
 import dagster as dg
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from orchestration.runs.processes.workers import is_orphan
+from orchestration.runs.processes.workers import FINISHED, is_orphan
 
 PATIENCE_SECONDS = 330.0  # Trino itself gives a query up five minutes after its client was last heard
 POLL_SECONDS = 0.2
@@ -46,4 +45,4 @@ def end_abandoned_queries(settings: Settings, instance: dg.DagsterInstance, run_
 def _is_over(instance: dg.DagsterInstance, run_id: str, own: str) -> bool:
     """Whether no dbt of the run is alive. Runs of another instance are unknown here, and left alone."""
     run = instance.get_run_by_id(run_id)
-    return run_id == own or (run is not None and (run.status in FINISHED_STATUSES or is_orphan(run)))
+    return run_id == own or (run is not None and (run.status in FINISHED or is_orphan(run)))

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import dagster as dg
 import psutil
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
 
 from orchestration.runs import tags
 from orchestration.runs.processes.interrupts import end_processes
@@ -25,7 +24,8 @@ RUN_VARIABLE = "LAKEHOUSE_RUN_ID"
 """Set for child processes of a run: identifies a dbt process that outlives a killed worker."""
 
 WORKING = frozenset({dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING})
-UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
+FINISHED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED)
 CHILD_SECONDS = 20.0
 
 

@@ -5,16 +5,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
-from dagster._core.storage.tags import RESUME_RETRY_TAG
 
 from orchestration.runs import tags
 from orchestration.runs.dependencies import downstream, name_of, named
-from orchestration.runs.processes.workers import fail_orphaned_runs
+from orchestration.runs.processes.workers import UNFINISHED, fail_orphaned_runs
 from orchestration.runs.state.load_state import LoadState, unpack_state
 
 FAILED = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-UNFINISHED = tuple(status for status in dg.DagsterRunStatus if status not in FINISHED_STATUSES)
+RESUMED = "dagster/is_resume_retry"  # a tag of Dagster's
 RECENT = 50
 COUNTED = 8  # of the failures in a row; with more the backoff is no longer
 
@@ -119,7 +117,7 @@ def is_load(run: dg.DagsterRun, whole: dg.JobDefinition | None) -> bool:
         return True
     if run.op_selection or _left_out(run, whole):
         return False
-    steps, resumed = run.step_keys_to_execute, run.tags.get(RESUME_RETRY_TAG) == "true"
+    steps, resumed = run.step_keys_to_execute, run.tags.get(RESUMED) == "true"
     return steps is None or resumed or {node.name for node in whole.nodes} <= set(steps)
 
 

@@ -1,0 +1,76 @@
+"""Builds marts beside the ones that readers see, tests them there, and publishes those that passed.
+
+First those of readers, and then what no mart reads, such as PITs: a reader waits for nothing that he does not see.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lakehouse.catalog.next_tables import building_next
+from lakehouse.settings import Settings
+from orchestration.assets.next_tables import GOOD, built_whole, sound_tables, unsound_nodes
+from orchestration.worker.many_tests import run_tests
+from orchestration.worker.plan import Graph, table_of
+from orchestration.worker.plans import of_marts
+from orchestration.worker.warm_dbt import NodeResult, WarmDbt
+
+if TYPE_CHECKING:
+    from lakehouse.catalog.lake_catalog import LakeCatalog
+    from lakehouse.catalog.open import SnapshotFact
+
+BUILT_FROM = "lakehouse.built-from"  # property of a table that is built whole: see rebuilt_table.sql
+SELECTED_ALONE = {"DBT_INDIRECT_SELECTION": "empty"}  # models and tests that are named, and no other tests
+
+
+class Marts:
+    """The marts of a project, and what builds them; `first` are those that are published before the others."""
+
+    def __init__(
+        self, settings: Settings, catalog: "LakeCatalog", dbt: WarmDbt, manifest: dict[str, Any], graph: Graph
+    ) -> None:
+        self._settings, self._catalog, self._dbt, self._manifest, self._graph = settings, catalog, dbt, manifest, graph
+        self.first = frozenset(graph.of_readers())
+
+    def build(
+        self,
+        models: Sequence[str],
+        without: Collection[str],
+        newest: "Mapping[str, SnapshotFact]",
+        results: list[NodeResult],
+    ) -> None:
+        """Builds and publishes the marts of readers, then the others, without those made of one that is not sound.
+
+        Adds to `results` as it goes. `without` are marts of which the build is not made, `newest` what it is made of.
+        """
+        results += self._build_next([model for model in models if model in self.first], without, newest)
+        unsound = unsound_nodes(self._manifest, {result.unique_id: result.status for result in results})
+        others = [model for model in models if model not in self.first and model not in unsound]
+        results += self._build_next(others, {*without, *unsound}, newest)
+
+    def _build_next(
+        self, models: Sequence[str], without: Collection[str], newest: "Mapping[str, SnapshotFact]"
+    ) -> list[NodeResult]:
+        if not models:
+            return []
+        rows = {name: fact.total_rows for name, fact in newest.items()}
+        stored = self._catalog.load_tables([table_of(self._graph.nodes[model]) for model in models])
+        built = {".".join(name): table.properties.get(BUILT_FROM) for name, table in stored.items()}
+        variables = {
+            "LAKEHOUSE_NEXT": "1", "LAKEHOUSE_TABLE_ROWS": json.dumps(rows), "LAKEHOUSE_CUTS": "{}", **SELECTED_ALONE,
+            "LAKEHOUSE_BUILT_FROM": json.dumps(built),
+            "LAKEHOUSE_SESSION_PROPERTIES": json.dumps(of_marts(self._settings, sum(rows.values()))),
+        }  # fmt: skip
+        with building_next(self._catalog, built_whole(self._manifest)) as sound:
+            results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in models], variables)
+            results += self.test(self._graph.tests_of_marts(models, without), results, variables)
+            sound |= sound_tables(self._manifest, {result.unique_id: result.status for result in results})
+        return results
+
+    def test(self, tests: Sequence[str], built: Sequence[NodeResult], variables: Mapping[str, str]) -> list[NodeResult]:
+        """The results of tests; one that reads a mart which was not built is skipped, as dbt does."""
+        missing = {result.unique_id for result in built if result.status not in GOOD}
+        nodes = {test: self._graph.tests[test] for test in tests}
+        able = {test: node for test, node in nodes.items() if not missing.intersection(node["depends_on"]["nodes"])}
+        skipped = [NodeResult(test, "skipped", 0.0, 0, "") for test in tests if test not in able]
+        return [*skipped, *run_tests(self._settings, self._dbt, able, variables)]
