@@ -16,9 +16,10 @@ from ingestion.schema.offsets import Offsets
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
 from ingestion.sources.kafka.connection import Brokers, Topic, client_properties, of_topics, present
+from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.history import check_cluster, check_reach, check_topics
-from ingestion.sources.kafka.reading import Range, TopicReader
+from ingestion.sources.kafka.reading import TopicReader
 from ingestion.sources.kafka.records import EventRecords
 from ingestion.sources.kafka.shape import facts_of, shape_of
 from ingestion.state import store
