@@ -14,7 +14,7 @@ SERVERS = ("sources", "catalog", "s3", "trino", "serve")
 KAFKA_SERVERS = ("kafka", "connect")  # those of `lakehouse up --with kafka`
 EVERY_SERVER = (*SERVERS, *KAFKA_SERVERS)
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
-SAMPLE_TOPICS = "web"  # the source whose topics are in the broker of the stack
+SAMPLE_TOPICS = "clicks"  # the source whose topics are in the broker of the stack
 
 
 class StackSettings(BaseSettings):

@@ -15,7 +15,7 @@ from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
-from ingestion.sources.kafka.connection import Brokers, Topic, client_properties, of_topics, present
+from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
 from ingestion.sources.kafka.fetching import Range
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.history import check_cluster, check_reach, check_topics
@@ -26,6 +26,7 @@ from ingestion.state import store
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.kafka import client_properties
 from lakehouse.settings import Settings
 
 EVENT_BYTES = 256  # what an event counts as where bytes are asked for: brokers tell offsets alone
