@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 MANIFEST = Path(__file__).with_name("artifacts.toml")
-KAFKA_LOCK = Path(__file__).with_name("kafka.lock")
+KAFKA_JARS = Path(__file__).with_name("kafka.jars")
 KAFKA_FOLDER = "kafka-4.1.0-debezium-3.7.0"
 
 
@@ -45,7 +45,7 @@ def read_manifest(path: Path = MANIFEST) -> tuple[Artifact, ...]:
 def kafka_jars() -> tuple[Artifact, ...]:
     """The jars of Kafka, Connect and Debezium with all that they need, which only some installations download."""
     found = []
-    for line in KAFKA_LOCK.read_text().splitlines():
+    for line in KAFKA_JARS.read_text().splitlines():
         if line and not line.startswith("#"):
             module, sha256, size, licence = line.split(maxsplit=3)
             org, name, version, *classifier = module.split(":")

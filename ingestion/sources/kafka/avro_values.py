@@ -68,13 +68,18 @@ def plain(value: Any) -> Any:
     return printed(value) if printed is not None else value
 
 
+def _digits(value: Decimal) -> Number:
+    printed = str(value)
+    return Number(printed if "E" not in printed else format(value, "f"))
+
+
 def _moment(value: datetime | date | time) -> str:
     return value.isoformat()
 
 
 _PRINTED: Mapping[type, Callable[[Any], Any]] = {
     float: lambda value: Number(repr(value).replace("inf", "Infinity").replace("nan", "NaN")),
-    Decimal: lambda value: Number(format(value, "f")),
+    Decimal: _digits,
     bytes: lambda value: "\\x" + value.hex(),
     UUID: str,
     datetime: _moment,
