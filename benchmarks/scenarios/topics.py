@@ -21,7 +21,7 @@ from lakehouse.settings import KafkaSettings, RegistrySettings, Settings
 from lakehouse_stack.control.start_stop import running
 from lakehouse_stack.home.config import SERVERS
 
-EVENTS, PARTITIONS = 1_000_000, 2
+EVENTS, PARTITIONS = 2_000_000, 2
 SOURCE, TOPIC = "bench_topics", {"json": "bench.json", "avro": "bench.avro"}
 COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)"}
 SPARK_EVENT = "struct<id: bigint, name: string, amount: decimal(12,2)>"
@@ -54,7 +54,7 @@ def _read(
         broker.fill(TOPIC[form], run * size, total, PARTITIONS, event)
         with _cost(bench, broker) as cost:
             bring_up(settings, declarations, SOURCE, bench.session)
-            while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.{form}")[0][0] < total:
+            while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.{form}_events")[0][0] < total:
                 time.sleep(0.01)
         if run:
             into.add(size / cost.seconds, cost)
@@ -93,7 +93,7 @@ def _settings(settings: Settings, broker: Broker, registry: str) -> Settings:
 
 def _declared(form: str) -> Declarations:
     table = RawTable(
-        source=SOURCE, name=form, description="", kind="kafka", load=LoadPolicy(), maintenance=None, owners=(),
+        source=SOURCE, name=f"{form}_events", description="", kind="kafka", load=LoadPolicy(), maintenance=None, owners=(),
         columns=tuple(Column(name=name, data_type=kind, description="") for name, kind in COLUMNS.items()),
         raw=RawPolicy.model_validate({"topic": TOPIC[form], "format": form}),
     )  # fmt: skip
@@ -105,7 +105,7 @@ def _verify(settings: Settings, form: str, total: int) -> None:
     found = query(
         settings,
         "SELECT count(*), count(DISTINCT id), count(DISTINCT (_topic_partition, _offset)), sum(id), sum(amount),"
-        f" count_if(name = concat('name ', cast(id AS varchar))) FROM raw_{SOURCE}.{form}",
+        f" count_if(name = concat('name ', cast(id AS varchar))) FROM raw_{SOURCE}.{form}_events",
     )[0]
     ids = total * (total - 1) // 2
     if [str(value) for value in found] != [*[str(total)] * 3, str(ids), f"{ids // 100}.{ids % 100:02}", str(total)]:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 MANIFEST = Path(__file__).with_name("artifacts.toml")
 KAFKA_JARS = Path(__file__).with_name("kafka.jars")
-KAFKA_FOLDER = "kafka-4.1.0-debezium-3.7.0"
+KAFKA_FOLDER = "kafka-4.3.1-debezium-3.7.0"
 
 
 class Artifact(BaseModel):
