@@ -93,7 +93,8 @@ def _settings(settings: Settings, broker: Broker, registry: str) -> Settings:
 
 def _declared(form: str) -> Declarations:
     table = RawTable(
-        source=SOURCE, name=f"{form}_events", description="", kind="kafka", load=LoadPolicy(), maintenance=None, owners=(),
+        source=SOURCE, name=f"{form}_events", description="", kind="kafka", load=LoadPolicy(), maintenance=None,
+        owners=(),
         columns=tuple(Column(name=name, data_type=kind, description="") for name, kind in COLUMNS.items()),
         raw=RawPolicy.model_validate({"topic": TOPIC[form], "format": form}),
     )  # fmt: skip
