@@ -77,14 +77,11 @@ class Fetch:
         return max(1, min(MESSAGES, sum(end - self.next[partition] for partition, end in self.ends.items())))
 
     def _took(self, messages: list[Message]) -> bool:
-        """Whether the messages bring the read on."""
+        """Whether the messages bring the read on; the end of a partition is told after its events."""
         told = [message for message in messages if message.error() is not None]
-        moved = [self._was_told(message) for message in told]
-        if told:
-            messages = [message for message in messages if message.error() is None]
-        for topic, of_topic in self._by_topic(messages).items():
-            moved.append(self._keep(topic, of_topic))
-        return any(moved)
+        events = [message for message in messages if message.error() is None] if told else messages
+        moved = [self._keep(topic, of_topic) for topic, of_topic in self._by_topic(events).items()]
+        return any([*moved, *map(self._was_told, told)])
 
     def _by_topic(self, messages: list[Message]) -> dict[str, list[Message]]:
         if len({r.topic for r in self.ranges}) == 1:
