@@ -16,7 +16,7 @@ from ingestion.sources.kafka.events import EVENTS_SCHEMA
 from lakehouse.errors import LakehouseError
 
 MESSAGE_BYTES = 256  # of a message beside its value: one may have none
-MESSAGES = 10_000  # taken from the client at a time, at most
+MESSAGES = 2_000  # taken from the client at a time, at most: more do not fit into the cache of a core
 WAIT_SECONDS = 0.2  # for so many messages; those that have come are taken then
 SILENT_SECONDS = 60.0
 PASSING = (  # the client connects again, and no group is used
