@@ -16,10 +16,10 @@ from typing import Any
 
 import psutil
 
-from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import Settings
 from lakehouse_stack.downloads.artifacts import Artifact
 from lakehouse_stack.downloads.download import ivy_command
+from lakehouse_stack.downloads.java import server_java
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import last_lines, stop
 
@@ -48,15 +48,18 @@ class Apicurio:
 def running_apicurio(settings: Settings) -> Iterator[Apicurio]:
     """A registry that knows nothing yet."""
     app, ports = _app(settings), plan_ports(("http", "management"), {}, {}, {})
-    runner = next(app.glob("*runner.jar"), app / "quarkus-run.jar")
     with tempfile.TemporaryDirectory(prefix="lakehouse-apicurio-") as name:
         log = Path(name) / "log"
-        java = [str(spark_java_home(settings) / "bin" / "java"), "-Xmx384m"]
+        java = [str(server_java()), "-Xmx384m"]  # it needs 21 or newer
         java += [f"-Dquarkus.http.port={ports['http']}", "-Dquarkus.http.host=127.0.0.1"]
         java += [f"-Dquarkus.management.port={ports['management']}", "-Dquarkus.management.host=127.0.0.1"]
         with log.open("wb") as output:
             started = subprocess.Popen(
-                [*java, "-jar", str(runner)], stdout=output, stderr=output, stdin=subprocess.DEVNULL, cwd=name
+                [*java, "-jar", str(app / "quarkus-run.jar")],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                cwd=name,
             )
         url = f"http://127.0.0.1:{ports['http']}/apis/ccompat/v7"
         try:
