@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import psutil
@@ -125,7 +126,7 @@ def _long(number: int) -> bytes:
 
 def check_avro() -> None:
     """Raises LakehouseError if the events are not what their schema says."""
-    read = fastavro.schemaless_reader(io.BytesIO(as_avro(12345)[5:]), fastavro.parse_schema(SCHEMA), None)
+    read: Any = fastavro.schemaless_reader(io.BytesIO(as_avro(12345)[5:]), fastavro.parse_schema(SCHEMA), None)
     if (read["id"], read["name"], str(read["amount"])) != (12345, "name 12345", "123.45"):
         raise LakehouseError(f"the benchmark writes other events than it means to: {read}")
 
