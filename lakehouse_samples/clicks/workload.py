@@ -89,17 +89,25 @@ def page_views(first: int, chance: random.Random) -> Iterator[Event]:
 
 def count(settings: Settings, *, make: bool = False) -> int:
     """How many events the topic has; `make` makes it where there is none. Raises LakehouseError."""
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
     from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
+    not_yet = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.UNKNOWN_TOPIC_OR_PART)
+    deadline = time.monotonic() + ANSWER_SECONDS
     try:
         admin = AdminClient(_properties(settings))
         if make and TOPIC not in admin.list_topics(timeout=ANSWER_SECONDS).topics:
             made = admin.create_topics([NewTopic(TOPIC, PARTITIONS, -1)], operation_timeout=ANSWER_SECONDS)
             made[TOPIC].result(ANSWER_SECONDS)
         wanted = {TopicPartition(TOPIC, number): OffsetSpec.latest() for number in range(PARTITIONS)}
-        asked = admin.list_offsets(wanted, request_timeout=ANSWER_SECONDS)
-        return sum(future.result(ANSWER_SECONDS).offset for future in asked.values())
+        while True:
+            try:
+                asked = admin.list_offsets(wanted, request_timeout=ANSWER_SECONDS)
+                return sum(future.result(ANSWER_SECONDS).offset for future in asked.values())
+            except KafkaException as error:  # a topic that was just made has no leader for a moment
+                if error.args[0].code() not in not_yet or not make or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
     except (KafkaException, TimeoutError) as error:
         raise _failed(error) from None
 
