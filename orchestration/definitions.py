@@ -30,7 +30,7 @@ warnings.filterwarnings("ignore", message=".*map_(resolved_)?asset_specs", categ
 def definitions(settings: Settings) -> dg.Definitions:
     """The definitions of raw tables, dbt models, marts and maintenance, with policies applied to every asset."""
     manifest = load_manifest(settings)
-    declared = declarations_from(manifest, settings.dbt_project_dir)
+    declared = declarations_from(manifest, settings.dbt_project_dir).among(settings.sources)
     unread = unread_tables(manifest, declared, settings.dbt_project_dir)
     first_day, pages = settings.dagster.first_day, stored_keys(manifest)
     return dg.Definitions.merge(

@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 import time
 import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,23 +18,18 @@ import psutil
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from benchmarks.peers.kafka import broker as broker_properties
-from benchmarks.peers.maven import jars
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.servers.java import spark_java_home
 from lakehouse.settings import KafkaSettings, Settings
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import stop
+from lakehouse_stack.servers.kafka import broker_properties, format_command, java_command, kafka_classes, lines
 from tests.world import World
 
-KAFKA = "4.1.0"
 QUIET = logging.getLogger("tests.brokers")
 QUIET.setLevel(logging.CRITICAL)
-ALONE = (  # a broker without others
-    "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
-    "log.retention.check.interval.ms=500\nlog.segment.delete.delay.ms=100\ngroup.initial.rebalance.delay.ms=0\n"
-)
+HASTY = "log.retention.check.interval.ms=500\nlog.segment.delete.delay.ms=100\n"
 
 
 @dataclass
@@ -54,7 +48,7 @@ class Broker:
 
     def start(self) -> None:
         with (self.folder / "broker.log").open("ab") as output:
-            command = [*self.java, "kafka.Kafka", str(self.folder / "broker.properties")]
+            command = [*self.java, str(self.folder / "broker.properties")]
             started = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         self.process = psutil.Process(started.pid)
         deadline = time.monotonic() + 60
@@ -121,20 +115,18 @@ super.users=User:ANONYMOUS
 @contextmanager
 def running_broker(settings: Settings, *, logins: bool = False) -> Iterator[Broker]:
     """A broker with no topics; with `logins`, USER may come to a listener of its own, and has no rights yet."""
-    classes = jars(settings, f"kafka-{KAFKA}", (("org.apache.kafka", "kafka_2.13", KAFKA),))
-    java = [str(spark_java_home(settings) / "bin" / "java"), "-Xms256m", "-Xmx512m", "-cp", f"{classes}/*"]
+    classes, java_home = kafka_classes(settings), spark_java_home(settings)
+    java = list(java_command(java_home / "bin" / "java", classes, 512, "kafka.Kafka"))
     ports = plan_ports(("broker", "controller", "logins"), {}, {}, {})
     with tempfile.TemporaryDirectory(prefix="lakehouse-kafka-") as name:
         folder = Path(name)
         properties = folder / "broker.properties"
-        properties.write_text(
-            broker_properties(folder, ports) + ALONE + (LOGINS.format(**ports, module=MODULE) if logins else "")
-        )
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        storage = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(properties)]
+        text = lines(broker_properties(folder, ports["broker"], ports["controller"])) + HASTY
+        properties.write_text(text + (LOGINS.format(**ports, module=MODULE) if logins else ""))
+        storage = [*format_command(Path(java[0]), classes, properties)]
         if logins:
             storage += ["--add-scram", f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"]
-        subprocess.run([*java, *storage], check=True, capture_output=True)
+        subprocess.run(storage, check=True, capture_output=True)
         broker = Broker(java, folder, f"127.0.0.1:{ports['broker']}", f"127.0.0.1:{ports['logins']}")
         try:
             broker.start()

@@ -36,6 +36,7 @@ from tests.test_stack import Home
 
 ROOT = Path(__file__).resolve().parent.parent
 COMPOSE = ROOT / "docker" / "docker-compose.yml"
+TOPICS = ROOT / "docker" / "kafka.yml"
 OIDC = ROOT / "docker" / "oidc.yml"
 SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
 PROXY: dict[str, Any] = yaml.safe_load(OIDC.read_text())["services"]["oauth2-proxy"]
@@ -159,6 +160,8 @@ SECRETS_OF = {
     "trino": {"TRINO_INTERNAL_SECRET", "TRINO_CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY"},
     "trino-reads": TRINO_LOGINS,
     "serve": {"CATALOG_PASSWORD", "S3_ACCESS_KEY", "S3_SECRET_KEY", "SERVE_SECRET"},
+    "kafka": set(),
+    "connect": set(),
     "spark-master": {"SPARK_SECRET"},
     "spark-worker": {"SPARK_SECRET"},
     "ingestion": OF_THE_LAKE | {"INGEST_PASSWORD"},
@@ -203,11 +206,22 @@ def test_networks_lead_to_those_who_are_needed_only() -> None:
     assert reached_from("oauth2-proxy") == {"dagster-webserver"}
     assert [name for name in EVERY if "readers" in EVERY[name].get("networks", ())] == ["serve"]
     assert not reached_from("serve") & {"sources", "spark-worker", "spark-master", "dagster-webserver"}
-    assert reached_from("spark-worker") == {"spark-master", "s3", "sources", "ingestion", "dagster-code"}
+    assert reached_from("spark-worker") == {"spark-master", "s3", "sources", "kafka", "ingestion", "dagster-code"}
     assert not reached_from("dagster-webserver") & {"sources", "s3", "trino", "spark-master", "spark-worker"}
     for name, service in EVERY.items():
         for other in {*service.get("depends_on", {})} - ONE_SHOT:
             assert other in reached_from(name), f"{name} waits for {other} and cannot reach it"
+
+
+def test_the_sample_topic_is_read_only_where_the_broker_runs() -> None:
+    added = yaml.safe_load(TOPICS.read_text())["services"]
+    assert all(SERVICES[name]["profiles"] == ["kafka"] for name in ("kafka", "connect"))
+    assert set(added) == {"ingestion", "worker", "setup", "dagster-code"}
+    for name, more in added.items():
+        assert name == "worker" or "kafka" in reached_from(name), name
+        assert more["environment"]["LAKEHOUSE_SOURCES__CLICKS__BOOTSTRAP_SERVERS"] == "kafka:9092"
+        assert not any("CLICKS" in variable for variable in SERVICES[name]["environment"])
+    assert SERVICES["connect"]["ports"] == ["127.0.0.1:8083:8083"], "its REST API knows no login"
 
 
 def test_the_code_server_has_no_port_and_its_socket_is_for_its_callers_alone() -> None:
@@ -267,7 +281,8 @@ def test_the_engine_accepts_the_file(tmp_path: Path) -> None:
     if not docker or subprocess.run([docker, "compose", "version"], capture_output=True).returncode:
         pytest.skip("no docker with compose on this machine")
     (tmp_path / "env").write_text("".join(f"{name}=x\n" for name in {*examples(), *variables(":?", OIDC)}))
-    for files in (["--file", str(COMPOSE)], ["--file", str(COMPOSE), "--file", str(OIDC)]):
+    for more in ([], ["--file", str(OIDC)], ["--file", str(TOPICS), "--profile", "kafka"]):
+        files = ["--file", str(COMPOSE), *more]
         command = [docker, "compose", *files, "--env-file", str(tmp_path / "env"), "config", "--quiet"]
         subprocess.run(command, check=True)
 

@@ -5,8 +5,6 @@ import signal
 import subprocess
 import tempfile
 import time
-import uuid
-from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ from typing import Any
 import psutil
 import psycopg
 
-from benchmarks.peers.kafka import broker, end_offset, worker
+from benchmarks.peers.kafka import end_offset, worker
 from benchmarks.peers.maven import jars
 from benchmarks.workloads import SOURCE
 from lakehouse.errors import LakehouseError
@@ -26,6 +24,7 @@ from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import last_lines, stop
+from lakehouse_stack.servers.kafka import broker_properties, format_command, lines
 
 DEBEZIUM, KAFKA = "3.3.1.Final", "4.1.0"
 DOES = f"Debezium {DEBEZIUM}, Kafka {KAFKA}: JSON without schemas in a topic per table; not typed, in no table yet"
@@ -127,11 +126,9 @@ def debezium(settings: Settings, tables: tuple[str, ...], tuned: bool) -> Iterat
 
         folder = Path(name)
         of_broker, of_worker = folder / "broker.properties", folder / "worker.properties"
-        of_broker.write_text(broker(folder, ports))
+        of_broker.write_text(lines(broker_properties(folder, ports["broker"], ports["controller"])))
         of_worker.write_text(worker(folder, ports, tuned))
-        cluster = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        storage = ["kafka.tools.StorageTool", "format", "--cluster-id", cluster, "--config", str(of_broker)]
-        subprocess.run([*java, *storage], check=True, capture_output=True)
+        subprocess.run(format_command(Path(java[0]), classes, of_broker), check=True, capture_output=True)
         try:
             processes.append(_start([*java, "kafka.Kafka", str(of_broker)], folder / "broker.log"))
             connect = "org.apache.kafka.connect.cli.ConnectStandalone"

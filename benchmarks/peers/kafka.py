@@ -1,22 +1,11 @@
-"""The configuration of a Kafka broker and a Connect worker, and the number of events in a topic."""
+"""The configuration of a Connect worker as it is shipped or tuned, and the number of events in a topic."""
 
 import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
 
-BATCH_BYTES = 1 << 20
-
-
-def broker(folder: Path, ports: Mapping[str, int]) -> str:
-    """Properties of a broker that is also the controller (KRaft)."""
-    client, controller = (f"127.0.0.1:{ports[name]}" for name in ("broker", "controller"))
-    return _lines({
-        "process.roles": "broker,controller", "node.id": 1, "controller.quorum.voters": f"1@{controller}",
-        "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}", "controller.listener.names": "CONTROLLER",
-        "advertised.listeners": f"PLAINTEXT://{client}", "log.dirs": folder / "data",
-        "offsets.topic.replication.factor": 1, "message.max.bytes": 4 * BATCH_BYTES,
-    })  # fmt: skip
+from lakehouse_stack.servers.kafka import BATCH_BYTES, lines
 
 
 def worker(folder: Path, ports: Mapping[str, int], tuned: bool) -> str:
@@ -33,7 +22,7 @@ def worker(folder: Path, ports: Mapping[str, int], tuned: bool) -> str:
         "producer.batch.size": BATCH_BYTES, "producer.linger.ms": 50, "producer.compression.type": "lz4",
         "producer.max.request.size": 4 * BATCH_BYTES, "producer.buffer.memory": 64 * BATCH_BYTES,
     }  # fmt: skip
-    return _lines(json | (large_batches if tuned else {}) | {
+    return lines(json | (large_batches if tuned else {}) | {
         "bootstrap.servers": f"127.0.0.1:{ports['broker']}", "listeners": f"http://127.0.0.1:{ports['rest']}",
         "offset.storage.file.filename": folder / "offsets", "plugin.discovery": "service_load",
     })  # fmt: skip
@@ -56,7 +45,3 @@ def end_offset(partition: Path) -> int:
             if at <= size:  # otherwise the batch is still being written
                 end = base + delta + 1
     return end
-
-
-def _lines(properties: Mapping[str, object]) -> str:
-    return "".join(f"{key}={value}\n" for key, value in properties.items())

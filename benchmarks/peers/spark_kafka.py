@@ -1,7 +1,8 @@
-"""The usual stage after Debezium: Spark reads the topics, parses the JSON and appends to Iceberg.
+"""The usual stage after Kafka: Spark reads the topics, parses the JSON and appends to Iceberg.
 
 It is a separate process that stays warm between runs. For each line on its standard input,
-`python -m benchmarks.peers.spark_kafka SERVER FOLDER TOPIC ...` reads all new events and prints the total row count.
+`python -m benchmarks.peers.spark_kafka SERVER FOLDER EVENT TOPIC ...` reads all new events, which are of the Spark type
+EVENT, and prints the total row count.
 """
 
 import json
@@ -55,12 +56,21 @@ class Stage:
         return int(answer)
 
 
+def envelope(table: str) -> str:
+    """The Spark type of Debezium's events of one of the benchmark's tables."""
+    row = ", ".join(f"{c.name}: {SPARK_TYPES.get(c.type, _spelled(c.type))}" for c in columns_of(table))
+    return f"struct<op: string, before: struct<{row}>, after: struct<{row}>, source: struct<lsn: bigint, txId: bigint>>"
+
+
 @contextmanager
-def spark_kafka(settings: Settings, server: str, topics: tuple[str, ...], folder: Path) -> Iterator[Stage]:
-    """Starts the stage for these topics."""
+def spark_kafka(
+    settings: Settings, server: str, topics: tuple[str, ...], folder: Path, event: str | None = None
+) -> Iterator[Stage]:
+    """Starts the stage for these topics; they have Debezium's events unless the type of others is given."""
     classes = jars(settings, f"spark-kafka-{SPARK_KAFKA}", WANTED, transitive=False)
     conf = json.dumps(settings.spark.conf | {"spark.driver.extraClassPath": f"{classes}/*"})
-    command = [sys.executable, "-m", "benchmarks.peers.spark_kafka", server, str(folder), *topics]
+    event = event or envelope(topics[0].rpartition(".")[2])
+    command = [sys.executable, "-m", "benchmarks.peers.spark_kafka", server, str(folder), event, *topics]
     environment = os.environ | {"LAKEHOUSE_SPARK__CONF": conf}
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
@@ -73,17 +83,13 @@ def spark_kafka(settings: Settings, server: str, topics: tuple[str, ...], folder
             process.stdin.close()
 
 
-def main(server: str, folder: Path, topics: list[str]) -> None:
+def main(server: str, folder: Path, event: str, topics: list[str]) -> None:
     """The process: reads the topics and prints the row count once per line of input."""
     from pyspark.sql.functions import col, from_json
 
     settings = load_settings()
     session = spark_session(settings, "lakehouse-bench-kafka")
     table = f"{settings.catalog_name}.{TABLE}"
-    row = ", ".join(f"{c.name}: {SPARK_TYPES.get(c.type, _spelled(c.type))}" for c in columns_of(_table(topics[0])))
-    event = (
-        f"struct<op: string, before: struct<{row}>, after: struct<{row}>, source: struct<lsn: bigint, txId: bigint>>"
-    )
     session.sql(f"DROP TABLE IF EXISTS {table}")
     session.sql(f"CREATE TABLE {table} (topic string, event {event}) USING iceberg")
     options = {"kafka.bootstrap.servers": server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
@@ -95,13 +101,9 @@ def main(server: str, folder: Path, topics: list[str]) -> None:
         print(session.table(table).count(), flush=True)
 
 
-def _table(topic: str) -> str:
-    return topic.rpartition(".")[2]
-
-
 def _spelled(postgres: str) -> str:
     return postgres.replace("numeric", "decimal") if postgres.startswith("numeric") else "string"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4:])

@@ -1,5 +1,6 @@
 """What is declared, read: sources, their raw tables and columns."""
 
+from collections.abc import Container
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -42,6 +43,7 @@ class RawTable(Declared):
     vault: VaultPolicy | None = None
     mirror: MirrorPolicy | Literal["none"] | None = None
     kind: Kind = "postgres"
+    optional: bool = False
 
     @property
     def landed(self) -> tuple[str, ...]:
@@ -129,6 +131,11 @@ class Declarations(Declared):
     """Everything that is declared."""
 
     sources: tuple[Source, ...]
+
+    def among(self, connected: Container[str]) -> "Declarations":
+        """Without the optional sources that have no connection."""
+        kept = (s for s in self.sources if s.name in connected or not all(table.optional for table in s.tables))
+        return self.model_copy(update={"sources": tuple(kept)})
 
     def source(self, name: str) -> Source:
         """The source of that name; raises LakehouseError."""

@@ -33,6 +33,7 @@ from lakehouse.settings import Settings
 class _TableMeta(Policy):
     raw: RawPolicy
     kind: Kind = "postgres"
+    optional: bool = False
     load: LoadPolicy | None = None
     lag: LagPolicy | None = None
     maintenance: MaintenancePolicy | None = None
@@ -52,6 +53,7 @@ class _Mistakes(ValueError):
 def load_declarations(settings: Settings) -> Declarations:
     """Reads the declarations of `settings.dbt_project_dir`, parsing the dbt project when it has changed.
 
+    Sources that are optional are left out while they have no connection.
     The rules of our own Trino follow them at once: a table that is declared is closed before it is made.
     Raises LakehouseError with file and line for the first mistake, and the number of further ones.
     """
@@ -59,7 +61,7 @@ def load_declarations(settings: Settings) -> Declarations:
     declarations = declarations_from(manifest, settings.dbt_project_dir)
     if settings.trino.access is not None:
         write_rules(settings.trino.access, manifest, declarations, settings.dbt_project_dir)
-    return declarations
+    return declarations.among(settings.sources)
 
 
 def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declarations:
@@ -156,6 +158,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         vault=meta.vault,
         mirror=meta.mirror,
         kind=meta.kind,
+        optional=meta.optional,
     )
     if mistakes := list(problems_of(table)):
         raise _Mistakes(mistakes)

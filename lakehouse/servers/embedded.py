@@ -15,8 +15,8 @@ def embedded_sources(settings: "Settings") -> dict[str, PostgresUrl]:
     file = settings.home / "endpoints.toml"
     sources = tomllib.loads(file.read_text()).get("sources", {}) if file.exists() else {}
     try:
-        return {name: parse_url(source["url"]) for name, source in sources.items()}
-    except (LakehouseError, KeyError):
+        return {name: parse_url(source["url"]) for name, source in sources.items() if "url" in source}
+    except LakehouseError:
         return {}
 
 

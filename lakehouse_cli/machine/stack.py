@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import psycopg
@@ -15,7 +16,7 @@ from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
 from lakehouse.extras import need
 from lakehouse.servers.embedded import is_sample
-from lakehouse.settings import Settings, load_settings
+from lakehouse.settings import Settings, SourceSettings, load_settings
 from lakehouse.text.shown import console, say, say_json, table
 from lakehouse_cli.machine.clients import client_text
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 KEEP_SECONDS = 2.0
+
+
+class With(StrEnum):
+    """What the stack may have beside its own servers."""
+
+    kafka = "kafka"
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -30,12 +39,16 @@ def up(
     keep: Annotated[
         bool, typer.Option("--keep", help="Stay, and start again what ends otherwise than by `lakehouse down`.")
     ] = False,
+    also: Annotated[
+        With | None,
+        typer.Option("--with", help="Start a Kafka broker, and Kafka Connect with Debezium, as well, until `down`."),
+    ] = None,
 ) -> None:
     """Start Postgres, S3, Trino and the catalog service, unless they run already; download them first if needed."""
     from lakehouse_stack.control.start_stop import ended
 
-    if not keep:
-        _start()
+    if not keep or also:
+        _start(with_kafka=also is With.kafka)
     settings = load_settings()
     while keep:
         if gone := ended(settings):
@@ -45,7 +58,7 @@ def up(
         time.sleep(KEEP_SECONDS)
 
 
-def _start() -> None:
+def _start(*, with_kafka: bool) -> None:
     from lakehouse_stack.control.start_stop import up as stack_up
 
     need("embedded")
@@ -53,7 +66,7 @@ def _start() -> None:
     out = console()
     download = _DownloadBar(out)
     try:
-        stack_up(settings, report=lambda *what: _tell(out, *what), progress=download)
+        stack_up(settings, report=lambda *what: _tell(out, *what), progress=download, with_kafka=with_kafka)
     finally:
         download.close()
     settings = load_settings()
@@ -201,6 +214,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         "dagster_login": login_url(settings),
         "dagster_home": str(settings.dagster_home),
         **_metrics_addresses(settings),
+        **_kafka_addresses(settings),
     }
     return {name: value for name, value in values.items() if value is not None}
 
@@ -209,6 +223,16 @@ def _metrics_addresses(settings: Settings) -> dict[str, str]:
     metrics = settings.metrics
     ports = {"follower": metrics.follower_port, "watch": metrics.watch_port, "worker": metrics.worker_port}
     return {f"{name}_metrics": f"http://{metrics.host}:{port}/metrics" for name, port in ports.items() if port}
+
+
+def _kafka_addresses(settings: Settings) -> dict[str, Any]:
+    """The brokers of each source in Kafka, and the Connect of the stack while it runs."""
+    from lakehouse_stack.control.inspect import connect_address
+
+    brokers = {
+        name: of.bootstrap_servers for name, of in settings.sources.items() if not isinstance(of, SourceSettings)
+    }
+    return {"brokers": brokers or None, "connect_url": connect_address(settings)}
 
 
 class _DownloadBar:

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lakehouse.settings import KafkaSettings, MailSettings, Settings, SourceSettings
+from lakehouse.settings import KafkaSettings, MailSettings, RegistrySettings, Settings, SourceSettings
 from lakehouse_cli.reference.text import code, markdown_table
 from lakehouse_stack.control.endpoints import endpoints
 from lakehouse_stack.home.config import StackSettings
@@ -47,6 +47,8 @@ def settings_page() -> str:
         "### Of kind kafka\n",
         _said(KafkaSettings, "sources.kafka"),
         _table(KafkaSettings, "LAKEHOUSE_SOURCES__<SOURCE>__", {}),
+        _said(RegistrySettings, ""),
+        _table(RegistrySettings, "LAKEHOUSE_SOURCES__<SOURCE>__SCHEMA_REGISTRY__", {}),
     ]
     for name, model in sections():
         parts += [

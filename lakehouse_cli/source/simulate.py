@@ -12,6 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from lakehouse.settings import load_settings
 from lakehouse.text.shown import console, say, say_json
 from lakehouse_samples.bank import workload as bank_workload
+from lakehouse_samples.clicks import workload as clicks_workload
 from lakehouse_samples.database import owner_url
 from lakehouse_samples.payroll import workload as payroll_workload
 from lakehouse_samples.retail import options as retail_options
@@ -95,6 +96,20 @@ def payroll(
         return
     done = payroll_workload.run(url, step)
     _print_summary("payroll", done, as_json)
+
+
+@app.command()
+def clicks(
+    events: Annotated[int | None, typer.Option(min=1, help="Page views; 1,000 by default, no end with --rate.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Page views per second, until stopped.")] = None,
+    seed: Annotated[int | None, typer.Option(help="The same seed on the same topic makes the same visits.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at pages: events of the sample topic in Kafka; Ctrl-C stops after the current event."""
+    wanted = clicks_workload.FIRST_EVENTS if events is None and rate is None else events
+    with _stop_signals() as stop:
+        sent = clicks_workload.produce(load_settings(), wanted, seed=seed, rate=rate, stop=stop)
+    _print_summary("clicks", {"page_views": sent}, as_json)
 
 
 def _skipped(source: str, url: str, if_untouched: bool) -> bool:

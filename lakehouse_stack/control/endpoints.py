@@ -9,7 +9,7 @@ from typing import Any
 
 from lakehouse.files.private_files import write_private
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
-from lakehouse_stack.home.config import SAMPLE_DATABASES
+from lakehouse_stack.home.config import SAMPLE_DATABASES, SAMPLE_TOPICS
 from lakehouse_stack.home.instance import write_instance
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.servers.trino import trino_client
@@ -34,7 +34,8 @@ def endpoints(home: Path, access: Path, ports: Mapping[str, int], credentials: M
                 "owner_url": postgres_url("app", credentials["app"], ports["sources"], name),
             }
             for name in SAMPLE_DATABASES
-        },
+        }
+        | _topics(ports),
         "s3": {
             "endpoint": f"http://{LOOPBACK}:{ports['s3']}",
             "region": "us-east-1",
@@ -56,6 +57,13 @@ def endpoints(home: Path, access: Path, ports: Mapping[str, int], credentials: M
             "storage_url": postgres_url("dagster", credentials["dagster"], ports["catalog"], "dagster"),
         },
     }
+
+
+def _topics(ports: Mapping[str, int]) -> dict[str, dict[str, str]]:
+    """The sample in Kafka, where the stack has one."""
+    if "kafka" not in ports:
+        return {}
+    return {SAMPLE_TOPICS: {"kind": "kafka", "bootstrap_servers": f"{LOOPBACK}:{ports['kafka']}"}}
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:

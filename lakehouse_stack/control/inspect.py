@@ -8,10 +8,10 @@ from pathlib import Path
 from lakehouse.settings import Settings
 from lakehouse_stack.control.plan import build_servers
 from lakehouse_stack.control.start_stop import running
-from lakehouse_stack.home.config import SERVERS, stack_settings
+from lakehouse_stack.home.config import KAFKA_SERVERS, SERVERS, stack_settings
 from lakehouse_stack.home.credentials import ensure_credentials
-from lakehouse_stack.home.pathnames import credentials_file, ports_file
-from lakehouse_stack.home.ports import read_ports
+from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file
+from lakehouse_stack.home.ports import LOOPBACK, read_ports
 from lakehouse_stack.servers.server import Server
 
 
@@ -41,9 +41,17 @@ def inspect(settings: Settings) -> tuple[ServerStatus, ...]:
             ServerStatus(name, None, ports.get(name), False, "down", None, settings.home / "logs" / f"{name}.log")
             for name in SERVERS
         )
+    if not any(pid_file(settings, name).exists() for name in KAFKA_SERVERS):
+        ports = {name: port for name, port in ports.items() if name not in KAFKA_SERVERS}
     servers = build_servers(settings, stack_settings(), ports, ensure_credentials(credentials_file(settings)))
     with ThreadPoolExecutor(len(servers)) as pool:  # in parallel: a hanging server must not delay the others
         return tuple(pool.map(lambda server: _status(server, settings), servers))
+
+
+def connect_address(settings: Settings) -> str | None:
+    """The URL of the stack's Kafka Connect, if it runs."""
+    port = read_ports(ports_file(settings)).get("connect")
+    return f"http://{LOOPBACK}:{port}" if port and running(settings, "connect") else None
 
 
 def _status(server: Server, settings: Settings) -> ServerStatus:

@@ -1,13 +1,17 @@
 """Builds the servers of a home from settings, ports and credentials."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.java import private_java_home, spark_java_home
 from lakehouse.settings import Settings
 from lakehouse_stack.control.endpoints import postgres_url
 from lakehouse_stack.downloads.artifacts import artifact
-from lakehouse_stack.home.config import SAMPLE_DATABASES, TRINO_INTERNAL, StackSettings
+from lakehouse_stack.home.config import KAFKA_SERVERS, SAMPLE_DATABASES, TRINO_INTERNAL, StackSettings
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import find_placement, find_server_placement
+from lakehouse_stack.servers.kafka import kafka_servers
 from lakehouse_stack.servers.postgres import postgres_server
 from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.s3 import s3_server
@@ -50,7 +54,19 @@ def build_servers(
             "LAKEHOUSE_S3__SECRET_KEY": credentials["s3_secret_key"],
         },
     )
-    return (*_postgres_servers(settings, stack, ports, credentials), s3, trino, reads, serve)
+    kafka: tuple[Server, ...] = ()
+    if set(KAFKA_SERVERS) <= set(ports):
+        java = java_home(settings)
+        kafka = kafka_servers(home, placement, java, settings.artifacts, ports, stack.kafka_heap_mb)
+    return (*_postgres_servers(settings, stack, ports, credentials), s3, trino, reads, serve, *kafka)
+
+
+def java_home(settings: Settings) -> Path:
+    """Kafka's Java is Spark's; to stop it, or to look at it, none need be there."""
+    try:
+        return spark_java_home(settings)
+    except LakehouseError:
+        return private_java_home(settings)
 
 
 def _postgres_servers(

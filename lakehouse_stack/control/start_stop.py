@@ -21,8 +21,16 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse_stack.control.endpoints import write_endpoints
 from lakehouse_stack.control.plan import build_servers
+from lakehouse_stack.downloads.artifacts import kafka_jars, read_manifest
 from lakehouse_stack.downloads.download import Progress, ensure_artifacts
-from lakehouse_stack.home.config import SERVERS, TRINO_INTERNAL, StackSettings, stack_settings
+from lakehouse_stack.home.config import (
+    EVERY_SERVER,
+    KAFKA_SERVERS,
+    SERVERS,
+    TRINO_INTERNAL,
+    StackSettings,
+    stack_settings,
+)
 from lakehouse_stack.home.credentials import ensure_credentials
 from lakehouse_stack.home.pathnames import credentials_file, pid_file, ports_file, run_dir
 from lakehouse_stack.home.ports import is_free, plan_ports, read_ports, write_ports
@@ -36,6 +44,7 @@ from lakehouse_stack.servers.trino import access_dir, ensure_access
 
 Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
 METRICS = ("follower_metrics", "watch_metrics", "worker_metrics")
+KAFKA_PORTS = (*KAFKA_SERVERS, "kafka_controller")
 OURS = ("dagster", *METRICS)  # ports of processes that `lakehouse dev` starts
 SERVER_FILES = ("access", "trino", "trino.pem", "s3proxy.properties", "s3proxy-others.properties")
 """What release 0.2 wrote to `run`, where servers that do not run as root cannot read it."""
@@ -46,21 +55,25 @@ def up(
     settings: Settings,
     report: Report = lambda *_: None,
     progress: Progress = lambda *_: None,
+    *,
+    with_kafka: bool = False,
 ) -> None:
     """Downloads missing artifacts, starts the servers that do not run, and writes the endpoints.
 
+    Kafka and Connect are among them if they are asked for, or were started before and not stopped.
     Raises LakehouseError; servers that were started keep running, and the next `up` continues from there.
     """
     stack = stack_settings()
     with locked_home(settings):
         refuse_other_versions(settings, stack)
-        ensure_artifacts(settings, progress)
+        with_kafka = with_kafka or any(pid_file(settings, name).exists() for name in KAFKA_SERVERS)
+        ensure_artifacts(settings, progress, (*read_manifest(), *(kafka_jars() if with_kafka else ())))
         credentials = ensure_credentials(credentials_file(settings))
         placement = find_server_placement(settings.home, stack.system_dir)
         for name in SERVER_FILES:
             adopt(run_dir(settings) / name, placement.config / name)
         ensure_access(settings.home, placement, credentials)
-        ports = _choose_ports(settings, stack)
+        ports = _choose_ports(settings, stack, with_kafka)
         servers = build_servers(settings, stack, ports, credentials)
         _start_all(servers, settings, stack.start_seconds, report)
         write_endpoints(settings, access_dir(placement.config), ports, credentials)
@@ -107,7 +120,7 @@ def ended(settings: Settings) -> list[str]:
 
 
 def _gone(settings: Settings) -> list[str]:
-    return [name for name in SERVERS if pid_file(settings, name).exists() and running(settings, name) is None]
+    return [name for name in EVERY_SERVER if pid_file(settings, name).exists() and running(settings, name) is None]
 
 
 def _start_all(servers: tuple[Server, ...], settings: Settings, patience: float, report: Report) -> None:
@@ -188,16 +201,17 @@ def _stop_leftovers(settings: Settings) -> list[str]:
             for data in folders
             for orphan in process.working_in(data / name, program)
         ]
-        for name in SERVERS
+        for name in EVERY_SERVER
     }
     for leftovers in found.values():
         process.stop(leftovers, signal.SIGTERM, 5.0)
     return [name for name, leftovers in found.items() if leftovers]
 
 
-def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
+def _choose_ports(settings: Settings, stack: StackSettings, with_kafka: bool) -> dict[str, int]:
+    """The ports of the servers to start; those of Kafka stay written where they are not needed this time."""
     ours = {}
-    for name in SERVERS:
+    for name in EVERY_SERVER:
         record = process.read_record(pid_file(settings, name))
         if record is not None and process.find(record) is not None:
             ours[name] = record.port
@@ -208,8 +222,9 @@ def _choose_ports(settings: Settings, stack: StackSettings) -> dict[str, int]:
             ours[name] = kept[name]
     if "trino" in ours and TRINO_INTERNAL in kept:
         ours[TRINO_INTERNAL] = kept[TRINO_INTERNAL]
-    ports = plan_ports((*SERVERS, TRINO_INTERNAL, *OURS), kept, stack.fixed_ports(), ours)
-    write_ports(ports_file(settings), ports)
+    of_kafka = KAFKA_PORTS if with_kafka else ()
+    ports = plan_ports((*SERVERS, TRINO_INTERNAL, *OURS, *of_kafka), kept, stack.fixed_ports(), ours)
+    write_ports(ports_file(settings), {name: kept[name] for name in KAFKA_PORTS if name in kept} | ports)
     return ports
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 MANIFEST = Path(__file__).with_name("artifacts.toml")
+KAFKA_JARS = Path(__file__).with_name("kafka.jars")
+KAFKA_FOLDER = "kafka-4.3.1-debezium-3.7.0"
 
 
 class Artifact(BaseModel):
@@ -38,6 +40,22 @@ class Artifact(BaseModel):
 def read_manifest(path: Path = MANIFEST) -> tuple[Artifact, ...]:
     """All pinned artifacts."""
     return tuple(Artifact.model_validate(entry) for entry in tomllib.loads(path.read_text())["artifact"])
+
+
+def kafka_jars() -> tuple[Artifact, ...]:
+    """The jars of Kafka, Connect and Debezium with all that they need, which only some installations download."""
+    found = []
+    for line in KAFKA_JARS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            module, sha256, size, licence = line.split(maxsplit=3)
+            org, name, version, *classifier = module.split(":")
+            found.append(
+                Artifact(
+                    org=org, name=name, version=version, ext="jar", classifier=next(iter(classifier), None),
+                    folder=KAFKA_FOLDER, sha256=sha256, size=int(size), licence=licence,
+                )
+            )  # fmt: skip
+    return tuple(found)
 
 
 def missing(artifacts: tuple[Artifact, ...], root: Path) -> tuple[Artifact, ...]:

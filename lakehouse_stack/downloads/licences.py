@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, metadata
 
 from pydantic import BaseModel, ConfigDict
 
-from lakehouse_stack.downloads.artifacts import MANIFEST, read_manifest
+from lakehouse_stack.downloads.artifacts import MANIFEST, kafka_jars, read_manifest
 
 PERMISSIVE = re.compile(r"Apache|MIT\b|BSD|ISC|Python Software|PSF|Unlicense|Zope", re.IGNORECASE)
 HEAD = """Lakehouse
@@ -48,11 +48,15 @@ def of_package(name: str) -> str | None:
 
 def notice() -> str:
     """The text of NOTICE."""
-    files = {(a.org, a.name): f"{a.name} {a.version} ({a.org}): {a.licence}" for a in read_manifest()}
+    files, of_kafka = (
+        {(a.org, a.name): f"{a.name} {a.version} ({a.org}): {a.licence}" for a in artifacts}
+        for artifacts in (read_manifest(), kafka_jars())
+    )
     parts = [f"{o.name}{f', in {o.inside}' if o.inside else ''}: {o.licence}" for o in declared("other")]
     images = [f"{image.name}: {image.licence}" for image in declared("image")]
     sections = (
         ("Downloaded by `lakehouse up`", files.values()),
+        ("Downloaded by `lakehouse up --with kafka`", of_kafka.values()),
         ("Packages, and parts of packages and files, that are not Apache, MIT, BSD, ISC or PSF", parts),
         ("Images that docker/ names", images),
     )

@@ -17,7 +17,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from lakehouse.settings import PROJECT_DIR
-from lakehouse_stack.downloads.artifacts import Artifact, read_manifest
+from lakehouse_stack.downloads.artifacts import Artifact, kafka_jars, read_manifest
 from lakehouse_stack.downloads.java import LOCK_FILE
 from lakehouse_stack.downloads.licences import declared, of_package
 
@@ -34,7 +34,7 @@ def bom() -> Bom:
     for lock in (PROJECT_DIR / "requirements.lock", LOCK_FILE):
         for component in _packages(lock):
             result.components.add(component)
-    for artifact in read_manifest():
+    for artifact in (*read_manifest(), *kafka_jars()):
         result.components.add(_file(artifact))
     result.register_dependency(root, result.components)
     return result

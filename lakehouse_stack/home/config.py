@@ -12,7 +12,10 @@ from lakehouse.text.spelling import close
 
 SERVERS = ("sources", "catalog", "s3", "trino", "serve")
 TRINO_INTERNAL = "trino_internal"  # a second port of Trino, to which only Trino itself speaks
+KAFKA_SERVERS = ("kafka", "connect")  # those of `lakehouse up --with kafka`
+EVERY_SERVER = (*SERVERS, *KAFKA_SERVERS)
 SAMPLE_DATABASES = ("retail", "bank", "payroll")
+SAMPLE_TOPICS = "clicks"  # the source whose topics are in the broker of the stack
 
 
 class StackSettings(BaseSettings):
@@ -26,6 +29,9 @@ class StackSettings(BaseSettings):
     trino_port: Port | None = Field(None, description="port of Trino")
     serve_port: Port | None = Field(None, description="port of the catalog service")
     dagster_port: Port | None = Field(None, description="port of Dagster's UI")
+    kafka_port: Port | None = Field(None, description="port of the Kafka broker of `up --with kafka`")
+    connect_port: Port | None = Field(None, description="port of the Kafka Connect of `up --with kafka`")
+    kafka_heap_mb: int = Field(512, ge=256, description="heap of Kafka, and of Connect, in MiB")
     trino_heap_mb: int = Field(2048, ge=1024, description="heap of Trino, in MiB")
     s3_heap_mb: int = Field(512, ge=128, description="heap of S3Proxy, in MiB")
     start_seconds: float = Field(240.0, gt=0, description="how long a server may take to start")
@@ -36,7 +42,7 @@ class StackSettings(BaseSettings):
 
     def fixed_ports(self) -> dict[str, int]:
         """The ports that are set."""
-        ports = {name: getattr(self, f"{name}_port") for name in (*SERVERS, "dagster")}
+        ports = {name: getattr(self, f"{name}_port") for name in (*EVERY_SERVER, "dagster")}
         return {name: port for name, port in ports.items() if port is not None}
 
 

@@ -130,7 +130,7 @@ class Worker:
         for job in [job for job, state in self._state.items() if state.served]:
             withdraw(self._connection, self._catalog.name, job)
         self._manifest = load_manifest(self._settings)
-        declared = declarations_from(self._manifest, self._settings.dbt_project_dir)
+        declared = declarations_from(self._manifest, self._settings.dbt_project_dir).among(self._settings.sources)
         self._graph, self._tasks = Graph(self._manifest), tasks(declared, self._manifest)
         self._loads = Loads(self._settings, self._catalog, self._connection, self._dbt, self._graph)
         self._marts = Marts(self._settings, self._catalog, self._dbt, self._manifest, self._graph)

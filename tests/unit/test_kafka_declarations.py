@@ -50,9 +50,15 @@ def test_a_topic_is_declared_as_a_raw_table_of_its_kind(tmp_path: Path) -> None:
     assert table.relation == ("", "web.clicks") and table.raw.origin == "web.clicks"
 
 
+def test_an_optional_source_takes_part_only_while_it_has_a_connection(tmp_path: Path) -> None:
+    found = declared(tmp_path, TOPICS.replace("kind: kafka", "kind: kafka\n        optional: true"))
+    assert [source.name for source in found.among({"shop"}).sources] == ["shop"] and not found.among(()).sources
+    assert declared(tmp_path, TOPICS).among(()).sources, "otherwise it is missed"
+
+
 MISTAKES = [
     ("kind: kafka", "kind: debezium", 6, "meta.kind: Input should be 'postgres' or 'kafka'"),
-    ("format: json", "format: avro", 11, "meta.raw.format: Input should be 'json'"),
+    ("format: json", "format: xml", 11, "meta.raw.format: Input should be 'json' or 'avro'"),
     ("topic: web.clicks, ", "", 11, "meta.raw.topic: Field required"),
     ("topic: web.clicks", "topic: web clicks", 11, "meta.raw.topic"),
     ("format: json", "relation: public.clicks", 11, "meta.raw.relation: not in a source of kind kafka"),

@@ -10,7 +10,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from license_expression import get_spdx_licensing
 
 from lakehouse.settings import PROJECT_DIR
-from lakehouse_stack.downloads.artifacts import read_manifest
+from lakehouse_stack.downloads.artifacts import kafka_jars, read_manifest
 from lakehouse_stack.downloads.licences import PERMISSIVE, declared, notice, of_package
 from lakehouse_stack.downloads.sbom import PINNED, bom
 
@@ -20,7 +20,7 @@ def packages(lock: str = "requirements.lock") -> dict[str, str]:
 
 
 def test_every_licence_is_one_that_spdx_knows() -> None:
-    entries = [*read_manifest(), *declared("other"), *declared("image")]
+    entries = [*read_manifest(), *kafka_jars(), *declared("other"), *declared("image")]
     for licence in {entry.licence for entry in entries}:
         assert get_spdx_licensing().validate(licence).errors == [], licence
 
@@ -35,7 +35,7 @@ def test_every_package_that_runs_is_permissively_licensed_or_declared() -> None:
 
 def test_every_image_of_the_containers_is_declared() -> None:
     used = set(re.findall(r"^FROM (\S+?):", (PROJECT_DIR / "docker" / "Dockerfile").read_text(), re.MULTILINE))
-    for file in ("docker-compose.yml", "oidc.yml"):
+    for file in ("docker-compose.yml", "oidc.yml", "kafka.yml"):
         services = yaml.safe_load((PROJECT_DIR / "docker" / file).read_text())["services"].values()
         used |= {service["image"].rsplit(":", 1)[0] for service in services if "image" in service}
     assert used - {"lakehouse"} == {image.name for image in declared("image")}
@@ -50,7 +50,7 @@ def test_the_bill_of_materials_is_whole_and_valid() -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     listed = {component["purl"] for component in json.loads(text)["components"]}
     assert {f"pkg:pypi/{name}@{version}".lower() for name, version in packages().items()} <= {p.lower() for p in listed}
-    assert len([p for p in listed if p.startswith("pkg:maven/")]) == len(read_manifest())
+    assert len([p for p in listed if p.startswith("pkg:maven/")]) == len(read_manifest()) + len(kafka_jars())
 
 
 def test_what_runs_is_pinned_alike_in_both_locks() -> None:

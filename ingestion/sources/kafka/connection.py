@@ -5,15 +5,16 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from ingestion.schema.offsets import Partition
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.kafka import client_properties
 from lakehouse.servers.retry import Unreachable
-from lakehouse.settings import KafkaSettings, Settings
+from lakehouse.settings import Settings
 
 ANSWER_SECONDS = 15.0
 NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
@@ -29,18 +30,6 @@ class Topic:
     name: str
     id: int
     partitions: tuple[int, ...]
-
-
-def client_properties(of: KafkaSettings) -> dict[str, Any]:
-    """What librdkafka needs to reach the brokers; holds the password."""
-    protocol = ("SASL_" if of.sasl else "") + ("SSL" if of.tls else "PLAINTEXT")
-    found: dict[str, Any] = {"bootstrap.servers": of.bootstrap_servers, "security.protocol": protocol.lower()}
-    if of.ca is not None:
-        found["ssl.ca.location"] = str(of.ca)
-    if of.sasl is not None and of.user is not None and of.password is not None:
-        found |= {"sasl.mechanism": of.sasl, "sasl.username": of.user}
-        found["sasl.password"] = of.password.get_secret_value()
-    return found | {"client.id": "lakehouse", "socket.connection.setup.timeout.ms": 5000}
 
 
 class Brokers:

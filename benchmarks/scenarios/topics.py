@@ -1,0 +1,123 @@
+"""Throughput in events per second, from topics that were filled before until Trino counts them.
+
+Ours and Spark read the same topic, one after the other, so that neither slows down the other. Avro has its own topic.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from benchmarks.bench import Bench, Measurement, Results
+from benchmarks.peers import broker as brokers
+from benchmarks.peers import spark_kafka
+from benchmarks.peers.broker import Broker
+from benchmarks.probe import Cost, measured, this_process
+from ingestion import bring_up
+from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.trino import query
+from lakehouse.settings import KafkaSettings, RegistrySettings, Settings
+from lakehouse_stack.control.start_stop import running
+from lakehouse_stack.home.config import SERVERS
+
+EVENTS, PARTITIONS = 2_000_000, 2
+SOURCE, TOPIC = "bench_topics", {"json": "bench.json", "avro": "bench.avro"}
+COLUMNS = {"id": "bigint", "name": "text", "amount": "numeric(12,2)"}
+SPARK_EVENT = "struct<id: bigint, name: string, amount: decimal(12,2)>"
+DOES = "typed, in a raw table with its place in the topic, each event once"
+
+
+def narrow_events(bench: Bench) -> Results:
+    """Events with three fields in two partitions."""
+    size = bench.rows(EVENTS)
+    ours, avro = (Measurement("events/s", does=f"{form}: {DOES}") for form in ("JSON", "Avro by a schema registry"))
+    peer = Measurement("events/s", does=spark_kafka.DOES.replace("what comes after Debezium: ", ""))
+    brokers.check_avro()
+    with brokers.running_broker(bench.settings) as broker, brokers.registry() as registry:
+        for topic in TOPIC.values():
+            broker.create(topic, PARTITIONS)
+        settings = _settings(bench.settings, broker, registry)
+        _read(bench, settings, "json", ours, broker, size, brokers.as_json)
+        _read(bench, settings, "avro", avro, broker, size // 2, brokers.as_avro)
+        _by_spark(bench, settings, peer, broker, size)
+    peer.notes = {"events_per_run": size, "partitions": PARTITIONS}
+    return {"lakehouse, JSON": ours, "Kafka → Spark → Iceberg, JSON": peer, "lakehouse, Avro": avro}
+
+
+def _read(
+    bench: Bench, settings: Settings, form: str, into: Measurement, broker: Broker, size: int, event: brokers.Event
+) -> None:
+    declarations = _declared(form)
+    for run in range(bench.runs + 1):  # the first run is a warm-up
+        total = (run + 1) * size
+        broker.fill(TOPIC[form], run * size, total, PARTITIONS, event)
+        with _cost(bench, broker) as cost:
+            bring_up(settings, declarations, SOURCE, bench.session)
+            while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.{form}_events")[0][0] < total:
+                time.sleep(0.01)
+        if run:
+            into.add(size / cost.seconds, cost)
+    _verify(settings, form, total)
+    into.notes = {"events_per_run": size}
+
+
+def _by_spark(bench: Bench, settings: Settings, into: Measurement, broker: Broker, size: int) -> None:
+    """Spark begins with what is there and then reads as much again in each run."""
+    topic, before = TOPIC["json"], (bench.runs + 1) * size
+    with spark_kafka.spark_kafka(settings, broker.server, (topic,), broker.folder, SPARK_EVENT) as stage:
+        for run in range(bench.runs):
+            broker.fill(topic, before + run * size, before + (run + 1) * size, PARTITIONS, brokers.as_json)
+            with _cost(bench, broker, stage) as cost:
+                rows = stage.read_on()
+            if rows != before + (run + 1) * size:
+                raise LakehouseError(f"Spark wrote {rows} rows for {before + (run + 1) * size} events")
+            into.add(size / cost.seconds, cost)
+
+
+@contextmanager
+def _cost(bench: Bench, broker: Broker, stage: spark_kafka.Stage | None = None) -> Iterator[Cost]:
+    servers = {name: server for name in SERVERS if (server := running(bench.settings, name))}
+    client = this_process() if stage is None else stage.process
+    trees = {"source": (broker.process,), "ingestion": (client,), "store": (servers["s3"],)}
+    excluded = (*servers.values(), broker.process)
+    with measured(trees, excluded=excluded if stage is None else ()) as cost:
+        yield cost
+
+
+def _settings(settings: Settings, broker: Broker, registry: str) -> Settings:
+    schemas = RegistrySettings(url=registry)
+    source = KafkaSettings(kind="kafka", bootstrap_servers=broker.server, schema_registry=schemas)
+    return settings.model_copy(update={"sources": settings.sources | {SOURCE: source}})
+
+
+def _declared(form: str) -> Declarations:
+    table = RawTable(
+        source=SOURCE, name=f"{form}_events", description="", kind="kafka", load=LoadPolicy(), maintenance=None,
+        owners=(),
+        columns=tuple(Column(name=name, data_type=kind, description="") for name, kind in COLUMNS.items()),
+        raw=RawPolicy.model_validate({"topic": TOPIC[form], "format": form}),
+    )  # fmt: skip
+    return Declarations(sources=(Source(name=SOURCE, description="", load=LoadPolicy(), tables=(table,)),))
+
+
+def _verify(settings: Settings, form: str, total: int) -> None:
+    """Raises LakehouseError if the events are not all there, once, as they were written.
+
+    Sums of ids and of their squares stand for a count of distinct ones, for which Trino has not the memory.
+    """
+    table = f"raw_{SOURCE}.{form}_events"
+    is_whole = "name = concat('name ', cast(id AS varchar)) AND amount = cast(id AS decimal(12,2)) / 100"
+    found = query(
+        settings,
+        f"SELECT count(*), count_if({is_whole}), sum(id), sum(cast(id AS decimal(38,0)) * id), max(id) FROM {table}",
+    )[0]
+    ids, squares = total * (total - 1) // 2, (total - 1) * total * (2 * total - 1) // 6
+    if list(map(int, found)) != [total, total, ids, squares, total - 1]:
+        raise LakehouseError(f"{form}: the lake has {found} of {total} events")
+    places = query(
+        settings, f"SELECT _topic_partition, count(*), min(_offset), max(_offset) FROM {table} GROUP BY 1 ORDER BY 1"
+    )
+    each = total // PARTITIONS
+    if [list(map(int, place)) for place in places] != [[number, each, 0, each - 1] for number in range(PARTITIONS)]:
+        raise LakehouseError(f"{form}: the lake has the offsets {places}")
