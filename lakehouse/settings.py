@@ -73,6 +73,25 @@ class SourceSettings(Section):
     publication: str = Field("lakehouse", description="publication that carries the declared tables")
 
 
+class RegistrySettings(Section):
+    """The schema registry that the Avro events of a source are read by: Confluent's HTTP API."""
+
+    url: str = Field(description="such as `https://registry:8081`")
+    user: str | None = Field(None, description="the login; unset means none")
+    password: SecretStr | None = Field(None, description="its password; needs `https`")
+    ca: Path | None = Field(None, description="PEM file of the authorities to trust; unset means those of the system")
+
+    @model_validator(mode="after")
+    def _can_be_asked(self) -> "RegistrySettings":
+        if not re.fullmatch(r"https?://[^\s@?#]+", self.url):
+            raise ValueError("url begins with http:// or https:// and holds no login: that is in user and password")
+        if (self.user is None) != (self.password is None):
+            raise ValueError("user and password belong together")
+        if not self.url.startswith("https://") and (self.password is not None or self.ca is not None):
+            raise ValueError("password and ca need a url with https")
+        return self
+
+
 class KafkaSettings(Section):
     """How to reach the Kafka cluster of one source."""
 
@@ -83,6 +102,9 @@ class KafkaSettings(Section):
     sasl: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = Field(None, description="how to log in")
     user: str | None = Field(None, description="the login")
     password: SecretStr | None = Field(None, description="its password")
+    schema_registry: RegistrySettings | None = Field(
+        None, description="where the schemas of tables with `raw.format: avro` are"
+    )
 
     @model_validator(mode="after")
     def _has_a_whole_login(self) -> "KafkaSettings":

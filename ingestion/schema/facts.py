@@ -65,6 +65,7 @@ class TableFacts:
     that attached it, `attribute_rows` the number of every column there ever was and the transaction that last altered
     it; descriptions of earlier versions have None there. `enforced_by` are the oids of unique indexes that keep every
     row from another one's declared key at once; a description of an earlier version names none.
+    `format` is how the values of a topic are written; a table of a database has none, and it says nothing there.
     """
 
     oid: int
@@ -84,6 +85,7 @@ class TableFacts:
     edges: tuple[tuple[int, int], ...] | None = None
     enforced_by: tuple[int, ...] = ()
     attribute_rows: tuple[tuple[int, int], ...] | None = None
+    format: str = "json"
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""

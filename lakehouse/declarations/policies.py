@@ -245,7 +245,7 @@ class RawPolicy(Policy):
 
     relation: str = Field("", description="schema.table in Postgres; quote parts that need it")
     topic: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="topic in Kafka")
-    format: Literal["json"] = Field("json", description="what the values of a topic are")
+    format: Literal["json", "avro"] = Field("json", description="what the values of a topic are")
     key: tuple[str, ...] = Field((), description="source columns that identify a row; empty for a table without a key")
     exclude: tuple[str, ...] = Field((), description="columns that never land")
     mask: dict[str, Literal["null", "sha256"]] = Field(default_factory=dict, description="column → how it is masked")

@@ -52,7 +52,7 @@ def test_a_topic_is_declared_as_a_raw_table_of_its_kind(tmp_path: Path) -> None:
 
 MISTAKES = [
     ("kind: kafka", "kind: debezium", 6, "meta.kind: Input should be 'postgres' or 'kafka'"),
-    ("format: json", "format: avro", 11, "meta.raw.format: Input should be 'json'"),
+    ("format: json", "format: xml", 11, "meta.raw.format: Input should be 'json' or 'avro'"),
     ("topic: web.clicks, ", "", 11, "meta.raw.topic: Field required"),
     ("topic: web.clicks", "topic: web clicks", 11, "meta.raw.topic"),
     ("format: json", "relation: public.clicks", 11, "meta.raw.relation: not in a source of kind kafka"),

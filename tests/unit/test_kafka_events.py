@@ -18,9 +18,11 @@ from ingestion.schema.problem import TableProblem
 from ingestion.schema.streamed_columns import columns_of
 from ingestion.sink.writer import pack, unpack
 from ingestion.sources.base import UnreadableRecord
-from ingestion.sources.kafka.events import EVENTS_SCHEMA, decode
+from ingestion.sources.kafka.events import EVENTS_SCHEMA, Decoded
+from ingestion.sources.kafka.events import decode as decode_by
+from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.records import EventRecords, kept
-from ingestion.sources.kafka.shape import decoded, facts_of, shape_of
+from ingestion.sources.kafka.shape import Shape, decoded, facts_of, shape_of
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 
@@ -42,6 +44,10 @@ def events(*values: Any, keys: tuple[bytes | None, ...] = ()) -> pa.Table:
         for n, value in enumerate(given)
     ]
     return pa.Table.from_pylist(rows, schema=EVENTS_SCHEMA)
+
+
+def decode(shape: Shape, given: pa.Table) -> Decoded:
+    return decode_by(shape, given, JsonValues())
 
 
 def values_of(of: RawTable, *values: Any) -> list[dict[str, Any]]:

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Mapping
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding
 from ingestion.sources.kafka.connection import Brokers, Topic
+from ingestion.sources.kafka.formats import check_format, formats_of
+from ingestion.sources.kafka.registry import UnknownSchema, registry_of
 from ingestion.sources.kafka.shape import facts_of
+from ingestion.sources.kafka.values import Values
 from lakehouse.declarations import Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
@@ -18,7 +21,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
-    return list(_of_tables(source, found))
+    return [*_of_tables(source, found, formats_of(settings, source.name)), *_of_registry(settings, source)]
 
 
 def rights(source: Source) -> str:
@@ -27,7 +30,18 @@ def rights(source: Source) -> str:
     return f"the login needs Describe and Read on topic {topics}; nothing is created in Kafka, no consumer group either"
 
 
-def _of_tables(source: Source, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
+def _of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
+    registry = registry_of(source.name, settings.kafka(source.name), settings.home)
+    if registry is None or not any(table.raw.format == "avro" for table in source.tables):
+        return
+    try:
+        registry.check()
+    except (LakehouseError, UnknownSchema) as error:
+        says = str(error).removeprefix(f"source {source.name!r}: ")
+        yield Finding(source.name, None, "schema registry", "in the way", "schemas cannot be read", says)
+
+
+def _of_tables(source: Source, found: Mapping[str, Topic | str], formats: Mapping[str, Values]) -> Iterator[Finding]:
     for table in source.tables:
         topic = found.get(table.raw.topic, "it does not exist")
         if isinstance(topic, str):
@@ -35,6 +49,7 @@ def _of_tables(source: Source, found: Mapping[str, Topic | str]) -> Iterator[Fin
             yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
             continue
         try:
+            check_format(table, formats)
             facts_of(table, topic.id)
         except TableProblem as problem:
             says, _, remedy = problem.says.rpartition(": ")

@@ -1,10 +1,6 @@
-"""JSON events to columns: each declared column as text that its type's reader takes, or typed. Pure.
+"""Events to columns: each declared column as text that its type's reader takes, or typed."""
 
-Numbers are kept as they are written, whatever their length: a text column of `1.50` says so, and a decimal is exact.
-"""
-
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +10,10 @@ from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_with
 from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
 from ingestion.schema.types.model import Form, SourceType
 from ingestion.schema.types.table import target_type
+from ingestion.sources.kafka.json_columns import json_columns
+from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.shape import Shape
+from ingestion.sources.kafka.values import Row, Unread, Values, text
 
 EVENTS_SCHEMA = pa.schema(
     [
@@ -25,18 +24,7 @@ EVENTS_SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-Row = dict[str, Any]
-
-
-class Number(str):
-    """A number with a fraction or an exponent, as it is written."""
-
-
-_DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
-
-
-class Unread(ValueError):
-    """An event that cannot be read; the text says why, never what is in it."""
+TOGETHER = 4096  # events among which one that is out of the ordinary makes all others be read one by one
 
 
 @dataclass(frozen=True)
@@ -46,20 +34,50 @@ class Decoded:
     `unread` are the others, with the reason.
     """
 
-    indices: list[int]
+    indices: Sequence[int]
     operations: list[str]
     values: pa.Table
     unread: dict[int, str]
 
 
-def decode(shape: Shape, events: pa.Table) -> Decoded:
+def decode_in_parts(shape: Shape, events: pa.Table, values: Values) -> Iterator[tuple[pa.Table, Decoded]]:
+    """Events in order, part by part; all are one where that is as quick."""
+    at_once = _ordinary(shape, events, values)
+    if at_once is not None:
+        yield events, at_once
+        return
+    for first in range(0, events.num_rows, TOGETHER):
+        part = events.slice(first, TOGETHER)
+        yield part, decode(shape, part, values)
+
+
+def decode(shape: Shape, events: pa.Table, values: Values) -> Decoded:
     """Decodes events; a field that is not declared does not land, one that is missing is null."""
+    return _ordinary(shape, events, values) or _one_by_one(shape, events, values)
+
+
+def _ordinary(shape: Shape, events: pa.Table, values: Values) -> Decoded | None:
+    """Events that are read in columns; None where one of them has to be looked at by itself."""
+    if not isinstance(values, JsonValues) or events.column("value").null_count:
+        return None
+    parsed = json_columns(shape, events.column("value").to_pylist())
+    if parsed is None:
+        return None
+    columns = {}
+    for field in shape.fields:
+        columns[field.name], unfit = _fitted(parsed[field.name], field.source_type)
+        if unfit:
+            return None
+    return Decoded(range(events.num_rows), ["c"] * events.num_rows, _table(columns, events.num_rows), {})
+
+
+def _one_by_one(shape: Shape, events: pa.Table, values: Values) -> Decoded:
     indices, operations, rows = [], [], []
     unread: dict[int, str] = {}
     pairs = zip(events.column("key").to_pylist(), events.column("value").to_pylist(), strict=True)
     for index, (key, value) in enumerate(pairs):
         try:
-            rows.append(_deleted(shape, key) if value is None else _object(value))
+            rows.append(_deleted(shape, key, values) if value is None else values.row(value))
         except Unread as reason:
             unread[index] = str(reason)
             continue
@@ -71,8 +89,7 @@ def decode(shape: Shape, events: pa.Table) -> Decoded:
         good = [row for row in range(len(rows)) if row not in unfit]
         indices, operations = [indices[row] for row in good], [operations[row] for row in good]
         columns, _ = _columns(shape, [rows[row] for row in good])
-    values = pa.table(columns) if columns else rows_without_columns(len(indices))
-    return Decoded(indices, operations, values, unread)
+    return Decoded(indices, operations, _table(columns, len(indices)), unread)
 
 
 def batch_of(shape: Shape, decoded: Decoded, meta: dict[str, pa.Array | pa.ChunkedArray]) -> Batch:
@@ -84,45 +101,15 @@ def batch_of(shape: Shape, decoded: Decoded, meta: dict[str, pa.Array | pa.Chunk
     return Batch(shape.relation, decoded.values, pa.table(columns, schema=schema))
 
 
-def _object(value: bytes) -> Row:
-    try:
-        row = _parsed(value.decode())
-    except RecursionError:
-        raise Unread("the value is nested too deeply") from None
-    except ValueError:  # no JSON, no UTF-8, or a number of thousands of digits
-        raise Unread("the value is no JSON") from None
-    if not isinstance(row, dict):
-        raise Unread("the value is no JSON object")
-    if b"\\u" in value and not _is_text(row):
-        raise Unread("the value has half a surrogate pair, which is no text")
-    return row
+def _table(columns: dict[str, pa.Array], rows: int) -> pa.Table:
+    return pa.table(columns) if columns else rows_without_columns(rows)
 
 
-def _parsed(given: str) -> Any:
-    """The JSON value; raises ValueError. Nearly always nothing stands around it."""
-    try:
-        value, end = _DECODER.raw_decode(given)
-    except json.JSONDecodeError:
-        end = -1
-    return value if end == len(given) else _DECODER.decode(given)
-
-
-def _is_text(row: Row) -> bool:
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _deleted(shape: Shape, key: bytes | None) -> Row:
+def _deleted(shape: Shape, key: bytes | None, values: Values) -> Row:
     """The key of an event without a value, which deletes the row of that key in a table that has one."""
     if not shape.key:
         raise Unread("the event has no value, and the table no key")
-    try:
-        found = _parsed((key or b"").decode())
-    except (ValueError, RecursionError):
-        found = (key or b"").decode(errors="replace") if len(shape.key) == 1 and key else None
+    found = values.key(key) if key else None
     row = found if isinstance(found, dict) else {shape.key[0]: found} if len(shape.key) == 1 else {}
     if any(row.get(name) is None for name in shape.key):
         raise Unread(f"the event has no value, and its key does not tell {', '.join(shape.key)}")
@@ -134,9 +121,8 @@ def _columns(shape: Shape, rows: Sequence[Row]) -> tuple[dict[str, pa.Array], di
     columns: dict[str, pa.Array] = {}
     unfit: dict[int, str] = {}
     for field in shape.fields:
-        source = SourceType(field.type_oid, field.type_name, field.typmod)
-        values = _as_read(source, [row.get(field.name) for row in rows])
-        columns[field.name], bad = _fitted(values, source)
+        values = _as_read(field.source_type, [row.get(field.name) for row in rows])
+        columns[field.name], bad = _fitted(values, field.source_type)
         unfit |= dict.fromkeys(bad, f"column {field.name!r}: a value that is no {field.type_name}")
     return columns, unfit
 
@@ -170,26 +156,6 @@ def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
 
 def _truth(value: Any) -> str:
     return ("t" if value else "f") if isinstance(value, bool) else text(value)
-
-
-def text(value: Any) -> str:
-    """A value as text: what is text as it is, anything else as JSON writes it."""
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(name)}: {_nested(part)}" for name, part in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_nested, value)) + "]"
-    return _quoted(value)
-
-
-def _nested(value: Any) -> str:
-    is_text = isinstance(value, str) and not isinstance(value, Number)
-    return _quoted(value) if is_text else text(value)
-
-
-def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
 
 
 _TEXTS: dict[Form, Callable[[Any], str]] = {Form.BOOLEAN: _truth}

@@ -3,25 +3,26 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from ingestion.schema.offsets import Partition
 from ingestion.sources.base import Keys, Landing, Noticed, Piece
 from ingestion.sources.kafka.connection import log, refused
-from ingestion.sources.kafka.events import EVENTS_SCHEMA, batch_of, decode
+from ingestion.sources.kafka.events import EVENTS_SCHEMA, Decoded, batch_of, decode_in_parts
 from ingestion.sources.kafka.records import KEPT_SCHEMA, kept
 from ingestion.sources.kafka.shape import Shape
+from ingestion.sources.kafka.values import Values
 from lakehouse.errors import LakehouseError
 
 MESSAGE_BYTES = 256  # of a message beside its value: one may have none
 MESSAGES = 500  # taken from the client at a time
 SILENT_SECONDS = 60.0
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 PASSING = (  # the client connects again, and no group is used
     KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError.GROUP_AUTHORIZATION_FAILED,
 )  # fmt: skip
@@ -61,6 +62,7 @@ class TopicReader:
     commit_lsn: int
     at: datetime
     batch_bytes: int
+    formats: Mapping[str, Values]
 
     @property
     def is_silent(self) -> bool:
@@ -72,7 +74,7 @@ class TopicReader:
         if self.ranges:
             places = {(r.topic, r.partition): r.place - r.first for r in self.ranges}
             for topic, events in self._fetched():
-                for piece in _pieces(self.shapes[topic], events, places, self.commit_lsn, landing):
+                for piece in _pieces(self, self.shapes[topic], events, places, landing):
                     take(piece)
         return Noticed()
 
@@ -152,52 +154,61 @@ class _Fetch:
 
 def table_of(messages: list[Message], at: datetime) -> pa.Table:
     """Messages in columns."""
-    return pa.table(
-        {
-            "partition": [message.partition() for message in messages],
-            "offset": [message.offset() for message in messages],
-            "at": [_moment(message, at) for message in messages],
-            "key": [message.key() for message in messages],
-            "value": [message.value() for message in messages],
-        },
-        schema=EVENTS_SCHEMA,
-    )
-
-
-def _moment(message: Message, at: datetime) -> datetime:
-    kind, milliseconds = message.timestamp()
-    return EPOCH + timedelta(milliseconds=milliseconds) if kind and milliseconds >= 0 else at
+    stamps = [message.timestamp() for message in messages]
+    now = int(at.timestamp() * 1000)
+    moments = [milliseconds if kind and milliseconds >= 0 else now for kind, milliseconds in stamps]
+    columns = [
+        pa.array([message.partition() for message in messages], pa.int32()),
+        pa.array([message.offset() for message in messages], pa.int64()),
+        pa.array(moments, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+        pa.array([message.key() for message in messages], pa.binary()),
+        pa.array([message.value() for message in messages], pa.binary()),
+    ]
+    return pa.table(columns, schema=EVENTS_SCHEMA)
 
 
 def _pieces(
-    shape: Shape, events: pa.Table, places: Mapping[Partition, int], commit_lsn: int, landing: Landing
+    reader: TopicReader, shape: Shape, events: pa.Table, places: Mapping[Partition, int], landing: Landing
 ) -> Iterator[Piece]:
-    """The events that could be read as one piece, the others as another."""
-    at = [places[shape.topic, p] + o for p, o in zip(*map(pa.ChunkedArray.to_pylist, events.columns[:2]), strict=True)]
-    lands = shape.oid in landing()
-    decoded = decode(shape, events) if lands else None
-    good = events.take(decoded.indices) if decoded and decoded.unread else events
-    at_good = [at[index] for index in decoded.indices] if decoded else at
-    records = partial(_records, shape, good, commit_lsn, at_good)
-    if decoded is None or decoded.indices:
-        meta = _meta(shape, good, commit_lsn, at_good)
-        yield Piece([batch_of(shape, decoded, meta)] if decoded else [], records)
-    if decoded and decoded.unread:
-        reasons = {(commit_lsn, at[index]): reason for index, reason in decoded.unread.items()}
+    """The events that could be read as pieces, the others as others."""
+    lsn = reader.commit_lsn
+    if shape.oid not in landing():
+        yield Piece([], partial(_records, shape, events, lsn, _places(shape, events, places)))
+        return
+    for part, decoded in decode_in_parts(shape, events, reader.formats[shape.format]):
+        at = _places(shape, part, places)
+        yield from _landed(shape, part, decoded, lsn, at)
+
+
+def _landed(shape: Shape, events: pa.Table, decoded: Decoded, lsn: int, at: np.ndarray) -> Iterator[Piece]:
+    good, at_good = events, at
+    if decoded.unread:
+        good, at_good = events.take(decoded.indices), at[decoded.indices]
+    if decoded.indices:
+        batch = batch_of(shape, decoded, _meta(shape, good, lsn, at_good))
+        yield Piece([batch], partial(_records, shape, good, lsn, at_good))
+    if decoded.unread:
         bad = sorted(decoded.unread)
-        at_bad = [at[index] for index in bad]
-        yield Piece([], partial(_records, shape, events.take(bad), commit_lsn, at_bad), reasons)
+        reasons = {(lsn, int(at[index])): decoded.unread[index] for index in bad}
+        yield Piece([], partial(_records, shape, events.take(bad), lsn, at[bad]), reasons)
 
 
-def _records(shape: Shape, events: pa.Table, commit_lsn: int, places: list[int], oids: frozenset[int]) -> pa.Table:
-    return kept(shape, events, commit_lsn, places) if shape.oid in oids else KEPT_SCHEMA.empty_table()
+def _places(shape: Shape, events: pa.Table, places: Mapping[Partition, int]) -> np.ndarray:
+    """The numbers of events within the publish."""
+    numbers, offsets = (events.column(name).to_numpy() for name in ("partition", "offset"))
+    firsts = np.array([places.get((shape.topic, number), 0) for number in range(numbers.max(initial=0) + 1)])
+    return firsts[numbers] + offsets
 
 
-def _meta(shape: Shape, events: pa.Table, commit_lsn: int, places: list[int]) -> dict[str, Any]:
+def _records(shape: Shape, events: pa.Table, lsn: int, places: np.ndarray, oids: frozenset[int]) -> pa.Table:
+    return kept(shape, events, lsn, places.tolist()) if shape.oid in oids else KEPT_SCHEMA.empty_table()
+
+
+def _meta(shape: Shape, events: pa.Table, lsn: int, places: np.ndarray) -> dict[str, Any]:
     rows = events.num_rows
     return {
-        "_commit_lsn": pa.repeat(pa.scalar(commit_lsn, pa.int64()), rows),
-        "_seq": pa.array([2 * place for place in places], pa.int64()),
+        "_commit_lsn": pa.repeat(pa.scalar(lsn, pa.int64()), rows),
+        "_seq": pa.array(2 * places, pa.int64()),
         "_committed_at": events.column("at"),
         "_topic": pa.repeat(shape.topic, rows),
         "_topic_partition": events.column("partition"),

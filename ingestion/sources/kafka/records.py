@@ -10,7 +10,10 @@ import pyarrow as pa
 from ingestion.schema.changes import PICKED_SCHEMA, Batch, Relation
 from ingestion.sources.base import Keys, UnreadableRecord
 from ingestion.sources.kafka.events import EVENTS_SCHEMA, batch_of, decode
+from ingestion.sources.kafka.json_values import JsonValues
 from ingestion.sources.kafka.shape import Shape, decoded
+from ingestion.sources.kafka.values import Unread, Values, text
+from lakehouse.errors import LakehouseError
 
 KEPT_SCHEMA = pa.schema([
     *PICKED_SCHEMA, pa.field("topic", pa.string()), pa.field("partition", pa.int32()), pa.field("offset", pa.int64()),
@@ -26,7 +29,7 @@ def kept(shape: Shape, events: pa.Table, commit_lsn: int, places: list[int]) -> 
         "committed_at": events.column("at"),
         "oid": pa.repeat(pa.scalar(shape.oid, pa.int64()), rows),
         "relation": pa.repeat(pa.scalar(shape.encoded, pa.binary()), rows),
-        "message": pa.array([_message(event) for event in events.to_pylist()], pa.binary()),
+        "message": pa.array([_message(event, shape.format) for event in events.to_pylist()], pa.binary()),
         "topic": pa.repeat(shape.topic, rows),
         "partition": events.column("partition"),
         "offset": events.column("offset"),
@@ -39,45 +42,59 @@ class EventRecords:
     """The base's `Records`. `shapes` are those of today, by number: an event that was kept is read by them."""
 
     shapes: Mapping[int, Shape] = field(default_factory=dict)
+    formats: Mapping[str, Values] = field(default_factory=lambda: {"json": JsonValues()})
 
     def relation(self, encoded: bytes) -> Relation:
         """The relation of kept events."""
         return decoded(encoded).relation
 
     def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
-        """An event without the fields `gone`; of a value that cannot be read nothing is left, nor of the key."""
+        """An event without the fields `gone`, as JSON; of one that cannot be read nothing is left, nor of the key."""
         head, _, value = record.partition(b"\n")
-        told = json.loads(head) | {"key": None}
+        told = json.loads(head)
         try:
-            fields = json.loads(value)
-            left = {name: part for name, part in fields.items() if name not in gone}
-        except (ValueError, RecursionError, AttributeError):
-            left = {}
-        return json.dumps(told).encode() + b"\n" + json.dumps(left).encode()
+            fields = self._values(told.get("format", "json")).row(value)
+        except (Unread, RecursionError):
+            fields = {}
+        left = {name: part for name, part in fields.items() if name not in gone}
+        return json.dumps(told | {"key": None, "format": "json"}).encode() + b"\n" + text(left).encode()
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
         """Kept events as rows, each at its own place; raises UnreadableRecord."""
         kept_as = decoded(relation)
         shape = self.shapes.get(kept_as.oid, kept_as)
-        table, broken = _events(records.column("message").to_pylist())
-        found = decode(shape, table)
-        if found.unread:
-            first = min(found.unread)
-            raise UnreadableRecord(first, found.unread[first])
+        table, formats, broken = _events(records.column("message").to_pylist())
+        batches, unread = [], dict[int, str]()
+        for name in sorted(set(formats)):
+            rows = [index for index, other in enumerate(formats) if other == name]
+            found = decode(shape, table.take(rows), self._values(name))
+            unread |= {rows[index]: reason for index, reason in found.unread.items()}
+            if not unread:
+                batches.append(batch_of(shape, found, _meta(shape, records.take(rows), table.take(rows))))
+        if unread:
+            raise UnreadableRecord(min(unread), unread[min(unread)])
         if broken is not None:
             raise broken
-        meta = {
-            "_commit_lsn": records.column("commit_lsn"),
-            "_seq": records.column("seq"),
-            "_committed_at": records.column("committed_at"),
-            "_topic": pa.repeat(shape.topic, table.num_rows),
-            "_topic_partition": table.column("partition"),
-            "_offset": table.column("offset"),
-        }
-        return iter([batch_of(shape, found, meta)])
+        return iter(batches)
+
+    def _values(self, name: str) -> Values:
+        if name not in self.formats:
+            raise LakehouseError(f"kept events are {name}: set the SCHEMA_REGISTRY__URL of their source")
+        return self.formats[name]
 
 
-def _message(event: dict[str, object]) -> bytes:
+def _meta(shape: Shape, records: pa.Table, events: pa.Table) -> dict[str, pa.Array | pa.ChunkedArray]:
+    return {
+        "_commit_lsn": records.column("commit_lsn"),
+        "_seq": records.column("seq"),
+        "_committed_at": records.column("committed_at"),
+        "_topic": pa.repeat(shape.topic, events.num_rows),
+        "_topic_partition": events.column("partition"),
+        "_offset": events.column("offset"),
+    }
+
+
+def _message(event: dict[str, object], form: str) -> bytes:
     key, value = event["key"], event["value"]
     assert isinstance(key, bytes | None) and isinstance(value, bytes | None)
     told = {
@@ -85,27 +102,31 @@ def _message(event: dict[str, object]) -> bytes:
         "offset": event["offset"],
         "key": None if key is None else b64encode(key).decode(),
         "is_empty": value is None,
+        "format": form,
     }
     return json.dumps(told).encode() + b"\n" + (value or b"")
 
 
-def _events(messages: list[bytes]) -> tuple[pa.Table, UnreadableRecord | None]:
-    """Kept events up to the first that is none."""
-    found = []
+def _events(messages: list[bytes]) -> tuple[pa.Table, list[str], UnreadableRecord | None]:
+    """Kept events up to the first that is none, with their formats: what releases kept that knew one alone is JSON."""
+    found, formats, broken = [], [], None
     for index, message in enumerate(messages):
         try:
-            found.append(_event(index, message))
-        except UnreadableRecord as broken:
-            return pa.Table.from_pylist(found, schema=EVENTS_SCHEMA), broken
-    return pa.Table.from_pylist(found, schema=EVENTS_SCHEMA), None
+            event, form = _event(index, message)
+        except UnreadableRecord as problem:
+            broken = problem
+            break
+        found.append(event)
+        formats.append(form)
+    return pa.Table.from_pylist(found, schema=EVENTS_SCHEMA), formats, broken
 
 
-def _event(index: int, message: bytes) -> dict[str, object]:
+def _event(index: int, message: bytes) -> tuple[dict[str, object], str]:
     head, _, value = message.partition(b"\n")
     try:
         told = json.loads(head)
         key = None if told["key"] is None else b64decode(told["key"])
         event = {"partition": told["partition"], "offset": told["offset"], "key": key}
-        return event | {"value": None if told["is_empty"] else value}
+        return event | {"value": None if told["is_empty"] else value}, told.get("format", "json")
     except (ValueError, TypeError, KeyError):
         raise UnreadableRecord(index, "it is no kept event") from None

@@ -12,6 +12,7 @@ from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.declared import is_known, source_type_of
+from ingestion.schema.types.model import SourceType
 from lakehouse.declarations import Column, RawTable
 
 IN_ORDER = 1  # stands for a unique index: the events of a key are in order as they come
@@ -27,6 +28,11 @@ class Field:
     type_name: str
     typmod: int
 
+    @property
+    def source_type(self) -> SourceType:
+        """The type as the table of types knows it."""
+        return SourceType(self.type_oid, self.type_name, self.typmod)
+
 
 @dataclass(frozen=True)
 class Shape:
@@ -36,6 +42,7 @@ class Shape:
     oid: int
     fields: tuple[Field, ...]
     key: tuple[str, ...]
+    format: str = "json"
 
     @property
     def relation(self) -> Relation:
@@ -48,19 +55,21 @@ class Shape:
     def encoded(self) -> bytes:
         """As `decoded` reads it."""
         fields = [[f.name, f.number, f.type_oid, f.type_name, f.typmod] for f in self.fields]
-        return json.dumps({"topic": self.topic, "oid": self.oid, "fields": fields, "key": self.key}).encode()
+        told = {"topic": self.topic, "oid": self.oid, "fields": fields, "key": self.key, "format": self.format}
+        return json.dumps(told).encode()
 
 
 def decoded(encoded: bytes) -> Shape:
     """The shape that was encoded."""
     given = json.loads(encoded)
-    return Shape(given["topic"], given["oid"], tuple(Field(*f) for f in given["fields"]), tuple(given["key"]))
+    fields = tuple(Field(*f) for f in given["fields"])
+    return Shape(given["topic"], given["oid"], fields, tuple(given["key"]), given.get("format", "json"))
 
 
 def shape_of(facts: TableFacts) -> Shape:
     """What is known of a topic's events."""
     fields = tuple(Field(c.name, c.number, c.type_oid, c.type_name, c.typmod) for c in facts.columns)
-    return Shape(facts.relation[1], facts.oid, fields, facts.key)
+    return Shape(facts.relation[1], facts.oid, fields, facts.key, facts.format)
 
 
 def facts_of(table: RawTable, oid: int) -> TableFacts:
@@ -68,7 +77,7 @@ def facts_of(table: RawTable, oid: int) -> TableFacts:
     return TableFacts(
         oid=oid, filenode=None, relkind="k", replica_identity="f", key=table.key,
         columns=tuple(_column(table, column) for column in table.columns), relation=table.relation,
-        enforced_by=(IN_ORDER,),
+        enforced_by=(IN_ORDER,), format=table.raw.format,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from ingestion.schema.offsets import Offsets
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
 from ingestion.sources.kafka.connection import Brokers, Topic, client_properties, of_topics, present
+from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.history import check_cluster, check_reach, check_topics
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import EventRecords
@@ -64,12 +65,12 @@ class OpenKafka:
 
     def __init__(self, settings: Settings, name: str, states: CatalogConnection) -> None:
         self._settings, self._name, self._states = settings, name, states
-        self._brokers = Brokers(settings, name)
+        self._brokers, self._formats = Brokers(settings, name), formats_of(settings, name)
 
     @property
     def records(self) -> EventRecords:
         """Kept events are read as their tables are described now."""
-        return EventRecords({facts.oid: shape_of(facts) for facts in self._begun()})
+        return EventRecords({facts.oid: shape_of(facts) for facts in self._begun()}, self._formats)
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """The stream; its cluster and topics are those that the lake was read from, and have what comes next."""
@@ -142,6 +143,7 @@ class OpenKafka:
             says = found or "it does not exist: create it, or correct meta.raw.topic of the declaration"
             return None, TableProblem(table.source, table.name, f"topic {table.raw.topic}: {says}")
         try:
+            check_format(table, self._formats)
             return facts_of(table, found.id), None
         except TableProblem as problem:
             return None, problem
@@ -191,6 +193,7 @@ class OpenKafka:
             commit_lsn=reached.join(now.position).commit_bound - 1,
             at=now.at,
             batch_bytes=self._settings.ingestion.batch_bytes,
+            formats=self._formats,
         )
 
     def stream(self, position: Offsets, max_bytes: int) -> None:

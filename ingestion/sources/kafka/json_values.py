@@ -1,0 +1,52 @@
+"""Values that are JSON objects."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from ingestion.sources.kafka.values import Number, Row, Unread
+
+_DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
+
+
+@dataclass(frozen=True)
+class JsonValues:
+    """JSON, an object in each value; a key may be any JSON, or plain text."""
+
+    def row(self, value: bytes) -> Row:
+        """The fields of an event."""
+        try:
+            row = _parsed(value.decode())
+        except RecursionError:
+            raise Unread("the value is nested too deeply") from None
+        except ValueError:  # no JSON, no UTF-8, or a number of thousands of digits
+            raise Unread("the value is no JSON") from None
+        if not isinstance(row, dict):
+            raise Unread("the value is no JSON object")
+        if b"\\u" in value and not _is_text(row):
+            raise Unread("the value has half a surrogate pair, which is no text")
+        return row
+
+    def key(self, key: bytes) -> Any:
+        """The key of an event."""
+        try:
+            return _parsed(key.decode())
+        except (ValueError, RecursionError):
+            return key.decode(errors="replace")
+
+
+def _parsed(given: str) -> Any:
+    """The JSON value; raises ValueError. Nearly always nothing stands around it."""
+    try:
+        value, end = _DECODER.raw_decode(given)
+    except json.JSONDecodeError:
+        end = -1
+    return value if end == len(given) else _DECODER.decode(given)
+
+
+def _is_text(row: Row) -> bool:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True

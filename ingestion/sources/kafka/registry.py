@@ -1,0 +1,213 @@
+"""Schemas by their ids, from a registry that speaks Confluent's HTTP API.
+
+A schema that is known is asked for again only after a while, and if the registry is down then, it goes on being used:
+an id always means the same schema. One that the registry later describes otherwise is refused, since events that were
+written by the one schema would be misread by the other. Files keep what was seen, for when the registry is down.
+"""
+
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fastavro import parse_schema
+from fastavro.schema import SchemaParseException, UnknownType
+
+from lakehouse.errors import LakehouseError
+from lakehouse.files.private_files import write_private
+from lakehouse.servers.retry import Unreachable
+from lakehouse.settings import KafkaSettings
+
+SECONDS = 10.0
+AGAIN_SECONDS = 60.0
+MISSING_SECONDS = 5.0  # a topic may have nothing but events of a schema that is not there
+ANY_DIGITS = 100_000  # fastavro rounds a decimal to the precision of its schema, which nobody enforces who writes
+NOT_FOUND = (40403, 40402, 40401)  # schema, version, subject: what the API says, where a proxy says 404 alone
+_known: dict[tuple[str, int], tuple[float, "Schema"]] = {}  # of this process
+_unknown: dict[tuple[str, int], tuple[float, str]] = {}
+
+
+class UnknownSchema(ValueError):
+    """There is no such schema, or it is not Avro's; the text says so."""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A writer's schema: as it was registered, and as fastavro reads by it."""
+
+    id: int
+    text: str
+    parsed: Any = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class SchemaRegistry:
+    """How the registry of a source is reached. Travels by pickle; holds the password."""
+
+    source: str
+    url: str
+    user: str | None
+    password: str | None
+    ca: str | None
+    kept: Path  # the folder of the files
+
+    def schema(self, number: int) -> Schema:
+        """The schema of that id; raises UnknownSchema, and LakehouseError where it cannot be told."""
+        at, known = _known.get((self.url, number), (0.0, None))
+        if known is not None and time.monotonic() - at < AGAIN_SECONDS:
+            return known
+        if time.monotonic() - _unknown.get((self.url, number), (-MISSING_SECONDS, ""))[0] < MISSING_SECONDS:
+            raise UnknownSchema(_unknown[self.url, number][1])
+        try:
+            found = self._fetched(number)
+        except Unreachable:
+            kept = known or self._kept(number)
+            if kept is None:
+                raise
+            found = kept
+        except UnknownSchema as unknown:
+            _unknown[self.url, number] = time.monotonic(), str(unknown)
+            raise
+        else:
+            self._compare(found, known or self._kept(number))
+            if found != known:
+                self._keep(found)
+        _known[self.url, number] = time.monotonic(), found
+        return found
+
+    def check(self) -> None:
+        """Raises LakehouseError where no registry answers."""
+        self._asked("schemas/types")
+
+    def _fetched(self, number: int) -> Schema:
+        answer = self._asked(f"schemas/ids/{number}")
+        if (kind := answer.get("schemaType", "AVRO")) != "AVRO":
+            raise UnknownSchema(f"schema {number} is {kind}, not Avro")
+        parts = [*self._referenced(answer.get("references", ()), set()), answer["schema"]]
+        return _parsed(number, json.dumps(parts))
+
+    def _referenced(self, references: Any, seen: set[tuple[str, int]]) -> Iterator[str]:
+        """The schemas that another one names, each after those that it names itself."""
+        for reference in references:
+            subject, version = reference["subject"], reference["version"]
+            if (subject, version) not in seen:
+                seen.add((subject, version))
+                answer = self._asked(f"subjects/{quote(subject, safe='')}/versions/{version}")
+                yield from self._referenced(answer.get("references", ()), seen)
+                yield answer["schema"]
+
+    def _asked(self, path: str) -> Any:
+        request = urllib.request.Request(f"{self.url}/{path}", headers={"Accept": "application/json"})
+        if self.user is not None:
+            login = base64.b64encode(f"{self.user}:{self.password or ''}".encode()).decode()
+            request.add_header("Authorization", f"Basic {login}")
+        try:
+            trust = urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=self.ca))
+            with urllib.request.build_opener(_NoRedirect, trust).open(request, timeout=SECONDS) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise self._refused(error.code, error.read(), path) from None
+        except OSError as error:
+            reason = getattr(error, "reason", error)
+            says = f"{self._where} does not answer ({reason}): start it, or correct {self._variable}URL"
+            raise Unreachable(says) from None
+        except ValueError:
+            raise self._is_none() from None
+
+    def _refused(self, status: int, body: bytes, path: str) -> Exception:
+        code = None
+        with suppress(ValueError, AttributeError):
+            code = json.loads(body).get("error_code")
+        if status == 404 and code in NOT_FOUND:
+            return UnknownSchema(f"{path.replace('schemas/ids/', 'schema ')} is not in the registry")
+        if status in (401, 403):
+            says = f"refuses the login ({status}): correct {self._variable}USER and {self._variable}PASSWORD"
+            return LakehouseError(f"{self._where} {says}")
+        if status >= 500 or status == 429:
+            return Unreachable(f"{self._where} fails ({status}): look at its log; nothing was published")
+        return self._is_none()
+
+    def _is_none(self) -> LakehouseError:
+        return LakehouseError(f"{self._where} is no schema registry: correct {self._variable}URL")
+
+    def _compare(self, found: Schema, before: Schema | None) -> None:
+        if before is not None and before != found:
+            raise LakehouseError(
+                f"{self._where} gives another schema for id {found.id} than before: it was set up anew, and events "
+                f"that are in the topics would be misread. Restore it; if none of its events is in a topic any more, "
+                f"remove {self._file(found.id)} and ingest again"
+            )
+
+    def _keep(self, schema: Schema) -> None:
+        with suppress(OSError):  # where tasks run on other machines the folder may not be there
+            self.kept.mkdir(parents=True, exist_ok=True)
+            write_private(self._file(schema.id), schema.text)
+
+    def _kept(self, number: int) -> Schema | None:
+        try:
+            return _parsed(number, self._file(number).read_text())
+        except (OSError, ValueError):
+            return None
+
+    def _file(self, number: int) -> Path:
+        return self.kept / f"{sha256(self.url.encode()).hexdigest()[:16]}-{number}.json"
+
+    @property
+    def _where(self) -> str:
+        return f"source {self.source!r}: the schema registry at {self.url}"
+
+    @property
+    def _variable(self) -> str:
+        return f"LAKEHOUSE_SOURCES__{self.source.upper()}__SCHEMA_REGISTRY__"
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Whoever is redirected to must not get the login."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def registry_of(source: str, of: KafkaSettings, home: Path) -> SchemaRegistry | None:
+    """The registry that a source declares."""
+    if (given := of.schema_registry) is None:
+        return None
+    password = given.password.get_secret_value() if given.password else None
+    ca = str(given.ca) if given.ca else None
+    return SchemaRegistry(source, given.url.rstrip("/"), given.user, password, ca, home / "schemas")
+
+
+def _parsed(number: int, text: str) -> Schema:
+    """The last of the schemas, which may name the others."""
+    named: dict[str, Any] = {}
+    try:
+        for part in json.loads(text):
+            parsed = parse_schema(json.loads(part), named_schemas=named)
+    except (SchemaParseException, UnknownType, ValueError, TypeError, LookupError) as error:
+        raise UnknownSchema(f"schema {number} is no schema of Avro ({type(error).__name__})") from None
+    for schema in (parsed, *named.values()):
+        _widen(schema)
+    return Schema(number, text, parsed)
+
+
+def _widen(schema: Any) -> None:
+    """Lets a decimal have any number of digits."""
+    if isinstance(schema, list):
+        for part in schema:
+            _widen(part)
+    elif isinstance(schema, dict):
+        if schema.get("logicalType") == "decimal":
+            schema["precision"] = ANY_DIGITS
+        for inner in ("type", "items", "values"):
+            _widen(schema.get(inner))
+        for one in schema.get("fields", ()):
+            _widen(one["type"])
