@@ -42,7 +42,11 @@ class Connect:
 
     def start(self) -> None:
         with (self.folder / "connect.log").open("ab") as output:
-            command = [*self.java, "org.apache.kafka.connect.cli.ConnectDistributed", str(self.folder / "connect.properties")]
+            command = [
+                *self.java,
+                "org.apache.kafka.connect.cli.ConnectDistributed",
+                str(self.folder / "connect.properties"),
+            ]
             started = subprocess.Popen(command, stdout=output, stderr=output, stdin=subprocess.DEVNULL)
         self.process = psutil.Process(started.pid)
         self.until(lambda: self.asked("GET", "/connectors") is not None, 120)

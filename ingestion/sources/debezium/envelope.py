@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ingestion.sources.debezium.opened import Opened, Types
-from ingestion.sources.kafka.events import Unread
+from ingestion.sources.kafka.values import Unread
 
 Row = Mapping[str, Any]
 OPERATIONS = frozenset("rcudt")
@@ -63,7 +63,9 @@ def envelope_of(opened: Opened) -> Envelope:
     if op is None and not isinstance(source, dict):
         raise _no_envelope(fields)
     if op not in OPERATIONS or not isinstance(source, dict):
-        raise Unread(f"its operation is {op!r}, which is no change of a row" if isinstance(op, str) else "it is no envelope")
+        raise Unread(
+            f"its operation is {op!r}, which is no change of a row" if isinstance(op, str) else "it is no envelope"
+        )
     try:
         return Envelope(
             op=op, before=_row(fields.get("before")), after=_row(fields.get("after")),

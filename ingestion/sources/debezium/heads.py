@@ -1,4 +1,6 @@
-"""Of each event what its place depends on, in columns of numbers: a transaction may have more events than fit as objects."""
+"""Of each event what its place depends on, in columns: a transaction may have more events than fit as objects."""
+
+from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field

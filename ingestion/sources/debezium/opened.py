@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from ingestion.sources.kafka.events import Number, Unread
+from ingestion.sources.kafka.values import Number, Unread
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
 _NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -45,6 +45,9 @@ class Opener(Protocol):
     def open(self, message: bytes) -> Opened:
         """What a message says; raises Unread."""
 
+    def key(self, key: bytes) -> Mapping[str, Any]:
+        """The columns of a message's key; raises Unread."""
+
 
 @dataclass
 class JsonOpener:
@@ -66,6 +69,11 @@ class JsonOpener:
         self._types, head = types_of(schema), _head_of(message)
         self._head = head if _wraps(head, message) else b""
         return Opened(_object(found["payload"]), self._types)
+
+    def key(self, key: bytes) -> Mapping[str, Any]:
+        """As the protocol."""
+        found = _object(_parsed(key))
+        return _object(found["payload"]) if found.keys() == {"schema", "payload"} else found
 
 
 def types_of(schema: Any) -> Types:

@@ -17,7 +17,7 @@ from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
 FREE = 16  # numbers after an END that no other END can have: the record of a commit alone is longer
 FIRST_LSN = 1 << 24  # the WAL of a cluster begins behind it
 FAR = 1 << 40  # places of events that do not tell theirs
-SETTLED = timedelta(seconds=2)  # after an END all that was sent before it has arrived
+SETTLED = timedelta(seconds=1)  # after an END all that was sent before it has arrived
 STALLED = timedelta(seconds=60)
 CLOCKS = timedelta(seconds=1)
 
@@ -46,7 +46,8 @@ class Reached:
 
 @dataclass(frozen=True)
 class Follows:
-    """What is read: of each partition its relation and where it ends; the relations whose rows have a key.
+    """What is read: of each partition its relation, where it ends, and what an offset and its place differ by; the
+    relations whose rows have a key.
 
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
     transaction. `is_whole`: the read reaches the end of all topics as of `now`.
@@ -54,11 +55,16 @@ class Follows:
 
     relations: Sequence[str]
     ends: Sequence[int]
+    bases: Sequence[int]
     told_to: int
     keyed: frozenset[str]
     exactly_once: bool
     is_whole: bool
     now: datetime
+
+    def place(self, heads: Heads, index: int) -> int:
+        """The number of an event within the read, whatever order its partitions came in."""
+        return self.bases[heads.partition[index]] + heads.offset[index]
 
 
 @dataclass
@@ -89,19 +95,23 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
             joined.numbers[index], joined.places[index] = end.lsn, place
     joined.old = _key_changes(heads, landed, follows.relations)
     waiting = ended.new[len(landed) :]
-    joined.told_to = waiting[0].offset if waiting else ended.told_to
+    ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
     joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
     _place_loose(heads, joined, firsts, ended, before, follows)
+    joined.told_to = _told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
     return joined
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Ended:
-    new: tuple["_New", ...]
-    again: frozenset[int]  # transactions that had landed before they came once more
+    """The ENDs of a read: those that are new, the transactions that had landed before, and where each is first told."""
+
     told_to: int
+    new: list["_New"] = field(default_factory=list)
+    again: set[int] = field(default_factory=set)
+    firsts: dict[int, int] = field(default_factory=dict)
 
     @property
     def xids(self) -> frozenset[int]:
@@ -116,8 +126,8 @@ class _New:
 
 
 def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> _Ended:
-    new: list[_New] = []
-    again: set[int] = set()
+    found = _Ended(follows.told_to)
+    new = found.new
     for one in told:
         end = one.end
         if end is None:
@@ -125,6 +135,7 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> _Ended:
         last, last_at = (new[-1].end.lsn, new[-1].end.at) if new else (before.end, before.at)
         if end.lsn > last:
             new.append(_New(one.offset, one.at, end))
+            found.firsts[end.xid] = one.offset
             continue
         if last_at is not None and end.at > last_at + CLOCKS:
             raise OutOfOrder(
@@ -132,11 +143,13 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> _Ended:
                 f"before one of {last_at:%Y-%m-%d %H:%M:%S} at {last}: the database was restored, or another one took "
                 "its place"
             )
-        if follows.now - one.at < CLOCKS:  # its events, which come again too, may not be visible yet
-            return _Ended(tuple(new), frozenset(again), one.offset)
-        if end.xid not in {n.end.xid for n in new}:
-            again.add(end.xid)
-    return _Ended(tuple(new), frozenset(again - {n.end.xid for n in new}), follows.told_to)
+        if follows.now - one.at < SETTLED:  # its events, which come again too, may not be visible yet
+            found.told_to = one.offset
+            break
+        if end.xid not in found.firsts:
+            found.again.add(end.xid)
+            found.firsts[end.xid] = one.offset
+    return found
 
 
 @dataclass
@@ -178,6 +191,8 @@ def _landed(heads: Heads, ended: _Ended, firsts: _Firsts, before: Reached, follo
     landed: _Landed = []
     unread = _Unread(heads, firsts, follows)
     for one in ended.new:
+        if not follows.exactly_once and follows.now - one.at < SETTLED:  # its counts may be void: more may be on the way
+            break
         events = firsts.by_xid.get(one.end.xid, [])
         orders: dict[str, list[int]] = {relation: [] for relation in follows.relations}
         for index in events:
@@ -185,7 +200,9 @@ def _landed(heads: Heads, ended: _Ended, firsts: _Firsts, before: Reached, follo
         lacking = {r: one.end.counts.get(r, 0) - len(found) for r, found in orders.items()}
         bad = unread.of(one.end.xid, lacking)
         is_clean = one.end.xid not in firsts.unclean and all(
-            sorted(found) == list(range(1, one.end.counts.get(r, 0) + 1)) for r, found in orders.items() if not bad.get(r)
+            sorted(found) == list(range(1, one.end.counts.get(r, 0) + 1))
+            for r, found in orders.items()
+            if not bad.get(r)
         )
         if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
             places = [(index, heads.order[index]) for index in events]
@@ -194,7 +211,9 @@ def _landed(heads: Heads, ended: _Ended, firsts: _Firsts, before: Reached, follo
         else:
             ranked = sorted(events, key=lambda index: (heads.lsn[index], heads.partition[index], heads.offset[index]))
             places = [(index, place) for place, index in enumerate(ranked, start=1)]
-        landed.append((one.end, [*places, *((i, FAR + i) for found in bad.values() for i in found)]))
+        landed.append(
+            (one.end, [*places, *((i, FAR + follows.place(heads, i)) for found in bad.values() for i in found)])
+        )
         unread.pass_by(index for index, _ in places)
     return landed
 
@@ -220,7 +239,7 @@ def _may_land(
             "at_least_once"
         )
     if was_restarted:
-        return age > SETTLED and follows.is_whole
+        return follows.is_whole
     if age > STALLED and follows.is_whole:
         short = ", ".join(f"{n} of {counted.get(r, 0)} events of {r}" for r, n in lacking.items() if n > 0)
         raise OutOfOrder(f"{short} in transaction {one.end.xid} are missing, {age.total_seconds():.0f} s after its END")
@@ -270,12 +289,16 @@ def _key_changes(heads: Heads, landed: _Landed, relations: Sequence[str]) -> dic
     for _, places in landed:
         at = [(heads.lsn[index], relations[heads.partition[index]], index) for index, _ in places]
         deletes = {(lsn, relation): index for lsn, relation, index in at if heads.op[index] == ord("d")}
-        creates = [(lsn, relation, index) for lsn, relation, index in at if heads.op[index] == ord("c")] if deletes else ()
+        creates = (
+            [(lsn, relation, index) for lsn, relation, index in at if heads.op[index] == ord("c")] if deletes else ()
+        )
         found |= {index: deletes[lsn, relation] for lsn, relation, index in creates if (lsn, relation) in deletes}
     return found
 
 
-def _place_loose(heads: Heads, joined: Joined, firsts: _Firsts, ended: _Ended, before: Reached, follows: Follows) -> None:
+def _place_loose(
+    heads: Heads, joined: Joined, firsts: _Firsts, ended: _Ended, before: Reached, follows: Follows
+) -> None:
     """Places what is of no transaction, and tells where each partition goes on: at the first event that waits.
 
     Its number is just below that of the next transaction in its partition. Where none has come, it is one of those
@@ -301,7 +324,7 @@ def _place_loose(heads: Heads, joined: Joined, firsts: _Firsts, ended: _Ended, b
             if number < 0:
                 tail.append(index)
             else:
-                joined.numbers[index], joined.places[index] = number - 1, index
+                joined.numbers[index], joined.places[index] = number - 1, follows.place(heads, index)
         tails[partition], stops[partition] = tail[::-1], stop
     free = fallback < FIRST_LSN if joined.reached.end == 0 else fallback - joined.reached.end <= FREE
     for partition, tail in tails.items():
@@ -309,11 +332,22 @@ def _place_loose(heads: Heads, joined: Joined, firsts: _Firsts, ended: _Ended, b
             if not free or (heads.kind[index] == UNREAD and not _is_alone(heads, index, follows)):
                 stops[partition] = index
                 break
-            joined.numbers[index], joined.places[index] = fallback, index
+            joined.numbers[index], joined.places[index] = fallback, follows.place(heads, index)
             joined.reached = Reached(joined.reached.end, joined.reached.at, fallback + 1)
     joined.offsets = [
         heads.offset[stops[p]] if stops.get(p, len(heads)) < len(heads) else end for p, end in enumerate(follows.ends)
     ]
+
+
+def _told_to(heads: Heads, joined: Joined, ended: _Ended, follows: Follows) -> int:
+    """Where the transaction topic goes on: not behind the END of a transaction whose events are read once more."""
+    waits = [joined.offsets[partition] for partition in range(len(follows.ends))]
+    again = {
+        heads.xid[i]
+        for i in range(len(heads))
+        if heads.kind[i] == EVENT and heads.offset[i] >= waits[heads.partition[i]]
+    }
+    return min([ended.told_to, *(ended.firsts[xid] for xid in again if xid in ended.firsts)])
 
 
 def _by_partition(heads: Heads, count: int) -> Iterator[tuple[int, list[int]]]:
@@ -329,7 +363,7 @@ def _of_forgotten(
 ) -> Iterator[int]:
     """At a first read, the events of transactions whose END the transaction topic has no more: what came later has one."""
     known = ended.xids
-    told = [i for i in indices if heads.kind[i] == EVENT and heads.xid[i] in known]
+    told = [i for i in indices if heads.xid[i] in known and (joined.numbers[i] >= 0 or i in waiting)]
     return (i for i in indices if told and i < told[-1] and i in waiting and heads.xid[i] not in known)
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from ingestion.schema.types.model import Form, SourceType
 from ingestion.schema.types.table import target_type
 from ingestion.sources.debezium.opened import ConnectType
-from ingestion.sources.kafka.events import text
+from ingestion.sources.kafka.values import text
 
 TIME, CONNECT = "io.debezium.time.", "org.apache.kafka.connect.data."
 VARIABLE = "io.debezium.data.VariableScaleDecimal"
@@ -231,7 +231,7 @@ def _time(column: Typed, given: ConnectType, _: Modes) -> Reader:
 
 
 def _check_unit(column: Typed, given: ConnectType, ending: str) -> None:
-    if given.name not in MICROSECONDS and given.name not in NANO or not str(given.name).endswith(ending):
+    if (given.name not in MICROSECONDS and given.name not in NANO) or not str(given.name).endswith(ending):
         raise _unfit(column, given)
     if str(given.name).startswith(CONNECT) and (column.digits is None or column.digits > 3):
         raise Unfit(f"values of type {_said(given)} are {IN_CONNECT}")
@@ -254,7 +254,10 @@ def _moments(unit: int, arrow: pa.DataType, shortened: Callable[[str], str], val
     """Days or moments from their count since 1970; as text where the lake's type cannot hold one."""
     if all(v is None or type(v) is int for v in values):
         counts = [None if v is None else v if arrow == pa.date32() else _in_microseconds(v, unit) for v in values]
-        if all(v is None or -62135596800000000 <= v * (unit if arrow == pa.date32() else 1) <= 253402300799999999 for v in counts):
+        if all(
+            v is None or -62135596800000000 <= v * (unit if arrow == pa.date32() else 1) <= 253402300799999999
+            for v in counts
+        ):
             return pa.array(counts, pa.int32() if arrow == pa.date32() else pa.int64()).view(arrow)
     return _texts(lambda value: shortened(_printed(value, unit)) if type(value) is int else "no moment", values)
 

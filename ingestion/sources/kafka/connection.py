@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from ingestion.schema.offsets import Partition
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.retry import Unreachable
-from lakehouse.settings import KafkaSettings, Settings
+from lakehouse.settings import BrokerSettings, Settings
 
 ANSWER_SECONDS = 15.0
 NOT_THERE = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION)
@@ -31,7 +31,7 @@ class Topic:
     partitions: tuple[int, ...]
 
 
-def client_properties(of: KafkaSettings) -> dict[str, Any]:
+def client_properties(of: BrokerSettings) -> dict[str, Any]:
     """What librdkafka needs to reach the brokers; holds the password."""
     protocol = ("SASL_" if of.sasl else "") + ("SSL" if of.tls else "PLAINTEXT")
     found: dict[str, Any] = {"bootstrap.servers": of.bootstrap_servers, "security.protocol": protocol.lower()}

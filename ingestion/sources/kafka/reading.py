@@ -73,12 +73,13 @@ class TopicReader:
         """Gives the events in pieces, each of one topic; raises LakehouseError for what cannot be read."""
         if self.ranges:
             places = {(r.topic, r.partition): r.place - r.first for r in self.ranges}
-            for topic, events in self._fetched():
+            for topic, events in self.fetched():
                 for piece in _pieces(self, self.shapes[topic], events, places, landing):
                     take(piece)
         return Noticed()
 
-    def _fetched(self) -> Iterator[tuple[str, pa.Table]]:
+    def fetched(self) -> Iterator[tuple[str, pa.Table]]:
+        """All events of the ranges, a batch of one topic at a time."""
         consumer = Consumer(dict(self.properties) | READING, logger=log)
         try:
             consumer.assign([TopicPartition(r.topic, r.partition, r.first) for r in self.ranges])
