@@ -3,7 +3,7 @@
 import json
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
@@ -14,13 +14,16 @@ import psutil
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.peers.maven import jars
+from lakehouse.declarations import Source
+from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.java import spark_java_home
-from lakehouse.settings import Settings
+from lakehouse.settings import DebeziumSettings, Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import last_lines
-from tests.brokers import KAFKA, QUIET, Broker
+from tests.brokers import KAFKA, QUIET, Broker, Topics, topic_table
+from tests.world import World
 
 NEWEST, OLDER = "3.7.0.Final", "3.3.1.Final"
 STORES = "".join(
@@ -142,6 +145,29 @@ def connector(url: str, prefix: str, tables: str, *, schemas: bool = False, **op
         "value.converter.schemas.enable": str(schemas).lower(), "topic.creation.default.replication.factor": "1",
         "topic.creation.default.partitions": "1", "transaction.boundary": "poll",
     } | {name.replace("_", "."): str(value) for name, value in options.items()}  # fmt: skip
+
+
+def make_debezium(
+    world: World, broker: Broker, tables: Mapping[str, tuple[tuple[str, ...], dict[str, str]]], **given: Any
+) -> Topics:
+    """The source of topics that a connector with the prefix of the world's name writes: of each table its key and columns.
+
+    `given` are settings of the source.
+    """
+    prefix, name = world.source.name, f"d{world.source.name}"
+    of = DebeziumSettings(
+        kind="debezium", bootstrap_servers=broker.server, transactions=f"{prefix}.transaction",
+        **({"delivery": "exactly_once"} | given),
+    )  # fmt: skip
+    declared = tuple(
+        topic_table(name, table, RawPolicy(topic=f"{prefix}.public.{table}", key=key), columns).model_copy(
+            update={"kind": "debezium"}
+        )
+        for table, (key, columns) in tables.items()
+    )
+    limits = world.settings.ingestion.model_copy(update={"lease_seconds": 2})
+    mine = world.settings.model_copy(update={"sources": {name: of}, "ingestion": limits})
+    return Topics(mine, Source(name=name, description="", load=LoadPolicy(), tables=declared), world.owner_url, broker)
 
 
 def events_of(server: str, topic: str, *, committed: bool = True) -> list[dict[str, Any]]:

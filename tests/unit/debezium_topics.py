@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
-from ingestion.sources.debezium.transactions import Follows, Joined, Reached, Told, join
+from ingestion.sources.debezium.joined import Follows, Joined, Reached, Told
+from ingestion.sources.debezium.transactions import join
 
 START = datetime(2026, 11, 24, tzinfo=UTC)
 LAG = 0.8  # seconds: by so much one partition may be visible later than another
@@ -60,6 +61,8 @@ class Lake:
     visible: list[int] = field(default_factory=list)
     told_to: int = 0
     reached: Reached = field(default_factory=Reached)
+    begun: dict[str, int] = field(default_factory=dict)  # by relation, the END up to which it had no rows
+    hidden: frozenset[int] = frozenset()  # partitions that are not read
 
     def __post_init__(self) -> None:
         self.offsets = [0] * len(self.topics.logs)
@@ -70,6 +73,7 @@ class Lake:
         topics, now = self.topics, self.topics.clock + later
         lags = list(behind or [0.0] * (len(topics.logs) + 1))
         ends = [sum(event.at <= now - lag for event in log) for log, lag in zip(topics.logs, lags, strict=False)]
+        ends = [0 if partition in self.hidden else end for partition, end in enumerate(ends)]
         self.visible = ends = [max(pair) for pair in zip(ends, self.visible or ends, strict=True)]
         told_to = max(self.told_to, sum(at <= now - lags[-1] for at, _ in topics.told))
         heads = Heads()
@@ -82,9 +86,10 @@ class Lake:
             if offset >= self.told_to
         ]
         follows = Follows(
-            relations=topics.relations, ends=ends, bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
+            relations=[r if p not in self.hidden else "" for p, r in enumerate(topics.relations)], ends=ends, bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once, is_whole=True,
-            now=START + timedelta(seconds=now),
+            now=START + timedelta(seconds=now), histories=self.begun,
+            older={end.xid: end for _, end in topics.told[: self.told_to] if end} if self.begun else {},
         )  # fmt: skip
         joined = join(heads, told, self.reached, follows)
         for index, number in enumerate(joined.numbers):

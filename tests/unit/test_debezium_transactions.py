@@ -1,14 +1,13 @@
 """Events of Debezium joined to their transactions: each lands once, whole, in the order of commits, or it waits."""
 
 import random
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 from debezium_topics import LAG, START, Event, Lake, Topics, deliver, random_history
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.transactions import OutOfOrder
+from ingestion.sources.debezium.joined import OutOfOrder
 
 A, B = "public.a", "public.b"
 
@@ -220,6 +219,40 @@ def test_one_that_is_of_no_transaction_waits_for_a_while_and_then_goes_its_way()
     topics.send(0, Event(0, 0, "c", 1, is_broken=True))
     lake = Lake(topics)
     assert lake.read().waits and not lake.read(later=61).waits and len(lake.rows) == 1
+
+
+def test_a_table_that_is_read_later_has_its_history_under_one_number_in_the_order_of_commits() -> None:
+    topics = two()
+    topics.send(1, Event(0, 0, "r", 9))
+    send(topics, 7, (0, "c", 1), (1, "c", 1), end=40_000_000)
+    send(topics, 8, (1, "u", 1), (0, "u", 1), lsn=38_000_000, end=40_000_100)
+    lake = Lake(topics, hidden=frozenset({1}))
+    lake.read()
+    assert lake.reached.bound == 40_000_101 and lake.rows.keys() == {(0, 0), (0, 1)}
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    send(topics, 9, (1, "u", 1), end=40_000_200)
+    lake.read()
+    history = [lake.rows[1, offset] for offset in range(3)]
+    assert {number for number, _ in history} == {40_000_199} and history == sorted(history)
+    assert lake.rows[1, 3] == (40_000_200, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_history_of_a_table_that_is_read_later_lands_once_in_the_order_of_its_commits(seed: int) -> None:
+    chance = random.Random(seed)
+    topics = Topics([A, A, B])
+    history = random_history(chance, topics.relations, 25)
+    deliver(chance, topics, history, 0.0)
+    lake, whole = Lake(topics, hidden=frozenset({2})), topics.clock
+    topics.clock = whole * chance.random()
+    lake.read()
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    for topics.clock in (topics.clock, whole):
+        lake.read(later=2)
+    rows = sorted((lake.rows[2, offset], event) for offset, event in enumerate(topics.logs[2]) if event.key)
+    sent = [(c.op, c.key, c.lsn) for _, _, changes in history for c in changes if c.partition == 2]
+    assert [(event.op, event.key, event.lsn) for _, event in rows] == sent
+    assert len(lake.rows) == sum(len(changes) for _, _, changes in history)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from ingestion.sources.kafka.values import Number, Unread
 
 _DECODER = json.JSONDecoder(parse_float=Number, parse_constant=Number)
+AS_CONNECT = {"float": "float32", "double": "float64"}  # what the converter calls otherwise
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -87,9 +88,9 @@ def types_of(schema: Any) -> Types:
 
 
 def _type(schema: Any) -> ConnectType:
-    items = schema.get("items")
+    items, kind = schema.get("items"), schema["type"]
     return ConnectType(
-        schema["type"], schema.get("name"), schema.get("parameters") or _NOTHING, _type(items) if items else None
+        AS_CONNECT.get(kind, kind), schema.get("name"), schema.get("parameters") or _NOTHING, _type(items) if items else None
     )
 
 

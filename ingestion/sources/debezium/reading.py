@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,14 +11,15 @@ import pyarrow as pa
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Keys, Landing, Noticed, Piece, SourceNow
-from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
+from ingestion.sources.debezium.envelope import EPOCH, End, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads, identity_of
+from ingestion.sources.debezium.joined import Follows, Joined, OutOfOrder, Reached, Told
 from ingestion.sources.debezium.opened import JsonOpener
 from ingestion.sources.debezium.records import Event, kept
-from ingestion.sources.debezium.rows import Placed, key_text, rows_of
+from ingestion.sources.debezium.rows import Placed, check_relation, key_text, rows_of
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool
-from ingestion.sources.debezium.transactions import Follows, Joined, OutOfOrder, Reached, Told, join
+from ingestion.sources.debezium.transactions import join
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import KEPT_SCHEMA
 from ingestion.sources.kafka.values import Unread
@@ -30,12 +31,16 @@ OPENED = 20_000  # envelopes that are kept as they were opened
 
 @dataclass(frozen=True)
 class EnvelopeReader:
-    """One read: the ranges of data topics, and the range of the transaction topic. Travels by pickle; holds the password."""
+    """One read: the ranges of data topics, and the one of the transaction topic, whose `place` is its earliest offset.
+
+    Travels by pickle; holds the password.
+    """
 
     source: str
     properties: Mapping[str, Any]
     ranges: tuple[Range, ...]
     told: Range
+    histories: Mapping[str, int]
     shapes: Mapping[str, Shape]
     before: TransactionOffsets
     exactly_once: bool
@@ -54,7 +59,7 @@ class EnvelopeReader:
             return Noticed()
         work = _Work(self, Spool())
         try:
-            told = list(work.told())
+            told = list(work.told(self.told))
             work.fetch()
             joined = work.join(told)
             for piece in work.pieces(joined, landing):
@@ -93,9 +98,9 @@ class _Work:
     unwrapped: dict[str, int] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
 
-    def told(self) -> Iterator[Told]:
+    def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
-        for _, messages in self.reader.messages([self.reader.told]):
+        for _, messages in self.reader.messages([wanted]):
             for message in messages.to_pylist():
                 if message["value"] is None:
                     continue
@@ -131,6 +136,7 @@ class _Work:
         index = len(self.heads)
         try:
             envelope = envelope_of(self.opener.open(message["value"]))
+            check_relation(shape, envelope)
         except Unread as reason:
             if isinstance(reason, Unwrapped):
                 self.unwrapped[shape.topic] = index
@@ -179,7 +185,8 @@ class _Work:
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],
             told_to=reader.told.end, keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
-            exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now,
+            exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=reader.histories,
+            older=self._older(told, relations),
         )  # fmt: skip
         try:
             return join(self.heads, told, Reached(before.end, before.committed_at, before.bound), follows)
@@ -187,6 +194,20 @@ class _Work:
             raise reader.refused(
                 f"{problem}; `lakehouse ingest --recover {reader.source}` goes on with what is there, in the next epoch"
             ) from None
+
+    def _older(self, told: Sequence[Told], relations: Sequence[str]) -> dict[int, End]:
+        """The ENDs before those of the read, by xid: asked for where events of a table that is read later need them."""
+        new = {one.end.xid for one in told if one.end}
+        heads, histories = self.heads, self.reader.histories
+        if not any(
+            heads.kind[i] == EVENT
+            and heads.xid[i] not in new
+            and heads.lsn[i] <= histories.get(relations[heads.partition[i]], 0)
+            for i in range(len(heads) if histories else 0)
+        ):
+            return {}
+        of = self.reader.told
+        return {one.end.xid: one.end for one in self.told(replace(of, first=of.place, end=of.first)) if one.end}
 
     def warnings(self) -> Iterator[str]:
         """What is upstream and cannot be made good here."""

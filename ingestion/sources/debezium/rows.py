@@ -80,8 +80,7 @@ def rows_of(shape: Shape, events: Sequence[Placed]) -> Made:
 
 def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
     envelope, key = event.envelope, shape.key
-    if ".".join(envelope.relation) != shape.captured:
-        raise Unread(f"it is of another relation than {shape.captured}: declare meta.raw.relation")
+    check_relation(shape, envelope)
     if envelope.op == "t":
         yield _Line(index, "t", {})
         return
@@ -120,7 +119,11 @@ def _unfit(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) 
     for column in shape.columns:
         if column.name in readers:
             values, _ = _values(shape, column, lines)
-            _, rows = _fitted(readers[column.name](values), column.typed.source)
+            try:
+                read = readers[column.name](values)
+            except Unfit as reason:
+                raise Unfit(f"column {column.name!r}: {reason}") from None
+            _, rows = _fitted(read, column.typed.source)
             bad |= {lines[row].index: f"column {column.name!r}: a value that is no {column.type_name}" for row in rows}
     return bad
 
@@ -190,6 +193,12 @@ def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
     except ConversionError:
         return values, unreadable(values, source)
     return (values if len(converted.rows) else converted.array), []
+
+
+def check_relation(shape: Shape, envelope: Envelope) -> None:
+    """Raises Unread for an event of another relation than its topic is declared to have."""
+    if ".".join(envelope.relation) != shape.captured:
+        raise Unread(f"it is of another relation than {shape.captured}: correct meta.raw.relation")
 
 
 def key_text(shape: Shape, row: Row) -> str:

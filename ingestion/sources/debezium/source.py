@@ -102,11 +102,15 @@ class OpenDebezium(OpenKafka):
         before = cast(TransactionOffsets, self._reached())
         told = self._of.transactions, 0
         first, end = (offsets.by_partition.get(told, 0) for offsets in (before, now.position))
+        positions = store.read_positions(self._states, self._name).values()
+        began = {p.facts.captured: p.point.end for p in positions if p.versions and p.point.end}
+        earliest = self._brokers.starts([told])[told] if began else 0
         return EnvelopeReader(
             source=self._name,
             properties=client_properties(self._of),
             ranges=tuple(ranges_to(before, now.position, shapes)),
-            told=Range(*told, first, max(first, end), 0),
+            told=Range(*told, first, max(first, end), earliest),
+            histories=began,
             shapes=shapes,
             before=before,
             exactly_once=self._of.delivery == "exactly_once",

@@ -7,81 +7,17 @@ at the first time that it has them; what comes once more after a restart has the
 key), whatever its `total_order` says then.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
+from ingestion.sources.debezium.heads import EVENT, UNREAD, Heads
+from ingestion.sources.debezium.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.rest import FAR, place_rest, told_to
 
-FREE = 16  # numbers after an END that no other END can have: the record of a commit alone is longer
-FIRST_LSN = 1 << 24  # the WAL of a cluster begins behind it
-FAR = 1 << 40  # places of events that do not tell theirs
 SETTLED = timedelta(seconds=1)  # after an END all that was sent before it has arrived
 STALLED = timedelta(seconds=60)
 CLOCKS = timedelta(seconds=1)
-
-
-class OutOfOrder(ValueError):
-    """Events that do not go together as Debezium sends them; the text says what, for people."""
-
-
-@dataclass(frozen=True)
-class Told:
-    """A message of the transaction topic; `end` is None for a BEGIN. `at` is when the broker got it."""
-
-    offset: int
-    at: datetime
-    end: End | None
-
-
-@dataclass(frozen=True)
-class Reached:
-    """What has landed: up to the END at the position `end`, committed at `at`; rows have numbers below `bound`."""
-
-    end: int = 0
-    at: datetime | None = None
-    bound: int = 0
-
-
-@dataclass(frozen=True)
-class Follows:
-    """What is read: of each partition its relation, where it ends, and what an offset and its place differ by; the
-    relations whose rows have a key.
-
-    Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
-    transaction. `is_whole`: the read reaches the end of all topics as of `now`.
-    """
-
-    relations: Sequence[str]
-    ends: Sequence[int]
-    bases: Sequence[int]
-    told_to: int
-    keyed: frozenset[str]
-    exactly_once: bool
-    is_whole: bool
-    now: datetime
-
-    def place(self, heads: Heads, index: int) -> int:
-        """The number of an event within the read, whatever order its partitions came in."""
-        return self.bases[heads.partition[index]] + heads.offset[index]
-
-
-@dataclass
-class Joined:
-    """By index of the event: its number and its place within it; -1 for one that does not land.
-
-    `old` has the delete that made room for each create of a key change, `offsets` where each partition goes on.
-    """
-
-    numbers: list[int]
-    places: list[int]
-    old: dict[int, int] = field(default_factory=dict)
-    offsets: list[int] = field(default_factory=list)
-    told_to: int = 0
-    reached: Reached = field(default_factory=Reached)
-    waits: bool = False
-    repeated: int = 0
 
 
 def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
@@ -98,35 +34,14 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
     joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
-    _place_loose(heads, joined, firsts, ended, before, follows)
-    joined.told_to = _told_to(heads, joined, ended, follows)
+    place_rest(heads, joined, firsts, ended, before, follows)
+    joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
     return joined
 
 
-@dataclass
-class _Ended:
-    """The ENDs of a read: those that are new, the transactions that had landed before, and where each is first told."""
-
-    told_to: int
-    new: list["_New"] = field(default_factory=list)
-    again: set[int] = field(default_factory=set)
-    firsts: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def xids(self) -> frozenset[int]:
-        return frozenset(one.end.xid for one in self.new)
-
-
-@dataclass(frozen=True)
-class _New:
-    offset: int
-    at: datetime
-    end: End
-
-
-def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> _Ended:
-    found = _Ended(follows.told_to)
+def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
+    found = Ended(follows.told_to)
     new = found.new
     for one in told:
         end = one.end
@@ -134,7 +49,7 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> _Ended:
             continue
         last, last_at = (new[-1].end.lsn, new[-1].end.at) if new else (before.end, before.at)
         if end.lsn > last:
-            new.append(_New(one.offset, one.at, end))
+            new.append(New(one.offset, one.at, end))
             found.firsts[end.xid] = one.offset
             continue
         if last_at is not None and end.at > last_at + CLOCKS:
@@ -152,17 +67,8 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> _Ended:
     return found
 
 
-@dataclass
-class _Firsts:
-    """Of each transaction its events, each at the first time that it came; and those whose counts are void."""
-
-    by_xid: dict[int, list[int]] = field(default_factory=dict)
-    unclean: set[int] = field(default_factory=set)
-    repeated: int = 0
-
-
-def _firsts(heads: Heads, ended: _Ended, follows: Follows) -> _Firsts:
-    found = _Firsts()
+def _firsts(heads: Heads, ended: Ended, follows: Follows) -> Firsts:
+    found = Firsts()
     seen: dict[int, dict[tuple[int, str, int, int], int]] = {}
     for index in range(len(heads)):
         if heads.kind[index] != EVENT:
@@ -186,7 +92,7 @@ def _firsts(heads: Heads, ended: _Ended, follows: Follows) -> _Firsts:
 _Landed = list[tuple[End, list[tuple[int, int]]]]
 
 
-def _landed(heads: Heads, ended: _Ended, firsts: _Firsts, before: Reached, follows: Follows) -> _Landed:
+def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows: Follows) -> _Landed:
     """The transactions that are whole, up to the first that is not; each with its events and their places."""
     landed: _Landed = []
     unread = _Unread(heads, firsts, follows)
@@ -219,7 +125,7 @@ def _landed(heads: Heads, ended: _Ended, firsts: _Firsts, before: Reached, follo
 
 
 def _may_land(
-    heads: Heads, one: _New, events: Sequence[int], orders: Mapping[str, list[int]], firsts: _Firsts, follows: Follows,
+    heads: Heads, one: New, events: Sequence[int], orders: Mapping[str, list[int]], firsts: Firsts, follows: Follows,
     lacking: Mapping[str, int],
 ) -> bool:  # fmt: skip
     """Whether a transaction whose counts do not fit is whole all the same: Debezium was restarted within it.
@@ -235,7 +141,7 @@ def _may_land(
     if was_restarted and follows.exactly_once:
         raise OutOfOrder(
             f"events of transaction {one.end.xid} came more than once or are numbered anew, so they are not delivered "
-            "exactly once as meta.debezium.delivery says: set exactly.once.source.support of Kafka Connect, or declare "
+            "exactly once as its `delivery` says: set exactly.once.source.support of Kafka Connect, or declare "
             "at_least_once"
         )
     if was_restarted:
@@ -249,7 +155,7 @@ def _may_land(
 class _Unread:
     """Events that cannot be read are counted by END too: each is of the transaction around it that lacks one."""
 
-    def __init__(self, heads: Heads, firsts: _Firsts, follows: Follows) -> None:
+    def __init__(self, heads: Heads, firsts: Firsts, follows: Follows) -> None:
         self._heads, self._follows = heads, follows
         self._left = [index for index in range(len(heads)) if heads.kind[index] == UNREAD]
         self._of: dict[int, int] = {}
@@ -294,89 +200,3 @@ def _key_changes(heads: Heads, landed: _Landed, relations: Sequence[str]) -> dic
         )
         found |= {index: deletes[lsn, relation] for lsn, relation, index in creates if (lsn, relation) in deletes}
     return found
-
-
-def _place_loose(
-    heads: Heads, joined: Joined, firsts: _Firsts, ended: _Ended, before: Reached, follows: Follows
-) -> None:
-    """Places what is of no transaction, and tells where each partition goes on: at the first event that waits.
-
-    Its number is just below that of the next transaction in its partition. Where none has come, it is one of those
-    that no END can have; once these are used up, it waits.
-    """
-    waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
-    fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
-    stops: dict[int, int] = {}
-    for partition, indices in _by_partition(heads, len(follows.ends)):
-        loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in (LOOSE, UNREAD)]
-        if before.end == 0:
-            loose = sorted([*loose, *_of_forgotten(heads, indices, waiting, ended, joined)])
-            waiting.difference_update(loose)
-        stop = next((i for i in indices if i in waiting), len(heads))
-        landed = [i for i in indices if joined.numbers[i] >= 0]
-        if landed and stop < landed[-1]:
-            raise OutOfOrder(_late(heads, stop, ended))
-        number = -1
-        tail: list[int] = []
-        for index in reversed([i for i in loose if i < stop]):
-            while landed and landed[-1] > index:
-                number = joined.numbers[landed.pop()]
-            if number < 0:
-                tail.append(index)
-            else:
-                joined.numbers[index], joined.places[index] = number - 1, follows.place(heads, index)
-        tails[partition], stops[partition] = tail[::-1], stop
-    free = fallback < FIRST_LSN if joined.reached.end == 0 else fallback - joined.reached.end <= FREE
-    for partition, tail in tails.items():
-        for index in tail:
-            if not free or (heads.kind[index] == UNREAD and not _is_alone(heads, index, follows)):
-                stops[partition] = index
-                break
-            joined.numbers[index], joined.places[index] = fallback, follows.place(heads, index)
-            joined.reached = Reached(joined.reached.end, joined.reached.at, fallback + 1)
-    joined.offsets = [
-        heads.offset[stops[p]] if stops.get(p, len(heads)) < len(heads) else end for p, end in enumerate(follows.ends)
-    ]
-
-
-def _told_to(heads: Heads, joined: Joined, ended: _Ended, follows: Follows) -> int:
-    """Where the transaction topic goes on: not behind the END of a transaction whose events are read once more."""
-    waits = [joined.offsets[partition] for partition in range(len(follows.ends))]
-    again = {
-        heads.xid[i]
-        for i in range(len(heads))
-        if heads.kind[i] == EVENT and heads.offset[i] >= waits[heads.partition[i]]
-    }
-    return min([ended.told_to, *(ended.firsts[xid] for xid in again if xid in ended.firsts)])
-
-
-def _by_partition(heads: Heads, count: int) -> Iterator[tuple[int, list[int]]]:
-    found: dict[int, list[int]] = {partition: [] for partition in range(count)}
-    for index, partition in enumerate(heads.partition):
-        if heads.kind[index] != EMPTY:
-            found[partition].append(index)
-    return iter(found.items())
-
-
-def _of_forgotten(
-    heads: Heads, indices: Sequence[int], waiting: set[int], ended: _Ended, joined: Joined
-) -> Iterator[int]:
-    """At a first read, the events of transactions whose END the transaction topic has no more: what came later has one."""
-    known = ended.xids
-    told = [i for i in indices if heads.xid[i] in known and (joined.numbers[i] >= 0 or i in waiting)]
-    return (i for i in indices if told and i < told[-1] and i in waiting and heads.xid[i] not in known)
-
-
-def _is_alone(heads: Heads, index: int, follows: Follows) -> bool:
-    """Whether an event that cannot be read is of no transaction that is still under way."""
-    return follows.is_whole and follows.now.timestamp() - heads.at[index] / 1000 > STALLED.total_seconds()
-
-
-def _late(heads: Heads, index: int, ended: _Ended) -> str:
-    xid = heads.xid[index]
-    if xid in ended.xids:
-        return f"events of transaction {xid} are missing, although later transactions have come"
-    return (
-        f"an event of transaction {xid} stands before events of later transactions, and no END of it came: it was sent "
-        "after its transaction had landed, or the transaction topic has lost its END"
-    )

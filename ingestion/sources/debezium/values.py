@@ -28,7 +28,10 @@ MICROSECONDS = {  # of one unit, by the name of the schema
 }  # fmt: skip
 NANO = {TIME + "NanoTimestamp", TIME + "NanoTime"}
 IN_CONNECT = "precise to the millisecond only: set time.precision.mode of the connector to adaptive"
-INFINITE = {9223372036825200000: "infinity", -9223372036832400000: "-infinity"}  # as the driver counts them
+FIRST_MOMENT, LAST_MOMENT = -9223372036832400000, 9223372036825200000  # by which the driver counts infinite moments
+FIRST_DAY, LAST_DAY = -2_440_588, 2_145_042_905  # of Postgres: what is beyond is how an infinite one is written
+FIRST_YEAR, LAST_YEAR = -4713, 5_874_897
+DAY = 86_400_000_000
 PRINTED = (  # what is printed as Postgres does, or as it is written
     None, "io.debezium.data.Enum", "io.debezium.data.EnumSet", "io.debezium.data.Uuid", "io.debezium.data.Json",
     "io.debezium.data.Xml", "io.debezium.data.Ltree", "io.debezium.data.TsVector", TIME + "ZonedTime", TIME + "Interval",
@@ -99,6 +102,8 @@ def expected(column: Typed, modes: Modes) -> ConnectType:
         return ConnectType("string", TIME + "ZonedTimestamp")
     if name in ("bit", "varbit"):
         raise Unfit(f"a column of type {name} is written with its length, which messages without a schema do not have")
+    if name == "money" and modes.decimals == "precise":
+        return ConnectType("bytes", DECIMAL, {"scale": "2"})
     simple = {"int2": "int16", "int4": "int32", "int8": "int64", "bool": "boolean", "float4": "float32",
               "float8": "float64", "oid": "int64"}  # fmt: skip
     return ConnectType(simple.get(name) or ("bytes" if name == "bytea" and modes.binary == "bytes" else "string"))
@@ -199,10 +204,10 @@ def _bits(given: ConnectType) -> Callable[[Any], str]:
 
 def _date(column: Typed, given: ConnectType, _: Modes) -> Reader:
     if given.type == "string" and given.name == TIME + "IsoDate":
-        return partial(_texts, _without_z)
+        return partial(_texts, _iso)
     if given.name not in (TIME + "Date", CONNECT + "Date"):
         raise _unfit(column, given)
-    return partial(_moments, 86_400_000_000, pa.date32(), _day)
+    return partial(_moments, DAY, pa.date32(), _day)
 
 
 def _day(moment: str) -> str:
@@ -211,14 +216,14 @@ def _day(moment: str) -> str:
 
 def _timestamp(column: Typed, given: ConnectType, _: Modes) -> Reader:
     if given.type == "string" and given.name == TIME + "IsoTimestamp":
-        return partial(_texts, _without_z)
+        return partial(_texts, _iso)
     _check_unit(column, given, "Timestamp")
     return partial(_moments, _unit(given), pa.timestamp("us"), lambda said: said)
 
 
 def _time(column: Typed, given: ConnectType, _: Modes) -> Reader:
     if given.type == "string" and given.name == TIME + "IsoTime":
-        return partial(_texts, _without_z)
+        return partial(_texts, _iso)
     _check_unit(column, given, "Time")
     unit = _unit(given)
 
@@ -252,30 +257,35 @@ def _in_microseconds(value: int, unit: int) -> int:
 
 def _moments(unit: int, arrow: pa.DataType, shortened: Callable[[str], str], values: Sequence[Any]) -> pa.Array:
     """Days or moments from their count since 1970; as text where the lake's type cannot hold one."""
-    if all(v is None or type(v) is int for v in values):
-        counts = [None if v is None else v if arrow == pa.date32() else _in_microseconds(v, unit) for v in values]
-        if all(
-            v is None or -62135596800000000 <= v * (unit if arrow == pa.date32() else 1) <= 253402300799999999
-            for v in counts
-        ):
-            return pa.array(counts, pa.int32() if arrow == pa.date32() else pa.int64()).view(arrow)
-    return _texts(lambda value: shortened(_printed(value, unit)) if type(value) is int else "no moment", values)
+    if not all(v is None or type(v) is int for v in values):
+        return _texts(lambda value: "no moment", values)
+    is_day = arrow == pa.date32()
+    counts = [None if v is None else v if is_day else _in_microseconds(v, unit) for v in values]
+    first, last = (-719_162, 2_932_896) if is_day else (-62_135_596_800_000_000, 253_402_300_799_999_999)
+    if all(v is None or first <= v <= last for v in counts):
+        return pa.array(counts, pa.int32() if is_day else pa.int64()).view(arrow)
+    per_day = 1 if is_day else DAY
+    return _texts(lambda count: shortened(_printed(count, per_day)), counts)
 
 
-def _printed(count: int, unit: int) -> str:
+def _printed(count: int, per_day: int) -> str:
     """As Postgres prints a timestamp, whatever its year."""
-    for infinite, said in INFINITE.items():
-        if count in (infinite, infinite // 86_400_000) or count * 1000 == infinite:
-            return said
-    micros = _in_microseconds(count, unit)
-    if abs(micros) >= 1 << 63:
-        return "no moment"
-    said = str(np.datetime64(micros, "us"))
-    day, _, time = said.rpartition("T")
-    year, rest = day[: day.index("-", 1)], day[day.index("-", 1) :]
-    is_before = int(year) <= 0
-    shown = f"{1 - int(year):04d}{rest}" if is_before else day
-    return f"{shown} {time}{' BC' if is_before else ''}"
+    day, rest = divmod(count, per_day)
+    first, last = (FIRST_DAY, LAST_DAY) if per_day == 1 else (FIRST_MOMENT + 1, LAST_MOMENT - 1)
+    if not first <= count <= last:
+        return "infinity" if day > 0 else "-infinity"
+    said = str(np.datetime64(day, "D"))
+    time = str(np.datetime64(rest, "us"))[11:] if per_day > 1 else "00:00:00"
+    return _with_era(said, f" {time}")
+
+
+def _with_era(day: str, rest: str) -> str:
+    """A day by ISO 8601, whose year may have a sign and any number of digits, as Postgres prints it."""
+    year, after = day[: day.index("-", 1)], day[day.index("-", 1) :]
+    number = int(year)
+    if number > LAST_YEAR or number < FIRST_YEAR:
+        return "infinity" if number > 0 else "-infinity"
+    return f"{number:04d}{after}{rest}" if number > 0 else f"{1 - number:04d}{after}{rest} BC"
 
 
 def _timestamptz(column: Typed, given: ConnectType, _: Modes) -> Reader:
@@ -286,16 +296,17 @@ def _timestamptz(column: Typed, given: ConnectType, _: Modes) -> Reader:
 
 def _zoned(value: Any) -> str:
     said = text(value)
-    if said.startswith("+"):  # more than four digits of a year
-        return said[1:].replace("T", " ").replace("Z", "+00")
-    if said.startswith("-") and said[1:2].isdigit():
-        year, _, rest = said[1:].partition("-")
-        return f"{int(year) + 1:04d}-{rest.replace('T', ' ').replace('Z', '+00')} BC"
+    day, _, time = said.partition("T")
+    if said[:1] in ("+", "-") and time:
+        return _with_era(day, f" {time.replace('Z', '+00')}")
     return said
 
 
-def _without_z(value: Any) -> str:
-    return text(value).removesuffix("Z")
+def _iso(value: Any) -> str:
+    """A day, a moment or a time without a zone, after which the converter writes a Z all the same."""
+    said = text(value).removesuffix("Z")
+    day, _, time = said.partition("T")
+    return _with_era(day, f" {time}" if time else "") if said[:1] in ("+", "-") else said
 
 
 def _bytes(column: Typed, given: ConnectType, modes: Modes) -> Reader:
@@ -316,10 +327,24 @@ def _bytes(column: Typed, given: ConnectType, modes: Modes) -> Reader:
 
 def _text(column: Typed, given: ConnectType, _: Modes) -> Reader:
     if given.type == "string" and given.name in PRINTED:
-        return partial(_texts, text)
+        return partial(_strings, column)
     if given.type in ("array", "map") and _is_plain(given):
         return partial(_texts, text)
+    if given.name == TIME + "MicroDuration":
+        raise Unfit("intervals came as microseconds, which lose months: set interval.handling.mode of the connector")
+    if given.name == DECIMAL and column.source.name == "money":
+        raise Unfit("amounts of money came as numbers: declare the column as numeric(19,2)")
     raise _unfit(column, given)
+
+
+def _strings(column: Typed, values: Sequence[Any]) -> pa.Array:
+    for value in values:
+        if value is not None and type(value) is not str:
+            raise Unfit(
+                f"values that are no text came in a column that is declared as {column.source.name}: let the connector "
+                "write messages with schemas, or correct the type"
+            )
+    return pa.array(values, pa.string())
 
 
 def _is_plain(given: ConnectType) -> bool:
