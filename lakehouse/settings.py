@@ -128,24 +128,27 @@ class DebeziumSettings(BrokerSettings):
     kind: Literal["debezium"] = Field(description="what kind of source it is")
     transactions: str = Field(
         pattern=r"^[A-Za-z0-9._-]+$",
-        description="the topic with begin and end of transactions (`provide.transaction.metadata`): `<prefix>.transaction`",
+        description="the topic of `provide.transaction.metadata`, where transactions end: `<prefix>.transaction`",
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         "at_least_once",
-        description="`exactly_once` where Kafka Connect has `exactly.once.source.support`, and Debezium is 3.7 or newer",
+        description="`exactly_once` where Kafka Connect has `exactly.once.source.support` and Debezium is 3.7 or newer",
     )
     unavailable_value: str = Field(
         "__debezium_unavailable_value",
         min_length=1,
-        description="the connector's `unavailable.value.placeholder`, which stands for a value that an update did not carry",
+        description="the connector's `unavailable.value.placeholder`: a value that an update did not carry",
     )
-    decimals: Literal["precise", "string"] = Field(
-        "precise", description="its `decimal.handling.mode`, where messages have no schema"
+    decimals: Literal["precise", "string"] | None = Field(
+        None, description="its `decimal.handling.mode`; has to be set where messages have no schema"
     )
-    times: Literal["adaptive", "adaptive_time_microseconds", "isostring"] = Field(
-        "adaptive", description="its `time.precision.mode`, where messages have no schema"
+    times: Literal["adaptive", "adaptive_time_microseconds", "isostring"] | None = Field(
+        None, description="its `time.precision.mode`; has to be set where messages have no schema"
     )
-    binary: Literal["bytes", "base64", "hex"] = Field("bytes", description="its `binary.handling.mode`")
+    binary: Literal["bytes", "base64", "hex"] | None = Field(
+        None,
+        description="its `binary.handling.mode`; has to be set where messages have no schema, or bytes come as text",
+    )
 
     @field_validator("unavailable_value")
     @classmethod

@@ -150,14 +150,14 @@ def connector(url: str, prefix: str, tables: str, *, schemas: bool = False, **op
 def make_debezium(
     world: World, broker: Broker, tables: Mapping[str, tuple[tuple[str, ...], dict[str, str]]], **given: Any
 ) -> Topics:
-    """The source of topics that a connector with the prefix of the world's name writes: of each table its key and columns.
+    """The source of topics that a connector with the world's name as prefix writes; of each table its key and columns.
 
     `given` are settings of the source.
     """
     prefix, name = world.source.name, f"d{world.source.name}"
     of = DebeziumSettings(
         kind="debezium", bootstrap_servers=broker.server, transactions=f"{prefix}.transaction",
-        **({"delivery": "exactly_once"} | given),
+        **({"delivery": "exactly_once", "decimals": "precise"} | given),
     )  # fmt: skip
     declared = tuple(
         topic_table(name, table, RawPolicy(topic=f"{prefix}.public.{table}", key=key), columns).model_copy(

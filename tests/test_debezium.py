@@ -4,18 +4,18 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
 
-from ingestion.state import store
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics, drop_lake_of, running_broker
-from tests.debezium import Connect, connector, make_debezium, running_connect
+from tests.debezium import Connect, connector, events_of, make_debezium, running_connect
 from tests.world import World, make_world
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -44,31 +44,34 @@ def connect(settings: Settings, broker: Broker) -> Iterator[Connect]:
         yield running
 
 
+@contextmanager
+def through(
+    settings: Settings, broker: Broker, connect: Connect, before: tuple[str, ...] = (),
+    given: dict[str, Any] | None = None, **options: Any,
+) -> Iterator[Through]:  # fmt: skip
+    """A database, and the source of the topics that a connector writes of it."""
+    policies = {name: RawPolicy(relation=f"public.{name}", key=key) for name, (key, _) in TABLES.items()}
+    world = make_world(settings, DDL, policies)
+    world.sql(*before)
+    prefix = world.source.name
+    url = world.settings.source(prefix).url.get_secret_value()
+    fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
+    connect.run(prefix, connector(url, prefix, "public.*", **options) | fixed)
+    slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
+    connect.until(lambda: bool(world.rows(slots)))
+    topics = make_debezium(world, broker, TABLES, **(given or {}))
+    try:
+        yield world, topics
+    finally:
+        connect.asked("DELETE", f"/connectors/{prefix}")
+        connect.until(lambda: connect.asked("GET", f"/connectors/{prefix}/status") is None)
+        drop_lake_of(topics)
+
+
 @pytest.fixture
 def make(settings: Settings, broker: Broker, connect: Connect) -> Iterator[Make]:
-    made: list[Topics] = []
-    running: list[str] = []
-
-    def one(before: tuple[str, ...] = (), given: dict[str, Any] | None = None, **options: Any) -> Through:
-        world = make_world(settings, DDL, {name: RawPolicy(relation=f"public.{name}", key=key)
-                                           for name, (key, _) in TABLES.items()})  # fmt: skip
-        world.sql(*before)
-        prefix = world.source.name
-        url = world.settings.source(prefix).url.get_secret_value()
-        fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
-        connect.run(prefix, connector(url, prefix, "public.*", **options) | fixed)
-        running.append(prefix)
-        slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
-        connect.until(lambda: bool(world.rows(slots)))
-        made.append(make_debezium(world, broker, TABLES, **(given or {})))
-        return world, made[-1]
-
-    yield one
-    for prefix in running:
-        connect.asked("DELETE", f"/connectors/{prefix}")
-        connect.until(lambda prefix=prefix: connect.asked("GET", f"/connectors/{prefix}/status") is None)
-    for topics in made:
-        drop_lake_of(topics)
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(through(settings, broker, connect, **given))
 
 
 def source_rows(world: World, table: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
@@ -132,8 +135,12 @@ def test_a_truncate_empties_the_table(make: Make, spark: Any) -> None:
 
 
 def test_a_table_that_is_declared_later_has_its_whole_history(make: Make, spark: Any) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (1, 'r', 1)"))
-    world.sql("INSERT INTO accounts VALUES (1, 'x', 10)", "UPDATE accounts SET amount = 11", "INSERT INTO items VALUES (2)")
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (1, 'r', 1)")
+    )
+    world.sql(
+        "INSERT INTO accounts VALUES (1, 'x', 10)", "UPDATE accounts SET amount = 11", "INSERT INTO items VALUES (2)"
+    )
     alone = topics.without("accounts")
     deadline = time.monotonic() + 60
     while len(alone.raw("items")) < 2:
@@ -219,12 +226,22 @@ def test_the_lake_has_what_the_database_has_whatever_is_killed(
         transfers.stopped.set()
         transfers.join()
         follower.kill()
-        output, errors = follower.communicate()
+        _, errors = follower.communicate()
     time.sleep(3)
     until_equal(world, topics, spark, 180)
     assert transfers.count > 100, errors
     assert_sound(topics)
     assert_cuts_are_consistent(topics)
+
+
+def copy_items(world: World, count: int) -> None:
+    with (
+        psycopg.connect(world.owner_url) as connection,
+        connection.cursor() as cursor,
+        cursor.copy("COPY items (id) FROM STDIN") as copy,
+    ):
+        for number in range(count):
+            copy.write_row((number,))
 
 
 def assert_cuts_are_consistent(topics: Topics) -> None:
@@ -243,32 +260,20 @@ def assert_cuts_are_consistent(topics: Topics) -> None:
     assert len(mine) > 3
 
 
-def test_what_came_twice_lands_once_where_delivery_is_not_exactly_once(
-    settings: Settings, make: Make, spark: Any
-) -> None:
+def test_what_came_twice_lands_once_where_delivery_is_not_exactly_once(settings: Settings, spark: Any) -> None:
     """Connect is killed within a COPY: it sends events again that it had sent, under other numbers."""
-    with running_broker(settings) as broker, running_connect(settings, broker, exactly_once=False) as connect:
-        world = make_world(settings, DDL, {"items": RawPolicy(relation="public.items", key=("id",)),
-                                           "accounts": RawPolicy(relation="public.accounts", key=("a", "b"))})  # fmt: skip
-        prefix, url = world.source.name, world.settings.source(world.source.name).url.get_secret_value()
-        fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
-        connect.run(prefix, connector(url, prefix, "public.*") | fixed)
-        slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
-        connect.until(lambda: bool(world.rows(slots)))
-        topics = make_debezium(world, broker, TABLES, delivery="at_least_once")
+    with ExitStack() as stack:
+        broker = stack.enter_context(running_broker(settings))
+        connect = stack.enter_context(running_connect(settings, broker, exactly_once=False))
+        given = {"delivery": "at_least_once"}
+        world, topics = stack.enter_context(through(settings, broker, connect, given=given))
         world.sql("INSERT INTO accounts VALUES (1, 'x', 1)")
-        with psycopg.connect(world.owner_url) as c, c.cursor() as cursor, cursor.copy("COPY items (id) FROM STDIN") as copy:
-            for number in range(40_000):
-                copy.write_row((number,))
+        copy_items(world, 40_000)
         time.sleep(2.5)
         connect.kill()
         connect.start()
         until_equal(world, topics, spark, 180)
         assert_sound(topics)
         assert len(topics.raw("items")) == 40_000
-        drop_lake_of(topics)
-
-
-def stored(topics: Topics) -> Any:
-    with store.connect_catalog(topics.settings) as states:
-        return store.read_stream(states, topics.source.name)
+        sent = events_of(broker.server, f"{world.source.name}.public.items")
+        assert len(sent) > 40_000, "the restart sent nothing twice"

@@ -78,7 +78,7 @@ class Noticed:
 
     `carried` are partitions whose rows came as those of a relation, by its oid. `witness` is what the source wants to
     have kept with the position (`OpenSource.remember`); None where nothing was read. `reached` is where the read ended,
-    None where that is what it was asked for: what comes next waits for what is not there yet. `warnings` are for people.
+    None where that is what it was asked for: the rest waits for what is not there yet. `warnings` are for people.
     """
 
     carried: frozenset[tuple[int, Relation]] = frozenset()

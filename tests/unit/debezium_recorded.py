@@ -32,7 +32,8 @@ Message = dict[str, Any]
 def settings(**given: Any) -> DebeziumSettings:
     """Of a source whose delivery is exactly once."""
     of = {"bootstrap_servers": "a:9092", "transactions": "transaction", "delivery": "exactly_once"}
-    return DebeziumSettings(kind="debezium", **(of | given))
+    modes = {"decimals": "precise", "times": "adaptive", "binary": "bytes"}
+    return DebeziumSettings(kind="debezium", **(of | modes | given))
 
 
 def table(name: str, columns: Mapping[str, str], key: tuple[str, ...] = ("id",), **policy: Any) -> RawTable:
@@ -59,8 +60,9 @@ class RecordedReader(EnvelopeReader):
         for of in ranges:
             rows = [
                 {
-                    "partition": m["partition"], "offset": m["offset"], "at": datetime.fromtimestamp(m["at"] / 1000, UTC),
-                    "key": _bytes(m["key"]), "value": _bytes(m["value"]),
+                    "partition": m["partition"], "offset": m["offset"],
+                    "at": datetime.fromtimestamp(m["at"] / 1000, UTC), "key": _bytes(m["key"]),
+                    "value": _bytes(m["value"]),
                 }
                 for m in self.recording
                 if m["topic"] == of.topic and m["partition"] == of.partition and of.first <= m["offset"] < of.end

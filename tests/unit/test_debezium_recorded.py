@@ -129,7 +129,14 @@ def test_a_read_may_end_anywhere_and_the_rest_is_read_once() -> None:
 def test_a_keyless_table_lands_every_event_where_delivery_is_exactly_once() -> None:
     loose = table("loose", {"v": "text"}, ())
     rows = read(PLAIN, loose).rows["loose"]
-    assert [(r["_op"], r["v"]) for r in rows] == [("c", "a"), ("c", "a"), ("u", "b"), ("u", "b"), ("d", "b"), ("d", "b")]
+    assert [(r["_op"], r["v"]) for r in rows] == [
+        ("c", "a"),
+        ("c", "a"),
+        ("u", "b"),
+        ("u", "b"),
+        ("d", "b"),
+        ("d", "b"),
+    ]
 
 
 ZOO = {
@@ -141,8 +148,10 @@ ZOO = {
 }  # fmt: skip
 FIRST: dict[str, Any] = {
     "id": 1, "i2": -3, "i8": 9007199254740993, "b": True, "f8": 0.1, "n": "123456789012345678901234567890.0500",
-    "n5": Decimal("1234.5"), "wide": Decimal("1234567890123456789.0123456789"), "t": 'a"b\\ü', "vc": "vc", "ch": "ch   ",
-    "d": date(2026, 11, 24), "ts": datetime(2026, 11, 24, 1, 2, 3, 123456), "ts3": datetime(2026, 11, 24, 1, 2, 3, 123000),
+    "n5": Decimal("1234.5"), "wide": Decimal("1234567890123456789.0123456789"),
+    "t": 'a"b\\ü', "vc": "vc", "ch": "ch   ",
+    "d": date(2026, 11, 24), "ts": datetime(2026, 11, 24, 1, 2, 3, 123456),
+    "ts3": datetime(2026, 11, 24, 1, 2, 3, 123000),
     "tz": datetime(2026, 11, 23, 23, 2, 3, 123456, UTC), "tm": 3723123456, "tm3": 3723123000, "by": b"\x00\xff\x10",
     "u": "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "j": '{"a": 1.50}', "jb": '{"a": 1, "b": 2}', "m": "ok",
     "ip": "10.0.0.1/8", "mac": "08:00:2b:01:02:03", "o": 4294967295, "r": "[1,5)",
@@ -178,7 +187,8 @@ def test_values_that_the_lake_cannot_hold_are_as_postgres_prints_them(name: str)
 
 REFUSED = [
     ("schemas", "iv", "interval", "lose months"), ("plain", "iv", "interval", "no text came in a column"),
-    ("schemas", "mo", "money", "declare the column as numeric"), ("plain", "mo", "money", "declare the column as numeric"),
+    ("schemas", "mo", "money", "declare the column as numeric"),
+    ("plain", "mo", "money", "declare the column as numeric"),
     ("schemas", "ts", "timestamptz", "no zone"), ("schemas", "i8", "integer", "int64 came"),
     ("schemas", "f8", "real", "float64 came"), ("schemas", "t", "bigint", "string came"),
     ("plain", "bt", "bit(3)", "with its length"), ("plain", "ta", "text", "no text came"),
@@ -190,6 +200,19 @@ REFUSED = [
 def test_a_type_that_would_lose_something_parks_the_table(name: str, column: str, declared: str, says: str) -> None:
     found = read(recorded(name), table("zoo", {"id": "integer", column: declared}))
     assert says in found.parked["zoo"] and f"column {column!r}" in found.parked["zoo"] and not found.rows
+
+
+@pytest.mark.parametrize(
+    ("column", "declared", "mode"),
+    [("n5", "numeric(5,1)", "decimals"), ("n", "numeric", "decimals"), ("ts", "timestamp", "times"),
+     ("tm3", "time(3)", "times"), ("by", "bytea", "binary")],
+)  # fmt: skip
+def test_what_messages_without_a_schema_do_not_tell_is_asked_for(column: str, declared: str, mode: str) -> None:
+    """`1234` is a decimal as text and another one in base64."""
+    of = table("zoo", {"id": "integer", column: declared})
+    found = read(PLAIN, of, given=settings(**{mode: None}))
+    assert f"`{mode}` of the source has to be set" in found.parked["zoo"]
+    assert not read(recorded("schemas"), of, given=settings(decimals=None, times=None, binary=None)).parked
 
 
 @pytest.mark.parametrize(
@@ -218,7 +241,9 @@ def test_a_value_that_does_not_fit_is_a_dead_letter_with_its_place_and_the_rest_
     assert sum(r["id"] == 101 for r in found.rows["items"]) == 1, "its row of the snapshot"
 
 
-@pytest.mark.parametrize("value", ["no JSON", "[]", '{"op": "c"}', '{"op": "x", "source": {}}', '{"ddl": "ALTER TABLE"}'])
+@pytest.mark.parametrize(
+    "value", ["no JSON", "[]", '{"op": "c"}', '{"op": "x", "source": {}}', '{"ddl": "ALTER TABLE"}']
+)
 def test_a_message_that_is_no_envelope_is_a_dead_letter_of_the_transaction_around_it(value: str) -> None:
     messages = [m | {"value": value} if (m["topic"], m["offset"]) == ("public.items", 12) else m for m in PLAIN]
     found = read(messages, ITEMS_TABLE, PAIRS_TABLE)
@@ -231,7 +256,7 @@ def test_rows_without_their_envelope_are_refused_in_one_line() -> None:
         m | {"value": json.dumps(json.loads(m["value"])["after"])} if m["topic"] == "public.items" and m["value"] else m
         for m in PLAIN
     ]
-    with pytest.raises(LakehouseError, match="'shop': topic public.items has rows without their envelope") as failure:
+    with pytest.raises(LakehouseError, match=r"'shop': topic public.items has rows without their envelope") as failure:
         read(flat, ITEMS_TABLE)
     assert "ExtractNewRecordState" in str(failure.value) and "\n" not in str(failure.value)
 
@@ -242,7 +267,11 @@ def test_changes_without_transactions_are_refused_in_one_line() -> None:
 
 
 def test_a_topic_that_is_not_the_one_of_transactions_is_told() -> None:
-    wrong = [m | {"topic": "transaction"} if m["topic"] == "public.pairs" else m for m in PLAIN if m["topic"] != "transaction"]
+    wrong = [
+        m | {"topic": "transaction"} if m["topic"] == "public.pairs" else m
+        for m in PLAIN
+        if m["topic"] != "transaction"
+    ]
     with pytest.raises(LakehouseError, match="topic transaction, offset 0: it tells neither begin nor end"):
         read(wrong, ITEMS_TABLE)
 
@@ -255,7 +284,7 @@ def test_events_of_another_relation_are_dead_letters() -> None:
 
 def test_a_declared_key_that_events_do_not_tell_parks_the_table() -> None:
     found = read(PLAIN, table("items", ITEMS, ("name",)))
-    assert "key column name is not in the key of its events (id)" in found.parked["items"]
+    assert "key column name is not in its events' key (id)" in found.parked["items"]
 
 
 def test_an_update_that_changes_another_declared_key_is_a_delete_and_a_create() -> None:
@@ -263,7 +292,9 @@ def test_an_update_that_changes_another_declared_key_is_a_delete_and_a_create() 
         PLAIN, "public.items",
         before=lambda e: {"id": 3, "name": "three", "price": "ASw=", "big": None} if e["op"] == "u" else e["before"],
     )  # fmt: skip
-    rows = [r for r in read(full, table("items", ITEMS, ("name",))).rows.get("items", []) if r["_commit_lsn"] == 24739264]
+    rows = [
+        r for r in read(full, table("items", ITEMS, ("name",))).rows.get("items", []) if r["_commit_lsn"] == 24739264
+    ]
     assert [(r["_op"], r["name"], r["_old_key"]) for r in rows] == [
         ("d", "three", None), ("c", "drei", '{"name":"three"}'),
     ]  # fmt: skip
@@ -298,7 +329,7 @@ def test_kept_records_land_at_their_places_as_if_they_had_not_waited() -> None:
     records = EnvelopeRecords({of.oid: of})
     for piece, kept in found.kept:
         kept = kept.append_column("seq", [[2 * place for place in kept.column("place").to_pylist()]])
-        again = [b for b in records.decode(of.encoded, kept, {}, ())]
+        again = list(records.decode(of.encoded, kept, {}, ()))
         as_rows = [sorted(map(str, (r for b in batches for r in (b.values.to_pylist() + b.meta.to_pylist()))))
                    for batches in (piece.batches, again)]  # fmt: skip
         assert as_rows[0] == as_rows[1]
@@ -309,7 +340,9 @@ def test_a_kept_record_loses_the_values_that_must_not_be_stored() -> None:
     message = kept.column("message").to_pylist()[3]
     left = EnvelopeRecords().without(message, ["id", "name"], {"name"})
     assert b"drei" in message and b"drei" not in left and b'"id": 3' in left
-    assert EnvelopeRecords().without(b'{"partition": 0, "offset": 1, "old": null}\nno JSON', [], {"name"}).endswith(b"{}")
+    assert (
+        EnvelopeRecords().without(b'{"partition": 0, "offset": 1, "old": null}\nno JSON', [], {"name"}).endswith(b"{}")
+    )
 
 
 def test_a_broken_kept_record_is_told_by_its_number() -> None:

@@ -119,7 +119,7 @@ def test_what_an_end_counts_and_does_not_come_is_told() -> None:
     topics.end(7, 40_000_000, {A: 3})
     lake = Lake(topics)
     assert lake.read(later=59).waits
-    with pytest.raises(OutOfOrder, match="2 of 3 events of public.a in transaction 7 are missing"):
+    with pytest.raises(OutOfOrder, match=r"2 of 3 events of public.a in transaction 7 are missing"):
         lake.read(later=61)
 
 
@@ -247,8 +247,9 @@ def test_any_history_of_a_table_that_is_read_later_lands_once_in_the_order_of_it
     topics.clock = whole * chance.random()
     lake.read()
     lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
-    for topics.clock in (topics.clock, whole):
-        lake.read(later=2)
+    lake.read(later=2)
+    topics.clock = whole
+    lake.read(later=2)
     rows = sorted((lake.rows[2, offset], event) for offset, event in enumerate(topics.logs[2]) if event.key)
     sent = [(c.op, c.key, c.lsn) for _, _, changes in history for c in changes if c.partition == 2]
     assert [(event.op, event.key, event.lsn) for _, event in rows] == sent

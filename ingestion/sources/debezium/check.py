@@ -11,8 +11,8 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings, Settings
 
 ONCE = (
-    "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a restart of "
-    "Connect sends events twice, which are dropped by their keys, and older versions can lose some"
+    "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a "
+    "restart of Connect sends events twice, which are dropped by their keys, and older versions can lose some"
 )
 
 
@@ -31,15 +31,17 @@ def rights(settings: Settings, source: Source) -> str:
     """What the login needs, for people; nothing is set up in Kafka."""
     topics = sorted({*(table.raw.topic for table in source.tables), settings.debezium(source.name).transactions})
     return (
-        f"the login needs Describe and Read on topic {', '.join(topics)}; nothing is created in Kafka, no consumer group "
-        "either. The connector needs provide.transaction.metadata=true and skipped.operations=none"
+        f"the login needs Describe and Read on topic {', '.join(topics)}; nothing is created in Kafka, no consumer "
+        "group either. The connector needs provide.transaction.metadata=true and skipped.operations=none"
     )
 
 
 def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
     topic = found.get(of.transactions, "it does not exist")
     if isinstance(topic, str):
-        remedy = "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct TRANSACTIONS"
+        remedy = (
+            "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct TRANSACTIONS"
+        )
         says = f"transaction topic {of.transactions}: {topic}"
         yield Finding(source.name, None, "transactions", "in the way", says, remedy)
     elif len(topic.partitions) != 1:

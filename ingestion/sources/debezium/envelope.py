@@ -1,4 +1,4 @@
-"""What Debezium says of one change: its operation, its row before and after, and where in which transaction it stands."""
+"""What Debezium says of one change: its operation, its row before and after, and its place in a transaction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,9 +63,7 @@ def envelope_of(opened: Opened) -> Envelope:
     if op is None and not isinstance(source, dict):
         raise _no_envelope(fields)
     if op not in OPERATIONS or not isinstance(source, dict):
-        raise Unread(
-            f"its operation is {op!r}, which is no change of a row" if isinstance(op, str) else "it is no envelope"
-        )
+        raise Unread("its operation is none of a row's (r, c, u, d, t)")
     try:
         return Envelope(
             op=op, before=_row(fields.get("before")), after=_row(fields.get("after")),

@@ -90,7 +90,10 @@ def types_of(schema: Any) -> Types:
 def _type(schema: Any) -> ConnectType:
     items, kind = schema.get("items"), schema["type"]
     return ConnectType(
-        AS_CONNECT.get(kind, kind), schema.get("name"), schema.get("parameters") or _NOTHING, _type(items) if items else None
+        AS_CONNECT.get(kind, kind),
+        schema.get("name"),
+        schema.get("parameters") or _NOTHING,
+        _type(items) if items else None,
     )
 
 

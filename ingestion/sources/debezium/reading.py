@@ -123,8 +123,8 @@ class _Work:
                 self._add(shape, numbers[topic, message["partition"]], message)
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
-                f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell no deletes and no "
-                "transactions: take the transform ExtractNewRecordState from the connector, or declare kind kafka"
+                f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
+                "neither deletes nor transactions: take the transform ExtractNewRecordState from the connector, or declare kind kafka"
             )
 
     def _add(self, shape: Shape, partition: int, message: Mapping[str, Any]) -> None:
@@ -157,9 +157,9 @@ class _Work:
             self.heads.add(*place, LOOSE)
         else:
             raise self.reader.refused(
-                f"topic {shape.topic}, partition {message['partition']}, offset {message['offset']}: a change without its "
-                "transaction: set provide.transaction.metadata=true of the connector; earlier events cannot be placed, so "
-                "let it write to topics of another prefix"
+                f"topic {shape.topic}, partition {message['partition']}, offset {message['offset']}: a change without "
+                "its transaction: set provide.transaction.metadata=true of the connector; earlier events cannot be "
+                "placed, so let it write to topics of another prefix"
             )
 
     def _check_key(self, shape: Shape, envelope: Envelope, key: bytes | None) -> None:
@@ -173,9 +173,9 @@ class _Work:
             told = set()
         if lacking := sorted(set(shape.key) - told):
             self.problems[shape.topic] = (
-                f"key column {', '.join(lacking)} is not in the key of its events ({', '.join(sorted(told)) or 'none'}), so "
-                "updates do not tell when it changes: declare that key, or set REPLICA IDENTITY FULL and let the connector "
-                "write the table to a topic of another name"
+                f"key column {', '.join(lacking)} is not in its events' key ({', '.join(sorted(told)) or 'none'}),"
+                " so updates do not tell when it changes: declare that key, or set REPLICA IDENTITY FULL and let the "
+                "connector write the table to a topic of another name"
             )
 
     def join(self, told: Sequence[Told]) -> Joined:
@@ -213,13 +213,13 @@ class _Work:
         """What is upstream and cannot be made good here."""
         if old := sorted(v for v in self.versions if _is_older(v)):
             yield (
-                f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also with "
-                "exactly once: take 3.7 or newer"
+                f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also "
+                "with exactly once: take 3.7 or newer"
             )
         if not self.reader.exactly_once:
             yield (
-                "its topics are declared to be delivered at least once: an event that comes twice is dropped by its key; "
-                "set exactly.once.source.support of Kafka Connect, then declare delivery = exactly_once"
+                "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "
+                "key; set exactly.once.source.support of Kafka Connect, then declare delivery = exactly_once"
             )
 
     def envelope(self, index: int) -> Envelope:

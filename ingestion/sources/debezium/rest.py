@@ -1,7 +1,7 @@
-"""Events that are of no transaction that a read has the END of: rows of snapshots, history, and what cannot be read. Pure.
+"""Events of no transaction whose END a read has: rows of snapshots, history, and what cannot be read. Pure.
 
-Their numbers are between those of transactions. An END's position is the end of a record of the WAL, which is longer than
-FREE bytes, so those just below the next one, and a few behind the last one, are nobody else's.
+Their numbers are between those of transactions. An END's position is the end of a record of the WAL, which is longer
+than FREE bytes, so those just below the next one, and a few behind the last one, are nobody else's.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +20,8 @@ ALONE = timedelta(seconds=60)
 def place_rest(heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, before: Reached, follows: Follows) -> None:
     """Places them, and tells where each partition goes on: at the first event that waits.
 
-    The number of a snapshot's row is just below that of the next transaction in its partition. Where none has come, it is
-    one behind the last; once these are used up, it waits.
+    The number of a snapshot's row is just below that of the next transaction in its partition. Where none has come, it
+    is one behind the last; once these are used up, it waits.
     """
     waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
     waiting -= _place_history(heads, joined, waiting, before, follows)
@@ -64,11 +64,9 @@ def _is_free(number: int, reached: Reached) -> bool:
     return number < FIRST_LSN if reached.end == 0 else number - reached.end <= FREE
 
 
-def _place_history(
-    heads: Heads, joined: Joined, waiting: set[int], before: Reached, follows: Follows
-) -> set[int]:
-    """Places events of a relation that is read later than others, whose transactions have landed in these: all under one
-    number, in the order of their commits."""
+def _place_history(heads: Heads, joined: Joined, waiting: set[int], before: Reached, follows: Follows) -> set[int]:
+    """Places events of a relation that is read later than others, whose transactions have landed in these: all under
+    one number, in the order of their commits."""
     if not follows.older:
         return set()
     found: list[tuple[int, int, int, int, int]] = []
@@ -112,7 +110,7 @@ def _by_partition(heads: Heads, count: int) -> Iterator[tuple[int, list[int]]]:
 def _of_forgotten(
     heads: Heads, indices: Sequence[int], waiting: set[int], ended: Ended, joined: Joined
 ) -> Iterator[int]:
-    """At a first read, the events of transactions whose END the transaction topic has no more: what came later has one."""
+    """At a first read, the events of transactions whose END the transaction topic has no more: later ones have one."""
     known = ended.xids
     told = [i for i in indices if heads.xid[i] in known and (joined.numbers[i] >= 0 or i in waiting)]
     return (i for i in indices if told and i < told[-1] and i in waiting and heads.xid[i] not in known)

@@ -13,6 +13,8 @@ from ingestion.sources.kafka.shape import facts_of as facts_of_topic
 from lakehouse.declarations import RawTable
 from lakehouse.settings import DebeziumSettings
 
+UNSENT = frozenset({"name"})  # in a snapshot they have values, in changes they are null
+
 
 @dataclass(frozen=True)
 class Column:
@@ -79,14 +81,18 @@ def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
     """A declared table whose topic has this number; raises TableProblem."""
     captured = ".".join(table.raw.captured)
     if not captured:
-        says = f"topic {table.raw.topic} does not end with the schema and the table of a relation: declare meta.raw.relation"
+        says = f"topic {table.raw.topic} does not end with a schema and a table: declare meta.raw.relation"
         raise TableProblem(table.source, table.name, says)
     if not table.key and of.delivery != "exactly_once":
         raise TableProblem(
-            table.source, table.name, "it has no key, by which an event is known that comes twice: declare meta.raw.key, or "
-            f"LAKEHOUSE_SOURCES__{table.source.upper()}__DELIVERY=exactly_once where Kafka Connect is set up for it",
+            table.source, table.name, "it has no key, by which an event that comes twice is known: declare "
+            f"meta.raw.key, or LAKEHOUSE_SOURCES__{table.source.upper()}__DELIVERY=exactly_once where Connect is so",
         )  # fmt: skip
-    return replace(facts_of_topic(table, oid), captured=captured)
+    facts = replace(facts_of_topic(table, oid), captured=captured)
+    if named := [column.name for column in facts.columns if column.type_name in UNSENT]:
+        says = f"column {', '.join(named)} is of a type that Debezium leaves empty in changes: do not declare it"
+        raise TableProblem(table.source, table.name, says)
+    return facts
 
 
 def _digits(declared: str) -> int | None:

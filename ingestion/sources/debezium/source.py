@@ -66,9 +66,9 @@ class OpenDebezium(OpenKafka):
         stream = super().check(states, live)
         if stream.publication_oid != number:
             raise LakehouseError(
-                f"source {self._name!r}: topic {self._of.transactions} was deleted and created again since the lake last "
-                f"read it: its offsets begin anew; `lakehouse ingest --recover {self._name}` goes on with what is there, in "
-                "the next epoch"
+                f"source {self._name!r}: topic {self._of.transactions} was deleted and created again since the lake "
+                f"last read it: its offsets begin anew; `lakehouse ingest --recover {self._name}` goes on with what is "
+                "there, in the next epoch"
             )
         return stream
 
@@ -129,12 +129,12 @@ class OpenDebezium(OpenKafka):
         topic = present(self._brokers.topics([name]), name)
         if topic is None:
             raise LakehouseError(
-                f"source {self._name!r}: there is no transaction topic {name}: set provide.transaction.metadata=true of the "
-                f"connector, or correct LAKEHOUSE_SOURCES__{self._name.upper()}__TRANSACTIONS"
+                f"source {self._name!r}: there is no transaction topic {name}: set provide.transaction.metadata=true "
+                f"of the connector, or correct LAKEHOUSE_SOURCES__{self._name.upper()}__TRANSACTIONS"
             )
         if len(topic.partitions) != 1:
             raise LakehouseError(
-                f"source {self._name!r}: transaction topic {name} has {len(topic.partitions)} partitions, which tell no "
-                "order of transactions: create it with one, before the connector starts"
+                f"source {self._name!r}: transaction topic {name} has {len(topic.partitions)} partitions, which tell "
+                "no order of transactions: create it with one, before the connector starts"
             )
         return topic.id

@@ -54,7 +54,7 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
             continue
         if last_at is not None and end.at > last_at + CLOCKS:
             raise OutOfOrder(
-                f"transaction {end.xid} was committed at {end.at:%Y-%m-%d %H:%M:%S} UTC and ends at position {end.lsn}, "
+                f"transaction {end.xid} was committed at {end.at:%Y-%m-%d %H:%M:%S} UTC and ends at {end.lsn}, "
                 f"before one of {last_at:%Y-%m-%d %H:%M:%S} at {last}: the database was restored, or another one took "
                 "its place"
             )
@@ -97,7 +97,9 @@ def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows
     landed: _Landed = []
     unread = _Unread(heads, firsts, follows)
     for one in ended.new:
-        if not follows.exactly_once and follows.now - one.at < SETTLED:  # its counts may be void: more may be on the way
+        if (
+            not follows.exactly_once and follows.now - one.at < SETTLED
+        ):  # its counts may be void: more may be on the way
             break
         events = firsts.by_xid.get(one.end.xid, [])
         orders: dict[str, list[int]] = {relation: [] for relation in follows.relations}
@@ -164,7 +166,7 @@ class _Unread:
         self._passed = dict.fromkeys(range(len(follows.relations)), -1)
 
     def of(self, xid: int, lacking: Mapping[str, int]) -> dict[str, list[int]]:
-        """As many as its relations lack, of those behind the transactions that were passed and not behind later ones."""
+        """As many as its relations lack, of those behind the transactions passed and not behind later ones."""
         found: dict[str, list[int]] = {}
         for index in list(self._left):
             relation = self._follows.relations[self._heads.partition[index]]

@@ -34,8 +34,8 @@ FIRST_YEAR, LAST_YEAR = -4713, 5_874_897
 DAY = 86_400_000_000
 PRINTED = (  # what is printed as Postgres does, or as it is written
     None, "io.debezium.data.Enum", "io.debezium.data.EnumSet", "io.debezium.data.Uuid", "io.debezium.data.Json",
-    "io.debezium.data.Xml", "io.debezium.data.Ltree", "io.debezium.data.TsVector", TIME + "ZonedTime", TIME + "Interval",
-    TIME + "ZonedTimestamp", TIME + "IsoTime", TIME + "IsoDate", TIME + "IsoTimestamp",
+    "io.debezium.data.Xml", "io.debezium.data.Ltree", "io.debezium.data.TsVector", TIME + "ZonedTime",
+    TIME + "Interval", TIME + "ZonedTimestamp", TIME + "IsoTime", TIME + "IsoDate", TIME + "IsoTimestamp",
 )  # fmt: skip
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 _DECLARED = {"int2": 16, "int4": 32}
@@ -43,11 +43,11 @@ _DECLARED = {"int2": 16, "int4": 32}
 
 @dataclass(frozen=True)
 class Modes:
-    """How the connector writes values, as its settings decimal, time, binary.handling.mode and placeholder say."""
+    """How the connector writes values, as far as it is declared: nothing is guessed where messages have no schema."""
 
-    decimals: Literal["precise", "string"] = "precise"
-    times: Literal["adaptive", "adaptive_time_microseconds", "isostring"] = "adaptive"
-    binary: Literal["bytes", "base64", "hex"] = "bytes"
+    decimals: Literal["precise", "string"] | None = None
+    times: Literal["adaptive", "adaptive_time_microseconds", "isostring"] | None = None
+    binary: Literal["bytes", "base64", "hex"] | None = None
     placeholder: str = "__debezium_unavailable_value"
 
 
@@ -79,6 +79,10 @@ def reader_of(column: Typed, given: ConnectType | None, modes: Modes) -> Reader:
 
 def expected(column: Typed, modes: Modes) -> ConnectType:
     """What Debezium sends for a column of the type, where the message does not say it."""
+    asked = {"numeric": "decimals", "money": "decimals", "timestamp": "times", "time": "times", "bytea": "binary"}
+    mode = asked.get(column.source.name)
+    if mode and getattr(modes, mode) is None:
+        raise Unfit(f"messages have no schema, so `{mode}` of the source has to be set as the connector has it")
     name, precise_ms = column.source.name, column.digits is not None and column.digits <= 3
     iso = modes.times == "isostring"
     if name == "numeric":
@@ -106,7 +110,7 @@ def expected(column: Typed, modes: Modes) -> ConnectType:
         return ConnectType("bytes", DECIMAL, {"scale": "2"})
     simple = {"int2": "int16", "int4": "int32", "int8": "int64", "bool": "boolean", "float4": "float32",
               "float8": "float64", "oid": "int64"}  # fmt: skip
-    return ConnectType(simple.get(name) or ("bytes" if name == "bytea" and modes.binary == "bytes" else "string"))
+    return ConnectType(simple.get(name) or ("bytes" if name == "bytea" and modes.binary != "hex" else "string"))
 
 
 def placeholders(modes: Modes) -> tuple[Any, ...]:
@@ -313,8 +317,8 @@ def _bytes(column: Typed, given: ConnectType, modes: Modes) -> Reader:
     if given.name is not None or given.type not in ("bytes", "string"):
         raise _unfit(column, given)
     is_hex = given.type == "string" and modes.binary == "hex"
-    if given.type == "string" and modes.binary == "bytes":
-        raise Unfit("bytes came as text: declare meta.debezium.binary as binary.handling.mode of the connector")
+    if given.type == "string" and modes.binary in (None, "bytes"):
+        raise Unfit("bytes came as text: set `binary` of the source as binary.handling.mode of the connector")
 
     def printed(value: Any) -> str:
         try:
