@@ -311,6 +311,12 @@ def test_older_versions_and_delivery_at_least_once_are_warned_of() -> None:
     assert "at least once" in warning
 
 
+def test_a_declared_column_that_no_event_has_is_warned_of() -> None:
+    of = table("pairs", PAIRS | {"nots": "text"}, ("a", "b"))
+    [warning] = read(PLAIN, of).noticed.warnings
+    assert warning == "topic public.pairs: column nots is in none of its events, and lands as NULL"
+
+
 def test_an_event_that_came_twice_lands_once() -> None:
     def again(topic: str) -> list[Message]:
         of = [m for m in PLAIN if m["topic"] == topic]

@@ -58,6 +58,15 @@ def test_transactions_are_joined_by_xid_whatever_their_records_positions() -> No
     assert lake.rows == {(0, 0): (40_000_000, 1), (0, 1): (40_000_100, 1)}
 
 
+def test_an_idle_partition_holds_no_cut() -> None:
+    topics, lake = two(), None
+    lake = Lake(topics)
+    for number in range(5):
+        send(topics, 7 + number, (0, "c", 1), end=40_000_000 + 100 * number)
+        assert not lake.read().waits
+    assert lake.offsets == [5, 0] and lake.reached.end == 40_000_400
+
+
 def test_a_later_transaction_does_not_overtake_one_that_waits() -> None:
     topics = two()
     topics.end(7, 40_000_000, {B: 1})

@@ -93,6 +93,7 @@ class _Work:
     reasons: dict[int, str] = field(default_factory=dict)
     opener: JsonOpener = field(default_factory=JsonOpener)
     versions: set[str] = field(default_factory=set)
+    columns: dict[str, set[str]] = field(default_factory=dict)
     checked: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
     unwrapped: dict[str, int] = field(default_factory=dict)
@@ -124,7 +125,8 @@ class _Work:
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
                 f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
-                "neither deletes nor transactions: take the transform ExtractNewRecordState from the connector, or declare kind kafka"
+                "neither deletes nor transactions: take the transform "
+                "ExtractNewRecordState from the connector, or declare kind kafka"
             )
 
     def _add(self, shape: Shape, partition: int, message: Mapping[str, Any]) -> None:
@@ -145,6 +147,8 @@ class _Work:
             return
         self.wrapped.add(shape.topic)
         self.versions.add(envelope.version)
+        if envelope.after:
+            self.columns.setdefault(shape.topic, set()).update(envelope.after)
         self._check_key(shape, envelope, message["key"])
         if len(self.opened) < OPENED:
             self.opened[index] = envelope
@@ -216,6 +220,9 @@ class _Work:
                 f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also "
                 "with exactly once: take 3.7 or newer"
             )
+        for topic, told in sorted(self.columns.items()):
+            if missing := [c.name for c in self.reader.shapes[topic].columns if c.name not in told]:
+                yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
         if not self.reader.exactly_once:
             yield (
                 "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "
