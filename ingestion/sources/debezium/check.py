@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.debezium.shape import facts_of
-from ingestion.sources.findings import Finding
+from ingestion.sources.findings import Finding, Weight
 from ingestion.sources.kafka.connection import Brokers, Topic
 from lakehouse.declarations import Source
 from lakehouse.errors import LakehouseError
@@ -37,13 +37,12 @@ def rights(settings: Settings, source: Source) -> str:
 
 
 def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
-    topic = found.get(of.transactions, "it does not exist")
+    topic = found.get(of.transactions, "it does not exist, unless no transaction has come yet")
     if isinstance(topic, str):
-        remedy = (
-            "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct TRANSACTIONS"
-        )
+        remedy = "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct its name"
         says = f"transaction topic {of.transactions}: {topic}"
-        yield Finding(source.name, None, "transactions", "in the way", says, remedy)
+        weight: Weight = "warning" if of.transactions not in found else "in the way"
+        yield Finding(source.name, None, "transactions", weight, says, remedy)
     elif len(topic.partitions) != 1:
         says = f"transaction topic {of.transactions} has {len(topic.partitions)} partitions, which tell no order"
         remedy = "create it with one, before the connector starts"

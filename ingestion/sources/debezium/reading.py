@@ -40,6 +40,7 @@ class EnvelopeReader:
     properties: Mapping[str, Any]
     ranges: tuple[Range, ...]
     told: Range
+    is_told: bool
     histories: Mapping[str, int]
     shapes: Mapping[str, Shape]
     before: TransactionOffsets
@@ -185,6 +186,11 @@ class _Work:
     def join(self, told: Sequence[Told]) -> Joined:
         """Places the events."""
         reader, before = self.reader, self.reader.before
+        if not reader.is_told and EVENT in self.heads.kind:
+            raise reader.refused(
+                f"there is no transaction topic {reader.told.topic}, although transactions have come: correct "
+                f"LAKEHOUSE_SOURCES__{reader.source.upper()}__TRANSACTIONS, which is <prefix>.transaction"
+            )
         relations = [reader.shapes[r.topic].captured for r in reader.ranges]
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],

@@ -64,11 +64,13 @@ class OpenDebezium(OpenKafka):
         """As of kind kafka; the transaction topic is the one that was read before, too."""
         number = self._own_id()
         stream = super().check(states, live)
-        if stream.publication_oid != number:
+        if stream.publication_oid == 0 and number:  # Debezium makes it with the first transaction
+            store.note_publication(states, self._name, number)
+        elif stream.publication_oid != number:
             raise LakehouseError(
-                f"source {self._name!r}: topic {self._of.transactions} was deleted and created again since the lake "
-                f"last read it: its offsets begin anew; `lakehouse ingest --recover {self._name}` goes on with what is "
-                "there, in the next epoch"
+                f"source {self._name!r}: topic {self._of.transactions} was deleted{' and created again' if number else ''}"
+                f" since the lake last read it: `lakehouse ingest --recover {self._name}` goes on with what is there, in "
+                "the next epoch"
             )
         return stream
 
@@ -109,6 +111,7 @@ class OpenDebezium(OpenKafka):
             source=self._name,
             properties=client_properties(self._of),
             ranges=tuple(ranges_to(before, now.position, shapes)),
+            is_told=told in now.position.by_partition or bool(self._own_id()),
             told=Range(*told, first, max(first, end), earliest),
             histories=began,
             shapes=shapes,
@@ -124,14 +127,11 @@ class OpenDebezium(OpenKafka):
         return [*wanted, self._of.transactions] if wanted else []
 
     def _own_id(self) -> int:
-        """The number of the transaction topic; raises LakehouseError where it cannot tell an order."""
+        """The number of the transaction topic, 0 until it is there; raises LakehouseError where it tells no order."""
         name = self._of.transactions
         topic = present(self._brokers.topics([name]), name)
         if topic is None:
-            raise LakehouseError(
-                f"source {self._name!r}: there is no transaction topic {name}: set provide.transaction.metadata=true "
-                f"of the connector, or correct LAKEHOUSE_SOURCES__{self._name.upper()}__TRANSACTIONS"
-            )
+            return 0
         if len(topic.partitions) != 1:
             raise LakehouseError(
                 f"source {self._name!r}: transaction topic {name} has {len(topic.partitions)} partitions, which tell "
