@@ -7,7 +7,7 @@ import pytest
 from debezium_topics import LAG, START, Event, Lake, Topics, deliver, random_history
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.joined import OutOfOrder
+from ingestion.sources.debezium.joined import OutOfOrder, Reached
 
 A, B = "public.a", "public.b"
 
@@ -115,21 +115,28 @@ def test_its_repetition_waits_until_its_events_are_surely_visible() -> None:
 
 def test_exactly_once_that_is_not_so_is_refused() -> None:
     topics = two()
+    send(topics, 6, (0, "c", 9), end=38_000_000)
     for order in (1, 2):
         topics.send(0, Event(7, 39_000_000, "c", 1, order, order))
     topics.end(7, 40_000_000, {A: 2})
+    lake = Lake(topics, reached=Reached(1, START, 2))
     with pytest.raises(OutOfOrder, match="not delivered exactly once"):
-        Lake(topics).read()
+        lake.read()
+    lake.reached = Reached()
+    lake.read()
+    assert len(lake.rows) == 2, "the next epoch goes on with what is there"
 
 
 def test_what_an_end_counts_and_does_not_come_is_told() -> None:
     topics = two()
     topics.send(0, Event(7, 5, "c", 1, 1, 1))
     topics.end(7, 40_000_000, {A: 3})
-    lake = Lake(topics)
+    lake = Lake(topics, reached=Reached(1, START, 2))
     assert lake.read(later=59).waits
     with pytest.raises(OutOfOrder, match=r"2 of 3 events of public.a in transaction 7 are missing"):
         lake.read(later=61)
+    lake.reached = Reached()
+    assert not lake.read(later=61).waits and len(lake.rows) == 1, "the next epoch goes on with what is there"
 
 
 def test_an_event_that_comes_after_its_transaction_has_landed_is_told() -> None:
@@ -148,7 +155,10 @@ def test_a_database_that_went_back_is_told_from_a_repetition() -> None:
     send(topics, 7, (0, "c", 1), end=40_000_000)
     lake = Lake(topics)
     lake.read()
+    send(topics, 8, (0, "c", 3), end=40_000_100)
     topics.told.append((topics.clock, End(5, 39_000_000, START + timedelta(hours=1), {A: 1})))
+    lake.read()
+    assert lake.reached.end == 40_000_100, "what was committed before it lands"
     with pytest.raises(OutOfOrder, match="the database was restored"):
         lake.read()
 

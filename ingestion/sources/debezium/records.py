@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from ingestion.schema.changes import Batch, Relation
+from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import Keys, UnreadableRecord
 from ingestion.sources.debezium.envelope import Row, envelope_of
 from ingestion.sources.debezium.opened import JsonOpener
@@ -51,9 +52,12 @@ def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
 
 @dataclass(frozen=True)
 class EnvelopeRecords:
-    """The base's `Records`. `shapes` are those of today, by number: an event that was kept is read by them."""
+    """The base's `Records`. `shapes` are those of today, by number: an event that was kept is read by them. `tables`
+    are the names of their tables."""
 
     shapes: Mapping[int, Shape] = field(default_factory=dict)
+    source: str = ""
+    tables: Mapping[int, str] = field(default_factory=dict)
 
     def relation(self, encoded: bytes) -> Relation:
         """The relation of kept events."""
@@ -73,7 +77,7 @@ class EnvelopeRecords:
         return json.dumps(told).encode() + b"\n" + json.dumps(fields).encode()
 
     def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
-        """Kept events as rows, each at its own place; raises UnreadableRecord."""
+        """Kept events as rows, each at its own place; raises UnreadableRecord, TableProblem where none can land."""
         kept_as = decoded(relation)
         shape, opener = self.shapes.get(kept_as.oid, kept_as), JsonOpener()
         events, broken = [], None
@@ -86,7 +90,7 @@ class EnvelopeRecords:
                 break
         made = rows_of(shape, events)
         if made.problem is not None:
-            raise UnreadableRecord(0, made.problem)
+            raise TableProblem(self.source, self.tables.get(shape.oid, shape.topic), made.problem)
         if made.unread:
             first = min(made.unread)
             raise UnreadableRecord(first, made.unread[first])

@@ -58,7 +58,9 @@ class OpenDebezium(OpenKafka):
     @property
     def records(self) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes instead of events
         """Kept envelopes are read as their tables are described now."""
-        return EnvelopeRecords({facts.oid: shape_of(facts, self._modes) for facts in self._begun()})
+        begun = [p for p in store.read_positions(self._states, self._name).values() if p.versions]
+        shapes = {p.facts.oid: shape_of(p.facts, self._modes) for p in begun}
+        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun})
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """As of kind kafka; the transaction topic is the one that was read before, too."""
@@ -68,9 +70,9 @@ class OpenDebezium(OpenKafka):
             store.note_publication(states, self._name, number)
         elif stream.publication_oid != number:
             raise LakehouseError(
-                f"source {self._name!r}: topic {self._of.transactions} was deleted{' and created again' if number else ''}"
-                f" since the lake last read it: `lakehouse ingest --recover {self._name}` goes on with what is there, in "
-                "the next epoch"
+                f"source {self._name!r}: topic {self._of.transactions} was deleted"
+                f"{' and created again' * bool(number)} since the lake last read it: "
+                f"`lakehouse ingest --recover {self._name}` goes on with what is there, in the next epoch"
             )
         return stream
 

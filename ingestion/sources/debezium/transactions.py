@@ -53,6 +53,9 @@ def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
             found.firsts[end.xid] = one.offset
             continue
         if last_at is not None and end.at > last_at + CLOCKS:
+            if new:  # what was committed before it lands first
+                found.told_to = one.offset
+                break
             raise OutOfOrder(
                 f"transaction {end.xid} was committed at {end.at:%Y-%m-%d %H:%M:%S} UTC and ends at {end.lsn}, "
                 f"before one of {last_at:%Y-%m-%d %H:%M:%S} at {last}: the database was restored, or another one took "
@@ -114,7 +117,7 @@ def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows
         )
         if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
             places = [(index, heads.order[index]) for index in events]
-        elif not _may_land(heads, one, events, orders, firsts, follows, lacking):
+        elif not _may_land(one, orders, firsts, before, follows, lacking):
             break
         else:
             ranked = sorted(events, key=lambda index: (heads.lsn[index], heads.partition[index], heads.offset[index]))
@@ -127,31 +130,31 @@ def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows
 
 
 def _may_land(
-    heads: Heads, one: New, events: Sequence[int], orders: Mapping[str, list[int]], firsts: Firsts, follows: Follows,
+    one: New, orders: Mapping[str, list[int]], firsts: Firsts, before: Reached, follows: Follows,
     lacking: Mapping[str, int],
 ) -> bool:  # fmt: skip
     """Whether a transaction whose counts do not fit is whole all the same: Debezium was restarted within it.
 
-    Raises OutOfOrder where that must not be, or where what is missing does not come.
+    Raises OutOfOrder where that must not be, or where what is missing does not come; not before anything has landed in
+    an epoch, which goes on with what is there.
     """
-    counted = one.end.counts
+    counted, age, is_first = one.end.counts, follows.now - one.at, before.end == 0
     was_restarted = one.end.xid in firsts.unclean or any(
         len(set(found)) < len(found) or max(found, default=0) > counted.get(relation, 0)
         for relation, found in orders.items()
     )
-    age = follows.now - one.at
-    if was_restarted and follows.exactly_once:
+    if was_restarted and follows.exactly_once and not is_first:
         raise OutOfOrder(
             f"events of transaction {one.end.xid} came more than once or are numbered anew, so they are not delivered "
             "exactly once as its `delivery` says: set exactly.once.source.support of Kafka Connect, or declare "
             "at_least_once"
         )
-    if was_restarted:
-        return follows.is_whole
-    if age > STALLED and follows.is_whole:
+    if was_restarted or age <= STALLED or not follows.is_whole:
+        return was_restarted and follows.is_whole
+    if not is_first:
         short = ", ".join(f"{n} of {counted.get(r, 0)} events of {r}" for r, n in lacking.items() if n > 0)
         raise OutOfOrder(f"{short} in transaction {one.end.xid} are missing, {age.total_seconds():.0f} s after its END")
-    return False
+    return True
 
 
 class _Unread:
