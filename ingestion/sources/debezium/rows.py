@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_without_columns
 from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
 from ingestion.schema.types.model import SourceType
+from ingestion.sources.debezium.columns import BAD, Reader, Unfit
 from ingestion.sources.debezium.envelope import Envelope, Row
 from ingestion.sources.debezium.opened import Types
 from ingestion.sources.debezium.shape import Column, Shape
-from ingestion.sources.debezium.values import Reader, Unfit, placeholders, reader_of
+from ingestion.sources.debezium.values import placeholders, reader_of
 from ingestion.sources.kafka.values import Unread, text
 
 SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])
@@ -188,11 +190,14 @@ def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
             return typed(values, source), []
         except NeedsText:
             return values, out_of_bounds(values, source)
+    bad = pc.fill_null(pc.equal(values, BAD), False)
+    rows = pc.indices_nonzero(bad).to_pylist()
+    values = pc.if_else(bad, pa.scalar(None, values.type), values) if rows else values
     try:
         converted = convert(values, source, "null")
     except ConversionError:
-        return values, unreadable(values, source)
-    return (values if len(converted.rows) else converted.array), []
+        return values, sorted({*rows, *unreadable(values, source)})
+    return (values if len(converted.rows) else converted.array), rows
 
 
 def check_relation(shape: Shape, envelope: Envelope) -> None:

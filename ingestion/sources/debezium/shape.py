@@ -8,7 +8,7 @@ from ingestion.schema.changes import Relation, RelationColumn
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.types.model import SourceType
-from ingestion.sources.debezium.values import Modes, Typed
+from ingestion.sources.debezium.columns import Modes, Typed
 from ingestion.sources.kafka.shape import facts_of as facts_of_topic
 from lakehouse.declarations import RawTable
 from lakehouse.settings import DebeziumSettings
