@@ -10,6 +10,7 @@ from debezium_recorded import ITEMS, PAIRS, Message, read, recorded, settings, s
 
 from ingestion.sources.base import UnreadableRecord
 from ingestion.sources.debezium.records import EnvelopeRecords
+from ingestion.sources.debezium.spool import Spool
 from lakehouse.errors import LakehouseError
 
 PLAIN = recorded("plain")
@@ -249,6 +250,23 @@ def test_a_message_that_is_no_envelope_is_a_dead_letter_of_the_transaction_aroun
     found = read(messages, ITEMS_TABLE, PAIRS_TABLE)
     assert len(found.unread["items"]) == 1 and found.unread["items"][0].startswith("0/12: ")
     assert found.position.end == 24771856 and len(found.rows["pairs"]) == 4
+
+
+@pytest.mark.parametrize("value", ["1.5", 7, {"scale": 1}, {"scale": 1, "value": "?"}])
+def test_a_number_that_cannot_be_read_lands_nowhere_as_text(value: Any) -> None:
+    of = table("zoo", {"id": "integer", "n": "numeric"})
+    found = read(changed(PLAIN, "public.zoo", after=lambda e: {"id": e["after"]["id"], "n": value}), of)
+    assert len(found.unread["zoo"]) == 7 and "a value that is no numeric" in found.unread["zoo"][0]
+    assert not any(found.rows.values())
+
+
+def test_messages_that_are_too_many_wait_on_disk() -> None:
+    spool, given = Spool(in_memory=100), [None, b"", b"x" * 70, None, b"y" * 70, b"z"]
+    for value in given:
+        spool.add(value)
+    assert [spool.value(index) for index in (5, 2, 0, 4)] == [b"z", b"x" * 70, b"", b"y" * 70]
+    assert spool._file._rolled
+    spool.close()
 
 
 def test_rows_without_their_envelope_are_refused_in_one_line() -> None:
