@@ -172,6 +172,9 @@ def test_a_change_of_a_key_is_its_delete_and_its_create_at_one_record() -> None:
     topics.send(0, Event(7, 39_000_200, "c", 5, 4, 4))
     topics.end(7, 40_000_000, {A: 4})
     assert Lake(topics).read().old == {2: 0}
+    assert Lake(
+        topics, told_to=1, reached=Reached(40_000_000, START, 40_000_001), begun={A: 40_000_000}
+    ).read().old == {2: 0}, "in its history too"
 
 
 def test_rows_of_a_snapshot_stand_just_below_the_transaction_that_follows_in_their_partition() -> None:

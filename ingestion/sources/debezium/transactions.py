@@ -29,12 +29,12 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     for end, places in landed:
         for index, place in places:
             joined.numbers[index], joined.places[index] = end.lsn, place
-    joined.old = _key_changes(heads, landed, follows.relations)
     waiting = ended.new[len(landed) :]
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
     joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
     place_rest(heads, joined, firsts, ended, before, follows)
+    joined.old = _key_changes(heads, joined, follows.relations)
     joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
     return joined
@@ -194,14 +194,13 @@ class _Unread:
         )
 
 
-def _key_changes(heads: Heads, landed: _Landed, relations: Sequence[str]) -> dict[int, int]:
+def _key_changes(heads: Heads, joined: Joined, relations: Sequence[str]) -> dict[int, int]:
     """The create and the delete of one record: an update that changed the key comes as both, at one LSN."""
-    found: dict[int, int] = {}
-    for _, places in landed:
-        at = [(heads.lsn[index], relations[heads.partition[index]], index) for index, _ in places]
-        deletes = {(lsn, relation): index for lsn, relation, index in at if heads.op[index] == ord("d")}
-        creates = (
-            [(lsn, relation, index) for lsn, relation, index in at if heads.op[index] == ord("c")] if deletes else ()
-        )
-        found |= {index: deletes[lsn, relation] for lsn, relation, index in creates if (lsn, relation) in deletes}
-    return found
+
+    def record(index: int) -> tuple[int, int, str]:
+        return heads.xid[index], heads.lsn[index], relations[heads.partition[index]]
+
+    landing = [i for i in range(len(heads)) if joined.numbers[i] >= 0]
+    deletes = {record(i): i for i in landing if heads.op[i] == ord("d")}
+    creates = [i for i in landing if heads.op[i] == ord("c")] if deletes else []
+    return {i: deletes[record(i)] for i in creates if record(i) in deletes}
