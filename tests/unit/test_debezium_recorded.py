@@ -1,6 +1,8 @@
 """Envelopes that Debezium wrote, as rows of the raw contract."""
 
+import contextlib
 import json
+import random
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -267,6 +269,34 @@ def test_messages_that_are_too_many_wait_on_disk() -> None:
     assert [spool.value(index) for index in (5, 2, 0, 4)] == [b"z", b"x" * 70, b"", b"y" * 70]
     assert spool._file._rolled
     spool.close()
+
+
+ODD = [None, True, -1, 10**30, 1.5, "", "x", "\ud800", [], [1], {}, {"a": 1}]
+
+
+def broken_at(envelope: Any, chance: random.Random) -> None:
+    """Puts something odd anywhere into an envelope."""
+    at = envelope
+    while True:
+        name = chance.choice(list(at))
+        if not isinstance(at[name], dict) or not at[name] or chance.random() < 0.2:
+            at[name] = chance.choice(ODD)
+            return
+        at = at[name]
+
+
+@pytest.mark.parametrize("name", ["plain", "schemas"])
+def test_whatever_stands_in_a_message_it_is_a_dead_letter_or_the_source_is_refused(name: str) -> None:
+    chance, messages = random.Random(name), recorded(name)
+    places = [i for i, m in enumerate(messages) if m["topic"] in ("public.items", "public.zoo") and m["value"]]
+    for _ in range(80):
+        index = chance.choice(places)
+        envelope = json.loads(messages[index]["value"])
+        broken_at(envelope, chance)
+        given = [*messages]
+        given[index] = messages[index] | {"value": json.dumps(envelope)}
+        with contextlib.suppress(LakehouseError):
+            read(given, ITEMS_TABLE, table("zoo", ZOO))
 
 
 def test_rows_without_their_envelope_are_refused_in_one_line() -> None:

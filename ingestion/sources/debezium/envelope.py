@@ -62,16 +62,17 @@ def envelope_of(opened: Opened) -> Envelope:
     op, source = fields.get("op"), fields.get("source")
     if op is None and not isinstance(source, dict):
         raise _no_envelope(fields)
-    if op not in OPERATIONS or not isinstance(source, dict):
+    if not isinstance(op, str) or op not in OPERATIONS or not isinstance(source, dict):
         raise Unread("its operation is none of a row's (r, c, u, d, t)")
     try:
+        lsn = None if source.get("lsn") is None else _number(source["lsn"])
         return Envelope(
             op=op, before=_row(fields.get("before")), after=_row(fields.get("after")),
-            relation=(source["schema"], source["table"]), lsn=source.get("lsn"), committed_at=_moment(source),
+            relation=(_name(source["schema"]), _name(source["table"])), lsn=lsn, committed_at=_moment(source),
             version=str(source.get("version")), transaction=_transaction(fields.get("transaction")),
             types=opened.types,
         )  # fmt: skip
-    except (KeyError, TypeError, ValueError, OverflowError):
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise Unread("its source block is not that of a table in Postgres") from None
 
 
@@ -83,8 +84,9 @@ def end_of(opened: Opened) -> End | None:
     try:
         if fields["status"] != "END":
             raise ValueError
-        xid, lsn = map(int, fields["id"].split(":"))
-        counts = {part["data_collection"]: part["event_count"] for part in fields["data_collections"] or ()}
+        xid, lsn = (_number(int(part)) for part in fields["id"].split(":"))
+        parts = fields["data_collections"] or ()
+        counts = {_name(part["data_collection"]): _number(part["event_count"]) for part in parts}
         return End(xid, lsn, EPOCH + timedelta(milliseconds=fields["ts_ms"]), counts)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise Unread("it tells neither begin nor end of a transaction in Postgres") from None
@@ -106,7 +108,19 @@ def _transaction(given: Any) -> Transaction | None:
     if given is None:
         return None
     xid, _, _ = given["id"].partition(":")
-    return Transaction(int(xid), given["total_order"], given["data_collection_order"])
+    return Transaction(_number(int(xid)), _number(given["total_order"]), _number(given["data_collection_order"]))
+
+
+def _number(given: Any) -> int:
+    if type(given) is not int or not 0 <= given < 1 << 63:
+        raise ValueError
+    return given
+
+
+def _name(given: Any) -> str:
+    if not isinstance(given, str):
+        raise TypeError
+    return given
 
 
 def _moment(source: Mapping[str, Any]) -> datetime:

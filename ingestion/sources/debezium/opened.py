@@ -114,10 +114,15 @@ def _wraps(head: bytes, message: bytes) -> bool:
 
 def _parsed(message: bytes) -> Any:
     try:
-        return _DECODER.decode(message.decode())
+        found = _DECODER.decode(message.decode())
+        if b"\\u" in message:
+            json.dumps(found, ensure_ascii=False).encode()
+        return found
     except RecursionError:
         raise Unread("the value is nested too deeply") from None
-    except ValueError:
+    except UnicodeEncodeError:
+        raise Unread("the value has half a surrogate pair, which is no text") from None
+    except ValueError:  # no JSON, no UTF-8, or a number of thousands of digits
         raise Unread("the value is no JSON") from None
 
 
