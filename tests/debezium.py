@@ -22,10 +22,10 @@ from lakehouse.settings import DebeziumSettings, Settings
 from lakehouse.text.urls import parse_url
 from lakehouse_stack.home.ports import plan_ports
 from lakehouse_stack.processes.process import last_lines
-from tests.brokers import KAFKA, QUIET, Broker, Topics, topic_table
+from tests.brokers import QUIET, Broker, Topics, topic_table
 from tests.world import World
 
-NEWEST, OLDER = "3.7.0.Final", "3.3.1.Final"
+KAFKA, NEWEST = "4.1.0", "3.7.0.Final"
 STORES = "".join(
     f"{store}.storage.topic=connect-{store}\n{store}.storage.replication.factor=1\n"
     for store in ("config", "offset", "status")
