@@ -79,7 +79,7 @@ class Connect:
             return None
         finally:
             connection.close()
-        if answer.status in (404, 409, 500, 503) and method != "POST":
+        if answer.status in (404, 409, 500, 503):
             return None
         assert answer.status < 400, text
         return json.loads(text) if text else {}
@@ -93,6 +93,15 @@ class Connect:
     def is_running(self, name: str) -> bool:
         status = self.asked("GET", f"/connectors/{name}/status")
         assert "FAILED" not in json.dumps(status), json.dumps(status)[:3000]
+        return bool(status) and [task["state"] for task in status["tasks"]] == ["RUNNING"]
+
+    def healed(self, name: str) -> bool:
+        """Whether the connector runs; what has failed, since its broker went, is started again."""
+        status = self.asked("GET", f"/connectors/{name}/status")
+        if status and "FAILED" in json.dumps(status):
+            self.asked("POST", f"/connectors/{name}/restart?includeTasks=true&onlyFailed=true")
+            time.sleep(2)
+            return False
         return bool(status) and [task["state"] for task in status["tasks"]] == ["RUNNING"]
 
     def until(self, done: Any, seconds: float = 60) -> None:

@@ -225,7 +225,7 @@ def test_the_lake_has_what_the_database_has_whatever_is_killed(
                 killed: Any = connect if what == "connect" else broker
                 killed.kill()
                 killed.start()
-        connect.until(lambda: connect.is_running(world.source.name), 120)
+        connect.until(lambda: connect.healed(world.source.name), 120)
     finally:
         transfers.stopped.set()
         transfers.join()
