@@ -113,7 +113,8 @@ def read(
     told = next((r for r in ranges if r.topic == "transaction"), Range("transaction", 0, 0, 0, 0))
     newest = max(datetime.fromtimestamp(m["at"] / 1000, UTC) for m in messages)
     reader = RecordedReader(
-        source="shop", properties={}, ranges=tuple(r for r in ranges if r.topic in shapes), histories={}, shapes=shapes,
+        source="shop", properties={}, histories={}, shapes=shapes,
+        ranges=tuple(r for r in ranges if r.topic in shapes and r.first < r.end),
         is_told=told.end > 0,
         told=Range("transaction", 0, told.first, told.end, 0), before=before, is_whole=True, now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,

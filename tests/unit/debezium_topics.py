@@ -88,6 +88,7 @@ class Lake:
         follows = Follows(
             relations=[r if p not in self.hidden else "" for p, r in enumerate(topics.relations)], ends=ends,
             bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
+            followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
             keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once, is_whole=True,
             now=START + timedelta(seconds=now), histories=self.begun,
             older={end.xid: end for _, end in topics.told[: self.told_to] if end} if self.begun else {},

@@ -129,6 +129,12 @@ def test_a_read_may_end_anywhere_and_the_rest_is_read_once() -> None:
             ]
 
 
+def test_a_topic_of_which_nothing_is_visible_yet_holds_its_transactions_up() -> None:
+    found = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE, ends={"public.pairs": 0})
+    assert found.position.end == 24739672 and "pairs" not in found.rows
+    assert max(r["_commit_lsn"] for r in found.rows["items"]) == 24739672
+
+
 def test_a_keyless_table_lands_every_event_where_delivery_is_exactly_once() -> None:
     loose = table("loose", {"v": "text"}, ())
     rows = read(PLAIN, loose).rows["loose"]

@@ -33,8 +33,9 @@ class Reached:
 @dataclass(frozen=True)
 class Follows:
     """What is read: of each partition its relation, where it ends, and what an offset and its place differ by; the
-    relations whose rows have a key. `histories` are relations that began to be read when transactions up to the END at
-    a position had landed: their events of those are history, which `older` ENDs tell.
+    relations whose rows have a key, and all that are `followed`, with something to read or not. `histories` are
+    relations that began to be read when transactions up to the END at a position had landed: their events of those are
+    history, which `older` ENDs tell.
 
     Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
     transaction. `is_whole`: the read reaches the end of all topics as of `now`.
@@ -45,6 +46,7 @@ class Follows:
     bases: Sequence[int]
     told_to: int
     keyed: frozenset[str]
+    followed: frozenset[str]
     exactly_once: bool
     is_whole: bool
     now: datetime

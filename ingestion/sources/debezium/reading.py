@@ -194,7 +194,9 @@ class _Work:
         relations = [reader.shapes[r.topic].captured for r in reader.ranges]
         follows = Follows(
             relations=relations, ends=[r.end for r in reader.ranges], bases=[r.place - r.first for r in reader.ranges],
-            told_to=reader.told.end, keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
+            told_to=reader.told.end, 
+            followed=frozenset(s.captured for s in reader.shapes.values()),
+            keyed=frozenset(s.captured for s in reader.shapes.values() if s.key),
             exactly_once=reader.exactly_once, is_whole=reader.is_whole, now=reader.now, histories=reader.histories,
             older=self._older(told, relations),
         )  # fmt: skip

@@ -103,6 +103,12 @@ class OpenDebezium(OpenKafka):
     ) -> EnvelopeReader:
         """Reads the transactions of the described tables that are whole up to `now.position`."""
         shapes = {facts.relation[1]: shape_of(facts, self._modes) for facts in described}
+        found = self._brokers.topics(shapes)
+        if gone := [name for name in shapes if present(found, name) is None]:
+            raise LakehouseError(
+                f"source {self._name!r}: topic {', '.join(gone)} is not there, or may not be described, so "
+                "transactions are not whole: let the connector write it, or take its table out of the declaration"
+            )
         before = cast(TransactionOffsets, self._reached())
         told = self._of.transactions, 0
         first, end = (offsets.by_partition.get(told, 0) for offsets in (before, now.position))

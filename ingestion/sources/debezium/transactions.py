@@ -105,7 +105,7 @@ def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows
         ):  # its counts may be void: more may be on the way
             break
         events = firsts.by_xid.get(one.end.xid, [])
-        orders: dict[str, list[int]] = {relation: [] for relation in follows.relations}
+        orders: dict[str, list[int]] = {relation: [] for relation in follows.followed}
         for index in events:
             orders[follows.relations[heads.partition[index]]].append(heads.in_table[index])
         lacking = {r: one.end.counts.get(r, 0) - len(found) for r, found in orders.items()}
