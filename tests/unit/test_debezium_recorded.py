@@ -415,10 +415,3 @@ def test_a_broken_kept_record_is_told_by_its_number() -> None:
     with pytest.raises(UnreadableRecord) as failure:
         EnvelopeRecords().decode(of.encoded, kept, {}, ())
     assert failure.value.index == 1
-
-
-def test_what_waits_is_told_by_the_moment_of_the_cut() -> None:
-    found = read(PLAIN, ITEMS_TABLE, ends={"transaction": 20})
-    assert found.noticed.reached is not None and found.noticed.reached.position.end == 24742208
-    whole = read(PLAIN, ITEMS_TABLE).noticed.reached
-    assert whole is not None and whole.at - found.noticed.reached.at > timedelta(seconds=1)

@@ -67,8 +67,7 @@ class EnvelopeReader:
                 take(piece)
         finally:
             work.spool.close()
-        at = joined.reached.at if joined.waits and joined.reached.at else self.now
-        return Noticed(reached=SourceNow(_reached(self, joined), at, 0), warnings=tuple(work.warnings()))
+        return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(work.warnings()))
 
     def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
         """All messages of some ranges, a batch of one topic at a time."""
