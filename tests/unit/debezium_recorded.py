@@ -115,7 +115,7 @@ def read(
     reader = RecordedReader(
         source="shop", properties={}, histories={}, shapes=shapes,
         ranges=tuple(r for r in ranges if r.topic in shapes and r.first < r.end),
-        is_told=told.end > 0,
+        is_told=any(m["topic"] == "transaction" for m in messages),
         told=Range("transaction", 0, told.first, told.end, 0), before=before, is_whole=True, now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,
     )  # fmt: skip
