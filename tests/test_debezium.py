@@ -129,41 +129,6 @@ def test_a_snapshot_and_changes_land_with_their_transactions(make: Make, spark: 
     assert account["_commit_lsn"] == first[0]["_commit_lsn"] and account["_seq"] == 4
 
 
-def test_a_truncate_empties_the_table(make: Make, spark: Any) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
-    world.sql("INSERT INTO items VALUES (2, 'two', 2)", "TRUNCATE items, accounts", "INSERT INTO items VALUES (3)")
-    until_equal(world, topics, spark)
-    assert [row["_op"] for row in topics.raw("items")] == ["r", "c", "t", "c"]
-
-
-def test_a_table_that_is_declared_later_has_its_whole_history(make: Make, spark: Any) -> None:
-    world, topics = make(
-        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (1, 'r', 1)")
-    )
-    world.sql(
-        "INSERT INTO accounts VALUES (1, 'x', 10)", "UPDATE accounts SET amount = 11", "INSERT INTO items VALUES (2)"
-    )
-    alone = topics.without("accounts")
-    deadline = time.monotonic() + 60
-    while len(alone.raw("items")) < 2:
-        alone.ingest(spark)
-        assert time.monotonic() < deadline
-    until_equal(world, topics, spark)
-    assert [row["_op"] for row in topics.raw("accounts")] == ["r", "c", "u", "u"]
-    world.sql("DELETE FROM accounts WHERE b = 'x'")
-    until_equal(world, topics, spark)
-    assert_sound(topics)
-
-
-def test_a_source_that_is_not_the_one_that_was_read_is_refused(make: Make, spark: Any) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
-    world.sql("INSERT INTO items VALUES (2, 'two', 2)")
-    until_equal(world, topics, spark)
-    other = make_debezium(world, topics.broker, TABLES, transactions=f"{world.source.name}.public.items")
-    with pytest.raises(LakehouseError, match="was deleted and created again"):
-        other.ingest(spark)
-
-
 class Transfers(threading.Thread):
     """Moves amounts between accounts, and writes items: every transaction leaves the sum of all amounts as it was."""
 
@@ -262,6 +227,41 @@ def assert_cuts_are_consistent(topics: Topics) -> None:
                 state[row["a"], row["b"]] = row["amount"]
         assert sum(state.values()) == 0
     assert len(mine) > 3
+
+
+def test_a_truncate_empties_the_table(make: Make, spark: Any) -> None:
+    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world.sql("INSERT INTO items VALUES (2, 'two', 2)", "TRUNCATE items, accounts", "INSERT INTO items VALUES (3)")
+    until_equal(world, topics, spark)
+    assert [row["_op"] for row in topics.raw("items")] == ["r", "c", "t", "c"]
+
+
+def test_a_table_that_is_declared_later_has_its_whole_history(make: Make, spark: Any) -> None:
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (1, 'r', 1)")
+    )
+    world.sql(
+        "INSERT INTO accounts VALUES (1, 'x', 10)", "UPDATE accounts SET amount = 11", "INSERT INTO items VALUES (2)"
+    )
+    alone = topics.without("accounts")
+    deadline = time.monotonic() + 60
+    while len(alone.raw("items")) < 2:
+        alone.ingest(spark)
+        assert time.monotonic() < deadline
+    until_equal(world, topics, spark)
+    assert [row["_op"] for row in topics.raw("accounts")] == ["r", "c", "u", "u"]
+    world.sql("DELETE FROM accounts WHERE b = 'x'")
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+
+
+def test_a_source_that_is_not_the_one_that_was_read_is_refused(make: Make, spark: Any) -> None:
+    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world.sql("INSERT INTO items VALUES (2, 'two', 2)")
+    until_equal(world, topics, spark)
+    other = make_debezium(world, topics.broker, TABLES, transactions=f"{world.source.name}.public.items")
+    with pytest.raises(LakehouseError, match="was deleted and created again"):
+        other.ingest(spark)
 
 
 def test_what_came_twice_lands_once_where_delivery_is_not_exactly_once(settings: Settings, spark: Any) -> None:
