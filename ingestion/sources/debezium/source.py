@@ -64,16 +64,16 @@ class OpenDebezium(OpenKafka):
 
     def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
         """As of kind kafka; the transaction topic is the one that was read before, too."""
-        number = self._own_id()
-        stream = super().check(states, live)
-        if stream.publication_oid == 0 and number:  # Debezium makes it with the first transaction
-            store.note_publication(states, self._name, number)
-        elif stream.publication_oid != number:
+        number, known = self._own_id(), store.read_stream(states, self._name)
+        if known is not None and known.kind == self.kind and known.publication_oid not in (0, number):
             raise LakehouseError(
                 f"source {self._name!r}: topic {self._of.transactions} was deleted"
                 f"{' and created again' * bool(number)} since the lake last read it: "
                 f"`lakehouse ingest --recover {self._name}` goes on with what is there, in the next epoch"
             )
+        stream = super().check(states, live)
+        if stream.publication_oid != number:  # Debezium makes it with the first transaction
+            store.note_publication(states, self._name, number)
         return stream
 
     def now(self) -> SourceNow[Offsets]:
