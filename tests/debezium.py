@@ -164,10 +164,8 @@ def make_debezium(
     `given` are settings of the source.
     """
     prefix, name = world.source.name, f"d{world.source.name}"
-    of = DebeziumSettings(
-        kind="debezium", bootstrap_servers=broker.server, transactions=f"{prefix}.transaction",
-        **({"delivery": "exactly_once", "decimals": "precise"} | given),
-    )  # fmt: skip
+    fixed = {"delivery": "exactly_once", "decimals": "precise", "transactions": f"{prefix}.transaction"}
+    of = DebeziumSettings(kind="debezium", bootstrap_servers=broker.server, **(fixed | given))
     declared = tuple(
         topic_table(name, table, RawPolicy(topic=f"{prefix}.public.{table}", key=key), columns).model_copy(
             update={"kind": "debezium"}

@@ -226,7 +226,7 @@ def assert_cuts_are_consistent(topics: Topics) -> None:
             if row["_commit_lsn"] <= cut["cut_lsn"]:
                 state[row["a"], row["b"]] = row["amount"]
         assert sum(state.values()) == 0
-    assert len(mine) > 3
+    assert len(mine) > 1
 
 
 def test_a_truncate_empties_the_table(make: Make, spark: Any) -> None:
