@@ -92,10 +92,9 @@ class RegistrySettings(Section):
         return self
 
 
-class KafkaSettings(Section):
+class BrokerSettings(Section):
     """How to reach the Kafka cluster of one source."""
 
-    kind: Literal["kafka"] = Field(description="what kind of source it is")
     bootstrap_servers: str = Field(min_length=1, description="host:port of some brokers, separated by commas")
     tls: bool = Field(False, description="brokers are reached by TLS")
     ca: Path | None = Field(None, description="PEM file of the authorities to trust; unset means those of the system")
@@ -107,7 +106,7 @@ class KafkaSettings(Section):
     )
 
     @model_validator(mode="after")
-    def _has_a_whole_login(self) -> "KafkaSettings":
+    def _has_a_whole_login(self) -> "BrokerSettings":
         if len({self.sasl is None, self.user is None, self.password is None}) > 1:
             raise ValueError("sasl, user and password belong together")
         if self.sasl == "PLAIN" and not self.tls:
@@ -117,18 +116,65 @@ class KafkaSettings(Section):
         return self
 
 
+class KafkaSettings(BrokerSettings):
+    """A source of topics of events."""
+
+    kind: Literal["kafka"] = Field(description="what kind of source it is")
+
+
+class DebeziumSettings(BrokerSettings):
+    """A source of topics that Debezium's connector for Postgres writes, and how it is set up."""
+
+    kind: Literal["debezium"] = Field(description="what kind of source it is")
+    transactions: str = Field(
+        pattern=r"^[A-Za-z0-9._-]+$",
+        description="the topic of `provide.transaction.metadata`, where transactions end: `<prefix>.transaction`",
+    )
+    delivery: Literal["exactly_once", "at_least_once"] = Field(
+        "at_least_once",
+        description="`exactly_once` where Kafka Connect has `exactly.once.source.support` and Debezium is 3.7 or newer",
+    )
+    unavailable_value: str = Field(
+        "__debezium_unavailable_value",
+        min_length=1,
+        description="the connector's `unavailable.value.placeholder`: a value that an update did not carry",
+    )
+    decimals: Literal["precise", "string"] | None = Field(
+        None, description="its `decimal.handling.mode`; has to be set where messages have no schema"
+    )
+    times: Literal["adaptive", "adaptive_time_microseconds", "isostring"] | None = Field(
+        None, description="its `time.precision.mode`; has to be set where messages have no schema"
+    )
+    binary: Literal["bytes", "base64", "hex"] | None = Field(
+        None,
+        description="its `binary.handling.mode`; has to be set where messages have no schema, or bytes come as text",
+    )
+
+    @field_validator("unavailable_value")
+    @classmethod
+    def _is_a_placeholder(cls, value: str) -> str:
+        if value.startswith("hex:") and not re.fullmatch(r"([0-9A-Fa-f]{2})+", value[4:]):
+            raise ValueError("what follows hex: is in hexadecimal digits")
+        return value
+
+
 UNKNOWN_KIND = "unknown_kind"
 
 
 def _kind(given: Any) -> str | None:
     """By which model the settings of a source are read; None for a kind that there is not."""
     kind = given.get("kind", "postgres") if isinstance(given, dict) else getattr(given, "kind", None)
-    return {"postgres": "SourceSettings", "kafka": "KafkaSettings"}.get(str(kind))
+    models = {"postgres": "SourceSettings", "kafka": "KafkaSettings", "debezium": "DebeziumSettings"}
+    return models.get(str(kind))
 
 
 Connection = Annotated[
-    Annotated[SourceSettings, Tag("SourceSettings")] | Annotated[KafkaSettings, Tag("KafkaSettings")],
-    Discriminator(_kind, custom_error_type=UNKNOWN_KIND, custom_error_message="Input should be 'postgres' or 'kafka'"),
+    Annotated[SourceSettings, Tag("SourceSettings")]
+    | Annotated[KafkaSettings, Tag("KafkaSettings")]
+    | Annotated[DebeziumSettings, Tag("DebeziumSettings")],
+    Discriminator(
+        _kind, custom_error_type=UNKNOWN_KIND, custom_error_message="Input should be 'postgres', 'kafka' or 'debezium'"
+    ),
 ]
 
 
@@ -464,7 +510,7 @@ class Settings(BaseSettings):
         """What Dagster knows as DAGSTER_HOME."""
         return self.home / "dagster"
 
-    def connection(self, name: str) -> SourceSettings | KafkaSettings:
+    def connection(self, name: str) -> SourceSettings | KafkaSettings | DebeziumSettings:
         """The settings of one source, of whatever kind; raises LakehouseError when there are none."""
         if (source := self.sources.get(name)) is None:
             meant = close(name, self.sources, 0.6)
@@ -488,10 +534,17 @@ class Settings(BaseSettings):
             parse_url(source.owner_url.get_secret_value(), f"{_of_source(name)}OWNER_URL")
         return source
 
-    def kafka(self, name: str) -> KafkaSettings:
+    def debezium(self, name: str) -> DebeziumSettings:
+        """The settings of a source in topics of Debezium; raises LakehouseError for another."""
+        source = self.connection(name)
+        if not isinstance(source, DebeziumSettings):
+            raise LakehouseError(f"source {name!r} is of kind {source.kind}: set {_of_source(name)}KIND=debezium")
+        return source
+
+    def kafka(self, name: str) -> BrokerSettings:
         """The settings of a source in Kafka; raises LakehouseError for another."""
         source = self.connection(name)
-        if not isinstance(source, KafkaSettings):
+        if not isinstance(source, BrokerSettings):
             raise LakehouseError(f"source {name!r} is of kind {source.kind}: set {_of_source(name)}KIND=kafka")
         return source
 

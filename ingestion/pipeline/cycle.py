@@ -100,12 +100,16 @@ def catch_up(
             is_due = covered(positions, now.position) != tuple(stream.cut_tables) or _altered(positions, outlooks)
             if not now.position <= source.stop_between(reached, now.position, session.limits.cycle_max_bytes):
                 progress.begin(states, session.name, "changes", source.distance(reached, now.position))
+            most = session.limits.cycle_max_bytes
             while not now.position <= reached or is_due:
-                before, reached = reached, source.stop_between(reached, now.position, session.limits.cycle_max_bytes)
-                landed = load_changes(session, source, states, outlooks, replace(now, position=reached), live)
+                before, stop = reached, source.stop_between(reached, now.position, most)
+                landed, reached = load_changes(session, source, states, outlooks, replace(now, position=stop), live)
                 progress.advance(states, session.name, source.distance(before, reached), total_rows(landed))
                 rows = add_counts(rows, landed)
                 is_due = False
+                if not stop <= reached and now.position <= stop:
+                    break  # the rest waits for what the source has not got yet
+                most = most * 4 if reached <= before else session.limits.cycle_max_bytes
             return CycleOutcome(rows, reached)
         except Outdated:
             continue

@@ -1,7 +1,9 @@
 """Brings the changes of a source into the lake: read below a position, publish with a cut, advance the slot."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
 import pyarrow as pa
 from pyiceberg.manifest import DataFile
@@ -20,6 +22,7 @@ from ingestion.pipeline.session import (
 )
 from ingestion.pipeline.survey import Outlook, unaltered, withholding
 from ingestion.pipeline.table_plans import Course, conclude, covered, plan_course
+from ingestion.schema.positions import Position
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
@@ -36,6 +39,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
 Courses = dict[str, Course]
+log = logging.getLogger("lakehouse.ingestion")
 
 
 def load_changes(
@@ -45,8 +49,9 @@ def load_changes(
     outlooks: Mapping[str, Outlook],
     now: SourceNow,
     live: LiveStream | None = None,
-) -> RowCounts:
-    """Lands or spools everything committed below `now.position`; returns the rows added by table and operation.
+) -> tuple[RowCounts, Position]:
+    """Lands or spools everything committed below `now.position`; returns the rows added by table and operation, and the
+    position that was reached: another one where the source has not got everything yet that belongs together.
 
     When nothing changed, positions and slot move on without an Iceberg snapshot. Raises Outdated when a table was
     altered, or its state changed, while this was under way, LiveStreamLost when `live` has ended.
@@ -65,13 +70,22 @@ def load_changes(
             result = ChangeResult()
         else:
             result = _read(session, source, states, cycle, courses, outlooks, reader)
+        now = result.by_source.reached or now
+        for warning in result.by_source.warnings:
+            warn_once(f"source {session.name!r}: {warning}")
         if not unaltered(source, outlooks):
             raise Outdated
         source.check_again(stream, live)
         courses = {n: conclude(c, result.noticed.get(n, Findings()), now.position) for n, c in courses.items()}
         _publish(session, source, states, cycle, stream, courses, result, now)
     source.confirm(now.position, live)
-    return {written.name: written.operations for written in result.written}
+    return {written.name: written.operations for written in result.written}, now.position
+
+
+@cache
+def warn_once(says: str) -> None:
+    """Tells what every read finds."""
+    log.warning(says)
 
 
 def _read(

@@ -66,6 +66,7 @@ class TableFacts:
     it; descriptions of earlier versions have None there. `enforced_by` are the oids of unique indexes that keep every
     row from another one's declared key at once; a description of an earlier version names none.
     `format` is how the values of a topic are written; a table of a database has none, and it says nothing there.
+    `captured` is the relation whose changes Debezium writes to a topic, as it names it.
     """
 
     oid: int
@@ -86,6 +87,7 @@ class TableFacts:
     enforced_by: tuple[int, ...] = ()
     attribute_rows: tuple[tuple[int, int], ...] | None = None
     format: str = "json"
+    captured: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON form that `facts_from_json` reads back."""

@@ -52,9 +52,14 @@ class Offsets:
         return ",".join(f"{topic}/{number}:{offset}" for topic, number, offset in self.parts)
 
     @property
-    def commit_bound(self) -> int:
-        """The sum of all offsets: it grows with every read that finds something."""
+    def count(self) -> int:
+        """The sum of all offsets."""
         return sum(offset for _, _, offset in self.parts)
+
+    @property
+    def commit_bound(self) -> int:
+        """The same: it grows with every read that finds something."""
+        return self.count
 
 
 def _split(part: str) -> tuple[str, str]:

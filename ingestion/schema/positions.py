@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, Self, TypeVar
 
 from ingestion.schema.offsets import Offsets
+from ingestion.schema.transaction_offsets import TransactionOffsets
 
 
 class Position(Protocol):
@@ -76,4 +77,6 @@ class Lsn(int):
         return int(self)
 
 
-POSITIONS: Mapping[str, Any] = {"postgres": Lsn, "kafka": Offsets}  # the type of position of each kind of source
+POSITIONS: Mapping[str, Any] = {  # the type of position of each kind of source
+    "postgres": Lsn, "kafka": Offsets, "debezium": TransactionOffsets,
+}  # fmt: skip

@@ -6,7 +6,7 @@ source; `source_of` makes the source of the kind that the settings name.
 
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from threading import Event
@@ -63,12 +63,14 @@ class Piece:
     """A piece of what is read, in the order of the source: rows that can land, and all its records as they came.
 
     `records` gives those of some relations (PICKED_SCHEMA); it may be asked until the next piece is. A piece with
-    `unread` has no rows: its records could not be read, each for a reason, by their `commit_lsn` and `place`.
+    `unread` has no rows: its records could not be read, each for a reason, by their `commit_lsn` and `place`. `parks`
+    are the relations that cannot go on from this piece on, each with the reason.
     """
 
     batches: list[Batch]
     records: Callable[[frozenset[int]], pa.Table]
     unread: Mapping[tuple[int, int], str] | None = None
+    parks: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,14 @@ class Noticed:
     """What a read has found out besides the rows.
 
     `carried` are partitions whose rows came as those of a relation, by its oid. `witness` is what the source wants to
-    have kept with the position (`OpenSource.remember`); None where nothing was read.
+    have kept with the position (`OpenSource.remember`); None where nothing was read. `reached` is where the read ended,
+    None where that is what it was asked for: the rest waits for what is not there yet. `warnings` are for people.
     """
 
     carried: frozenset[tuple[int, Relation]] = frozenset()
     witness: object | None = None
+    reached: SourceNow[Any] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class ChangeReader(Protocol):
@@ -325,6 +330,7 @@ class Source(Protocol[P]):
 KINDS = {
     "postgres": "ingestion.sources.postgres.source",
     "kafka": "ingestion.sources.kafka.source",
+    "debezium": "ingestion.sources.debezium.source",
 }  # modules with a function `source`
 
 

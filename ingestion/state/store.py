@@ -40,7 +40,8 @@ class Cluster:
 class Stream:
     """How far the stream of a source has been read, and which cluster its slot belongs to.
 
-    `cut_lsn` is the newest cut's, as `meta.cuts` has it: the rows of that cut have it or a smaller `_commit_lsn`.
+    `publication_oid` is the number of what tells the stream: a publication, or a topic of transactions (0: not there
+    yet). `cut_lsn` is the newest cut's, as `meta.cuts` has it: the rows of that cut have it or a smaller `_commit_lsn`.
     """
 
     source: str
@@ -174,6 +175,11 @@ def create_stream(
 def follow_timeline(connection: CatalogConnection, source: str, timeline: int) -> None:
     """The source went on on a later timeline, with all that was read of it."""
     connection.execute("UPDATE lakehouse.streams SET timeline = %s WHERE source = %s", (timeline, source))
+
+
+def note_publication(connection: CatalogConnection, source: str, oid: int) -> None:
+    """Records what a stream is told by, where that was not there when the stream began."""
+    connection.execute("UPDATE lakehouse.streams SET publication_oid = %s WHERE source = %s", (oid, source))
 
 
 def restart_stream(

@@ -53,6 +53,8 @@ def read_changes(plan: ChangePlan) -> ChangeResult:
 
 def land_piece(lanes: Lanes, piece: Piece) -> None:
     """Lands what can, and keeps aside what cannot or must not land."""
+    for oid, reason in piece.parks.items():
+        lanes.park(oid, reason)
     if piece.unread is not None:
         lanes.keep("quarantine", piece.records(lanes.landing), piece.unread)
         return

@@ -129,7 +129,7 @@ class Lane:
         is_truncate = pc.equal(batch.meta.column("_op"), "t").to_numpy(zero_copy_only=False)
         if not is_truncate.any() and not self.truncates:
             return
-        xids = batch.meta.column("_xid").to_numpy() & 0xFFFFFFFF
+        xids = pc.fill_null(batch.meta.column("_xid"), 0).to_numpy() & 0xFFFFFFFF
         for xid in {*self.truncates, *xids[is_truncate].tolist()}:
             of_it = np.flatnonzero(xids == xid)
             if len(of_it):
@@ -160,6 +160,14 @@ class Lanes:
     def set_aside(self, name: str, reason: str) -> None:
         """Sends the records of a table to the spool from the start."""
         self._lanes[name].aside = reason
+
+    def park(self, oid: int, reason: str) -> None:
+        """Sends the records of a table to the spool from here on, which cannot go on."""
+        lane = self._by_oid[oid]
+        if lane.aside is None:
+            says = str(TableProblem(lane.target.source, lane.target.name, reason))
+            self.parked[lane.target.name] = says
+            lane.park(says)
 
     @property
     def landing(self) -> frozenset[int]:

@@ -6,7 +6,8 @@ from typing import Literal, Protocol
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.declarations.vault_problems import Problem
 
-Kind = Literal["postgres", "kafka"]
+Kind = Literal["postgres", "kafka", "debezium"]
+OF_POSTGRES = frozenset({"exclude", "changes"})
 
 
 class _Column(Protocol):
@@ -23,12 +24,14 @@ def kind_problems(kind: Kind, raw: RawPolicy, columns: tuple[_Column, ...]) -> I
         if not raw.relation:
             yield ("raw", "relation"), "meta.raw.relation: Field required"
         for key in sorted({"topic", "format"} & raw.model_fields_set):
-            yield ("raw", key), f"meta.raw.{key}: only for sources that declare meta.kind: kafka"
+            yield ("raw", key), f"meta.raw.{key}: only for sources that declare meta.kind: kafka or debezium"
         return
     if not raw.topic:
-        yield ("raw", "topic"), "meta.raw.topic: Field required in a source of kind kafka"
-    for key in sorted({"relation", "exclude", "changes"} & raw.model_fields_set):
-        says = "not in a source of kind kafka, where exactly the declared columns land"
+        yield ("raw", "topic"), f"meta.raw.topic: Field required in a source of kind {kind}"
+    for key in sorted(({"relation", "exclude", "changes"} if kind == "kafka" else OF_POSTGRES) & raw.model_fields_set):
+        says = f"not in a source of kind {kind}, where exactly the declared columns land"
         yield ("raw", key), f"meta.raw.{key}: {says}"
+    if kind == "debezium" and raw.format != "json":
+        yield ("raw", "format"), f"meta.raw.format: envelopes in {raw.format} are not read yet: use the JSON converter"
     if untyped := [column.name for column in columns if column.data_type is None]:
         yield ("raw",), f"column {', '.join(untyped)} needs a data_type: the events of a topic do not tell it"

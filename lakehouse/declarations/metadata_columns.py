@@ -17,7 +17,9 @@ OF_TOPICS: dict[str, tuple[str, str]] = {
     "_topic_partition": ("int", "partition of the topic"),  # `_partition` is reserved by Iceberg
     "_offset": ("long", "offset in the partition"),
 }
-OF_KINDS: dict[str, dict[str, tuple[str, str]]] = {"postgres": METADATA, "kafka": METADATA | OF_TOPICS}
+OF_KINDS: dict[str, dict[str, tuple[str, str]]] = {
+    "postgres": METADATA, "kafka": METADATA | OF_TOPICS, "debezium": METADATA | OF_TOPICS,
+}  # fmt: skip
 
 MOMENT = "timestamp(6) with time zone"
 PARSED_METADATA: dict[str, tuple[str, str]] = {  # Trino types

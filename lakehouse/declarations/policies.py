@@ -243,7 +243,10 @@ class AccessPolicy(Policy):
 class RawPolicy(Policy):
     """Where a raw table comes from and what is done before a row lands."""
 
-    relation: str = Field("", description="schema.table in Postgres; quote parts that need it")
+    relation: str = Field(
+        "",
+        description="schema.table in Postgres; quote parts that need it. Of a topic of Debezium that is not called so",
+    )
     topic: str = Field("", pattern=r"^[A-Za-z0-9._-]*$", description="topic in Kafka")
     format: Literal["json", "avro"] = Field("json", description="what the values of a topic are")
     key: tuple[str, ...] = Field((), description="source columns that identify a row; empty for a table without a key")
@@ -264,12 +267,18 @@ class RawPolicy(Policy):
     @property
     def origin(self) -> str:
         """What the rows are read from, as it is declared."""
-        return self.relation or self.topic
+        return self.topic or self.relation
+
+    @property
+    def captured(self) -> tuple[str, ...]:
+        """Schema and name of the relation whose changes a topic of Debezium has; nothing where they are not known."""
+        parts = self.topic.split(".")[-2:]
+        return split_relation(self.relation) if self.relation else tuple(parts) if len(parts) == 2 else ()
 
     @property
     def schema_and_table(self) -> tuple[str, str]:
         """The relation's two parts, unquoted; a topic is in no schema."""
-        return split_relation(self.relation) if self.relation else ("", self.topic)
+        return ("", self.topic) if self.topic else split_relation(self.relation)
 
 
 def split_relation(text: str) -> tuple[str, str]:

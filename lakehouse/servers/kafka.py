@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from lakehouse.settings import KafkaSettings
+from lakehouse.settings import BrokerSettings
 
 
-def client_properties(of: KafkaSettings) -> dict[str, Any]:
+def client_properties(of: BrokerSettings) -> dict[str, Any]:
     """What librdkafka needs to reach the brokers; holds the password."""
     protocol = ("SASL_" if of.sasl else "") + ("SSL" if of.tls else "PLAINTEXT")
     found: dict[str, Any] = {"bootstrap.servers": of.bootstrap_servers, "security.protocol": protocol.lower()}

@@ -9,7 +9,14 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from lakehouse.settings import KafkaSettings, MailSettings, RegistrySettings, Settings, SourceSettings
+from lakehouse.settings import (
+    DebeziumSettings,
+    KafkaSettings,
+    MailSettings,
+    RegistrySettings,
+    Settings,
+    SourceSettings,
+)
 from lakehouse_cli.reference.text import code, markdown_table
 from lakehouse_stack.control.endpoints import endpoints
 from lakehouse_stack.home.config import StackSettings
@@ -26,6 +33,7 @@ the environment only. A variable or key that is misspelt is an error that names 
 """
 MORE = {
     "sources.kafka": "[Topics in Kafka](../operations.md#topics-in-kafka) shows how its tables are declared.",
+    "sources.debezium": "[Topics of Debezium](../operations.md#topics-of-debezium) shows how its tables are declared.",
     "serve": "[Reading with other engines](../reading.md) shows what clients do with it.",
     "dagster": "[Security](../security.md#the-ui) tells who may call the UI.",
     "alerts": "[Alerts](../operations.md#alerts) lists what is told, and when.",
@@ -49,6 +57,9 @@ def settings_page() -> str:
         _table(KafkaSettings, "LAKEHOUSE_SOURCES__<SOURCE>__", {}),
         _said(RegistrySettings, ""),
         _table(RegistrySettings, "LAKEHOUSE_SOURCES__<SOURCE>__SCHEMA_REGISTRY__", {}),
+        "### Of kind debezium\n",
+        _said(DebeziumSettings, "sources.debezium"),
+        _table(DebeziumSettings, "LAKEHOUSE_SOURCES__<SOURCE>__", {}),
     ]
     for name, model in sections():
         parts += [

@@ -40,6 +40,7 @@ def prepare(
 
     Refuses a table if publishing it would make the application's UPDATE and DELETE fail. In Kafka nothing is created.
     """
+    from ingestion.sources.debezium.check import rights as rights_of_debezium
     from ingestion.sources.kafka.check import rights
     from ingestion.sources.postgres.setup import advice, may_copy_cluster
     from ingestion.sources.postgres.setup import prepare as prepare_source
@@ -54,8 +55,10 @@ def prepare(
         _check(settings, declarations, _chosen(settings, declarations, sources), as_json)
         return
     for name in _chosen(settings, declarations, sources):
-        if declarations.source(name).kind == "kafka":
-            say(f"-- source {name}: {rights(declarations.source(name))}")
+        declared = declarations.source(name)
+        if declared.kind != "postgres":
+            needs = rights(declared) if declared.kind == "kafka" else rights_of_debezium(settings, declared)
+            say(f"-- source {name}: {needs}")
             continue
         statements, done = prepare_source(settings, declarations.source(name), revoke=revoke)
         say(f"-- source {name}: " + ("these were run as the owner" if done else "run these as the tables' owner"))
@@ -66,10 +69,11 @@ def prepare(
 
 
 def _check(settings: Settings, declarations: Declarations, names: list[str], as_json: bool) -> None:
-    from ingestion.sources.kafka import check
+    from ingestion.sources.debezium.check import check_source as check_debezium
+    from ingestion.sources.kafka.check import check_source as check_kafka
     from ingestion.sources.postgres import setup
 
-    kinds = {"postgres": setup.check_source, "kafka": check.check_source}
+    kinds = {"postgres": setup.check_source, "kafka": check_kafka, "debezium": check_debezium}
     declared = [declarations.source(name) for name in names]
     found = [finding for source in declared for finding in kinds[source.kind](settings, source)]
     if as_json:

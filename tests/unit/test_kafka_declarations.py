@@ -57,7 +57,7 @@ def test_an_optional_source_takes_part_only_while_it_has_a_connection(tmp_path: 
 
 
 MISTAKES = [
-    ("kind: kafka", "kind: debezium", 6, "meta.kind: Input should be 'postgres' or 'kafka'"),
+    ("kind: kafka", "kind: mysql", 6, "meta.kind: Input should be 'postgres', 'kafka' or 'debezium'"),
     ("format: json", "format: xml", 11, "meta.raw.format: Input should be 'json' or 'avro'"),
     ("topic: web.clicks, ", "", 11, "meta.raw.topic: Field required"),
     ("topic: web.clicks", "topic: web clicks", 11, "meta.raw.topic"),
@@ -114,7 +114,8 @@ def test_a_connection_to_brokers_is_told_by_its_kind(monkeypatch: pytest.MonkeyP
     [
         ({"SLOT": "x"}, "LAKEHOUSE_SOURCES__WEB__SLOT is no setting"),
         ({"BOOTSTRAP_SERVER": "x"}, "did you mean LAKEHOUSE_SOURCES__WEB__BOOTSTRAP_SERVERS?"),
-        ({"KIND": "debezium"}, "LAKEHOUSE_SOURCES__WEB__KIND: Input should be 'postgres' or 'kafka'"),
+        ({"KIND": "mysql"}, "LAKEHOUSE_SOURCES__WEB__KIND: Input should be 'postgres', 'kafka' or 'debezium'"),
+        ({"KIND": "debezium"}, "LAKEHOUSE_SOURCES__WEB__TRANSACTIONS: Field required"),
         ({"USER": "u"}, "sasl, user and password belong together"),
         ({"SASL": "PLAIN", "USER": "u", "PASSWORD": "geheim"}, "set tls = true"),
         ({"CA": "/ca.pem"}, "ca needs tls = true"),

@@ -18,7 +18,7 @@ from ingestion.state import store, stored
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state, known_steps, migrate
-from lakehouse.settings import KafkaSettings, Settings, SourceSettings, load_settings
+from lakehouse.settings import DebeziumSettings, KafkaSettings, Settings, SourceSettings, load_settings
 from lakehouse_backup.cuts import Cut, newest_cuts
 from lakehouse_backup.positions import restore_position
 
@@ -80,7 +80,7 @@ def test_the_next_epoch_begins_at_the_start(states: Any) -> None:
 
 
 def test_every_kind_of_source_that_can_be_set_has_a_module_and_a_position() -> None:
-    connections = (SourceSettings, KafkaSettings)
+    connections = (SourceSettings, KafkaSettings, DebeziumSettings)
     known = {kind for of in connections for kind in get_args(of.model_fields["kind"].annotation)}
     assert known == KINDS.keys() == POSITIONS.keys()
 

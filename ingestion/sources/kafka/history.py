@@ -9,9 +9,9 @@ from ingestion.state.store import Stream
 from lakehouse.errors import LakehouseError
 
 
-def check_cluster(stream: Stream, cluster_id: str) -> None:
+def check_cluster(stream: Stream, cluster_id: str, kind: str) -> None:
     """Raises LakehouseError for a source that was of another kind, and for another cluster."""
-    if stream.kind != "kafka":
+    if stream.kind != kind:
         raise LakehouseError(
             f"source {stream.source!r}: it was ingested as a source of kind {stream.kind}, and one raw table does not "
             "mix kinds: declare the topics as a source of another name"

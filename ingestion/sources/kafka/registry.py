@@ -25,7 +25,7 @@ from fastavro.schema import SchemaParseException, UnknownType
 from lakehouse.errors import LakehouseError
 from lakehouse.files.private_files import write_private
 from lakehouse.servers.retry import Unreachable
-from lakehouse.settings import KafkaSettings
+from lakehouse.settings import BrokerSettings
 
 SECONDS = 10.0
 AGAIN_SECONDS = 60.0
@@ -177,7 +177,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def registry_of(source: str, of: KafkaSettings, home: Path) -> SchemaRegistry | None:
+def registry_of(source: str, of: BrokerSettings, home: Path) -> SchemaRegistry | None:
     """The registry that a source declares."""
     if (given := of.schema_registry) is None:
         return None

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.offsets import Offsets
+from ingestion.schema.positions import POSITIONS
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
 from ingestion.sources.kafka.connection import Brokers, Topic, of_topics, present
@@ -64,6 +65,7 @@ class OpenKafka:
     """A source with its connections; every method may raise LakehouseError."""
 
     holds_tables = KafkaSource.holds_tables
+    kind: ClassVar[str] = "kafka"
 
     def __init__(self, settings: Settings, name: str, states: CatalogConnection) -> None:
         self._settings, self._name, self._states = settings, name, states
@@ -79,10 +81,11 @@ class OpenKafka:
         cluster_id = self._brokers.cluster_id
         stream = store.read_stream(states, self._name)
         if stream is None:
-            store.create_stream(states, self._name, "", store.Cluster(cluster_id, 0), 0, kind="kafka")
+            own = self._own_id()
+            store.create_stream(states, self._name, "", store.Cluster(cluster_id, 0), own, kind=self.kind)
             stream = store.read_stream(states, self._name)
             assert stream is not None
-        check_cluster(stream, cluster_id)
+        check_cluster(stream, cluster_id, self.kind)
         self._check_topics()
         return stream
 
@@ -112,7 +115,7 @@ class OpenKafka:
         if stream is None:
             return Retention()
         try:
-            check_cluster(stream, self._brokers.cluster_id)
+            check_cluster(stream, self._brokers.cluster_id, self.kind)
             self._check_topics()
         except LakehouseError:
             return Retention(0, False, "lost", False)
@@ -130,7 +133,7 @@ class OpenKafka:
 
     def distance(self, start: Offsets, end: Offsets) -> int:
         """About how many bytes the events between have."""
-        return max(0, end.commit_bound - start.commit_bound) * EVENT_BYTES
+        return max(0, end.count - start.count) * EVENT_BYTES
 
     def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
         """By table, the topic as it was created, and the declared types."""
@@ -171,7 +174,7 @@ class OpenKafka:
         Raises LakehouseError where it has read a topic before, and what comes next is gone.
         """
         before_try()
-        found = self._brokers.topics(table.raw.topic for table in tables)
+        found = self._brokers.topics(self._with_own(table.raw.topic for table in tables))
         if missing := [table.raw.topic for table in tables if present(found, table.raw.topic) is None]:
             raise NotThere(f"source {self._name!r}: topic {', '.join(missing)} is not there")
         reached = self._reached()
@@ -190,7 +193,7 @@ class OpenKafka:
         return TopicReader(
             source=self._name,
             properties=client_properties(self._settings.kafka(self._name)),
-            ranges=tuple(_ranges(reached, now.position, shapes)),
+            ranges=tuple(ranges_to(reached, now.position, shapes)),
             shapes=shapes,
             commit_lsn=reached.join(now.position).commit_bound - 1,
             at=now.at,
@@ -212,14 +215,15 @@ class OpenKafka:
         event, and so does one whose next events are gone."""
         begun = self._begun()
         found, reached = self._topics(begun), self._reached().by_partition
-        same = {facts.oid for facts in begun}
+        stream, own = store.read_stream(self._states, self._name), self._own_id()
+        same = {*(facts.oid for facts in begun), stream.publication_oid if stream else 0}
         starts, ends = (ask(of_topics(found.values())) for ask in (self._brokers.starts, self._brokers.ends))
         partitions = of_topics(found.values(), lambda topic: topic.id in same)
         kept = {p: min(ends[p], max(starts[p], reached.get(p, 0))) for p in partitions}
         cluster = store.Cluster(self._brokers.cluster_id, 0)
 
         def begin(states: CatalogConnection) -> None:
-            store.restart_stream(states, self._name, "", cluster, 0)
+            store.restart_stream(states, self._name, "", cluster, own)
             for position in store.read_positions(states, self._name).values():
                 if position.state == "stale":
                     store.put_position(states, self._name, replace(position.forgotten, state="new"), "user")
@@ -233,18 +237,26 @@ class OpenKafka:
         return [position.facts for position in positions if position.state != "new" and position.versions]
 
     def _topics(self, begun: Iterable[TableFacts]) -> dict[str, Topic | str]:
-        return self._brokers.topics(facts.relation[1] for facts in begun)
+        return self._brokers.topics(self._with_own(facts.relation[1] for facts in begun))
+
+    def _with_own(self, topics: Iterable[str]) -> list[str]:
+        """The topics of tables, and what is read beside them."""
+        return list(topics)
+
+    def _own_id(self) -> int:
+        """The number of the topic that is read beside those of tables; 0 where there is none."""
+        return 0
 
     def _reached(self) -> Offsets:
         """Where the lake stands: below it everything has landed, or is kept aside."""
         stream = store.read_stream(self._states, self._name)
-        reached: Offsets = stream.position if stream else Offsets.start()
+        reached: Offsets = stream.position if stream else POSITIONS[self.kind].start()
         for position in store.read_positions(self._states, self._name).values():
             reached = reached.join(position.position) if position.state != "new" else reached
         return reached
 
 
-def _ranges(reached: Offsets, end: Offsets, topics: Iterable[str]) -> Generator[Range]:
+def ranges_to(reached: Offsets, end: Offsets, topics: Iterable[str]) -> Generator[Range]:
     first, place, wanted = reached.by_partition, 0, set(topics)
     for (topic, number), offset in end:
         start = first.get((topic, number), 0)

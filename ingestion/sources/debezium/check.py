@@ -1,0 +1,65 @@
+"""`lakehouse prepare --check` of a source in topics of Debezium: whether they can be read; changes nothing."""
+
+from collections.abc import Iterator, Mapping
+
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.debezium.shape import facts_of
+from ingestion.sources.findings import Finding, Weight
+from ingestion.sources.kafka.connection import Brokers, Topic
+from lakehouse.declarations import Source
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import DebeziumSettings, Settings
+
+ONCE = (
+    "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a "
+    "restart of Connect sends events twice, which are dropped by their keys, and older versions can lose some"
+)
+
+
+def check_source(settings: Settings, source: Source) -> list[Finding]:
+    """What is in the way of ingestion."""
+    of = settings.debezium(source.name)
+    try:
+        found = Brokers(settings, source.name).topics([*(table.raw.topic for table in source.tables), of.transactions])
+    except LakehouseError as error:
+        says = str(error).removeprefix(f"source {source.name!r}: ")
+        return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
+    return [*_of_source(source, of, found), *_of_tables(source, of, found)]
+
+
+def rights(settings: Settings, source: Source) -> str:
+    """What the login needs, for people; nothing is set up in Kafka."""
+    topics = sorted({*(table.raw.topic for table in source.tables), settings.debezium(source.name).transactions})
+    return (
+        f"the login needs Describe and Read on topic {', '.join(topics)}; nothing is created in Kafka, no consumer "
+        "group either. The connector needs provide.transaction.metadata=true and skipped.operations=none"
+    )
+
+
+def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
+    topic = found.get(of.transactions, "it does not exist, unless no transaction has come yet")
+    if isinstance(topic, str):
+        remedy = "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct its name"
+        says = f"transaction topic {of.transactions}: {topic}"
+        weight: Weight = "warning" if of.transactions not in found else "in the way"
+        yield Finding(source.name, None, "transactions", weight, says, remedy)
+    elif len(topic.partitions) != 1:
+        says = f"transaction topic {of.transactions} has {len(topic.partitions)} partitions, which tell no order"
+        remedy = "create it with one, before the connector starts"
+        yield Finding(source.name, None, "transactions", "in the way", says, remedy)
+    if of.delivery != "exactly_once":
+        yield Finding(source.name, None, "delivery", "warning", "events are delivered at least once", ONCE)
+
+
+def _of_tables(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
+    for table in source.tables:
+        topic = found.get(table.raw.topic, "it does not exist")
+        if isinstance(topic, str):
+            remedy = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
+            yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
+            continue
+        try:
+            facts_of(table, topic.id, of)
+        except TableProblem as problem:
+            says, _, remedy = problem.says.rpartition(": ")
+            yield Finding(source.name, table.name, "columns", "in the way", says, remedy)

@@ -1,0 +1,105 @@
+"""What a join of events to transactions goes by, and what it finds."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ingestion.sources.debezium.envelope import End
+from ingestion.sources.debezium.heads import Heads
+
+
+class OutOfOrder(ValueError):
+    """Events that do not go together as Debezium sends them; the text says what, for people."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """A message of the transaction topic; `end` is None for a BEGIN. `at` is when the broker got it."""
+
+    offset: int
+    at: datetime
+    end: End | None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What has landed: up to the END at the position `end`, committed at `at`; rows have numbers below `bound`."""
+
+    end: int = 0
+    at: datetime | None = None
+    bound: int = 0
+
+
+@dataclass(frozen=True)
+class Follows:
+    """What is read: of each partition its relation, where it ends, and what an offset and its place differ by; the
+    relations whose rows have a key, and all that are `followed`, with something to read or not. `histories` are
+    relations that began to be read when transactions up to the END at a position had landed: their events of those are
+    history, which `older` ENDs tell.
+
+    Where delivery is not `exactly_once`, the counts of an END are wrong once Debezium was restarted within its
+    transaction. `is_whole`: the read reaches the end of all topics as of `now`.
+    """
+
+    relations: Sequence[str]
+    ends: Sequence[int]
+    bases: Sequence[int]
+    told_to: int
+    keyed: frozenset[str]
+    followed: frozenset[str]
+    exactly_once: bool
+    is_whole: bool
+    now: datetime
+    histories: Mapping[str, int] = field(default_factory=dict)
+    older: Mapping[int, End] = field(default_factory=dict)
+
+    def place(self, heads: Heads, index: int) -> int:
+        """The number of an event within the read, whatever order its partitions came in."""
+        return self.bases[heads.partition[index]] + heads.offset[index]
+
+
+@dataclass
+class Joined:
+    """By index of the event: its number and its place within it; -1 for one that does not land.
+
+    `old` has the delete that made room for each create of a key change, `offsets` where each partition goes on.
+    """
+
+    numbers: list[int]
+    places: list[int]
+    old: dict[int, int] = field(default_factory=dict)
+    offsets: list[int] = field(default_factory=list)
+    told_to: int = 0
+    reached: Reached = field(default_factory=Reached)
+    waits: bool = False
+    repeated: int = 0
+
+
+@dataclass
+class Ended:
+    """The ENDs of a read: those that are new, the transactions that had landed before, and where each is first told."""
+
+    told_to: int
+    new: list["New"] = field(default_factory=list)
+    again: set[int] = field(default_factory=set)
+    firsts: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def xids(self) -> frozenset[int]:
+        return frozenset(one.end.xid for one in self.new)
+
+
+@dataclass(frozen=True)
+class New:
+    offset: int
+    at: datetime
+    end: End
+
+
+@dataclass
+class Firsts:
+    """Of each transaction its events, each at the first time that it came; and those whose counts are void."""
+
+    by_xid: dict[int, list[int]] = field(default_factory=dict)
+    unclean: set[int] = field(default_factory=set)
+    repeated: int = 0

@@ -1,0 +1,118 @@
+"""Events of Debezium that are kept as bytes: a line that says where they were and what they lack, then the value."""
+
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from ingestion.schema.changes import Batch, Relation
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.base import Keys, UnreadableRecord
+from ingestion.sources.debezium.envelope import Row, envelope_of
+from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.debezium.rows import Placed, rows_of
+from ingestion.sources.debezium.shape import Shape, decoded
+from ingestion.sources.kafka.records import KEPT_SCHEMA
+from ingestion.sources.kafka.values import Unread
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event as it is kept, at its place."""
+
+    partition: int
+    offset: int
+    number: int
+    place: int
+    xid: int | None
+    at: datetime
+    value: bytes
+    old: Row | None = None
+
+
+def kept(shape: Shape, events: Sequence[Event]) -> pa.Table:
+    """Events as records."""
+    columns: dict[str, Any] = {
+        "commit_lsn": [event.number for event in events],
+        "place": [event.place for event in events],
+        "xid": [event.xid for event in events],
+        "committed_at": [event.at for event in events],
+        "oid": [shape.oid] * len(events),
+        "relation": [shape.encoded] * len(events),
+        "message": [_message(event) for event in events],
+        "topic": [shape.topic] * len(events),
+        "partition": [event.partition for event in events],
+        "offset": [event.offset for event in events],
+    }
+    return pa.table([pa.array(columns[item.name], item.type) for item in KEPT_SCHEMA], schema=KEPT_SCHEMA)
+
+
+@dataclass(frozen=True)
+class EnvelopeRecords:
+    """The base's `Records`. `shapes` are those of today, by number: an event that was kept is read by them. `tables`
+    are the names of their tables."""
+
+    shapes: Mapping[int, Shape] = field(default_factory=dict)
+    source: str = ""
+    tables: Mapping[int, str] = field(default_factory=dict)
+
+    def relation(self, encoded: bytes) -> Relation:
+        """The relation of kept events."""
+        return decoded(encoded).relation
+
+    def without(self, record: bytes, columns: list[str], gone: Collection[str]) -> bytes:
+        """An event without the values of the columns `gone`; of a value that cannot be read nothing is left."""
+        head, _, value = record.partition(b"\n")
+        told = json.loads(head)
+        told["old"] = _less(told["old"], gone)
+        try:
+            fields = json.loads(value)
+            envelope = fields.get("payload", fields)
+            envelope |= {name: _less(envelope[name], gone) for name in ("before", "after") if name in envelope}
+        except (ValueError, RecursionError, AttributeError, TypeError):
+            fields = {}
+        return json.dumps(told).encode() + b"\n" + json.dumps(fields).encode()
+
+    def decode(self, relation: bytes, records: pa.Table, keys: Keys, imaged: Collection[int]) -> Iterator[Batch]:
+        """Kept events as rows, each at its own place; raises UnreadableRecord, TableProblem where none can land."""
+        kept_as = decoded(relation)
+        shape, opener = self.shapes.get(kept_as.oid, kept_as), JsonOpener()
+        events, broken = [], None
+        columns = (records.column(name).to_pylist() for name in ("message", "commit_lsn", "seq"))
+        for index, (message, number, seq) in enumerate(zip(*columns, strict=True)):
+            try:
+                events.append(_placed(opener, message, number, seq // 2))
+            except Unread as reason:
+                broken = UnreadableRecord(index, str(reason))
+                break
+        made = rows_of(shape, events)
+        if made.problem is not None:
+            raise TableProblem(self.source, self.tables.get(shape.oid, shape.topic), made.problem)
+        if made.unread:
+            first = min(made.unread)
+            raise UnreadableRecord(first, made.unread[first])
+        if broken is not None:
+            raise broken
+        return iter(made.batches)
+
+
+def _less(row: Any, gone: Collection[str]) -> Any:
+    return {name: part for name, part in row.items() if name not in gone} if isinstance(row, dict) else row
+
+
+def _message(event: Event) -> bytes:
+    told = {"partition": event.partition, "offset": event.offset, "old": event.old}
+    return json.dumps(told).encode() + b"\n" + event.value
+
+
+def _placed(opener: JsonOpener, message: bytes, number: int, place: int) -> Placed:
+    head, _, value = message.partition(b"\n")
+    try:
+        told = json.loads(head)
+        partition, offset, old = told["partition"], told["offset"], told["old"]
+    except (ValueError, TypeError, KeyError):
+        raise Unread("it is no kept event") from None
+    return Placed(envelope_of(opener.open(value)), partition, offset, number, place, old)

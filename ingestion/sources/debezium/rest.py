@@ -1,0 +1,131 @@
+"""Events of no transaction whose END a read has: rows of snapshots, history, and what cannot be read. Pure.
+
+Their numbers are between those of transactions. An END's position is the end of a record of the WAL, which is longer
+than FREE bytes, so those just below the next one, and a few behind the last one, are nobody else's.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
+from ingestion.sources.debezium.joined import Ended, Firsts, Follows, Joined, OutOfOrder, Reached
+
+FREE = 16
+FIRST_LSN = 1 << 24  # the WAL of a cluster begins behind it
+FAR = 1 << 40  # places of events that do not tell theirs
+ALONE = timedelta(seconds=60)
+
+
+def place_rest(heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, before: Reached, follows: Follows) -> None:
+    """Places them, and tells where each partition goes on: at the first event that waits.
+
+    The number of a snapshot's row is just below that of the next transaction in its partition. Where none has come, it
+    is one behind the last; once these are used up, it waits.
+    """
+    waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
+    waiting -= _place_history(heads, joined, waiting, before, follows)
+    fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
+    stops: dict[int, int] = {}
+    for partition, indices in _by_partition(heads, len(follows.ends)):
+        loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in (LOOSE, UNREAD)]
+        if before.end == 0:
+            loose = sorted([*loose, *_of_forgotten(heads, indices, waiting, ended, joined)])
+            waiting.difference_update(loose)
+        stop = next((i for i in indices if i in waiting), len(heads))
+        landed = [i for i in indices if joined.numbers[i] >= 0]
+        if landed and stop < landed[-1]:
+            raise OutOfOrder(_late(heads, stop, ended))
+        number = -1
+        tail: list[int] = []
+        for index in reversed([i for i in loose if i < stop]):
+            while landed and landed[-1] > index:
+                number = joined.numbers[landed.pop()]
+            if number < 0:
+                tail.append(index)
+            else:
+                joined.numbers[index], joined.places[index] = number - 1, follows.place(heads, index)
+        tails[partition], stops[partition] = tail[::-1], stop
+    free = _is_free(fallback, joined.reached)
+    for partition, tail in tails.items():
+        for index in tail:
+            if not free or (heads.kind[index] == UNREAD and not _is_alone(heads, index, follows)):
+                stops[partition] = index
+                break
+            joined.numbers[index], joined.places[index] = fallback, follows.place(heads, index)
+            joined.reached = replace(joined.reached, bound=fallback + 1)
+    joined.offsets = [
+        heads.offset[stops[p]] if stops.get(p, len(heads)) < len(heads) else end for p, end in enumerate(follows.ends)
+    ]
+
+
+def _is_free(number: int, reached: Reached) -> bool:
+    """Whether no END can be at this number."""
+    return number < FIRST_LSN if reached.end == 0 else number - reached.end <= FREE
+
+
+def _place_history(heads: Heads, joined: Joined, waiting: set[int], before: Reached, follows: Follows) -> set[int]:
+    """Places events of a relation that is read later than others, whose transactions have landed in these: all under
+    one number, in the order of their commits."""
+    if not follows.older:
+        return set()
+    found: list[tuple[int, int, int, int, int]] = []
+    for partition, indices in _by_partition(heads, len(follows.ends)):
+        landed_to, after = follows.histories.get(follows.relations[partition], 0), None
+        for index in reversed(indices):
+            end = follows.older.get(heads.xid[index]) if index in waiting else None
+            if end is not None and end.lsn <= landed_to:
+                after = end.lsn, heads.lsn[index]
+            if after is not None and (end is not None or heads.kind[index] in (LOOSE, UNREAD)):
+                found.append((*after, partition, heads.offset[index], index))
+    new = [number for number in joined.numbers if number >= 0]
+    number = min(new) - 1 if new else max(before.bound, 1)
+    if not found or not (new or _is_free(number, before)):
+        return set()
+    for place, (*_, index) in enumerate(sorted(found), start=1):
+        joined.numbers[index], joined.places[index] = number, FAR + place
+    joined.reached = replace(joined.reached, bound=max(joined.reached.bound, number + 1))
+    return {index for *_, index in found}
+
+
+def told_to(heads: Heads, joined: Joined, ended: Ended, follows: Follows) -> int:
+    """Where the transaction topic goes on: not behind the END of a transaction whose events are read once more."""
+    waits = [joined.offsets[partition] for partition in range(len(follows.ends))]
+    again = {
+        heads.xid[i]
+        for i in range(len(heads))
+        if heads.kind[i] == EVENT and heads.offset[i] >= waits[heads.partition[i]]
+    }
+    return min([ended.told_to, *(ended.firsts[xid] for xid in again if xid in ended.firsts)])
+
+
+def _by_partition(heads: Heads, count: int) -> Iterator[tuple[int, list[int]]]:
+    found: dict[int, list[int]] = {partition: [] for partition in range(count)}
+    for index, partition in enumerate(heads.partition):
+        if heads.kind[index] != EMPTY:
+            found[partition].append(index)
+    return iter(found.items())
+
+
+def _of_forgotten(
+    heads: Heads, indices: Sequence[int], waiting: set[int], ended: Ended, joined: Joined
+) -> Iterator[int]:
+    """At a first read, the events of transactions whose END the transaction topic has no more: later ones have one."""
+    known = ended.xids
+    told = [i for i in indices if heads.xid[i] in known and (joined.numbers[i] >= 0 or i in waiting)]
+    return (i for i in indices if told and i < told[-1] and i in waiting and heads.xid[i] not in known)
+
+
+def _is_alone(heads: Heads, index: int, follows: Follows) -> bool:
+    """Whether an event that cannot be read is of no transaction that is still under way."""
+    return follows.is_whole and follows.now.timestamp() - heads.at[index] / 1000 > ALONE.total_seconds()
+
+
+def _late(heads: Heads, index: int, ended: Ended) -> str:
+    xid = heads.xid[index]
+    if xid in ended.xids:
+        return f"events of transaction {xid} are missing, although later transactions have come"
+    return (
+        f"an event of transaction {xid} stands before events of later transactions, and no END of it came: it was sent "
+        "after its transaction had landed, or the transaction topic has lost its END"
+    )

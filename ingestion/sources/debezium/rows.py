@@ -1,0 +1,211 @@
+"""Placed envelopes as rows of the raw contract, in columns."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ingestion.schema.changes import META_SCHEMA, PLACE_SCHEMA, Batch, rows_without_columns
+from ingestion.schema.types import ConversionError, NeedsText, convert, out_of_bounds, typed, unreadable
+from ingestion.schema.types.model import SourceType
+from ingestion.sources.debezium.columns import BAD, Reader, Unfit
+from ingestion.sources.debezium.envelope import Envelope, Row
+from ingestion.sources.debezium.opened import Types
+from ingestion.sources.debezium.shape import Column, Shape
+from ingestion.sources.debezium.values import placeholders, reader_of
+from ingestion.sources.kafka.values import Unread, text
+
+SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])
+
+
+@dataclass(frozen=True)
+class Placed:
+    """An event with its place; `old` is the row before a change of the key that came as two events."""
+
+    envelope: Envelope
+    partition: int
+    offset: int
+    number: int
+    place: int
+    old: Row | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """Rows, the events that could not be read by their index, and why the table cannot go on, if it cannot."""
+
+    batches: list[Batch]
+    unread: Mapping[int, str]
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A row that is about to land; `index` is its event's, `old` the row whose key it had, `updates` whether it may
+    lack values."""
+
+    index: int
+    op: str
+    row: Row
+    late: int = 0
+    old: Row | None = None
+    updates: bool = False
+
+
+def rows_of(shape: Shape, events: Sequence[Placed]) -> Made:
+    """The rows of events of one topic."""
+    unread: dict[int, str] = {}
+    lines: dict[int, tuple[Types | None, list[_Line]]] = {}
+    for index, event in enumerate(events):
+        try:
+            made = list(_lines(shape, index, event))
+        except Unread as reason:
+            unread[index] = str(reason)
+            continue
+        types = event.envelope.types
+        lines.setdefault(id(types), (types, []))[1].extend(made)
+    batches = []
+    for types, group in lines.values():
+        try:
+            readers = _readers(shape, types)
+            bad = _unfit(shape, readers, group)
+            unread |= bad
+            if good := [line for line in group if line.index not in bad]:
+                batches.append(_batch(shape, readers, events, good))
+        except Unfit as reason:
+            return Made([], {}, str(reason))
+    return Made(batches, unread)
+
+
+def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
+    envelope, key = event.envelope, shape.key
+    check_relation(shape, envelope)
+    if envelope.op == "t":
+        yield _Line(index, "t", {})
+        return
+    row = envelope.row
+    if missing := [name for name in key if row.get(name) is None]:
+        raise Unread(f"it does not tell {', '.join(missing)}, which the declared key has")
+    if envelope.op == "d":
+        yield _Line(index, "d", {name: row[name] for name in key} if key else row)
+        return
+    before = envelope.before if envelope.op == "u" else None
+    if key and before and _differs(before, row, key):
+        yield _Line(index, "d", {name: before[name] for name in key})
+        yield _Line(index, "c", row, late=1, old=before, updates=True)
+        return
+    yield _Line(index, envelope.op, row, old=event.old, updates=envelope.op == "u" or event.old is not None)
+
+
+def _differs(before: Row, after: Row, key: Iterable[str]) -> bool:
+    return all(before.get(name) is not None for name in key) and any(before[name] != after[name] for name in key)
+
+
+def _readers(shape: Shape, types: Types | None) -> dict[str, Reader]:
+    found = {}
+    for column in shape.columns:
+        if types is None or column.name in types:
+            try:
+                found[column.name] = reader_of(column.typed, types[column.name] if types else None, shape.modes)
+            except Unfit as reason:
+                raise Unfit(f"column {column.name!r}: {reason}") from None
+    return found
+
+
+def _unfit(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) -> dict[int, str]:
+    """The events with a value that does not fit its column."""
+    bad: dict[int, str] = {}
+    for column in shape.columns:
+        if column.name in readers:
+            values, _ = _values(shape, column, lines)
+            try:
+                read = readers[column.name](values)
+            except Unfit as reason:
+                raise Unfit(f"column {column.name!r}: {reason}") from None
+            _, rows = _fitted(read, column.typed.source)
+            bad |= {lines[row].index: f"column {column.name!r}: a value that is no {column.type_name}" for row in rows}
+    return bad
+
+
+def _batch(shape: Shape, readers: Mapping[str, Reader], events: Sequence[Placed], lines: Sequence[_Line]) -> Batch:
+    columns: dict[str, pa.Array] = {}
+    unchanged: list[list[str] | None] = [None] * len(lines)
+    for column in shape.columns:
+        values, lacking = _values(shape, column, lines)
+        for row in lacking:
+            unchanged[row] = [*(unchanged[row] or ()), column.name]
+        reader = readers.get(column.name)
+        columns[column.name] = (
+            pa.nulls(len(lines), pa.string()) if reader is None else _fitted(reader(values), column.typed.source)[0]
+        )
+    values = pa.table(columns) if columns else rows_without_columns(len(lines))
+    return Batch(shape.relation, values, _meta(shape, readers, events, lines, unchanged))
+
+
+def _values(shape: Shape, column: Column, lines: Sequence[_Line]) -> tuple[list[Any], list[int]]:
+    """The values of a column, and the lines that lack theirs: an update did not carry it."""
+    values = [line.row.get(column.name) for line in lines]
+    forms = placeholders(shape.modes)
+    lacking = [i for i, v in enumerate(values) if v is not None and lines[i].updates and v in forms]
+    for index in lacking:
+        values[index] = None
+    return values, lacking
+
+
+def _meta(
+    shape: Shape, readers: Mapping[str, Reader], events: Sequence[Placed], lines: Sequence[_Line],
+    unchanged: list[list[str] | None],
+) -> pa.Table:  # fmt: skip
+    placed = [events[line.index] for line in lines]
+    given: dict[str, Any] = {
+        "_op": [line.op for line in lines],
+        "_commit_lsn": [event.number for event in placed],
+        "_seq": [2 * event.place + line.late for event, line in zip(placed, lines, strict=True)],
+        "_xid": [event.envelope.transaction and event.envelope.transaction.xid for event in placed],
+        "_committed_at": [event.envelope.committed_at for event in placed],
+        "_unchanged": unchanged,
+        "_old_key": [_old_key(shape, readers, line.old) for line in lines],
+        "_topic": [shape.topic] * len(lines),
+        "_topic_partition": [event.partition for event in placed],
+        "_offset": [event.offset for event in placed],
+    }
+    return pa.table([pa.array(given[item.name], item.type) for item in SCHEMA], schema=SCHEMA)
+
+
+def _old_key(shape: Shape, readers: Mapping[str, Reader], old: Row | None) -> str | None:
+    """The key that a row had, as the stream of a slot would tell it."""
+    if old is None or not shape.key:
+        return None
+    printed = {name: readers[name]([old.get(name)]).cast(pa.string())[0].as_py() for name in shape.key}
+    return json.dumps(printed, ensure_ascii=False, separators=(",", ":"))
+
+
+def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
+    """Values in their type, or as text where the lake's type cannot hold one; and the rows whose text is of another."""
+    if not pa.types.is_string(values.type):
+        try:
+            return typed(values, source), []
+        except NeedsText:
+            return values, out_of_bounds(values, source)
+    bad = pc.fill_null(pc.equal(values, BAD), False)
+    rows = pc.indices_nonzero(bad).to_pylist()
+    values = pc.if_else(bad, pa.scalar(None, values.type), values) if rows else values
+    try:
+        converted = convert(values, source, "null")
+    except ConversionError:
+        return values, sorted({*rows, *unreadable(values, source)})
+    return (values if len(converted.rows) else converted.array), rows
+
+
+def check_relation(shape: Shape, envelope: Envelope) -> None:
+    """Raises Unread for an event of another relation than its topic is declared to have."""
+    if ".".join(envelope.relation) != shape.captured:
+        raise Unread(f"it is of another relation than {shape.captured}: correct meta.raw.relation")
+
+
+def key_text(shape: Shape, row: Row) -> str:
+    """The key of a row, by which an event that comes twice is known."""
+    return "\0".join(text(row.get(name)) for name in shape.key)

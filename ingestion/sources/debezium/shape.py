@@ -1,0 +1,101 @@
+"""What is known of a topic of envelopes: its relation, the declared columns, and how the connector writes values."""
+
+import json
+import re
+from dataclasses import astuple, dataclass, replace
+
+from ingestion.schema.changes import Relation, RelationColumn
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.types.model import SourceType
+from ingestion.sources.debezium.columns import Modes, Typed
+from ingestion.sources.kafka.shape import facts_of as facts_of_topic
+from lakehouse.declarations import RawTable
+from lakehouse.settings import DebeziumSettings
+
+UNSENT = frozenset({"name"})  # in a snapshot they have values, in changes they are null
+
+
+@dataclass(frozen=True)
+class Column:
+    """A declared column: its name in the source, its number, and its type."""
+
+    name: str
+    number: int
+    type_oid: int
+    type_name: str
+    typmod: int
+    digits: int | None
+
+    @property
+    def typed(self) -> Typed:
+        """Its type as values are read by it."""
+        return Typed(SourceType(self.type_oid, self.type_name, self.typmod), self.digits)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The envelopes of one topic; `oid` is the number of the topic as it was created, `captured` their relation."""
+
+    topic: str
+    oid: int
+    captured: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    modes: Modes
+
+    @property
+    def relation(self) -> Relation:
+        """The same for those who land rows; columns stand in the order of their numbers."""
+        ordered = sorted(self.columns, key=lambda column: column.number)
+        columns = tuple(RelationColumn(c.name, c.type_oid, c.typmod, True) for c in ordered)
+        return Relation(self.oid, "", self.topic, "f", columns)
+
+    @property
+    def encoded(self) -> bytes:
+        """As `decoded` reads it."""
+        parts = [self.topic, self.oid, self.captured, [astuple(c) for c in self.columns], self.key, astuple(self.modes)]
+        return json.dumps(parts).encode()
+
+
+def decoded(encoded: bytes) -> Shape:
+    """The shape that was encoded."""
+    topic, oid, captured, columns, key, modes = json.loads(encoded)
+    return Shape(topic, oid, captured, tuple(Column(*c) for c in columns), tuple(key), Modes(*modes))
+
+
+def modes_of(of: DebeziumSettings) -> Modes:
+    """How the connector of a source writes values."""
+    return Modes(of.decimals, of.times, of.binary, of.unavailable_value)
+
+
+def shape_of(facts: TableFacts, modes: Modes) -> Shape:
+    """What is known of a topic's envelopes."""
+    columns = tuple(
+        Column(c.name, c.number, c.type_oid, c.type_name, c.typmod, _digits(c.declared_type)) for c in facts.columns
+    )
+    return Shape(facts.relation[1], facts.oid, facts.captured, columns, facts.key, modes)
+
+
+def facts_of(table: RawTable, oid: int, of: DebeziumSettings) -> TableFacts:
+    """A declared table whose topic has this number; raises TableProblem."""
+    captured = ".".join(table.raw.captured)
+    if not captured:
+        says = f"topic {table.raw.topic} does not end with a schema and a table: declare meta.raw.relation"
+        raise TableProblem(table.source, table.name, says)
+    if not table.key and of.delivery != "exactly_once":
+        raise TableProblem(
+            table.source, table.name, "it has no key, by which an event that comes twice is known: declare "
+            f"meta.raw.key, or LAKEHOUSE_SOURCES__{table.source.upper()}__DELIVERY=exactly_once where Connect is so",
+        )  # fmt: skip
+    facts = replace(facts_of_topic(table, oid), captured=captured)
+    if named := [column.name for column in facts.columns if column.type_name in UNSENT]:
+        says = f"column {', '.join(named)} is of a type that Debezium leaves empty in changes: do not declare it"
+        raise TableProblem(table.source, table.name, says)
+    return facts
+
+
+def _digits(declared: str) -> int | None:
+    """The digits of a second that a type of moments declares."""
+    found = re.match(r"\s*time(?:stamp)?(?:tz)?\s*\(\s*(\d)\s*\)", declared.lower())
+    return int(found[1]) if found else None

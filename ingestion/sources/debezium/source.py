@@ -1,0 +1,149 @@
+"""Topics of Debezium as a source: those of kind kafka, with the transactions that their events are of.
+
+The topic that tells the ends of transactions is read beside those of the tables. What waits for its END, or for events
+that the END counts, is not passed: the position names the offset of the first event that has not landed.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event
+from typing import ClassVar, cast
+
+from ingestion.schema.facts import TableFacts
+from ingestion.schema.offsets import Offsets
+from ingestion.schema.problem import TableProblem
+from ingestion.schema.transaction_offsets import TransactionOffsets
+from ingestion.sources.base import LiveStream, SourceNow
+from ingestion.sources.debezium.reading import EnvelopeReader
+from ingestion.sources.debezium.records import EnvelopeRecords
+from ingestion.sources.debezium.shape import facts_of, modes_of, shape_of
+from ingestion.sources.kafka.connection import Topic, present
+from ingestion.sources.kafka.reading import Range
+from ingestion.sources.kafka.source import KafkaSource, OpenKafka, ranges_to
+from ingestion.state import store
+from lakehouse.declarations import RawTable
+from lakehouse.errors import LakehouseError
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.servers.kafka import client_properties
+from lakehouse.settings import Settings
+
+
+def source(settings: Settings, name: str, seconds: float | None, stop: Event) -> "DebeziumSource":
+    """The source of that name; nobody else's work in it is waited for."""
+    return DebeziumSource(settings, name)
+
+
+@dataclass(frozen=True)
+class DebeziumSource(KafkaSource):
+    """One source in topics of Debezium."""
+
+    @contextmanager
+    def open(self) -> Iterator["OpenDebezium"]:
+        """With connections to the brokers and to the state."""
+        with store.connect_catalog(self.settings) as states:
+            yield OpenDebezium(self.settings, self.name, states)
+
+
+class OpenDebezium(OpenKafka):
+    """A source with its connections; every method may raise LakehouseError."""
+
+    kind: ClassVar[str] = "debezium"
+
+    def __init__(self, settings: Settings, name: str, states: CatalogConnection) -> None:
+        super().__init__(settings, name, states)
+        self._of = settings.debezium(name)
+        self._modes, self._end = modes_of(self._of), Offsets.start()
+
+    @property
+    def records(self) -> EnvelopeRecords:  # type: ignore[override]  # of envelopes instead of events
+        """Kept envelopes are read as their tables are described now."""
+        begun = [p for p in store.read_positions(self._states, self._name).values() if p.versions]
+        shapes = {p.facts.oid: shape_of(p.facts, self._modes) for p in begun}
+        return EnvelopeRecords(shapes, self._name, {p.facts.oid: p.table for p in begun})
+
+    def check(self, states: CatalogConnection, live: LiveStream[Offsets] | None = None) -> store.Stream:
+        """As of kind kafka; the transaction topic is the one that was read before, too."""
+        number, known = self._own_id(), store.read_stream(states, self._name)
+        if known is not None and known.kind == self.kind and known.publication_oid not in (0, number):
+            raise LakehouseError(
+                f"source {self._name!r}: topic {self._of.transactions} was deleted"
+                f"{' and created again' * bool(number)} since the lake last read it: "
+                f"`lakehouse ingest --recover {self._name}` goes on with what is there, in the next epoch"
+            )
+        stream = super().check(states, live)
+        if stream.publication_oid != number:  # Debezium makes it with the first transaction
+            store.note_publication(states, self._name, number)
+        return stream
+
+    def now(self) -> SourceNow[Offsets]:
+        """The end of every topic whose table has begun, and of the transaction topic."""
+        now = super().now()
+        self._end = now.position
+        return now
+
+    def fingerprints(self, tables: Iterable[RawTable]) -> dict[str, str]:
+        """By table, the topic as it was created, its relation, and the declared types."""
+        declared = list(tables)
+        found = super().fingerprints(declared)
+        return {t.name: f"{found[t.name]}/{'.'.join(t.raw.captured)}/{self._of.delivery}" for t in declared}
+
+    def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
+        """A table's facts, as they are declared, and what is in the way of it."""
+        found = self._brokers.topics([table.raw.topic]).get(table.raw.topic)
+        if not isinstance(found, Topic):
+            return super().inspect(table, oid)
+        try:
+            return facts_of(table, found.id, self._of), None
+        except TableProblem as problem:
+            return None, problem
+
+    def change_reader(  # type: ignore[override]  # of envelopes instead of events
+        self, now: SourceNow[Offsets], live: LiveStream[Offsets] | None, described: Iterable[TableFacts] = ()
+    ) -> EnvelopeReader:
+        """Reads the transactions of the described tables that are whole up to `now.position`."""
+        shapes = {facts.relation[1]: shape_of(facts, self._modes) for facts in described}
+        found = self._brokers.topics(shapes)
+        if gone := [name for name in shapes if present(found, name) is None]:
+            raise LakehouseError(
+                f"source {self._name!r}: topic {', '.join(gone)} is not there, or may not be described, so "
+                "transactions are not whole: let the connector write it, or take its table out of the declaration"
+            )
+        before = cast(TransactionOffsets, self._reached())
+        told = self._of.transactions, 0
+        first, end = (offsets.by_partition.get(told, 0) for offsets in (before, now.position))
+        positions = store.read_positions(self._states, self._name).values()
+        began = {p.facts.captured: p.point.end for p in positions if p.versions and p.point.end}
+        earliest = self._brokers.starts([told])[told] if began else 0
+        return EnvelopeReader(
+            source=self._name,
+            properties=client_properties(self._of),
+            ranges=tuple(ranges_to(before, now.position, shapes)),
+            is_told=told in now.position.by_partition or bool(self._own_id()),
+            told=Range(*told, first, max(first, end), earliest),
+            histories=began,
+            shapes=shapes,
+            before=before,
+            exactly_once=self._of.delivery == "exactly_once",
+            is_whole=self._end <= before.join(now.position),
+            now=datetime.now(UTC),
+            batch_bytes=self._settings.ingestion.batch_bytes,
+        )
+
+    def _with_own(self, topics: Iterable[str]) -> list[str]:
+        wanted = list(topics)
+        return [*wanted, self._of.transactions] if wanted else []
+
+    def _own_id(self) -> int:
+        """The number of the transaction topic, 0 until it is there; raises LakehouseError where it tells no order."""
+        name = self._of.transactions
+        topic = present(self._brokers.topics([name]), name)
+        if topic is None:
+            return 0
+        if len(topic.partitions) != 1:
+            raise LakehouseError(
+                f"source {self._name!r}: transaction topic {name} has {len(topic.partitions)} partitions, which tell "
+                "no order of transactions: create it with one, before the connector starts"
+            )
+        return topic.id

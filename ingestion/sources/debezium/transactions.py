@@ -1,0 +1,206 @@
+"""Events joined to their transactions: which land, under which numbers, and which wait. Pure.
+
+No event tells the position of its commit; the END of its transaction does, in a topic of its own. They are joined by
+xid: `transaction.id` differs between the two, and records' own LSNs go back where transactions overlapped. Debezium
+sends transactions in the order of their commits, one after the other, so each partition has their events in that order
+at the first time that it has them; what comes once more after a restart has the same (xid, lsn, relation, operation,
+key), whatever its `total_order` says then.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+
+from ingestion.sources.debezium.envelope import End
+from ingestion.sources.debezium.heads import EVENT, UNREAD, Heads
+from ingestion.sources.debezium.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.rest import FAR, place_rest, told_to
+
+SETTLED = timedelta(seconds=1)  # after an END all that was sent before it has arrived
+STALLED = timedelta(seconds=60)
+CLOCKS = timedelta(seconds=1)
+
+
+def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) -> Joined:
+    """Places events; raises OutOfOrder."""
+    ended = _ended(told, before, follows)
+    firsts = _firsts(heads, ended, follows)
+    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated)
+    landed = _landed(heads, ended, firsts, before, follows)
+    for end, places in landed:
+        for index, place in places:
+            joined.numbers[index], joined.places[index] = end.lsn, place
+    waiting = ended.new[len(landed) :]
+    ended.told_to = waiting[0].offset if waiting else ended.told_to
+    last = landed[-1][0] if landed else None
+    joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
+    place_rest(heads, joined, firsts, ended, before, follows)
+    joined.old = _key_changes(heads, joined, follows.relations)
+    joined.told_to = told_to(heads, joined, ended, follows)
+    joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
+    return joined
+
+
+def _ended(told: Sequence[Told], before: Reached, follows: Follows) -> Ended:
+    found = Ended(follows.told_to)
+    new = found.new
+    for one in told:
+        end = one.end
+        if end is None:
+            continue
+        last, last_at = (new[-1].end.lsn, new[-1].end.at) if new else (before.end, before.at)
+        if end.lsn > last:
+            new.append(New(one.offset, one.at, end))
+            found.firsts[end.xid] = one.offset
+            continue
+        if last_at is not None and end.at > last_at + CLOCKS:
+            if new:  # what was committed before it lands first
+                found.told_to = one.offset
+                break
+            raise OutOfOrder(
+                f"transaction {end.xid} was committed at {end.at:%Y-%m-%d %H:%M:%S} UTC and ends at {end.lsn}, "
+                f"before one of {last_at:%Y-%m-%d %H:%M:%S} at {last}: the database was restored, or another one took "
+                "its place"
+            )
+        if follows.now - one.at < SETTLED:  # its events, which come again too, may not be visible yet
+            found.told_to = one.offset
+            break
+        if end.xid not in found.firsts:
+            found.again.add(end.xid)
+            found.firsts[end.xid] = one.offset
+    return found
+
+
+def _firsts(heads: Heads, ended: Ended, follows: Follows) -> Firsts:
+    found = Firsts()
+    seen: dict[int, dict[tuple[int, str, int, int], int]] = {}
+    for index in range(len(heads)):
+        if heads.kind[index] != EVENT:
+            continue
+        xid, relation = heads.xid[index], follows.relations[heads.partition[index]]
+        if xid in ended.again:
+            found.repeated += 1
+            continue
+        if relation in follows.keyed:
+            identity = heads.lsn[index], relation, heads.op[index], heads.identity[index]
+            first = seen.setdefault(xid, {}).setdefault(identity, index)
+            if first != index:
+                found.repeated += 1
+                if heads.order[first] != heads.order[index]:
+                    found.unclean.add(xid)
+                continue
+        found.by_xid.setdefault(xid, []).append(index)
+    return found
+
+
+_Landed = list[tuple[End, list[tuple[int, int]]]]
+
+
+def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows: Follows) -> _Landed:
+    """The transactions that are whole, up to the first that is not; each with its events and their places."""
+    landed: _Landed = []
+    unread = _Unread(heads, firsts, follows)
+    for one in ended.new:
+        if (
+            not follows.exactly_once and follows.now - one.at < SETTLED
+        ):  # its counts may be void: more may be on the way
+            break
+        events = firsts.by_xid.get(one.end.xid, [])
+        orders: dict[str, list[int]] = {relation: [] for relation in follows.followed}
+        for index in events:
+            orders[follows.relations[heads.partition[index]]].append(heads.in_table[index])
+        lacking = {r: one.end.counts.get(r, 0) - len(found) for r, found in orders.items()}
+        bad = unread.of(one.end.xid, lacking)
+        is_clean = one.end.xid not in firsts.unclean and all(
+            sorted(found) == list(range(1, one.end.counts.get(r, 0) + 1))
+            for r, found in orders.items()
+            if not bad.get(r)
+        )
+        if is_clean and not any(lacking[r] - len(bad.get(r, ())) for r in lacking):
+            places = [(index, heads.order[index]) for index in events]
+        elif not _may_land(one, orders, firsts, before, follows, lacking):
+            break
+        else:
+            ranked = sorted(events, key=lambda index: (heads.lsn[index], heads.partition[index], heads.offset[index]))
+            places = [(index, place) for place, index in enumerate(ranked, start=1)]
+        landed.append(
+            (one.end, [*places, *((i, FAR + follows.place(heads, i)) for found in bad.values() for i in found)])
+        )
+        unread.pass_by(index for index, _ in places)
+    return landed
+
+
+def _may_land(
+    one: New, orders: Mapping[str, list[int]], firsts: Firsts, before: Reached, follows: Follows,
+    lacking: Mapping[str, int],
+) -> bool:  # fmt: skip
+    """Whether a transaction whose counts do not fit is whole all the same: Debezium was restarted within it.
+
+    Raises OutOfOrder where that must not be, or where what is missing does not come; not before anything has landed in
+    an epoch, which goes on with what is there.
+    """
+    counted, age, is_first = one.end.counts, follows.now - one.at, before.end == 0
+    was_restarted = one.end.xid in firsts.unclean or any(
+        len(set(found)) < len(found) or max(found, default=0) > counted.get(relation, 0)
+        for relation, found in orders.items()
+    )
+    if was_restarted and follows.exactly_once and not is_first:
+        raise OutOfOrder(
+            f"events of transaction {one.end.xid} came more than once or are numbered anew, so they are not delivered "
+            "exactly once as its `delivery` says: set exactly.once.source.support of Kafka Connect, or declare "
+            "at_least_once"
+        )
+    if was_restarted or age <= STALLED or not follows.is_whole:
+        return was_restarted and follows.is_whole
+    if not is_first:
+        short = ", ".join(f"{n} of {counted.get(r, 0)} events of {r}" for r, n in lacking.items() if n > 0)
+        raise OutOfOrder(f"{short} in transaction {one.end.xid} are missing, {age.total_seconds():.0f} s after its END")
+    return True
+
+
+class _Unread:
+    """Events that cannot be read are counted by END too: each is of the transaction around it that lacks one."""
+
+    def __init__(self, heads: Heads, firsts: Firsts, follows: Follows) -> None:
+        self._heads, self._follows = heads, follows
+        self._left = [index for index in range(len(heads)) if heads.kind[index] == UNREAD]
+        self._of: dict[int, int] = {}
+        if self._left:
+            self._of = {index: xid for xid, events in firsts.by_xid.items() for index in events}
+        self._passed = dict.fromkeys(range(len(follows.relations)), -1)
+
+    def of(self, xid: int, lacking: Mapping[str, int]) -> dict[str, list[int]]:
+        """As many as its relations lack, of those behind the transactions passed and not behind later ones."""
+        found: dict[str, list[int]] = {}
+        for index in list(self._left):
+            relation = self._follows.relations[self._heads.partition[index]]
+            taken = found.setdefault(relation, [])
+            if len(taken) < lacking.get(relation, 0) and self._may_be(index, xid):
+                taken.append(index)
+                self._left.remove(index)
+        return {relation: taken for relation, taken in found.items() if taken}
+
+    def pass_by(self, events: Iterable[int]) -> None:
+        """What is before these events is of no later transaction."""
+        if self._left:
+            for index in events:
+                partition = self._heads.partition[index]
+                self._passed[partition] = max(self._passed[partition], index)
+
+    def _may_be(self, index: int, xid: int) -> bool:
+        partition = self._heads.partition[index]
+        behind = range(self._passed[partition] + 1, index)
+        return index > self._passed[partition] and all(
+            self._of.get(other, xid) == xid for other in behind if self._heads.partition[other] == partition
+        )
+
+
+def _key_changes(heads: Heads, joined: Joined, relations: Sequence[str]) -> dict[int, int]:
+    """The create and the delete of one record: an update that changed the key comes as both, at one LSN."""
+
+    def record(index: int) -> tuple[int, int, str]:
+        return heads.xid[index], heads.lsn[index], relations[heads.partition[index]]
+
+    landing = [i for i in range(len(heads)) if joined.numbers[i] >= 0]
+    deletes = {record(i): i for i in landing if heads.op[i] == ord("d")}
+    creates = [i for i in landing if heads.op[i] == ord("c")] if deletes else []
+    return {i: deletes[record(i)] for i in creates if record(i) in deletes}

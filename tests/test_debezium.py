@@ -1,0 +1,283 @@
+"""Postgres through Debezium and Kafka: the lake holds what the database has, whatever is killed on the way."""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from tests.brokers import Broker, Topics, drop_lake_of, running_broker
+from tests.debezium import Connect, connector, events_of, make_debezium, running_connect
+from tests.world import World, make_world
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+
+DDL = """
+CREATE TABLE items (id bigint PRIMARY KEY, name text, price numeric(10,2), big text);
+ALTER TABLE items ALTER big SET STORAGE EXTERNAL;
+CREATE TABLE accounts (a int, b text, amount bigint NOT NULL, PRIMARY KEY (a, b))
+"""
+ITEMS = {"id": "bigint", "name": "text", "price": "numeric(10,2)", "big": "text"}
+ACCOUNTS = {"a": "integer", "b": "text", "amount": "bigint"}
+TABLES = {"items": (("id",), ITEMS), "accounts": (("a", "b"), ACCOUNTS)}
+Through = tuple[World, Topics]
+Make = Callable[..., Through]
+
+
+@pytest.fixture(scope="module")
+def broker(settings: Settings) -> Iterator[Broker]:
+    with running_broker(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connect(settings: Settings, broker: Broker) -> Iterator[Connect]:
+    with running_connect(settings, broker) as running:
+        yield running
+
+
+@contextmanager
+def through(
+    settings: Settings, broker: Broker, connect: Connect, before: tuple[str, ...] = (),
+    given: dict[str, Any] | None = None, **options: Any,
+) -> Iterator[Through]:  # fmt: skip
+    """A database, and the source of the topics that a connector writes of it."""
+    policies = {name: RawPolicy(relation=f"public.{name}", key=key) for name, (key, _) in TABLES.items()}
+    world = make_world(settings, DDL, policies)
+    world.sql(*before)
+    prefix = world.source.name
+    url = world.settings.source(prefix).url.get_secret_value()
+    fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
+    connect.run(prefix, connector(url, prefix, "public.*", **options) | fixed)
+    slots = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
+    connect.until(lambda: bool(world.rows(slots)))
+    topics = make_debezium(world, broker, TABLES, **(given or {}))
+    try:
+        yield world, topics
+    finally:
+        connect.asked("DELETE", f"/connectors/{prefix}")
+        connect.until(lambda: connect.asked("GET", f"/connectors/{prefix}/status") is None)
+        drop_lake_of(topics)
+
+
+@pytest.fixture
+def make(settings: Settings, broker: Broker, connect: Connect) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(through(settings, broker, connect, **given))
+
+
+def source_rows(world: World, table: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    key, columns = TABLES[table]
+    rows = world.rows(f"SELECT {', '.join(columns)} FROM {table}")
+    return {row[: len(key)]: row for row in rows}
+
+
+def lake_rows(topics: Topics, table: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    return {key: tuple(row[c] for c in TABLES[table][1]) for key, row in topics.current(table).items()}
+
+
+def until_equal(world: World, topics: Topics, spark: Any, seconds: float = 90) -> None:
+    """Ingests until the lake has what the database has; the last difference is told."""
+    deadline = time.monotonic() + seconds
+    while True:
+        topics.ingest(spark)
+        same = all(source_rows(world, table) == lake_rows(topics, table) for table in TABLES)
+        if same or time.monotonic() > deadline:
+            for table in TABLES:
+                assert source_rows(world, table) == lake_rows(topics, table)
+            return
+        time.sleep(0.3)
+
+
+def assert_sound(topics: Topics) -> None:
+    """Every row has a place of its own, and no event landed twice."""
+    for table in TABLES:
+        rows = topics.raw(table)
+        assert len({(r["_epoch"], r["_commit_lsn"], r["_seq"]) for r in rows}) == len(rows)
+        assert len({(r["_topic_partition"], r["_offset"], r["_seq"] % 2) for r in rows}) == len(rows)
+
+
+def test_a_snapshot_and_changes_land_with_their_transactions(make: Make, spark: Any) -> None:
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50), (2, 'two', 2)", "INSERT INTO accounts VALUES (0, 'r', 0)")
+    )
+    until_equal(world, topics, spark)
+    assert {row["_op"] for row in topics.raw("items")} == {"r"}
+    with psycopg.connect(world.owner_url) as connection:
+        connection.execute("INSERT INTO items VALUES (3, 'three', 3, repeat('y', 9000))")
+        connection.execute("INSERT INTO accounts VALUES (1, 'x', 10)")
+        connection.execute("UPDATE items SET name = 'drei' WHERE id = 3")
+        connection.execute("UPDATE items SET id = 30 WHERE id = 3")
+    world.sql("DELETE FROM items WHERE id = 2", "UPDATE items SET price = 7 WHERE id = 1")
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+    rows = [row for row in topics.raw("items") if row["_op"] != "r"]
+    assert [(r["_op"], r["id"]) for r in rows] == [("c", 3), ("u", 3), ("d", 3), ("c", 30), ("d", 2), ("u", 1)]
+    first = rows[:4]
+    assert len({r["_commit_lsn"] for r in first}) == len({r["_xid"] for r in first}) == 1
+    assert first[1]["_unchanged"] == ["big"] and first[1]["big"] is None
+    assert first[3]["_old_key"] == '{"id":"3"}' and first[3]["_unchanged"] == ["big"]
+    _, account = topics.raw("accounts")
+    assert account["_commit_lsn"] == first[0]["_commit_lsn"] and account["_seq"] == 4
+
+
+class Transfers(threading.Thread):
+    """Moves amounts between accounts, and writes items: every transaction leaves the sum of all amounts as it was."""
+
+    def __init__(self, url: str, seed: int) -> None:
+        super().__init__()
+        self._url, self._chance, self.stopped, self.count = url, random.Random(seed), threading.Event(), 0
+
+    def run(self) -> None:
+        chance = self._chance
+        with psycopg.connect(self._url, autocommit=True) as connection:
+            while not self.stopped.is_set():
+                with connection.transaction():
+                    self._one(connection, chance)
+                self.count += 1
+                time.sleep(chance.random() * 0.02)
+
+    def _one(self, connection: psycopg.Connection, chance: random.Random) -> None:
+        for _ in range(chance.choice((1, 1, 2, 5))):
+            amount = chance.randint(1, 9)
+            for sign in (amount, -amount):
+                connection.execute(
+                    "INSERT INTO accounts VALUES (%s, %s, %s) ON CONFLICT (a, b) DO UPDATE SET amount ="
+                    " accounts.amount + excluded.amount", (chance.randint(1, 5), chance.choice("xyz"), sign),
+                )  # fmt: skip
+            this, other = chance.randint(1, 40), chance.randint(1, 40)
+            connection.execute(
+                chance.choice((
+                    "INSERT INTO items VALUES (%(i)s, 'n', %(i)s, repeat('y', 5000)) ON CONFLICT DO NOTHING",
+                    "UPDATE items SET name = name || 'u' WHERE id = %(i)s", "DELETE FROM items WHERE id = %(i)s",
+                    "UPDATE items SET id = %(j)s WHERE id = %(i)s AND NOT EXISTS (SELECT FROM items WHERE id = %(j)s)",
+                )), {"i": this, "j": other},
+            )  # fmt: skip
+        if chance.random() < 0.05:
+            with connection.cursor() as cursor, cursor.copy("COPY items (id, name) FROM STDIN") as copy:
+                first = 1000 + self.count * 100
+                for number in range(first, first + 60):
+                    copy.write_row((number, "copied"))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_lake_has_what_the_database_has_whatever_is_killed(
+    make: Make, connect: Connect, broker: Broker, spark: Any, seed: int
+) -> None:
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)")
+    )
+    chance, transfers = random.Random(seed), Transfers(world.owner_url, seed)
+    transfers.start()
+    follower = topics.start_driver("--follow")
+    try:
+        for _ in range(6):
+            time.sleep(chance.uniform(2, 5))
+            what = chance.choice(("connect", "broker", "follower"))
+            if what == "follower":
+                follower.kill()
+                follower.communicate()
+                follower = topics.start_driver("--follow")
+            else:
+                killed: Any = connect if what == "connect" else broker
+                killed.kill()
+                killed.start()
+        connect.until(lambda: connect.healed(world.source.name), 120)
+    finally:
+        transfers.stopped.set()
+        transfers.join()
+        follower.kill()
+        _, errors = follower.communicate()
+    time.sleep(3)
+    until_equal(world, topics, spark, 180)
+    assert transfers.count > 100, errors
+    assert_sound(topics)
+    assert_cuts_are_consistent(topics)
+
+
+def copy_items(world: World, count: int) -> None:
+    with (
+        psycopg.connect(world.owner_url) as connection,
+        connection.cursor() as cursor,
+        cursor.copy("COPY items (id) FROM STDIN") as copy,
+    ):
+        for number in range(count):
+            copy.write_row((number,))
+
+
+def assert_cuts_are_consistent(topics: Topics) -> None:
+    """At every cut the amounts of all accounts have the sum that each transaction leaves."""
+    catalog = open_catalog(topics.settings)
+    cuts = load_table(catalog, "meta", "cuts").scan().to_arrow().to_pylist()
+    catalog.close()
+    rows = topics.raw("accounts")
+    mine = [cut for cut in cuts if cut["source"] == topics.source.name]
+    for cut in mine:
+        state: dict[tuple[Any, ...], int] = {}
+        for row in rows:
+            if row["_commit_lsn"] <= cut["cut_lsn"]:
+                state[row["a"], row["b"]] = row["amount"]
+        assert sum(state.values()) == 0
+    assert len(mine) > 1
+
+
+def test_a_truncate_empties_the_table(make: Make, spark: Any) -> None:
+    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world.sql("INSERT INTO items VALUES (2, 'two', 2)", "TRUNCATE items, accounts", "INSERT INTO items VALUES (3)")
+    until_equal(world, topics, spark)
+    assert [row["_op"] for row in topics.raw("items")] == ["r", "c", "t", "c"]
+
+
+def test_a_table_that_is_declared_later_has_its_whole_history(make: Make, spark: Any) -> None:
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (1, 'r', 1)")
+    )
+    world.sql(
+        "INSERT INTO accounts VALUES (1, 'x', 10)", "UPDATE accounts SET amount = 11", "INSERT INTO items VALUES (2)"
+    )
+    alone = topics.without("accounts")
+    deadline = time.monotonic() + 60
+    while len(alone.raw("items")) < 2:
+        alone.ingest(spark)
+        assert time.monotonic() < deadline
+    until_equal(world, topics, spark)
+    assert [row["_op"] for row in topics.raw("accounts")] == ["r", "c", "u", "u"]
+    world.sql("DELETE FROM accounts WHERE b = 'x'")
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+
+
+def test_a_source_that_is_not_the_one_that_was_read_is_refused(make: Make, spark: Any) -> None:
+    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world.sql("INSERT INTO items VALUES (2, 'two', 2)")
+    until_equal(world, topics, spark)
+    other = make_debezium(world, topics.broker, TABLES, transactions=f"{world.source.name}.public.items")
+    with pytest.raises(LakehouseError, match="was deleted and created again"):
+        other.ingest(spark)
+
+
+def test_what_came_twice_lands_once_where_delivery_is_not_exactly_once(settings: Settings, spark: Any) -> None:
+    """Connect is killed within a COPY: it sends events again that it had sent, under other numbers."""
+    with ExitStack() as stack:
+        broker = stack.enter_context(running_broker(settings))
+        connect = stack.enter_context(running_connect(settings, broker, exactly_once=False))
+        given = {"delivery": "at_least_once"}
+        world, topics = stack.enter_context(through(settings, broker, connect, given=given))
+        world.sql("INSERT INTO accounts VALUES (1, 'x', 1)")
+        copy_items(world, 40_000)
+        time.sleep(2.5)
+        connect.kill()
+        connect.start()
+        until_equal(world, topics, spark, 180)
+        assert_sound(topics)
+        assert len(topics.raw("items")) == 40_000
+        sent = events_of(broker.server, f"{world.source.name}.public.items")
+        assert len(sent) > 40_000, "the restart sent nothing twice"

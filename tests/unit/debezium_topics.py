@@ -1,0 +1,184 @@
+"""Topics as Debezium would write them, restarts of Kafka Connect included, and reads of them at any moment."""
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from ingestion.sources.debezium.envelope import End
+from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
+from ingestion.sources.debezium.joined import Follows, Joined, Reached, Told
+from ingestion.sources.debezium.transactions import join
+
+START = datetime(2026, 11, 24, tzinfo=UTC)
+LAG = 0.8  # seconds: by so much one partition may be visible later than another
+
+
+@dataclass(frozen=True)
+class Event:
+    """A message of a data topic. `key` 0 stands for a tombstone, `xid` 0 for a row of a snapshot."""
+
+    xid: int
+    lsn: int
+    op: str
+    key: int
+    order: int = 0
+    in_table: int = 0
+    at: float = 0.0
+    is_broken: bool = False
+
+
+@dataclass
+class Topics:
+    """Partitions of data topics, by relation, and the transaction topic; `clock` is in seconds."""
+
+    relations: list[str]
+    logs: list[list[Event]] = field(default_factory=list)
+    told: list[tuple[float, End | None]] = field(default_factory=list)
+    clock: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.logs = [[] for _ in self.relations]
+
+    def send(self, partition: int, event: Event) -> None:
+        self.clock += 0.01
+        self.logs[partition].append(replace(event, at=self.clock))
+
+    def end(self, xid: int, lsn: int, counts: dict[str, int]) -> None:
+        self.clock += 0.01
+        self.told.append((self.clock, End(xid, lsn, START + timedelta(microseconds=lsn), counts)))
+
+
+@dataclass
+class Lake:
+    """What has landed of some topics: by partition and offset the number and the place."""
+
+    topics: Topics
+    exactly_once: bool = True
+    keyed: bool = True
+    rows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    offsets: list[int] = field(default_factory=list)
+    visible: list[int] = field(default_factory=list)
+    told_to: int = 0
+    reached: Reached = field(default_factory=Reached)
+    begun: dict[str, int] = field(default_factory=dict)  # by relation, the END up to which it had no rows
+    hidden: frozenset[int] = frozenset()  # partitions that are not read
+
+    def __post_init__(self) -> None:
+        self.offsets = [0] * len(self.topics.logs)
+
+    def read(self, *, behind: Iterable[float] | None = None, later: float = 0.0) -> Joined:
+        """Reads what is visible, each partition by so many seconds behind, the transaction topic too; `later` seconds
+        after the last message."""
+        topics, now = self.topics, self.topics.clock + later
+        lags = list(behind or [0.0] * (len(topics.logs) + 1))
+        ends = [sum(event.at <= now - lag for event in log) for log, lag in zip(topics.logs, lags, strict=False)]
+        ends = [0 if partition in self.hidden else end for partition, end in enumerate(ends)]
+        self.visible = ends = [max(pair) for pair in zip(ends, self.visible or ends, strict=True)]
+        told_to = max(self.told_to, sum(at <= now - lags[-1] for at, _ in topics.told))
+        heads = Heads()
+        for partition, log in enumerate(topics.logs):
+            for offset in range(self.offsets[partition], ends[partition]):
+                _add(heads, partition, offset, log[offset])
+        told = [
+            Told(offset, START + timedelta(seconds=at), end)
+            for offset, (at, end) in enumerate(topics.told[:told_to])
+            if offset >= self.told_to
+        ]
+        follows = Follows(
+            relations=[r if p not in self.hidden else "" for p, r in enumerate(topics.relations)], ends=ends,
+            bases=[1_000_000 * p for p in range(len(ends))], told_to=told_to,
+            followed=frozenset(r for p, r in enumerate(topics.relations) if p not in self.hidden),
+            keyed=frozenset(topics.relations if self.keyed else ()), exactly_once=self.exactly_once, is_whole=True,
+            now=START + timedelta(seconds=now), histories=self.begun,
+            older={end.xid: end for _, end in topics.told[: self.told_to] if end} if self.begun else {},
+        )  # fmt: skip
+        joined = join(heads, told, self.reached, follows)
+        for index, number in enumerate(joined.numbers):
+            if number >= 0:
+                place = heads.partition[index], heads.offset[index]
+                assert place not in self.rows and number >= self.reached.bound
+                self.rows[place] = number, joined.places[index]
+        assert all(new >= old for new, old in zip(joined.offsets, self.offsets, strict=True))
+        assert joined.told_to >= self.told_to and joined.reached.bound >= self.reached.bound
+        assert all(number < joined.reached.bound for number in joined.numbers)
+        self.offsets, self.told_to, self.reached = joined.offsets, joined.told_to, joined.reached
+        return joined
+
+
+def _add(heads: Heads, partition: int, offset: int, event: Event) -> None:
+    at = int((START.timestamp() + event.at) * 1000)
+    if event.is_broken:
+        heads.add(partition, offset, at, UNREAD)
+    elif event.key == 0:
+        heads.add(partition, offset, at, EMPTY)
+    elif event.xid == 0:
+        heads.add(partition, offset, at, LOOSE)
+    else:
+        heads.add(
+            partition, offset, at, EVENT, xid=event.xid, lsn=event.lsn, order=event.order, in_table=event.in_table,
+            op=event.op, identity=event.key,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of a transaction, in a partition."""
+
+    partition: int
+    op: str
+    key: int
+    lsn: int
+
+
+def random_history(chance: random.Random, relations: list[str], count: int) -> list[tuple[int, int, list[Change]]]:
+    """Transactions: xid, position of their END, changes; a COPY has several rows at one LSN."""
+    found, lsn = [], 30_000_000
+    for xid in range(700, 700 + count):
+        changes: list[Change] = []
+        for _ in range(chance.choice((0, 1, 1, 2, 5, 12))):
+            if chance.random() < 0.7 or not changes:
+                lsn += chance.randint(40, 200)
+            keys = {change.key for change in changes if change.lsn == lsn}
+            key = chance.choice([k for k in range(1, 60) if k not in keys])
+            partition = chance.choice([p for p in range(len(relations)) if key % 2 == p % 2 or p == 2])
+            changes.append(Change(partition, chance.choice("cud"), key, lsn))
+        lsn += chance.randint(40, 200)
+        found.append((xid, lsn, changes))
+    return found
+
+
+def deliver(
+    chance: random.Random, topics: Topics, history: list[tuple[int, int, list[Change]]], restarts: float
+) -> None:
+    """Sends a history in order; at a restart, what was sent since an earlier place comes once more, and within its
+    transaction Debezium counts on from another number."""
+    steps = [(t, c) for t, (_, _, changes) in enumerate(history) for c in range(len(changes) + 1)]
+    at, counted = 0, dict[str, int]()
+    skew = 0
+    while at < len(steps):
+        number, change = steps[at]
+        xid, end, changes = history[number]
+        if change == 0:
+            counted, skew = {}, 0
+        if chance.random() < restarts:
+            back = max(0, at - chance.randint(1, 15))
+            if steps[back][1] > 0:
+                skew = chance.randint(-2, 2)
+                of = [topics.relations[c.partition] for c in history[steps[back][0]][2][: steps[back][1]]]
+                counted = {r: max(0, of.count(r) + skew) for r in set(of)}
+            at = back
+            continue
+        if change == len(changes):
+            topics.end(xid, end, counted)
+        else:
+            this = changes[change]
+            relation = topics.relations[this.partition]
+            counted[relation] = counted.get(relation, 0) + 1
+            topics.send(
+                this.partition,
+                Event(xid, this.lsn, this.op, this.key, sum(counted.values()), counted[relation]),
+            )
+            if this.op == "d":
+                topics.send(this.partition, Event(xid, this.lsn, " ", 0))
+        at += 1

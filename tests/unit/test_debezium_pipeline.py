@@ -1,0 +1,175 @@
+"""Recorded messages of Debezium through the pipeline into raw tables: what is visible grows between the cycles."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import psycopg
+import pytest
+from debezium_recorded import ITEMS, PAIRS, Message, RecordedReader, recorded, settings, table
+
+from ingestion.pipeline import load_changes, replay
+from ingestion.pipeline.cycle import run_cycle
+from ingestion.pipeline.session import Session
+from ingestion.run import operate
+from ingestion.sink.writer import pack, unpack
+from ingestion.sources.debezium import source as module
+from ingestion.sources.debezium.reading import EnvelopeReader
+from ingestion.sources.kafka.connection import Topic
+from ingestion.state import lease as leases
+from ingestion.state import store
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.declarations import Source as Declared
+from lakehouse.declarations.policies import LoadPolicy
+from lakehouse.migrations import ensure_state
+from lakehouse.settings import DebeziumSettings, Settings
+
+pytestmark = pytest.mark.stack
+PLAIN = recorded("plain")
+TABLES = (table("items", ITEMS), table("pairs", PAIRS, ("a", "b")))
+
+
+@dataclass
+class Visible:
+    """The topics, as far as they are visible; it stands in for the brokers."""
+
+    messages: list[Message] = field(default_factory=list)
+    cluster_id: str = "c"
+
+    def topics(self, names: Any) -> dict[str, Any]:
+        known = {m["topic"] for m in self.messages}
+        return {name: Topic(name, 1 + sum(map(ord, name)), (0,)) for name in names if name in known}
+
+    def starts(self, partitions: Any) -> dict[Any, int]:
+        return dict.fromkeys(partitions, 0)
+
+    def ends(self, partitions: Any) -> dict[Any, int]:
+        return {p: max([m["offset"] + 1 for m in self.messages if m["topic"] == p[0]], default=0) for p in partitions}
+
+
+@dataclass
+class Lake:
+    """A source of the recording, ingested by cycles of the pipeline, whose tasks run in this process."""
+
+    settings: Settings
+    catalog: LakeCatalog
+    visible: Visible
+    tables: tuple[Any, ...] = TABLES
+
+    def cycle(self) -> None:
+        declared = Declared(name="shop", description="", load=LoadPolicy(), tables=self.tables)
+        with store.connect_catalog(self.settings) as states:
+            lease = leases.acquire(states, "shop", 60, "once")
+            assert lease is not None
+            origin = module.DebeziumSource(self.settings, "shop")
+            run_cycle(Session(self.settings, self.catalog, cast(Any, None), lease, declared, origin=origin))
+            leases.release(states, lease)
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        rows = self.catalog.load_table(("raw_shop", name)).scan().to_arrow().to_pylist()
+        return sorted(rows, key=lambda r: (r["_epoch"], r["_commit_lsn"], r["_seq"]))
+
+    def kept(self, where: str) -> list[dict[str, Any]]:
+        return cast(list[dict[str, Any]], self.catalog.load_table(("meta", where)).scan().to_arrow().to_pylist())
+
+
+@pytest.fixture
+def lake(catalog_settings: Settings, postgres_catalog: LakeCatalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    visible = Visible()
+    with psycopg.connect(catalog_settings.catalog_dsn(), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS lakehouse CASCADE")
+        ensure_state(cast(Any, connection))
+
+    def run_here(spark: Any, work: Any, items: Any) -> list[Any]:
+        return [work(unpack(pack(item))) for item in items]
+
+    def messages(reader: EnvelopeReader, ranges: Any) -> Any:
+        return RecordedReader.messages(cast(Any, SimpleNamespace(recording=visible.messages)), ranges)
+
+    for part in (load_changes, replay):
+        monkeypatch.setattr(part, "run_tasks", run_here)
+    monkeypatch.setattr("ingestion.sources.kafka.source.Brokers", lambda *_: visible)
+    monkeypatch.setattr(EnvelopeReader, "messages", messages)
+    mine = catalog_settings.model_copy(update={"sources": {"shop": settings()}})
+    yield Lake(mine, postgres_catalog, visible)
+
+
+def grown(step: int) -> Iterator[list[Message]]:
+    """The messages as they came, step by step."""
+    came = sorted(PLAIN, key=lambda m: (m["at"], m["topic"] == "transaction", m["offset"]))
+    came = [m for m in came if m["topic"] in ("public.items", "public.pairs", "transaction")]
+    return (came[:last] for last in (*range(step, len(came), step), len(came)))
+
+
+def test_cycles_land_what_is_whole_and_cuts_are_of_whole_transactions(lake: Lake) -> None:
+    for visible in grown(9):
+        lake.visible.messages = visible
+        lake.cycle()
+    items, pairs = lake.rows("items"), lake.rows("pairs")
+    assert [r["id"] for r in items if r["_op"] == "c"] == [
+        3, 30, *range(100, 105), *range(200, 206), 401, 400, 402, 500, 600,
+    ]  # fmt: skip
+    assert [r["_op"] for r in pairs] == ["c", "d", "c", "t"]
+    for rows in (items, pairs):
+        assert len({(r["_commit_lsn"], r["_seq"]) for r in rows}) == len(rows)
+        assert len({(r["_offset"], r["_seq"] % 2) for r in rows}) == len(rows)
+    cuts = sorted(lake.kept("cuts"), key=lambda cut: cut["published_at"])
+    bounds = [cut["cut_lsn"] for cut in cuts]
+    assert bounds == sorted(bounds) and len(cuts) > 5 and cuts[-1]["position"].endswith("<24771857")
+    snapshots = lake.catalog.load_table(("raw_shop", "items")).metadata.snapshots
+    lake.cycle()
+    assert lake.catalog.load_table(("raw_shop", "items")).metadata.snapshots == snapshots
+
+
+def test_a_table_that_cannot_go_on_is_parked_and_lands_once_it_is_corrected(lake: Lake) -> None:
+    of = cast(DebeziumSettings, lake.settings.sources["shop"])
+    right = lake.settings
+    lake.settings = right.model_copy(update={"sources": {"shop": of.model_copy(update={"decimals": None})}})
+    for lake.visible.messages in grown(30):
+        lake.cycle()
+    with store.connect_catalog(lake.settings) as states:
+        parked = store.read_positions(states, "shop")["items"]
+    assert parked.state == "parked" and "`decimals` of the source has to be set" in str(parked.reason)
+    assert lake.rows("items") == [] and len(lake.rows("pairs")) == 4
+    operate.resume(lake.settings, TABLES[0])
+    lake.cycle()
+    assert lake.rows("items") == [] and lake.kept("quarantine") == []
+    lake.settings = right
+    operate.resume(lake.settings, TABLES[0])
+    lake.cycle()
+    items = lake.rows("items")
+    assert len({(r["_commit_lsn"], r["_seq"]) for r in items}) == len(items) == 42 and lake.kept("spool") == []
+    create = next(r for r in items if r["_op"] == "c" and r["id"] == 30)
+    assert create["_old_key"] == '{"id":"3"}' and create["_unchanged"] == ["big"]
+
+
+def test_a_table_that_is_declared_later_joins_the_cuts_with_its_history(lake: Lake) -> None:
+    lake.tables = TABLES[:1]
+    *_, lake.visible.messages = grown(200)
+    lake.cycle()
+    lake.tables = TABLES
+    lake.cycle()
+    pairs = lake.rows("pairs")
+    assert [r["_op"] for r in pairs] == ["c", "d", "c", "t"]
+    assert {r["_commit_lsn"] for r in pairs} == {24771857} and [r["_xid"] for r in pairs] == [783, 783, 783, 837]
+    newest = max(lake.kept("cuts"), key=lambda cut: cut["published_at"])
+    assert {name for name, _ in newest["snapshots"]} == {"items", "pairs"} and newest["cut_lsn"] == 24771857
+
+
+def test_recovery_goes_on_with_what_is_there_in_the_next_epoch(lake: Lake) -> None:
+    *_, lake.visible.messages = grown(200)
+    lake.cycle()
+    before = lake.rows("items")
+    with store.connect_catalog(lake.settings) as states, module.DebeziumSource(lake.settings, "shop").open() as opened:
+        opened.begin_anew()(states)
+    lake.cycle()
+    assert lake.rows("items") == before
+    extra = {"topic": "public.items", "partition": 0, "key": None, "at": PLAIN[0]["at"]}
+    event = next(m for m in PLAIN if m["topic"] == "public.items" and m["offset"] == 4)
+    told = [m for m in PLAIN if m["topic"] == "transaction" and m["offset"] in (0, 2)]
+    later = [m | {"offset": 200 + m["offset"]} for m in told]
+    lake.visible.messages = [*lake.visible.messages, extra | {"offset": 60, "value": event["value"]}, *later]
+    lake.cycle()
+    [again] = lake.rows("items")[len(before) :]
+    assert (again["_epoch"], again["id"], again["_commit_lsn"]) == (2, 3, 24739056)

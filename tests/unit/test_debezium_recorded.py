@@ -1,0 +1,417 @@
+"""Envelopes that Debezium wrote, as rows of the raw contract."""
+
+import contextlib
+import json
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from debezium_recorded import ITEMS, PAIRS, Message, read, recorded, settings, shape, table
+
+from ingestion.sources.base import UnreadableRecord
+from ingestion.sources.debezium.records import EnvelopeRecords
+from ingestion.sources.debezium.spool import Spool
+from lakehouse.errors import LakehouseError
+
+PLAIN = recorded("plain")
+ITEMS_TABLE, PAIRS_TABLE = table("items", ITEMS), table("pairs", PAIRS, ("a", "b"))
+STATES = {
+    "items": {600: ("last", Decimal("1.00"), None)},
+    "pairs": {},
+}
+
+
+def changed(messages: list[Message], topic: str, **fields: Any) -> list[Message]:
+    """The messages with other fields in the envelopes of a topic; a function is given the envelope."""
+    found = []
+    for message in messages:
+        if message["topic"] == topic and message["value"] is not None:
+            envelope = json.loads(message["value"])
+            for name, value in fields.items():
+                envelope[name] = value(envelope) if callable(value) else value
+            message = message | {"value": json.dumps(envelope)}
+        found.append(message)
+    return found
+
+
+def test_operations_transactions_and_order_are_those_of_the_database() -> None:
+    found = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE)
+    rows = [(r["_op"], r["id"]) for r in found.rows["items"]]
+    assert rows[:2] == [("r", 1), ("r", 2)]
+    assert rows[2:7] == [("c", 3), ("u", 3), ("d", 3), ("c", 30), ("d", 2)]
+    copied = [r for r in found.rows["items"] if r["id"] in range(200, 206) and r["_op"] == "c"]
+    assert len({r["_commit_lsn"] for r in copied}) == 1 and [r["_seq"] for r in copied] == [2, 4, 6, 8, 10, 12]
+    together = {r["_commit_lsn"] for r in found.rows["pairs"]}
+    assert together == {24741016, 24771568}, "the END of the transaction that wrote both tables, and of the TRUNCATE"
+    assert [(r["_op"], r["a"], r["b"]) for r in found.rows["pairs"]] == [
+        ("c", 1, "x"), ("d", 1, "x"), ("c", 1, "y"), ("t", None, None),
+    ]  # fmt: skip
+    assert {r["_commit_lsn"] for r in found.rows["items"] if r["id"] == 100 and r["_op"] == "u"} == {24741016}
+    assert not found.unread and not found.parked and found.position.end == 24771856
+
+
+def test_interleaved_transactions_stand_in_the_order_of_their_commits_not_of_their_records() -> None:
+    rows = [r for r in read(PLAIN, ITEMS_TABLE).rows["items"] if r["id"] in (400, 401, 402) and r["_op"] == "c"]
+    assert [(r["id"], r["_xid"]) for r in rows] == [(401, 789), (400, 788), (402, 788)]
+
+
+def test_the_moment_of_commit_has_microseconds_and_rows_tell_where_they_were() -> None:
+    row = next(r for r in read(PLAIN, ITEMS_TABLE).rows["items"] if r["_op"] == "c")
+    assert row["_committed_at"].utcoffset() == timedelta() and row["_committed_at"].microsecond % 1000
+    assert (row["_topic"], row["_topic_partition"], row["_offset"]) == ("public.items", 0, 4)
+
+
+def test_a_key_change_is_a_delete_and_a_create_that_knows_its_former_key() -> None:
+    rows = read(PLAIN, ITEMS_TABLE).rows["items"]
+    create = next(r for r in rows if r["_op"] == "c" and r["id"] == 30)
+    assert create["_old_key"] == '{"id":"3"}' and create["_unchanged"] == ["big"] and create["big"] is None
+    pairs = read(PLAIN, PAIRS_TABLE).rows["pairs"]
+    assert json.loads(pairs[2]["_old_key"]) == {"a": "1", "b": "x"}
+    assert all(r["_old_key"] is None for r in rows if r is not create)
+
+
+def test_a_value_that_an_update_did_not_carry_is_named() -> None:
+    for name, given in (("plain", {}), ("text", {"unavailable_value": "hex:ff00ff", "decimals": "string"})):
+        rows = read(recorded(name), ITEMS_TABLE, given=settings(**given)).rows["items"]
+        update = next(r for r in rows if r["_op"] == "u" and r["id"] == 3)
+        assert update["_unchanged"] == ["big"] and update["big"] is None and update["name"] == "drei"
+
+
+def test_another_text_is_no_placeholder_and_an_insert_has_none() -> None:
+    given = settings(unavailable_value="drei")
+    rows = read(PLAIN, ITEMS_TABLE, given=given).rows["items"]
+    update = next(r for r in rows if r["_op"] == "u" and r["id"] == 3)
+    assert update["_unchanged"] == ["name"] and update["big"] == "__debezium_unavailable_value"
+    three = read(PLAIN, ITEMS_TABLE, given=settings(unavailable_value="three")).rows["items"]
+    assert next(r for r in three if r["_op"] == "c" and r["id"] == 3)["name"] == "three"
+
+
+def test_tombstones_are_not_deletes() -> None:
+    found = read(PLAIN, ITEMS_TABLE)
+    assert sum(m["topic"] == "public.items" and m["value"] is None for m in PLAIN) == 2
+    assert sum(r["_op"] == "d" for r in found.rows["items"]) == 2
+
+
+def test_a_truncate_is_a_row_of_its_transaction_in_every_table() -> None:
+    found = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE)
+    truncates = [r for rows in found.rows.values() for r in rows if r["_op"] == "t"]
+    assert len(truncates) == 2 and {r["_commit_lsn"] for r in truncates} == {24771568}
+
+
+def test_rows_of_an_incremental_snapshot_stand_between_transactions() -> None:
+    rows = read(PLAIN, ITEMS_TABLE).rows["items"]
+    later = [r for r in rows if r["_op"] == "r" and r["_commit_lsn"] > 24740000]
+    assert len(later) == 16 and all(r["_xid"] is None for r in later)
+    assert {r["_commit_lsn"] for r in later} == {24765039}, "just below the next transaction of its topic"
+    assert len({(r["_commit_lsn"], r["_seq"]) for r in rows}) == len(rows)
+
+
+def test_a_read_may_end_anywhere_and_the_rest_is_read_once() -> None:
+    whole = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE)
+    for step in (1, 3, 7):
+        rows: dict[str, list[Any]] = {"items": [], "pairs": []}
+        before, at = None, 0
+        while at < 140:
+            at += step
+            ends = {"public.items": at // 2, "public.pairs": at // 3, "transaction": at}
+            found = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE, before=before, ends=ends)
+            before = found.position if found.noticed.reached else before
+            for name, part in found.rows.items():
+                rows[name] += part
+        for name in rows:
+            events = [(r["_op"], r["_topic_partition"], r["_offset"]) for r in rows[name]]
+            expected = [(r["_op"], r["_topic_partition"], r["_offset"]) for r in whole.rows[name]]
+            assert events == expected
+            assert [r["_commit_lsn"] for r in rows[name] if r["_op"] != "r"] == [
+                r["_commit_lsn"] for r in whole.rows[name] if r["_op"] != "r"
+            ]
+
+
+def test_a_topic_of_which_nothing_is_visible_yet_holds_its_transactions_up() -> None:
+    found = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE, ends={"public.pairs": 0})
+    assert found.position.end == 24739672 and "pairs" not in found.rows
+    assert max(r["_commit_lsn"] for r in found.rows["items"]) == 24739672
+
+
+def test_a_keyless_table_lands_every_event_where_delivery_is_exactly_once() -> None:
+    loose = table("loose", {"v": "text"}, ())
+    rows = read(PLAIN, loose).rows["loose"]
+    assert [(r["_op"], r["v"]) for r in rows] == [
+        ("c", "a"),
+        ("c", "a"),
+        ("u", "b"),
+        ("u", "b"),
+        ("d", "b"),
+        ("d", "b"),
+    ]
+
+
+ZOO = {
+    "id": "integer", "i2": "smallint", "i8": "bigint", "b": "boolean", "f4": "real", "f8": "double precision",
+    "n": "numeric", "n5": "numeric(5,1)", "wide": "numeric(38,10)", "t": "text", "vc": "varchar(10)", "ch": "char(5)",
+    "d": "date", "ts": "timestamp", "ts3": "timestamp(3)", "tz": "timestamptz", "tm": "time", "tm3": "time(3)",
+    "by": "bytea", "u": "uuid", "j": "json", "jb": "jsonb", "m": "text", "ip": "inet", "mac": "macaddr", "o": "oid",
+    "r": "text",
+}  # fmt: skip
+FIRST: dict[str, Any] = {
+    "id": 1, "i2": -3, "i8": 9007199254740993, "b": True, "f8": 0.1, "n": "123456789012345678901234567890.0500",
+    "n5": Decimal("1234.5"), "wide": Decimal("1234567890123456789.0123456789"),
+    "t": 'a"b\\ü', "vc": "vc", "ch": "ch   ",
+    "d": date(2026, 11, 24), "ts": datetime(2026, 11, 24, 1, 2, 3, 123456),
+    "ts3": datetime(2026, 11, 24, 1, 2, 3, 123000),
+    "tz": datetime(2026, 11, 23, 23, 2, 3, 123456, UTC), "tm": 3723123456, "tm3": 3723123000, "by": b"\x00\xff\x10",
+    "u": "6f9619ff-8b86-d011-b42d-00cf4fc964ff", "j": '{"a": 1.50}', "jb": '{"a": 1, "b": 2}', "m": "ok",
+    "ip": "10.0.0.1/8", "mac": "08:00:2b:01:02:03", "o": 4294967295, "r": "[1,5)",
+}  # fmt: skip
+MODES = {
+    "plain": {}, "schemas": {}, "text": {"decimals": "string", "times": "isostring", "binary": "hex"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_type_lands_as_the_database_has_it(name: str) -> None:
+    found = read(recorded(name), table("zoo", ZOO), given=settings(**MODES[name]), ends={"public.zoo": 4})
+    first, second = (next(r for r in found.rows["zoo"] if r["id"] == number) for number in (1, 2))
+    expected = FIRST if name == "text" else FIRST | {"n": FIRST["n"].removesuffix("00")}  # Debezium takes zeros off
+    assert {column: first[column] for column in FIRST} == expected
+    assert first["f4"] == pytest.approx(1.1, abs=1e-6)
+    assert all(second[column] is None for column in ZOO if column != "id")
+    assert not found.unread and not found.parked
+
+
+@pytest.mark.parametrize("name", ["plain", "text"])
+def test_values_that_the_lake_cannot_hold_are_as_postgres_prints_them(name: str) -> None:
+    found = read(recorded(name), table("zoo", ZOO), given=settings(**MODES[name]))
+    rows = {r["id"]: r for r in found.rows["zoo"] if r["id"] > 2}
+    assert [str(rows[i]["d"]) for i in (3, 4, 5, 6)] == ["infinity", "-infinity", "0044-03-15 BC", "12026-01-01"]
+    ts = [str(rows[i]["ts"]).removesuffix(".000000") for i in (3, 4, 5, 6)]
+    assert ts == ["infinity", "-infinity", "0044-03-15 01:00:00 BC", "12026-01-01 00:00:00"] or name == "plain"
+    assert ts[:2] == ["infinity", "-infinity"] and ts[2].startswith("0044-03-15 01:00:00") and ts[2].endswith(" BC")
+    assert [str(rows[i]["tz"]) for i in (3, 4)] == ["infinity", "-infinity"]
+    assert str(rows[5]["tz"]).endswith("BC") and str(rows[6]["tz"]).startswith("12026-01-01")
+    assert str(rows[3]["f8"]) == "nan" and rows[4]["f8"] == float("inf") and rows[6]["f8"] == 1e300
+
+
+REFUSED = [
+    ("schemas", "iv", "interval", "lose months"), ("plain", "iv", "interval", "no text came in a column"),
+    ("schemas", "mo", "money", "declare the column as numeric"),
+    ("plain", "mo", "money", "declare the column as numeric"),
+    ("schemas", "ts", "timestamptz", "no zone"), ("schemas", "i8", "integer", "int64 came"),
+    ("schemas", "f8", "real", "float64 came"), ("schemas", "t", "bigint", "string came"),
+    ("plain", "bt", "bit(3)", "with its length"), ("plain", "ta", "text", "no text came"),
+    ("schemas", "d", "text", "io.debezium.time.Date"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "column", "declared", "says"), REFUSED)
+def test_a_type_that_would_lose_something_parks_the_table(name: str, column: str, declared: str, says: str) -> None:
+    found = read(recorded(name), table("zoo", {"id": "integer", column: declared}))
+    assert says in found.parked["zoo"] and f"column {column!r}" in found.parked["zoo"] and not found.rows
+
+
+@pytest.mark.parametrize(
+    ("column", "declared", "mode"),
+    [("n5", "numeric(5,1)", "decimals"), ("n", "numeric", "decimals"), ("ts", "timestamp", "times"),
+     ("tm3", "time(3)", "times"), ("by", "bytea", "binary")],
+)  # fmt: skip
+def test_what_messages_without_a_schema_do_not_tell_is_asked_for(column: str, declared: str, mode: str) -> None:
+    """`1234` is a decimal as text and another one in base64."""
+    of = table("zoo", {"id": "integer", column: declared})
+    found = read(PLAIN, of, given=settings(**{mode: None}))
+    assert f"`{mode}` of the source has to be set" in found.parked["zoo"]
+    assert not read(recorded("schemas"), of, given=settings(decimals=None, times=None, binary=None)).parked
+
+
+@pytest.mark.parametrize(
+    ("column", "declared", "lands"),
+    [("bt", "bit(3)", "101"), ("b1", "bit(1)", "1"), ("mo", "numeric(19,2)", Decimal("12.34")),
+     ("ta", "text", '["a", "b,c", null]'), ("ia", "text", "[1, 2, null]"), ("ttz", "timetz", "23:02:03Z")],
+)  # fmt: skip
+def test_with_schemas_more_types_are_told(column: str, declared: str, lands: Any) -> None:
+    found = read(recorded("schemas"), table("zoo", {"id": "integer", column: declared}))
+    assert next(r for r in found.rows["zoo"] if r["id"] == 1)[column] == lands
+
+
+def test_intervals_as_text_land_and_decimals_as_floating_point_do_not() -> None:
+    given = settings(**MODES["text"])
+    found = read(recorded("text"), table("zoo", {"id": "integer", "iv": "interval"}), given=given)
+    assert next(r for r in found.rows["zoo"] if r["id"] == 1)["iv"] == "P1Y2M3DT4H5M6.78S"
+
+
+def test_a_value_that_does_not_fit_is_a_dead_letter_with_its_place_and_the_rest_lands() -> None:
+    def broken(envelope: dict[str, Any]) -> Any:
+        after = envelope["after"]
+        return after | {"price": 17} if after and after["id"] == 101 and envelope["op"] == "c" else after
+
+    found = read(changed(PLAIN, "public.items", after=broken), ITEMS_TABLE)
+    assert found.unread["items"] == ["0/12: column 'price': a value that is no numeric"]
+    assert sum(r["id"] == 101 for r in found.rows["items"]) == 1, "its row of the snapshot"
+
+
+@pytest.mark.parametrize(
+    "value", ["no JSON", "[]", '{"op": "c"}', '{"op": "x", "source": {}}', '{"ddl": "ALTER TABLE"}']
+)
+def test_a_message_that_is_no_envelope_is_a_dead_letter_of_the_transaction_around_it(value: str) -> None:
+    messages = [m | {"value": value} if (m["topic"], m["offset"]) == ("public.items", 12) else m for m in PLAIN]
+    found = read(messages, ITEMS_TABLE, PAIRS_TABLE)
+    assert len(found.unread["items"]) == 1 and found.unread["items"][0].startswith("0/12: ")
+    assert found.position.end == 24771856 and len(found.rows["pairs"]) == 4
+
+
+@pytest.mark.parametrize("value", ["1.5", 7, {"scale": 1}, {"scale": 1, "value": "?"}])
+def test_a_number_that_cannot_be_read_lands_nowhere_as_text(value: Any) -> None:
+    of = table("zoo", {"id": "integer", "n": "numeric"})
+    found = read(changed(PLAIN, "public.zoo", after=lambda e: {"id": e["after"]["id"], "n": value}), of)
+    assert len(found.unread["zoo"]) == 7 and "a value that is no numeric" in found.unread["zoo"][0]
+    assert not any(found.rows.values())
+
+
+def test_messages_that_are_too_many_wait_on_disk() -> None:
+    spool, given = Spool(in_memory=100), [None, b"", b"x" * 70, None, b"y" * 70, b"z"]
+    for value in given:
+        spool.add(value)
+    assert [spool.value(index) for index in (5, 2, 0, 4)] == [b"z", b"x" * 70, b"", b"y" * 70]
+    assert spool._file._rolled
+    spool.close()
+
+
+ODD = [None, True, -1, 10**30, 1.5, "", "x", "\ud800", [], [1], {}, {"a": 1}]
+
+
+def broken_at(envelope: Any, chance: random.Random) -> None:
+    """Puts something odd anywhere into an envelope."""
+    at = envelope
+    while True:
+        name = chance.choice(list(at))
+        if not isinstance(at[name], dict) or not at[name] or chance.random() < 0.2:
+            at[name] = chance.choice(ODD)
+            return
+        at = at[name]
+
+
+@pytest.mark.parametrize("name", ["plain", "schemas"])
+def test_whatever_stands_in_a_message_it_is_a_dead_letter_or_the_source_is_refused(name: str) -> None:
+    chance, messages = random.Random(name), recorded(name)
+    places = [i for i, m in enumerate(messages) if m["topic"] in ("public.items", "public.zoo") and m["value"]]
+    for _ in range(80):
+        index = chance.choice(places)
+        envelope = json.loads(messages[index]["value"])
+        broken_at(envelope, chance)
+        given = [*messages]
+        given[index] = messages[index] | {"value": json.dumps(envelope)}
+        with contextlib.suppress(LakehouseError):
+            read(given, ITEMS_TABLE, table("zoo", ZOO))
+
+
+def test_rows_without_their_envelope_are_refused_in_one_line() -> None:
+    flat = [
+        m | {"value": json.dumps(json.loads(m["value"])["after"])} if m["topic"] == "public.items" and m["value"] else m
+        for m in PLAIN
+    ]
+    with pytest.raises(LakehouseError, match=r"'shop': topic public.items has rows without their envelope") as failure:
+        read(flat, ITEMS_TABLE)
+    assert "ExtractNewRecordState" in str(failure.value) and "\n" not in str(failure.value)
+
+
+def test_changes_without_transactions_are_refused_in_one_line() -> None:
+    with pytest.raises(LakehouseError, match=r"offset 4: a change without its transaction: set provide.transaction"):
+        read(changed(PLAIN, "public.items", transaction=None), ITEMS_TABLE)
+
+
+def test_a_topic_that_is_not_the_one_of_transactions_is_told() -> None:
+    wrong = [
+        m | {"topic": "transaction"} if m["topic"] == "public.pairs" else m
+        for m in PLAIN
+        if m["topic"] != "transaction"
+    ]
+    with pytest.raises(LakehouseError, match="topic transaction, offset 0: it tells neither begin nor end"):
+        read(wrong, ITEMS_TABLE)
+
+
+def test_events_of_another_relation_are_dead_letters() -> None:
+    late = datetime(2027, 1, 1, tzinfo=UTC)
+    found = read(PLAIN, table("items", ITEMS, relation="public.others"), now=late)
+    assert not found.rows and "of another relation than public.others" in found.unread["items"][0]
+
+
+def test_a_declared_key_that_events_do_not_tell_parks_the_table() -> None:
+    found = read(PLAIN, table("items", ITEMS, ("name",)))
+    assert "key column name is not in its events' key (id)" in found.parked["items"]
+
+
+def test_an_update_that_changes_another_declared_key_is_a_delete_and_a_create() -> None:
+    full = changed(
+        PLAIN, "public.items",
+        before=lambda e: {"id": 3, "name": "three", "price": "ASw=", "big": None} if e["op"] == "u" else e["before"],
+    )  # fmt: skip
+    rows = [
+        r for r in read(full, table("items", ITEMS, ("name",))).rows.get("items", []) if r["_commit_lsn"] == 24739264
+    ]
+    assert [(r["_op"], r["name"], r["_old_key"]) for r in rows] == [
+        ("d", "three", None), ("c", "drei", '{"name":"three"}'),
+    ]  # fmt: skip
+    assert [r["_seq"] for r in rows] == [2, 3]
+
+
+def test_older_versions_and_delivery_at_least_once_are_warned_of() -> None:
+    assert read(PLAIN, ITEMS_TABLE).noticed.warnings == ()
+    older = changed(PLAIN, "public.items", source=lambda e: e["source"] | {"version": "3.6.3.Final"})
+    [warning] = read(older, ITEMS_TABLE).noticed.warnings
+    assert "Debezium 3.6.3.Final may lose rows" in warning
+    late = datetime(2027, 1, 1, tzinfo=UTC)
+    [warning] = read(PLAIN, ITEMS_TABLE, given=settings(delivery="at_least_once"), now=late).noticed.warnings
+    assert "at least once" in warning
+
+
+def test_a_declared_column_that_no_event_has_is_warned_of() -> None:
+    of = table("pairs", PAIRS | {"nots": "text"}, ("a", "b"))
+    [warning] = read(PLAIN, of).noticed.warnings
+    assert warning == "topic public.pairs: column nots is in none of its events, and lands as NULL"
+
+
+def test_an_event_that_came_twice_lands_once() -> None:
+    def again(topic: str) -> list[Message]:
+        of = [m for m in PLAIN if m["topic"] == topic]
+        return [*of, *(m | {"offset": m["offset"] + of[-1]["offset"] + 1} for m in of if m["offset"] >= 4)]
+
+    late, given = datetime(2027, 1, 1, tzinfo=UTC), settings(delivery="at_least_once")
+    once = read(PLAIN, ITEMS_TABLE, given=given, now=late).rows["items"]
+    twice = read([*again("public.items"), *again("transaction")], ITEMS_TABLE, given=given, now=late).rows["items"]
+    changes = [[(r["_op"], r["_commit_lsn"], r["_seq"]) for r in rows if r["_op"] != "r"] for rows in (once, twice)]
+    assert changes[0] == changes[1]
+
+
+def test_kept_records_land_at_their_places_as_if_they_had_not_waited() -> None:
+    of = shape(ITEMS_TABLE, settings())
+    found = read(PLAIN, ITEMS_TABLE)
+    records = EnvelopeRecords({of.oid: of})
+    for piece, kept in found.kept:
+        kept = kept.append_column("seq", [[2 * place for place in kept.column("place").to_pylist()]])
+        again = list(records.decode(of.encoded, kept, {}, ()))
+        as_rows = [sorted(map(str, (r for b in batches for r in (b.values.to_pylist() + b.meta.to_pylist()))))
+                   for batches in (piece.batches, again)]  # fmt: skip
+        assert as_rows[0] == as_rows[1]
+
+
+def test_a_kept_record_loses_the_values_that_must_not_be_stored() -> None:
+    [(_, kept)] = read(PLAIN, ITEMS_TABLE).kept
+    message = kept.column("message").to_pylist()[3]
+    left = EnvelopeRecords().without(message, ["id", "name"], {"name"})
+    assert b"drei" in message and b"drei" not in left and b'"id": 3' in left
+    assert (
+        EnvelopeRecords().without(b'{"partition": 0, "offset": 1, "old": null}\nno JSON', [], {"name"}).endswith(b"{}")
+    )
+
+
+def test_a_broken_kept_record_is_told_by_its_number() -> None:
+    of = shape(ITEMS_TABLE, settings())
+    [(_, whole)] = read(PLAIN, ITEMS_TABLE).kept
+    kept = whole.slice(0, 2)
+    kept = kept.append_column("seq", [[0, 0]]).set_column(
+        kept.schema.get_field_index("message"), "message", [[kept.column("message")[0].as_py(), b"nothing"]]
+    )
+    with pytest.raises(UnreadableRecord) as failure:
+        EnvelopeRecords().decode(of.encoded, kept, {}, ())
+    assert failure.value.index == 1

@@ -1,0 +1,314 @@
+"""Events of Debezium joined to their transactions: each lands once, whole, in the order of commits, or it waits."""
+
+import random
+from datetime import timedelta
+
+import pytest
+from debezium_topics import LAG, START, Event, Lake, Topics, deliver, random_history
+
+from ingestion.sources.debezium.envelope import End
+from ingestion.sources.debezium.joined import OutOfOrder, Reached
+
+A, B = "public.a", "public.b"
+
+
+def two() -> Topics:
+    return Topics([A, B])
+
+
+def send(topics: Topics, xid: int, *changes: tuple[int, str, int], lsn: int = 0, end: int = 0, first: int = 1) -> None:
+    """A transaction whose changes are (partition, operation, key), without its END where `end` is 0."""
+    counts: dict[str, int] = {}
+    for order, (partition, op, key) in enumerate(changes, start=first):
+        counts[topics.relations[partition]] = counts.get(topics.relations[partition], 0) + 1
+        in_table = counts[topics.relations[partition]]
+        topics.send(partition, Event(xid, lsn + order, op, key, order, in_table))
+    if end:
+        topics.end(xid, end, counts)
+
+
+def test_a_transaction_lands_under_the_position_of_its_end_in_its_order() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), (1, "c", 1), (0, "u", 1), end=40_000_000)
+    lake = Lake(topics)
+    joined = lake.read()
+    assert lake.rows == {(0, 0): (40_000_000, 1), (1, 0): (40_000_000, 2), (0, 1): (40_000_000, 3)}
+    assert joined.offsets == [2, 1] and joined.told_to == 1 and not joined.waits
+    assert (joined.reached.end, joined.reached.bound) == (40_000_000, 40_000_001)
+
+
+def test_it_waits_for_its_end_and_for_every_topic_and_nothing_of_it_is_passed() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), end=40_000_000)
+    send(topics, 8, (0, "c", 2), (1, "c", 2))
+    lake = Lake(topics)
+    assert lake.read().offsets == [1, 0] and lake.rows.keys() == {(0, 0)}, "no END yet"
+    topics.end(8, 40_000_100, {A: 1, B: 2})
+    assert lake.read().told_to == 1, "an event of the other topic is not there yet"
+    topics.send(1, Event(8, 9, "c", 3, 3, 2))
+    assert not lake.read().waits and len(lake.rows) == 4
+
+
+def test_transactions_are_joined_by_xid_whatever_their_records_positions() -> None:
+    topics = two()
+    send(topics, 9, (0, "c", 1), lsn=39_000_500, end=40_000_000)
+    send(topics, 8, (0, "c", 2), lsn=39_000_100, end=40_000_100)
+    lake = Lake(topics)
+    lake.read()
+    assert lake.rows == {(0, 0): (40_000_000, 1), (0, 1): (40_000_100, 1)}
+
+
+def test_an_idle_partition_holds_no_cut() -> None:
+    topics, lake = two(), None
+    lake = Lake(topics)
+    for number in range(5):
+        send(topics, 7 + number, (0, "c", 1), end=40_000_000 + 100 * number)
+        assert not lake.read().waits
+    assert lake.offsets == [5, 0] and lake.reached.end == 40_000_400
+
+
+def test_a_later_transaction_does_not_overtake_one_that_waits() -> None:
+    topics = two()
+    topics.end(7, 40_000_000, {B: 1})
+    send(topics, 8, (0, "c", 1), end=40_000_100)
+    lake = Lake(topics)
+    assert lake.read().waits and not lake.rows
+    topics.send(1, Event(7, 5, "c", 1, 1, 1))
+    lake.read()
+    assert len(lake.rows) == 2
+
+
+def test_events_that_come_twice_are_known_by_record_and_key_never_by_their_order() -> None:
+    topics = two()
+    for skew in (0, -1):
+        for key in (1, 2, 3):
+            topics.send(0, Event(7, 39_000_000, "c", key, key + skew, key + skew))  # rows of a COPY share their LSN
+    topics.end(7, 40_000_000, {A: 2})
+    lake = Lake(topics, exactly_once=False)
+    assert lake.read().waits, "its counts may be void, so more may be on the way"
+    assert lake.read(later=3).repeated == 3
+    assert [lake.rows[0, offset] for offset in range(3)] == [(40_000_000, 1), (40_000_000, 2), (40_000_000, 3)]
+
+
+def test_a_transaction_that_comes_once_more_after_it_has_landed_is_dropped() -> None:
+    topics, lake = two(), None
+    for _ in range(2):
+        send(topics, 7, (0, "c", 1), (1, "c", 1), end=40_000_000)
+        lake = lake or Lake(topics, exactly_once=False)
+        lake.read(later=2)
+    assert lake is not None and len(lake.rows) == 2 and lake.offsets == [2, 2]
+
+
+def test_its_repetition_waits_until_its_events_are_surely_visible() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), end=40_000_000)
+    lake = Lake(topics, exactly_once=False)
+    lake.read(later=2)
+    topics.clock += 2
+    topics.end(7, 40_000_000, {A: 1})
+    assert lake.read(later=0.5).told_to == 1
+    send(topics, 7, (0, "c", 1))
+    send(topics, 8, (0, "c", 2), end=40_000_100)
+    lake.read(later=2)
+    assert len(lake.rows) == 2 and lake.offsets[0] == 3
+
+
+def test_exactly_once_that_is_not_so_is_refused() -> None:
+    topics = two()
+    send(topics, 6, (0, "c", 9), end=38_000_000)
+    for order in (1, 2):
+        topics.send(0, Event(7, 39_000_000, "c", 1, order, order))
+    topics.end(7, 40_000_000, {A: 2})
+    lake = Lake(topics, reached=Reached(1, START, 2))
+    with pytest.raises(OutOfOrder, match="not delivered exactly once"):
+        lake.read()
+    lake.reached = Reached()
+    lake.read()
+    assert len(lake.rows) == 2, "the next epoch goes on with what is there"
+
+
+def test_what_an_end_counts_and_does_not_come_is_told() -> None:
+    topics = two()
+    topics.send(0, Event(7, 5, "c", 1, 1, 1))
+    topics.end(7, 40_000_000, {A: 3})
+    lake = Lake(topics, reached=Reached(1, START, 2))
+    assert lake.read(later=59).waits
+    with pytest.raises(OutOfOrder, match=r"2 of 3 events of public.a in transaction 7 are missing"):
+        lake.read(later=61)
+    lake.reached = Reached()
+    assert not lake.read(later=61).waits and len(lake.rows) == 1, "the next epoch goes on with what is there"
+
+
+def test_an_event_that_comes_after_its_transaction_has_landed_is_told() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), end=40_000_000)
+    lake = Lake(topics)
+    lake.read()
+    topics.send(0, Event(7, 6, "c", 2, 2, 2))
+    send(topics, 8, (0, "c", 3), end=40_000_100)
+    with pytest.raises(OutOfOrder, match="an event of transaction 7 stands before events of later transactions"):
+        lake.read()
+
+
+def test_a_database_that_went_back_is_told_from_a_repetition() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), end=40_000_000)
+    lake = Lake(topics)
+    lake.read()
+    send(topics, 8, (0, "c", 3), end=40_000_100)
+    topics.told.append((topics.clock, End(5, 39_000_000, START + timedelta(hours=1), {A: 1})))
+    lake.read()
+    assert lake.reached.end == 40_000_100, "what was committed before it lands"
+    with pytest.raises(OutOfOrder, match="the database was restored"):
+        lake.read()
+
+
+def test_a_change_of_a_key_is_its_delete_and_its_create_at_one_record() -> None:
+    topics = two()
+    topics.send(0, Event(7, 39_000_000, "d", 1, 1, 1))
+    topics.send(0, Event(7, 39_000_000, " ", 0))
+    topics.send(0, Event(7, 39_000_000, "c", 2, 2, 2))
+    topics.send(0, Event(7, 39_000_100, "d", 5, 3, 3))
+    topics.send(0, Event(7, 39_000_200, "c", 5, 4, 4))
+    topics.end(7, 40_000_000, {A: 4})
+    assert Lake(topics).read().old == {2: 0}
+    assert Lake(
+        topics, told_to=1, reached=Reached(40_000_000, START, 40_000_001), begun={A: 40_000_000}
+    ).read().old == {2: 0}, "in its history too"
+
+
+def test_rows_of_a_snapshot_stand_just_below_the_transaction_that_follows_in_their_partition() -> None:
+    topics = two()
+    topics.send(0, Event(0, 0, "r", 1))
+    send(topics, 7, (0, "u", 1), end=40_000_000)
+    topics.send(0, Event(0, 0, "r", 2))
+    send(topics, 8, (0, "u", 2), end=40_000_100)
+    lake = Lake(topics)
+    lake.read()
+    assert [lake.rows[0, offset][0] for offset in range(4)] == [39_999_999, 40_000_000, 40_000_099, 40_000_100]
+
+
+def test_rows_of_a_snapshot_land_without_a_transaction_and_below_the_next() -> None:
+    topics = two()
+    lake = Lake(topics)
+    for key in range(1, 30):
+        topics.send(key % 2, Event(0, 0, "r", key))
+        assert not lake.read().waits
+    send(topics, 7, (0, "u", 1), end=40_000_000)
+    lake.read()
+    numbers = [number for number, _ in lake.rows.values()]
+    assert len(lake.rows) == 30 and max(numbers) == 40_000_000 and len(set(lake.rows.values())) == 30
+
+
+def test_rows_of_a_snapshot_in_mid_stream_wait_where_no_number_is_left_for_them() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), end=40_000_000)
+    lake = Lake(topics)
+    lake.read()
+    waited = 0
+    for key in range(1, 30):
+        topics.send(1, Event(0, 0, "r", key))
+        waited += lake.read().waits
+    assert waited > 5 and max(number for number, _ in lake.rows.values()) < 40_000_020
+    send(topics, 8, (1, "u", 29), end=40_000_040)
+    assert not lake.read().waits
+    places = [lake.rows[1, offset] for offset in range(30)]
+    assert places == sorted(places), "a partition keeps its order"
+
+
+def test_a_first_read_takes_what_is_older_than_the_transaction_topic() -> None:
+    topics = two()
+    send(topics, 6, (0, "c", 1))
+    send(topics, 7, (0, "c", 2), end=40_000_000)
+    lake = Lake(topics)
+    lake.read()
+    assert [lake.rows[0, offset][0] for offset in range(2)] == [39_999_999, 40_000_000]
+
+
+def test_an_event_that_cannot_be_read_counts_in_the_transaction_around_it() -> None:
+    topics = two()
+    send(topics, 7, (0, "c", 1), end=40_000_000)
+    topics.send(0, Event(8, 6, "c", 2, 1, 1, is_broken=True))
+    topics.send(0, Event(8, 7, "c", 3, 2, 2))
+    topics.end(8, 40_000_100, {A: 2})
+    lake = Lake(topics)
+    assert not lake.read().waits
+    assert lake.rows[0, 1][0] == lake.rows[0, 2][0] == 40_000_100
+
+
+def test_one_that_is_of_no_transaction_waits_for_a_while_and_then_goes_its_way() -> None:
+    topics = two()
+    topics.send(0, Event(0, 0, "c", 1, is_broken=True))
+    lake = Lake(topics)
+    assert lake.read().waits and not lake.read(later=61).waits and len(lake.rows) == 1
+
+
+def test_a_table_that_is_read_later_has_its_history_under_one_number_in_the_order_of_commits() -> None:
+    topics = two()
+    topics.send(1, Event(0, 0, "r", 9))
+    send(topics, 7, (0, "c", 1), (1, "c", 1), end=40_000_000)
+    send(topics, 8, (1, "u", 1), (0, "u", 1), lsn=38_000_000, end=40_000_100)
+    lake = Lake(topics, hidden=frozenset({1}))
+    lake.read()
+    assert lake.reached.bound == 40_000_101 and lake.rows.keys() == {(0, 0), (0, 1)}
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    send(topics, 9, (1, "u", 1), end=40_000_200)
+    lake.read()
+    history = [lake.rows[1, offset] for offset in range(3)]
+    assert {number for number, _ in history} == {40_000_199} and history == sorted(history)
+    assert lake.rows[1, 3] == (40_000_200, 1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_history_of_a_table_that_is_read_later_lands_once_in_the_order_of_its_commits(seed: int) -> None:
+    chance = random.Random(seed)
+    topics = Topics([A, A, B])
+    history = random_history(chance, topics.relations, 25)
+    deliver(chance, topics, history, 0.0)
+    lake, whole = Lake(topics, hidden=frozenset({2})), topics.clock
+    topics.clock = whole * chance.random()
+    lake.read()
+    lake.hidden, lake.begun = frozenset(), {B: lake.reached.end}
+    lake.read(later=2)
+    topics.clock = whole
+    lake.read(later=2)
+    rows = sorted((lake.rows[2, offset], event) for offset, event in enumerate(topics.logs[2]) if event.key)
+    sent = [(c.op, c.key, c.lsn) for _, _, changes in history for c in changes if c.partition == 2]
+    assert [(event.op, event.key, event.lsn) for _, event in rows] == sent
+    assert len(lake.rows) == sum(len(changes) for _, _, changes in history)
+
+
+@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("restarts", [0.0, 0.06])
+def test_any_history_lands_once_whole_and_in_the_order_of_its_commits(seed: int, restarts: float) -> None:
+    chance = random.Random(f"{seed}/{restarts}")
+    topics = Topics([A, A, B])
+    history = random_history(chance, topics.relations, 25)
+    deliver(chance, topics, history, restarts)
+    lake, whole = Lake(topics, exactly_once=restarts == 0), topics.clock
+    topics.clock = 0.0
+    while topics.clock < whole:
+        topics.clock = min(whole, topics.clock + chance.random())
+        lake.read(behind=[chance.random() * LAG for _ in range(4)])
+        expected_so_far(lake, history)
+    for _ in range(2):
+        lake.read(later=5)
+    landed = expected_so_far(lake, history)
+    assert landed == len(history)
+
+
+def expected_so_far(lake: Lake, history: list) -> int:
+    """How many transactions have landed; all of their changes have, once each, in order, and none of others."""
+    rows: dict[int, list[tuple[int, int, Event]]] = {}
+    for (partition, offset), (number, place) in lake.rows.items():
+        rows.setdefault(number, []).append((place, partition, lake.topics.logs[partition][offset]))
+    ends = {end for _, end, _ in history if end <= lake.reached.end}
+    assert rows.keys() <= ends
+    for _, end, changes in history:
+        if end <= lake.reached.end:
+            found = [(p, e.op, e.key, e.lsn) for _, p, e in sorted(rows.get(end, []), key=lambda row: row[0])]
+            assert sorted(found) == sorted((c.partition, c.op, c.key, c.lsn) for c in changes)
+            for partition in {c.partition for c in changes}:
+                mine = [(c.op, c.key, c.lsn) for c in changes if c.partition == partition]
+                assert [row[1:] for row in found if row[0] == partition] == mine
+    return len(ends)
