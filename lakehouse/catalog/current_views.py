@@ -7,6 +7,9 @@ that nothing reads, so whoever asks for the past still finds it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 PAST, NEXT = "_lh_past", "_lh_cut"
 _BEGIN, _END = f"WITH {PAST} AS (\n", f"\n), {NEXT} AS (\n"
 TAG = "lakehouse_view"  # of the mirror's snapshot that the view names, so that expiry keeps it
@@ -31,3 +34,14 @@ def past_of(sql: str) -> str:
 def with_past(past: str, first: str, rest: str) -> str:
     """A fresh text: dbt's, the query of the cut, and what follows it."""
     return f"{_BEGIN}{past}{_END}{first}\n), {rest}"
+
+
+def as_loaded(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """A view's metadata with dbt's texts alone: whoever reads with rights of his own may not read raw."""
+    return {**metadata, "versions": [_as_loaded(version) for version in metadata["versions"]]}
+
+
+def _as_loaded(version: Mapping[str, Any]) -> dict[str, Any]:
+    fresh = [r["sql"] for r in version["representations"] if is_fresh(r["sql"])]
+    texts = [{"type": "sql", "sql": past_of(sql), "dialect": "trino"} for sql in fresh]
+    return {**version, "representations": texts or version["representations"]}

@@ -40,6 +40,6 @@
 
 {#- Whether a model is nothing but the current view of the table that its name says; one with SQL of its own may filter. -#}
 {% macro is_current_view(node) %}
-  {%- set called = modules.re.match("\\s*(?:--[^\n]*\n\\s*)*\\{\\{-?\\s*cdc_vault\\.current_table\\(\\s*['\"](\\w+)['\"]\\s*,\\s*['\"](\\w+)['\"]\\s*\\)\\s*-?\\}\\}\\s*\\Z", node.raw_code) -%}
+  {%- set called = modules.re.match("(?s)\\s*(?:\\{#.*?#\\}\\s*)*\\{\\{-?\\s*cdc_vault\\.current_table\\(\\s*['\"](\\w+)['\"]\\s*,\\s*['\"](\\w+)['\"]\\s*\\)\\s*-?\\}\\}\\s*\\Z", node.raw_code) -%}
   {{ return(called is not none and node.schema == "parsed" and node.alias == "current_" ~ called[1] ~ "__" ~ called[2]) }}
 {% endmacro %}
