@@ -1,8 +1,8 @@
 """Current views in tests without dbt: made as dbt marks them, then made fresh by refreshes of the mirrors."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -39,14 +39,10 @@ def make_view(world: World, table: str, shown: tuple[str, ...], comment: str = f
     )
 
 
-@contextmanager
-def dropping_views(world: World) -> Iterator[None]:
-    """Drops them at the end."""
-    try:
-        yield
-    finally:
-        for table in world.source.tables:
-            query(world.settings, f"DROP VIEW IF EXISTS {relation(*name_of(world, table.name))}")
+def has_view(world: World, table: str) -> bool:
+    """Whether the table has a current view."""
+    with closing(open_catalog(world.settings)) as catalog:
+        return bool(list_views(catalog, [name_of(world, table)]))
 
 
 def view_metadata(world: World, table: str) -> dict[str, Any]:

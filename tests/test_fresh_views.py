@@ -1,7 +1,6 @@
 """Fresh views on real servers: the source at the newest cut, in Trino and Spark, whatever happened since a refresh."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
 from tests.fresh import (
-    dropping_views,
     in_source,
     is_fresh_view,
     make_view,
@@ -32,7 +30,7 @@ pytestmark = pytest.mark.stack
 
 
 @pytest.fixture
-def world(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> World:
     """A source whose mirrors are refreshed with position deletes, and whose views are fresh."""
     write_position_deletes(monkeypatch)
     made = make(settings)
@@ -42,10 +40,9 @@ def world(settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch) -> It
         "INSERT INTO still VALUES (1)",
     )
     at_newest(made, spark)
-    with dropping_views(made):
-        make_views(made)
-        refreshed(made, spark)
-        yield made
+    make_views(made)
+    refreshed(made, spark)
+    return made
 
 
 def assert_fresh(world: World, spark: Any, *tables: str) -> None:

@@ -16,13 +16,14 @@ import psycopg
 import pytest
 
 from lakehouse.declarations.policies import MaintenancePolicy, MirrorPolicy, RawPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import connect
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
 from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.runner.run import ACTIONS
-from tests.fresh import dropping_views, is_fresh_view, make_views, name_of, version_of
+from tests.fresh import is_fresh_view, make_views, name_of, version_of
 from tests.marks import slow
 from tests.mirrored import declaring_columns, refreshed, write_position_deletes
 from tests.slots import following
@@ -149,7 +150,7 @@ def test_each_read_is_a_state_that_the_source_had(
 ) -> None:
     write_position_deletes(monkeypatch)
     world = followed(settings, spark)
-    with dropping_views(world), following(world), maintaining(world), writing(world):
+    with following(world), maintaining(world), writing(world):
         before, begun = version_of(world, "counts")["version-id"], time.monotonic()
         newest = assert_prefixes(in_trino(world), reads)
         of_spark = assert_prefixes(in_spark(world, spark), max(20, reads // 10))
