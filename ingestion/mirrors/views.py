@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache
@@ -36,6 +37,7 @@ OLD = timedelta(minutes=10)  # after which the view of an idle table names the n
 
 Metadata = dict[str, Any]
 _read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
+_lock = Lock()
 
 
 @dataclass(frozen=True)
@@ -78,12 +80,12 @@ def swap(connection: CatalogConnection, catalog: str, views: Sequence[NextView])
 
 
 def _metadata(io: FileIO, location: str) -> Metadata | None:
-    if location not in _read:
-        found = read_metadata(io, location)
-        if found is None:
-            return None
-        _read[location] = found
-    return _read[location]
+    with _lock:
+        known = _read.get(location)
+    if known is None and (known := read_metadata(io, location)) is not None:
+        with _lock:
+            _read[location] = known
+    return known
 
 
 def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | None:
