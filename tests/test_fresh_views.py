@@ -1,12 +1,16 @@
 """Fresh views on real servers: the source at the newest cut, in Trino and Spark, whatever happened since a refresh."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from pyarrow.fs import FileSelector
 
 from ingestion import pause, resnapshot, resume
+from ingestion.mirrors import views
 from lakehouse.catalog.current_views import MARK, TAG
+from lakehouse.catalog.file_io import open_io
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse.text.sql import relation
@@ -115,6 +119,29 @@ def test_a_view_keeps_the_snapshot_that_it_names_and_what_dbt_gave_it(world: Wor
     assert seen_in_trino(world, "items") == [], "the last load found nothing"
     assert refreshed(world, spark).written == ()
     assert_fresh(world, spark)
+
+
+def test_metadata_files_that_no_view_names_any_more_are_deleted(
+    world: World, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = set(metadata_files(world))
+    monkeypatch.setattr(views, "EVERY", 1)
+    world.sql("DELETE FROM items WHERE id = 1")
+    at_newest(world, spark)
+    assert set(metadata_files(world)) > before, "those of three days stay"
+    monkeypatch.setattr(views, "KEPT", timedelta())
+    world.sql("DELETE FROM items WHERE id = 2")
+    at_newest(world, spark)
+    assert len(metadata_files(world)) == 1
+    assert_fresh(world, spark, "items")
+
+
+def metadata_files(world: World) -> list[str]:
+    """Those of the view of `items`."""
+    io = open_io(world.settings)
+    scheme, authority, path = io.parse_location(view_metadata(world, "items")["location"], io.properties)
+    found = io.fs_by_scheme(scheme, authority).get_file_info(FileSelector(f"{path}/metadata"))
+    return [file.path for file in found]
 
 
 def test_a_view_with_sql_of_its_own_or_with_other_columns_is_left_as_it_is(world: World, spark: Any) -> None:

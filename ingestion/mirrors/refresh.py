@@ -22,7 +22,7 @@ from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
 from ingestion.mirrors.fresh_sql import Position
 from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
-from ingestion.mirrors.views import Mirrored, NextView, next_views
+from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
 from ingestion.pipeline.repair.spelling import spelled_columns
@@ -32,6 +32,7 @@ from ingestion.sink.meta_tables import MIRRORS
 from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
 from lakehouse.catalog.current_views import TAG
+from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_tables import Name, next_name
 from lakehouse.catalog.open import load_table, total
@@ -334,6 +335,7 @@ def _publish(
     row = None if is_listed or not snapshots else _row(session, states, stream, snapshots)
     if row or views:
         copies.publish(session.settings, session.catalog, session.lease, copies.Published(nexts, views, row))
+        forget_old(open_io(session.settings), views)
 
 
 def _row(

@@ -12,11 +12,12 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any
 
 from cachetools import LRUCache
+from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 
@@ -26,6 +27,7 @@ from lakehouse.catalog.commit import move_pointer
 from lakehouse.catalog.current_views import MARK, is_fresh, past_of, view_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_tables import Name
+from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import list_views, read_metadata
 from lakehouse.declarations import RawTable
 from lakehouse.servers.database import CatalogConnection
@@ -33,6 +35,7 @@ from lakehouse.settings import Settings
 
 NAMED = "lakehouse.mirror"  # in the summary of a view's version: the snapshot and position that its text names
 KEPT_VERSIONS = 3
+KEPT, EVERY = timedelta(hours=72), 500  # how long replaced metadata files are kept, and after how many versions
 OLD = timedelta(minutes=10)  # after which the view of an idle table names the newest cut, so that few are read
 
 Metadata = dict[str, Any]
@@ -77,6 +80,19 @@ def swap(connection: CatalogConnection, catalog: str, views: Sequence[NextView])
     """Points the views to their next metadata within a transaction, but for those that somebody else has replaced."""
     for view in sorted(views, key=lambda found: found.view):
         move_pointer(connection, catalog, view.view, view.base, view.location)
+
+
+def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
+    """Deletes metadata files that a view named long ago: each refresh writes one. It looks after them now and then."""
+    for view in views:
+        folder, _, name = view.location.rpartition("/")
+        if int(name.split("-")[0]) % EVERY:
+            continue
+        scheme, authority, path = io.parse_location(folder, io.properties)
+        store, limit = io.fs_by_scheme(scheme, authority), datetime.now(UTC) - KEPT
+        for found in store.get_file_info(FileSelector(path)):
+            if found.mtime is not None and found.mtime < limit and found.base_name != name:
+                store.delete_file(found.path)
 
 
 def _metadata(io: FileIO, location: str) -> Metadata | None:
