@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from threading import Lock
@@ -90,9 +91,10 @@ def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
             continue
         scheme, authority, path = io.parse_location(folder, io.properties)
         store, limit = io.fs_by_scheme(scheme, authority), datetime.now(UTC) - KEPT
-        for found in store.get_file_info(FileSelector(path)):
-            if found.mtime is not None and found.mtime < limit and found.base_name != name:
-                store.delete_file(found.path)
+        with suppress(OSError):  # there will be another time
+            for found in store.get_file_info(FileSelector(path)):
+                if found.mtime is not None and found.mtime < limit and found.base_name != name:
+                    store.delete_file(found.path)
 
 
 def _metadata(io: FileIO, location: str) -> Metadata | None:
