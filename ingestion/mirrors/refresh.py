@@ -16,6 +16,7 @@ from typing import Any
 
 import psycopg
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from ingestion.mirrors import copies
 from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
@@ -294,17 +295,24 @@ def _state(item: _Mirror, copy: Table, stream: store.Stream, written: _Written |
 
 def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState, max_snapshots: int) -> str:
     """Writes the metadata file with the mirror's state; older snapshots than that many go."""
-    from pyiceberg.table.update import SetSnapshotRefUpdate
     from pyiceberg.table.update.snapshot import ExpireSnapshots
 
     staging = Staging(copy)
     staging.set_properties(state.properties())
-    staging.apply((SetSnapshotRefUpdate(ref_name=TAG, type="tag", snapshot_id=state.snapshot),))
+    staging.apply((_tag(state.snapshot),))
     if surplus := surplus_snapshots(copy.metadata, max_snapshots, time.time_ns() // 1_000_000):
         statistics = carry(copy.metadata, frozenset(surplus))
         ExpireSnapshots(staging).by_ids(surplus).commit()
         staging.apply(statistics)
     return staging.stage(catalog, copy).metadata_location
+
+
+def _tag(snapshot_id: int) -> SetSnapshotRefUpdate:
+    """Has expiry keep the snapshot that the view names."""
+    return SetSnapshotRefUpdate(
+        ref_name=TAG, type="tag", snapshot_id=snapshot_id,
+        max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+    )  # fmt: skip
 
 
 def _mirrored(

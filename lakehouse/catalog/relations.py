@@ -70,7 +70,7 @@ def list_views(catalog: SqlCatalog, names: Collection[tuple[str, str]]) -> dict[
         IcebergTables.catalog_name == catalog.name, IcebergTables.iceberg_type == "VIEW", wanted
     )
     with Session(catalog.engine) as session:
-        return {(namespace, name): location for namespace, name, location in session.execute(rows)}
+        return {(namespace, name): location or "" for namespace, name, location in session.execute(rows)}
 
 
 def directory(location: str) -> str:
