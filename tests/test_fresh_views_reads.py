@@ -39,7 +39,11 @@ SOON = MaintenancePolicy.model_validate(
     {
         "schedule_group": "nightly",
         "compact": {"target_file_size_mb": 1, "min_input_files": 2, "sort_by": ["id"]},
-        "expire_snapshots": {"older_than_hours": 0.01, "retain_last": 1},  # longer than a read takes
+        "expire_snapshots": {
+            "older_than_hours": 0.01,
+            "retain_last": 1,
+            "keep_metadata_files": 5,
+        },  # longer than a read
     }
 )
 Read = Callable[[], dict[int, int]]
