@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from tests.fresh import (
     view_metadata,
 )
 from tests.mirrored import declaring_columns, metadata, refreshed, write_position_deletes
+from tests.readers import declared_as_is, project_of
 from tests.test_mirrors import SWAP, at_newest, make
 from tests.world import World
 
@@ -169,3 +171,26 @@ def test_a_view_reads_parsed_again_while_a_declared_column_has_not_landed(world:
     at_newest(later, spark)
     assert is_fresh_view(world, "items")
     assert "(99, 'z', None, None)" in seen_in_trino(world, "items", shown)
+
+
+@pytest.mark.slow
+def test_dbt_leaves_a_fresh_view_alone_and_makes_one_that_is_right_as_of_its_load(
+    settings: Settings, spark: Any, tmp_path: Path
+) -> None:
+    world = make(settings)
+    world.sql("INSERT INTO items SELECT i, 'n', i, repeat(i::text, 3000) FROM generate_series(1, 9) i")
+    world.ingest(spark)
+    with project_of(world, tmp_path) as project:
+        project.declare({"items": declared_as_is(world, "items")})
+        project.load()
+        loaded = seen_in_trino(world, "items")
+        assert loaded == in_source(world, "items") and not is_fresh_view(world, "items")
+        refreshed(world, spark)
+        project.load()
+        world.sql("DELETE FROM items WHERE id < 4", "UPDATE items SET name = 'u'")
+        world.ingest(spark)
+        assert_fresh(world, spark, "items")
+        project.load("run", "--full-refresh", "--exclude", "path:models/parsed", "path:models/vault")
+        assert not is_fresh_view(world, "items") and seen_in_trino(world, "items") == loaded
+        refreshed(world, spark)
+        assert_fresh(world, spark, "items")

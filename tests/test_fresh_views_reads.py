@@ -38,6 +38,7 @@ READS = int(os.environ.get("READS", "10000"))
 SOON = MaintenancePolicy.model_validate(
     {
         "schedule_group": "nightly",
+        "keep_removed_hours": 1,
         "compact": {"target_file_size_mb": 1, "min_input_files": 2, "sort_by": ["id"]},
         "expire_snapshots": {
             "older_than_hours": 0.01,
