@@ -21,9 +21,13 @@ hypothesis_settings.register_profile("default", deadline=None)  # a busy machine
 hypothesis_settings.load_profile("default")
 
 
+LONGEST = ("test_worker", "test_stack", "test_tls", "test_upgrade", "test_vault", "test_wheel", "test_serve_past")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests first: they need no server and fail in seconds."""
-    items.sort(key=lambda item: "unit" not in item.path.parts)
+    """Unit tests first: they need no server and fail in seconds. Then the longest files, so that both processes end
+    at about the same time."""
+    items.sort(key=lambda item: ("unit" not in item.path.parts, item.path.stem not in LONGEST))
 
 
 @pytest.fixture(scope="session")

@@ -175,6 +175,7 @@ def test_a_catalog_that_cannot_prove_its_name_gets_no_password(
     assert "certificate verify failed" in done.stderr and PASSWORD not in done.stderr
 
 
+@pytest.mark.slow  # S3's client tries again and again
 def test_the_jvm_trusts_the_stores_authority_and_no_other(
     world: World, catalog: Cluster, store: str, authorities: Path
 ) -> None:
