@@ -85,7 +85,7 @@ class FreshView:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what SQL does not settle. `cast` is None for a column that it cannot show."""
+    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show."""
 
     ident: Callable[[str], str]
     literal: Callable[[str], str]

@@ -13,7 +13,7 @@ from ingestion.mirrors.fresh_sql import Column, FreshView, Position, spark_text,
 from ingestion.pipeline.repair.spelling import SpelledColumn
 from ingestion.schema.facts import ColumnFacts
 from ingestion.schema.former_names import Called
-from lakehouse.catalog.current_views import is_fresh, past_of
+from lakehouse.catalog.current_views import as_loaded, is_fresh, past_of
 
 BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
 PAST = 'SELECT "id" FROM lake.parsed.parsed_s__t'
@@ -179,6 +179,14 @@ def test_a_key_that_is_a_number_with_fractions_is_compared_by_its_text() -> None
 def test_the_text_holds_the_one_that_has_a_past() -> None:
     text = trino_text(WIDE, AT, PAST)
     assert text is not None and is_fresh(text) and past_of(text) == PAST and past_of(PAST) == PAST
+
+
+def test_who_reads_with_rights_of_his_own_gets_the_text_that_dbt_gave() -> None:
+    texts = {"trino": trino_text(WIDE, AT, PAST), "spark": spark_text(WIDE, AT)}
+    fresh = {"version-id": 2, "representations": [{"type": "sql", "dialect": d, "sql": t} for d, t in texts.items()]}
+    plain = {"version-id": 1, "representations": [{"type": "sql", "dialect": "trino", "sql": PAST}]}
+    handed_out = as_loaded({"current-version-id": 2, "versions": [plain, fresh]})
+    assert handed_out["versions"] == [plain, {**plain, "version-id": 2}]
 
 
 def test_spark_has_no_text_for_a_time_of_day() -> None:
