@@ -31,7 +31,7 @@ test: $(READY) ## unit tests, then those that need a stack: two processes, each 
 test-all: $(READY) ## the slow tests too
 	@$(TESTS) -m ''
 
-hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|18 SEED=7 RESULTS=file
+hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|17|18 SEED=7 RESULTS=file
 	@$(BIN)/python -m tests.hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(VERSION),--version $(VERSION)) \
 	  $(if $(SEED),--seed $(SEED)) $(if $(RESULTS),--results $(RESULTS)) $(if $(WITHOUT),--without '$(WITHOUT)')
 
@@ -73,7 +73,7 @@ format: $(READY) ## let ruff rewrite the code
 
 lock: ## pin every dependency with hashes, for all platforms: requirements.lock runs the product, -dev.lock is all, -docs.lock builds the site (needs uv)
 	@command -v uv >/dev/null || { echo "error: uv is not installed: pip install uv" >&2; exit 1; }
-	uv pip compile pyproject.toml --extra build --universal --generate-hashes --no-header --output-file requirements.lock
+	uv pip compile pyproject.toml --extra all --extra build --universal --generate-hashes --no-header --output-file requirements.lock
 	uv pip compile pyproject.toml --extra dev --constraint requirements.lock --universal --generate-hashes --no-header --output-file requirements-dev.lock
 	uv pip compile --group docs --universal --python-version 3.11 --generate-hashes --no-header --output-file requirements-docs.lock
 

@@ -14,6 +14,7 @@ _EXPORTS = {
     "up_to_date_alone": "ingestion.run.api",
     "pause": "ingestion.run.operate",
     "forget": "ingestion.run.operate",
+    "forget_source": "ingestion.run.operate",
     "source_status": "ingestion.run.api",
     "refresh_mirrors": "ingestion.run.mirrors",
     "mirrors_held": "ingestion.run.mirrors",

@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("lakehouse_cli.machine.stack", "status"),
     "doctor": ("lakehouse_cli.machine.doctor", "doctor"),
     "env": ("lakehouse_cli.machine.stack", "env"),
+    "uninstall": ("lakehouse_cli.source.uninstall", "uninstall"),
     "completion": ("lakehouse_cli.completion", "completion"),
     "samples": ("lakehouse_cli.source.samples", "load_samples"),
     "simulate": ("lakehouse_cli.source.simulate", "app"),
@@ -78,7 +79,8 @@ def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
 def run_command() -> None:
     """Runs the command line."""
     wanted = next((arg for arg in sys.argv[1:] if not arg.startswith("-")), None)
-    command_line([wanted] if wanted in COMMANDS else COMMANDS)
+    alone = sys.argv[1:] == ["--version"]
+    command_line([] if alone else [wanted] if wanted in COMMANDS else COMMANDS)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LineFormatter())
     app()
@@ -86,9 +88,10 @@ def run_command() -> None:
 
 def complain(error: Exception) -> None:
     """One line on stderr for a LakehouseError and for a server that went away; a traceback for what nobody foresaw."""
+    from lakehouse.extras import missing_extra
     from lakehouse.servers.outage import expected
 
-    known = expected(error)
+    known = missing_extra(error) or expected(error)
     text = f"error: {known}" if known else "".join(traceback.format_exception(error)).rstrip()
     for line in text.split("\n"):
         say(line, error=True)

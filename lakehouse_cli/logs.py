@@ -7,6 +7,7 @@ from lakehouse.settings import Settings
 from lakehouse.text.log_lines import JsonFormatter
 from lakehouse.text.shown import LineFormatter
 
+# Not by the level of their loggers: Trino's client gives each of its own a level of INFO.
 CHATTY = ("py4j", "pyiceberg", "alembic", "trino")
 
 
@@ -15,6 +16,5 @@ def log_to_stderr(settings: Settings) -> None:
     as_text = LineFormatter("%(asctime)s %(levelname)s %(message)s")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if settings.log.format == "json" else as_text)
+    handler.addFilter(lambda record: record.levelno >= logging.WARNING or record.name.split(".")[0] not in CHATTY)
     logging.basicConfig(level=settings.log.level.upper(), handlers=[handler])
-    for name in CHATTY:
-        logging.getLogger(name).setLevel(logging.WARNING)

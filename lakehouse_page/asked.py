@@ -15,6 +15,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings
 from lakehouse_page.contents import Chart, Contents, contents
+from lakehouse_page.questions import Question
 
 if TYPE_CHECKING:
     from pyiceberg.table.snapshots import Snapshot
@@ -39,6 +40,7 @@ class Dashboard(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     charts: tuple[DeclaredChart, ...] = ()
+    questions: tuple[Question, ...] = ()
 
 
 def ask(settings: Settings) -> Contents:
@@ -49,7 +51,12 @@ def ask(settings: Settings) -> Contents:
     occasions = watch.peek()
     samples = [sample for reading in watch.readings.values() if reading for sample in reading.samples]
     now = datetime.now(UTC)
-    return contents(occasions, samples, _rows(settings, now), _charts(settings), now)
+    try:
+        declared, trouble = read_dashboard(settings), []
+    except LakehouseError as error:
+        declared, trouble = Dashboard(), [Chart(FILE, trouble=str(error))]
+    charts = [*trouble, *(_chart(settings, chart) for chart in declared.charts)]
+    return contents(occasions, samples, _rows(settings, now), charts, now, declared.questions)
 
 
 def read_dashboard(settings: Settings) -> Dashboard:
@@ -57,8 +64,12 @@ def read_dashboard(settings: Settings) -> Dashboard:
     file = settings.project_dir / FILE
     try:
         return Dashboard.model_validate(yaml.safe_load(file.read_text()) or {}) if file.exists() else Dashboard()
-    except (yaml.YAMLError, ValidationError) as error:
+    except yaml.YAMLError as error:
         raise LakehouseError(f"{file}: {' '.join(str(error).split())[:300]}") from None
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)
+        said = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found]
+        raise LakehouseError(f"{file}: {'; '.join(said)[:300]}") from None
 
 
 def _rows(settings: Settings, now: datetime) -> dict[str, list[int]]:
@@ -92,14 +103,6 @@ def _by_minute(snapshots: Iterable[Snapshot], now: datetime) -> Counter[int]:
         said = snapshot.summary.additional_properties if snapshot.summary else {}
         found[max(0, ago)] += sum(int(value) for key, value in said.items() if key.startswith(ROWS))
     return found
-
-
-def _charts(settings: Settings) -> list[Chart]:
-    try:
-        declared = read_dashboard(settings).charts
-    except LakehouseError as error:
-        return [Chart(FILE, trouble=str(error))]
-    return [_chart(settings, chart) for chart in declared]
 
 
 def _chart(settings: Settings, chart: DeclaredChart) -> Chart:

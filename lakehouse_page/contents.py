@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from lakehouse.metrics import Sample
+from lakehouse_page.questions import Question
 from lakehouse_watch.alerts import Occasion
 
 Rows = Mapping[str, Sequence[int]]
@@ -58,11 +59,13 @@ class Contents:
     maintained: Sequence[Maintained]
     failed_checks: int
     charts: Sequence[Chart]
+    questions: Sequence[Question] = ()
 
 
 def contents(
-    occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows, charts: Sequence[Chart], at: datetime
-) -> Contents:
+    occasions: Sequence[Occasion], samples: Iterable[Sample], rows: Rows, charts: Sequence[Chart], at: datetime,
+    questions: Sequence[Question] = (),
+) -> Contents:  # fmt: skip
     """The page of this moment. A source that was never ingested is left out."""
     found = _Samples(samples)
     sources = sorted({labels["source"] for labels, _ in found.of("lakehouse_lag_seconds")})
@@ -78,6 +81,7 @@ def contents(
         list(_maintained(found)),
         int(sum(value for _, value in found.of("lakehouse_failed_checks"))),
         charts,
+        questions,
     )
 
 

@@ -13,24 +13,25 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lakehouse.settings import Settings
 from lakehouse_page.contents import Contents
+from lakehouse_page.questions import Answer, answer
 
 PATH = "/lake"
 SECONDS = 30.0
-POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; form-action 'self'"
 
 
 class WithPage:
-    """ASGI: answers the page at its path, and forwards everything else. A gate has to be in front of it."""
+    """ASGI: answers the page and questions below it, and forwards everything else. A gate has to be in front of it."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
         self.settings = settings
-        self.lock = asyncio.Lock()
+        self.lock, self.asking = asyncio.Lock(), asyncio.Lock()
         self.text, self.made = "", -SECONDS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
-        if scope["type"] == "http" and scope["path"] == PATH:
+        if scope["type"] == "http" and (scope["path"] == PATH or scope["path"].startswith(f"{PATH}/")):
             await (await self._answer(Request(scope)))(scope, receive, send)
         else:
             await self.app(scope, receive, send)
@@ -38,11 +39,29 @@ class WithPage:
     async def _answer(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return Response("GET it.\n", 405)
+        if request.url.path == PATH:
+            text = await self._page()
+        else:
+            async with self.asking:  # one at a time, and a slow one keeps nobody from the page
+                text = await run_in_threadpool(self._answered, request)
+        if not text:
+            return Response("There is no such question.\n", 404)
+        return HTMLResponse(text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+
+    async def _page(self) -> str:
         async with self.lock:  # one at a time: the others get what this one has made
             if time.monotonic() - self.made >= SECONDS:
                 self.text = await run_in_threadpool(self._made)
                 self.made = time.monotonic()
-        return HTMLResponse(self.text, headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+            return self.text
+
+    def _answered(self, request: Request) -> str:
+        """The page of a question; empty where none has that name."""
+        from lakehouse_page.asked import read_dashboard
+
+        slug = request.url.path.removeprefix(f"{PATH}/")
+        found = [question for question in read_dashboard(self.settings).questions if question.slug == slug]
+        return render_answer(answer(self.settings, found[0], dict(request.query_params))) if found else ""
 
     def _made(self) -> str:
         from lakehouse_page.asked import ask
@@ -52,14 +71,22 @@ class WithPage:
 
 def render(contents: Contents) -> str:
     """The page as HTML; names and texts of a source are escaped."""
-    return _template().render(page=contents, seconds=int(SECONDS))
+    return _template("page").render(page=contents, seconds=int(SECONDS))
+
+
+def render_answer(answered: Answer) -> str:
+    """The page of a question; what was typed and what was found are escaped."""
+    return _template("answer").render(answer=answered)
 
 
 @cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+def _template(name: str) -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+    )  # fmt: skip
     environment.filters |= {"size": _size, "age": _age}
-    return environment.from_string(Path(__file__).with_name("page.html.j2").read_text())
+    return environment.get_template(f"{name}.html.j2")
 
 
 def _size(count: float) -> str:

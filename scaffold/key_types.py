@@ -26,7 +26,14 @@ def is_comparable(reference: str, key: str) -> bool:
     one, other = _name(reference), _name(key)
     if one == other or {one, other} <= _EXACT or is_converted(reference, key):
         return True
-    return not _NAMES_OF_OIDS & {one, other} and not any({one, other} <= types for types in _COMPARED)
+    is_unlike = _NAMES_OF_OIDS & {one, other} or any({one, other} <= types for types in _COMPARED)
+    return not is_unlike and _fits(reference, key)
+
+
+def _fits(reference: str, key: str) -> bool:
+    """Whether the hub can hold a value of the other type: text holds what has one text, all else its own type alone."""
+    own, held = lake_type(reference), lake_type(key)
+    return own != "varbinary" if held == "varchar" and _name(key) != "numeric" else own == held != "varchar"
 
 
 def is_converted(reference: str, key: str) -> bool:

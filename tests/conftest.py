@@ -37,6 +37,7 @@ def settings() -> Iterator[Settings]:
 
     kept = os.environ.get("LAKEHOUSE_TEST_HOME")
     home = Path(kept or tempfile.mkdtemp(prefix="lakehouse-test-"))
+    home.mkdir(parents=True, exist_ok=True)
     home.chmod(0o755)
     before = {name: os.environ.get(name) for name in ("LAKEHOUSE_HOME", "LAKEHOUSE_CONFIG")}
     os.environ["LAKEHOUSE_HOME"] = str(home)

@@ -16,6 +16,7 @@ from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.restore.table import restore
 from tests.histories import START, Clock, Row, TableHistory, change_at_random
+from tests.unit.dbt_macros import macro
 from tests.zoo import COLUMNS, Zoo, animals, random_animal
 
 pytestmark = pytest.mark.stack
@@ -177,13 +178,16 @@ def test_views_that_read_the_former_flag_are_made_anew_and_a_load_waits_for_it(z
 
 @pytest.mark.slow
 def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> None:
-    """Copies of the source after each commit, against the rows that the PIT names; half the events come late."""
+    """Copies of the source after each commit, against the rows that the PIT names, and those that held after its
+    position; half the events come late."""
     rng = random.Random(31)
     table, clock = animals(), Clock(rng)
     copies: dict[datetime, list[list[Any]]] = {}
+    commits: dict[datetime, tuple[int, int]] = {}
     for _ in range(300):
         change_at_random(table, clock, KEYS, random_animal(rng), truncates=True)
         copies[clock.now] = [[r[c] for c in ("id", "name", "story", "weight")] for r in table.rows.values()]
+        commits[clock.now] = (table.raw[-1]["_epoch"], table.raw[-1]["_commit_lsn"])
     zoo.publish([table.raw[0]], START)
     zoo.dbt("run")
     late = rng.sample(table.versions[1:], len(table.versions) // 2)
@@ -201,6 +205,12 @@ def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> No
         then[moment].append(row)
     for moment, copy in copies.items():
         assert in_order(then[moment]) == in_order(copy), moment
+    for moment in rng.sample(sorted(copies), 8):
+        rows = zoo.rows(
+            "select id, name, story, weight from vault.sat_animal_details_v1 as v join vault.hub_animal as hub"
+            f" on hub.hk_animal = v.hk_animal where not v.is_deleted and {macro('valid_after')('v', *commits[moment])}"
+        )
+        assert in_order(rows) == in_order(copies[moment]), commits[moment]
 
 
 def assert_parsed_is_complete(zoo: Zoo, table: TableHistory) -> None:

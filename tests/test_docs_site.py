@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import venv
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def copy(tmp_path: Path) -> Path:
         else:
             shutil.copy(source, tmp_path / name)
     return tmp_path
+
+
+def test_the_manifests_are_valid_by_the_schema_of_kubernetes(tmp_path: Path) -> None:
+    """By the schemas that a package brings, 100 MB of them: it is installed for this test alone."""
+    venv.create(tmp_path / "env", with_pip=True)
+    pip = [tmp_path / "env" / "bin" / "python", "-m", "pip", "install", "--quiet", "kubernetes-validate==1.37.0"]
+    subprocess.run(pip, check=True)
+    manifests = PROJECT_DIR / "docker" / "kubernetes.yaml"
+    validate = [tmp_path / "env" / "bin" / "kubernetes-validate", "--strict", manifests]
+    checked = subprocess.run(validate, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stderr.count("passed") + checked.stdout.count("passed") == 9
 
 
 def test_the_site_has_the_pages_of_docs_and_those_beside_it(mkdocs: Path) -> None:

@@ -21,6 +21,12 @@ from tests.test_kills import fill
 from tests.world import World, make_world
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+QUESTION = """
+questions:
+  - title: An echo
+    fields: [{name: number, kind: number}, {name: word, kind: text}, {name: moment, kind: moment}]
+    sql: SELECT :number + 1, :word, :moment, current_user
+"""
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
@@ -33,13 +39,23 @@ def world(settings: Settings, spark: Any) -> World:
 
 
 @pytest.fixture
-def browse(world: World, tmp_path: Path) -> Iterator[Callable[[str], str]]:
+def project(tmp_path: Path) -> Path:
+    """The demo's project, with a dashboard that can be changed."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "dbt_project").symlink_to(PROJECT_DIR / "dbt_project")
+    shutil.copy(PROJECT_DIR / "dashboard.yml", folder)
+    return folder
+
+
+@pytest.fixture
+def browse(world: World, tmp_path: Path, project: Path) -> Iterator[Callable[[str], str]]:
     """A path of the web server as a browser has it after its scripts have run; the browser keeps its cookies."""
     name, port = world.source.name, free_port()
     url = world.settings.sources[name].url.get_secret_value()
     environment = {
         **os.environ, f"LAKEHOUSE_SOURCES__{name.upper()}__URL": url, "LAKEHOUSE_HOME": str(world.settings.home),
-        "LAKEHOUSE_PROJECT_DIR": str(PROJECT_DIR),
+        "LAKEHOUSE_PROJECT_DIR": str(project),
     }  # fmt: skip
     command = [
         sys.executable,
@@ -97,3 +113,15 @@ def test_what_it_asks_is_of_this_moment(world: World) -> None:
     (source,) = [each for each in page.sources if each.name == world.source.name]
     assert sum(source.rows) > 0 and source.lag_seconds >= 0 and not source.follows
     assert {size for size in page.sizes if size[0].startswith(world.source.name)}
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+def test_a_browser_asks_a_question_and_what_is_typed_is_a_value(
+    world: World, browse: Callable[[str], str], project: Path
+) -> None:
+    (project / "dashboard.yml").write_text(QUESTION)
+    browse(f"/login?token={ui_secret(world.settings)}")
+    shown = browse("/lake/an-echo?number=41&word=%27%3B+DROP&moment=2026-11-20T10%3A00")
+    row = re.search(r"<tr><td>(.*?)</td></tr>", shown, re.DOTALL)
+    assert row and row[1].split("</td><td>") == ["42", "'; DROP", "2026-11-20 10:00:00", "reader"]
+    assert "number: 'x' is no number" in browse("/lake/an-echo?number=x&word=a&moment=2026-11-20T10%3A00")

@@ -65,7 +65,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(home=tmp_path_factory.mktemp("home"))
 
 
-@pytest.fixture(scope="module", params=["15", slow("16"), "18"])
+@pytest.fixture(scope="module", params=["15", slow("16"), slow("17"), "18"])
 def source(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param) as made:
         yield made

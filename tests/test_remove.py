@@ -1,22 +1,33 @@
 """`lakehouse remove`: afterwards a source keeps nothing for the lake, and its other readers keep all that they had."""
 
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
+from pyiceberg.io import load_file_io
 
-from ingestion import source_status
+from ingestion import refresh_mirrors, source_status
 from ingestion.sources.postgres.setup import drop_slot, prepare, removal_statements, run_as_owner, slot_of
+from lakehouse.catalog.open import file_io_properties, open_catalog
+from lakehouse.catalog.relations import list_relations
 from lakehouse.declarations import Declarations, Source
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
+from lakehouse.settings import Settings, SourceSettings
 from lakehouse_cli.machine.stack import slots_left
 from lakehouse_cli.source import remove as command
+from lakehouse_cli.source import uninstall as uninstalling
+from maintenance.inventory.lake import list_objects
+from maintenance.inventory.of_source import relations_of
 from tests.clusters import ROLE, Cluster, cluster
 from tests.marks import slow
+from tests.ports import free_port
 from tests.slots import assert_refused, assert_repaired, following, orders_in, until
 from tests.slots import slot_of as configured_slot
+from tests.test_ingestion import assert_equal
 from tests.test_prepare import unprepared
 from tests.world import World
 
@@ -41,7 +52,7 @@ ORDER BY 1, 2, 3
 PUBLISHED = "SELECT schemaname, tablename FROM pg_publication_tables ORDER BY 1, 2"
 
 
-@pytest.fixture(scope="module", params=["15", slow("16"), "18"])
+@pytest.fixture(scope="module", params=["15", slow("16"), slow("17"), "18"])
 def source(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param) as made:
         yield made
@@ -128,9 +139,11 @@ def test_the_slot_goes_and_the_lake_can_go_on_later(
             until(lambda: source_status(world.settings, name).follower_alive)
             with pytest.raises(LakehouseError, match="is at work"):
                 drop_slot(world.settings, name, slot)
-        command.remove(name, dry_run=True)
+        command.remove(name, drop_tables=True, dry_run=True)
         assert made.admin("SELECT slot_name FROM pg_replication_slots") == [(slot,)]
-        assert f"slot {slot} would be dropped" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert f"slot {slot} would be dropped" in said and f"table raw_{name}.orders would be dropped" in said
+        assert world.raw("orders")
 
         command.remove(name)
 
@@ -142,3 +155,64 @@ def test_the_slot_goes_and_the_lake_can_go_on_later(
         prepare(world.settings, world.source)
         assert_refused(world, spark, "--recover")
         assert_repaired(world, spark)
+
+
+@pytest.mark.stack
+@pytest.mark.slow
+def test_with_its_tables_nothing_of_a_source_is_left_and_it_can_come_again(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster() as made:
+        world, other = orders_in(made, settings), orders_in(made, settings)
+        name = world.source.name
+        world.ingest(spark)
+        other.ingest(spark)
+        refresh_mirrors(world.settings, world.declarations, name, spark)
+        monkeypatch.setattr(command, "load_settings", lambda: world.settings)
+        monkeypatch.setattr(command, "load_declarations", lambda settings: Declarations(sources=(other.source,)))
+        assert objects_of(world) and relations_in_lake(world)
+
+        command.remove(name, drop_tables=True, yes=True)
+
+        assert objects_of(world) == [] and relations_in_lake(world) == []
+        assert_equal(other, "orders")
+        prepare(world.settings, world.source)
+        with pytest.raises(LakehouseError, match="--recover"):
+            world.ingest(spark)
+        assert_repaired(world, spark)
+        assert {row["_epoch"] for row in world.raw("orders")} == {2}, "behind what vault tables have of it"
+
+
+@pytest.mark.stack
+def test_uninstalling_leaves_nothing_in_any_source_and_names_those_where_something_stays(
+    settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[bool] = []
+    with cluster() as made:
+        world = orders_in(made, settings)
+        world.ingest(spark)
+        away = SourceSettings(url=SecretStr(f"postgresql://lake@127.0.0.1:{free_port()}/shop"))
+        sources = dict(world.settings.sources)
+        both = world.settings.model_copy(update={"sources": {**sources, "away": away}})
+        monkeypatch.setattr(uninstalling, "load_settings", lambda: both)
+        monkeypatch.setattr(uninstalling, "_end", lambda _, delete_data: ended.append(delete_data))
+
+        with pytest.raises(LakehouseError, match=r"^away: something stays there, so nothing was stopped"):
+            uninstalling.uninstall(yes=True)
+
+        assert made.admin("SELECT slot_name FROM pg_replication_slots") == [] and not ended
+        assert world.rows("SELECT * FROM pg_publication") == []
+        monkeypatch.setattr(uninstalling, "load_settings", lambda: world.settings)
+        uninstalling.uninstall(delete_data=True, yes=True)
+        assert ended == [True] and "pip uninstall lakehouse" in capsys.readouterr().out
+
+
+def objects_of(world: World) -> list[str]:
+    """What the object store has of the source's own tables."""
+    stored = list_objects(load_file_io(file_io_properties(world.settings)), world.settings.warehouse)
+    return [each.path for each in stored if re.search(rf"/(raw|mirror)_{world.source.name}(\.db)?/", each.path)]
+
+
+def relations_in_lake(world: World) -> list[str]:
+    with closing(open_catalog(world.settings)) as catalog:
+        return [str(each.name) for each in relations_of(list_relations(catalog), world.source.name)]

@@ -233,7 +233,7 @@ def test_a_promoted_standby_without_the_slot_is_found_out_and_repaired(settings:
         with pytest.raises(LakehouseError, match="is a standby in recovery: correct the source's URL to the primary"):
             world.ingest(spark)
         standby.promote()
-        assert_refused(world, spark, "not the cluster the lake was read from .system identifier, timeline")
+        assert_refused(world, spark, "promoted without slot lakehouse_")
         assert_repaired(world, spark)
 
 

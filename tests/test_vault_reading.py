@@ -82,3 +82,19 @@ def test_a_point_in_time_has_a_key_while_any_satellite_has_it(settings: Settings
     assert found == [
         ("a", 2, "a", ZERO), ("a", 4, "a", "a"), ("a", 6, "a", "a"), ("b", 8, ZERO, "b"),
     ]  # fmt: skip
+
+
+def test_two_links_of_a_driving_key_are_never_active_at_once_though_commit_times_run_backwards(
+    settings: Settings,
+) -> None:
+    """Link 1 from day 1, link 2 from day 6, link 3 after it in the source's order but committed on day 5."""
+    events = [("l1", 1, True, 1), ("l1", 2, False, 6), ("l2", 2, True, 6), ("l2", 3, False, 5), ("l3", 3, True, 5)]
+    rows = ", ".join(
+        f"('{link}', 'd', {active}, {day(at)}, {day(9)}, '{seq}', 'the.source')" for link, seq, active, at in events
+    )
+    columns = "hk_link, hk_driving, is_active, applied_date, load_date, source_seq, record_source"
+    sql = macro("timeline", ref=lambda _: f"(select * from (values {rows}) t ({columns}))")(
+        source_model="eff", src_pk="hk_link", src_hashdiff="is_active", src_payload=["hk_driving"]
+    )
+    found = query(settings, f"select hk_link, day(valid_from), day(valid_to) from ({sql}) where is_active order by 1")
+    assert [tuple(row) for row in found] == [("l1", 1, 6), ("l2", 6, 6), ("l3", 6, None)]

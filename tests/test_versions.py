@@ -34,7 +34,7 @@ ALL_TABLES = TABLES | {
 BIG = "(SELECT string_agg(md5(i::text), '') FROM generate_series(1, 2000) i)"
 
 
-@pytest.fixture(scope="module", params=["15", *(slow(v) for v in ("16", "18"))])
+@pytest.fixture(scope="module", params=["15", *(slow(v) for v in ("16", "17", "18"))])
 def version(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with cluster(request.param, client_connection_check_interval="1s") as made:
         assert made.admin("SHOW server_version")[0][0].startswith(request.param)

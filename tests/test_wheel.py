@@ -1,6 +1,7 @@
 """The product as a user installs it: a wheel in an environment of its own, and a project made by `lakehouse init`."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse.declarations.policies import RawPolicy
+from lakehouse.extras import PACKAGES
 from lakehouse.servers.trino import query
 from lakehouse.settings import PROJECT_DIR, Settings
 from tests.world import make_world
@@ -82,7 +84,7 @@ def test_a_project_needs_no_checkout(installed: Installed, tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_database_is_loaded_from_a_project(installed: Installed, tmp_path: Path, settings: Settings) -> None:
-    """From `init` to `reconcile`, with nothing written by hand but the connection."""
+    """From `init` to `reconcile`, and one table more: the commands are those of the how-to pages."""
     policies: Mapping[str, RawPolicy] = {
         name: RawPolicy(relation=f"public.{name}", key=("id",)) for name in ("customers", "orders")
     }
@@ -91,8 +93,10 @@ def test_a_database_is_loaded_from_a_project(installed: Installed, tmp_path: Pat
         """
         CREATE TABLE customers (id int PRIMARY KEY, name text);
         CREATE TABLE orders (id int PRIMARY KEY, customer_id int REFERENCES customers, amount numeric(12,2));
+        CREATE TABLE payments (id int PRIMARY KEY, order_id int REFERENCES orders, paid numeric(12,2));
         INSERT INTO customers SELECT n, 'customer ' || n FROM generate_series(1, 40) AS n;
-        INSERT INTO orders SELECT n, n % 40 + 1, n * 1.25 FROM generate_series(1, 500) AS n
+        INSERT INTO orders SELECT n, n % 40 + 1, n * 1.25 FROM generate_series(1, 500) AS n;
+        INSERT INTO payments SELECT n, n, n FROM generate_series(1, 30) AS n
         """,
         policies,
     )
@@ -104,10 +108,57 @@ def test_a_database_is_loaded_from_a_project(installed: Installed, tmp_path: Pat
     with (project / "lakehouse.toml").open("a") as file:
         file.write(f'[sources.{name}]\nurl = "{url}"\nowner_url = "{world.owner_url}"\n')
 
-    for command in (["scaffold", name], ["prepare", name], ["run", f"load_{name}"], ["reconcile", name]):
-        installed.run("lakehouse", *command, cwd=project, **home)
+    installed.run("lakehouse", "scaffold", name, "--tables", "customers", "--tables", "orders", cwd=project, **home)
+    for command in _commands("add-a-database.md"):
+        installed.run(*command.replace("shop", name).split(), cwd=project, **home)
 
     orders = query(settings, f"SELECT count(*), sum(amount) FROM parsed.current_{name}__orders")
     assert [tuple(row) for row in orders] == world.rows("SELECT count(*), sum(amount) FROM orders")
     linked = query(settings, "SELECT count(*) FROM vault.hub_customer")
     assert linked == [[40]]
+
+    for command in _commands("add-a-table.md")[:4]:
+        installed.run(*command.replace("shop", name).replace(".orders", ".payments").split(), cwd=project, **home)
+    assert query(settings, f"SELECT count(*) FROM parsed.current_{name}__payments") == [[30]]
+    assert query(settings, "SELECT count(*) FROM vault.hub_payment") == [[30]]
+    installed.run("lakehouse", "remove", f"{name}.payments", cwd=project, **home)
+    installed.run("lakehouse", "ingest", "--once", name, cwd=project, **home)
+
+
+def _commands(page: str) -> list[str]:
+    """The commands of a how-to page, without their comments."""
+    text = (PROJECT_DIR / "docs" / "how-to" / page).read_text()
+    return [line.strip() for line in re.findall(r"^ *(lakehouse [^#\n]+)", text, re.MULTILINE)]
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel with what it requires and no extra, from the package index, in the versions of the lock file."""
+    folder = tmp_path_factory.mktemp("base")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, PROJECT_DIR], check=True)
+    [wheel] = folder.glob("lakehouse-*.whl")
+    pins = re.findall(r"^([\w.\[\]-]+==[^\s;]+[^\\\n]*)", (PROJECT_DIR / "requirements.lock").read_text(), re.MULTILINE)
+    (folder / "pins.txt").write_text("\n".join(re.sub(r"\[.*?\]", "", pin) for pin in pins) + "\n")
+    venv.create(folder / "env", with_pip=False)
+    environment = Installed(folder / "env" / "bin")
+    install = [*pip, "--python", environment.bin / "python", "install", "--constraint", folder / "pins.txt", wheel]
+    subprocess.run(install, check=True)
+    return environment
+
+
+@pytest.mark.slow
+def test_without_extras_sources_are_declared_and_the_rest_says_what_it_needs(base: Installed, tmp_path: Path) -> None:
+    base.run("lakehouse", "init", "shop", cwd=tmp_path)
+    project = tmp_path / "shop"
+    (project / "dbt_project" / "models" / "sources" / "shop.yml").write_text(DECLARATION)
+    base.run("lakehouse", "scaffold", cwd=project)
+    base.run("lakehouse", "scaffold", "--check", cwd=project)
+    for module in ("ingestion.run.api", "lakehouse_serve.run", "maintenance.command.maintain", "lakehouse_watch.watch"):
+        base.run("python", "-c", f"import {module}", cwd=project)
+    for packages in PACKAGES.values():
+        absent = f"from importlib.util import find_spec; assert not any(map(find_spec, {packages}))"
+        base.run("python", "-c", absent, cwd=project)
+    for command, extra in (("up", "embedded"), ("dev", "orchestration"), ("run load_shop", "orchestration")):
+        with pytest.raises(AssertionError, match=rf"error: .*pip install 'lakehouse\[{extra}\]'"):
+            base.run("lakehouse", *command.split(), cwd=project)

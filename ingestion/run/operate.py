@@ -52,6 +52,18 @@ def forget(settings: Settings, source: str, table: str, declared: Collection[str
         store.revise(states, source)
 
 
+def forget_source(settings: Settings, source: str) -> None:
+    """Leaves no table of a source known, whose tables are about to be dropped: each needs a new snapshot.
+
+    The epoch is kept: a source that is ingested again later begins the next one, after the rows that vault tables have.
+    """
+    with store.connect_catalog(settings) as states, states.transaction():
+        store.ensure_state(states)
+        _lock(states, source)
+        store.forget_positions(states, source, list(store.read_positions(states, source)))
+        store.revise(states, source)
+
+
 def read_anew(settings: Settings, table: RawTable) -> None:
     """The next cycle reads the whole table again, behind a truncate marker. Raises LakehouseError."""
     if not source_of(settings, table.source).holds_tables:

@@ -24,6 +24,7 @@ from ingestion.state.store import Stream
 from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import missing_extra
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
@@ -341,7 +342,9 @@ def source_of(settings: Settings, name: str, seconds: float | None = None, stop:
 
     The module of a kind is known by its name alone, so that nobody who imports this one depends on a kind.
     """
-    made: Source[Any] = import_module(KINDS[settings.connection(name).kind]).source(
-        settings, name, seconds, stop or Event()
-    )
+    try:
+        kind = import_module(KINDS[settings.connection(name).kind])
+    except ModuleNotFoundError as error:
+        raise (LakehouseError(f"source {name!r}: {what}") if (what := missing_extra(error)) else error) from None
+    made: Source[Any] = kind.source(settings, name, seconds, stop or Event())
     return made

@@ -171,6 +171,11 @@ def create_stream(
     )
 
 
+def follow_timeline(connection: CatalogConnection, source: str, timeline: int) -> None:
+    """The source went on on a later timeline, with all that was read of it."""
+    connection.execute("UPDATE lakehouse.streams SET timeline = %s WHERE source = %s", (timeline, source))
+
+
 def restart_stream(
     connection: CatalogConnection, source: str, slot: str, cluster: Cluster, publication_oid: int
 ) -> None:

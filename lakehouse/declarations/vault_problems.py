@@ -49,6 +49,7 @@ def problems_of(table: Vaulted) -> Iterator[Problem]:
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
             yield path, f"V3: {', '.join(twice)} is named twice here: name it once"
     yield from _satellite_problems(vault)
+    yield from _key_problems(table, vault)
     yield from _column_problems(table, vault)
     yield from _name_problems(table, vault)
 
@@ -165,6 +166,16 @@ def _satellite_problems(vault: VaultPolicy) -> Iterator[Problem]:
             yield at, "V8: personal data of a link could not be erased: describe the row's own thing with it"
 
 
+def _key_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
+    """Columns of the key in satellites that have the key itself: their tables would have them twice."""
+    for name, satellite in vault.satellites.items() if vault.children_of or vault.reference_table else ():
+        if twice := sorted(set(satellite.columns) & set(table.raw.key)):
+            yield (
+                ("vault", "satellites", name),
+                f"V3: {', '.join(twice)} is in the table's key, which each row of this satellite has: leave it out",
+            )
+
+
 def _personal_problems(table: Vaulted, vault: VaultPolicy | None) -> Iterator[Problem]:
     """Personal data where an erasure would leave it: in keys, references, and hashdiffs of other columns."""
     satellites = vault.satellites if vault else {}
@@ -217,6 +228,11 @@ def _name_problems(table: Vaulted, vault: VaultPolicy) -> Iterator[Problem]:
                 one.path,
                 f"V7: {where} would have {one.name!r} twice, as {other.what} and as {one.what}: {one.remedy}",
             )
+    if "__" in table.source:
+        yield ("vault",), f"V7: `__` parts source and table in stg_{table.source}__{table.name}: rename the source"
+    for name in in_lake(table.raw, table.landed):
+        if name.startswith("!"):
+            yield ("vault",), f"V7: a stage takes what begins with `!` for a text, like column {name!r}: {ALIAS}"
 
 
 def _lists(vault: VaultPolicy) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:

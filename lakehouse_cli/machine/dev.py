@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import need
 from lakehouse.files.private_files import private_dir, privately
 from lakehouse.settings import Settings, config_file, load_settings
 from lakehouse.text.shown import say
@@ -31,6 +32,7 @@ def dev(
 
     Whatever ends meanwhile is started again, the stack's servers too.
     """
+    need("orchestration")
     if stack:
         from lakehouse_cli.machine.stack import up
 

@@ -4,7 +4,7 @@ It decides nothing by itself: `prepare --check`, `upgrade --check`, `watch --onc
 """
 
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 from urllib.parse import urlsplit
@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import typer
 
 from lakehouse.declarations import Declarations, load_declarations
+from lakehouse.extras import installed, missing_extra
+from lakehouse.servers.embedded import is_sample
 from lakehouse.servers.java import java_version, spark_java_home
 from lakehouse.servers.outage import expected
 from lakehouse.settings import Settings, load_settings
@@ -68,7 +70,9 @@ def examine(settings: Settings) -> Iterator[Line]:
     yield from _looked("declarations", partial(_declarations, settings, declared))
     for source in declared[0].sources if declared else ():
         yield from _looked(source.name, partial(_source, settings, declared[0], source.name))
-    yield from _watched(settings, answers)
+    named = {source.name for source in declared[0].sources} if declared else set(settings.sources)
+    unused = {name for name in settings.sources if name not in named and is_sample(settings, name)}
+    yield from _watched(settings, answers, unused)
 
 
 def _looked(about: str, look: Callable[[], Iterable[Line]]) -> list[Line]:
@@ -76,11 +80,13 @@ def _looked(about: str, look: Callable[[], Iterable[Line]]) -> list[Line]:
     try:
         return list(look())
     except Exception as error:
-        return [Line(about, "error", expected(error) or f"{type(error).__name__}: {error}")]
+        return [Line(about, "error", missing_extra(error) or expected(error) or f"{type(error).__name__}: {error}")]
 
 
 def _python(settings: Settings) -> Iterator[Line]:
-    yield Line("python", "ok", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    extras = ", ".join(installed()) or "none"
+    python = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    yield Line("python", "ok", f"{python}; extras: {extras}")
 
 
 def _java(settings: Settings) -> Iterator[Line]:
@@ -147,7 +153,11 @@ def _declarations(settings: Settings, declared: list[Declarations]) -> Iterator[
     if not tables:
         yield Line("declarations", "warning", "there are none", "`lakehouse scaffold SOURCE` proposes them")
         return
-    yield Line("declarations", "ok", f"{tables} tables of {len(declarations.sources)} sources")
+    yield Line("declarations", "ok", f"{_counted(tables, 'table')} of {_counted(len(declarations.sources), 'source')}")
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _source(settings: Settings, declarations: Declarations, name: str) -> Iterator[Line]:
@@ -162,11 +172,13 @@ def _source(settings: Settings, declarations: Declarations, name: str) -> Iterat
         yield Line(name, "ok", "prepared, nothing is in the way")
 
 
-def _watched(settings: Settings, catalog_answers: bool) -> Iterator[Line]:
-    """What the watch sees: servers, disk, followers, lag, parked tables, backups, Dagster."""
+def _watched(settings: Settings, catalog_answers: bool, unused: Collection[str]) -> Iterator[Line]:
+    """What the watch sees: servers, disk, followers, lag, parked tables, backups, Dagster; not of `unused` sources."""
     from lakehouse_watch.watch import declared_probes
 
     for probe in declared_probes(settings):
+        if probe.name.removeprefix("source ") in unused:
+            continue
         if catalog_answers or not probe.needs_catalog:
             yield from _looked(probe.name, partial(_seen, probe))
 

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from lakehouse.declarations.manifest import dbt_environment
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import need
 from lakehouse.servers.embedded import is_sample
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import console, say, say_json, table
@@ -47,6 +48,7 @@ def up(
 def _start() -> None:
     from lakehouse_stack.control.start_stop import up as stack_up
 
+    need("embedded")
     settings, begun = load_settings(), time.monotonic()
     out = console()
     download = _DownloadBar(out)

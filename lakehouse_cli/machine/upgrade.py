@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from lakehouse.extras import installed
 from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import ENDPOINTS_FILE, Settings, load_settings
@@ -142,6 +143,8 @@ def _rename_flag(settings: Settings) -> None:
 
 
 def _dagster_planned(settings: Settings) -> list[str]:
+    if "orchestration" not in installed():
+        return []
     from orchestration.instance import outdated
 
     behind = outdated(settings)

@@ -58,7 +58,7 @@ def prepare(
             say(f"-- source {name}: {rights(declarations.source(name))}")
             continue
         statements, done = prepare_source(settings, declarations.source(name), revoke=revoke)
-        say(f"-- source {name}: " + ("run as the owner" if done else "run these as the tables' owner"))
+        say(f"-- source {name}: " + ("these were run as the owner" if done else "run these as the tables' owner"))
         for statement in statements:
             say(f"{statement};")
         if may_copy_cluster(settings, name):

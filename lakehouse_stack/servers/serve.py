@@ -11,7 +11,7 @@ from lakehouse.settings import ServeSettings, config_file
 from lakehouse_stack.home.ports import LOOPBACK
 from lakehouse_stack.processes.accounts import ServerPlacement
 from lakehouse_stack.processes.ownership import own_dir
-from lakehouse_stack.processes.process import Launch
+from lakehouse_stack.processes.process import RELEASE, Launch
 from lakehouse_stack.servers.server import Server
 
 PROGRAM = Path(sys.executable).name
@@ -48,7 +48,7 @@ def serve_server(
             cwd=folder,
             log=home / "logs" / "serve.log",
             env={**own, **endpoints},
-            config=config.read_text() if config.is_file() else "",
+            config=RELEASE + (config.read_text() if config.is_file() else ""),
         ),
         check_health=lambda: check_health(port, options.certificate is not None),
         prepare=lambda: own_dir(folder, account),

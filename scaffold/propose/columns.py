@@ -15,13 +15,14 @@ _SECRET = re.compile(
 _PERSONAL = re.compile(
     r"(^|_)(first_?name|last_?name|middle_?name|full_?name|given_?name|family_?name|maiden_?name|surname|nick_?name"
     r"|user_?name|login_?name|display_?name|contact_?name|e?mail|phone|mobile|fax|address|street|postal_?code|post_?code"
-    r"|zip(_?code)?$|birth\w*|dob$|ssn$|iban$|tax_?id$|passport|national_?id|account_?holder|card_?(number|holder)|last_?4$"
+    r"|line_?\d$|zip(_?code)?$|birth\w*|dob$|ssn$|iban$|passport|account_?holder|card_?(number|holder)|last_?4$"
     r"|ip$|ip_addr\w*|user_?agent"
     r"|vorname|nachname|geburt\w*|strasse|plz$|telefon|handy)"
 )
+_PERSONS_NUMBER = re.compile(r"(^|_)(tax|national|fiscal|social_security)_?(id|no|nr|number)$")
 _NOT_PERSONAL = re.compile(r"_(ids?|count|verified|confirmed|at|type|kind)$")
 _OF_PEOPLE = re.compile(r"name|picture|photo|avatar|gender|nationality")
-_STREET = re.compile(r"(^|_)(street|address|strasse)")
+_STREET = re.compile(r"(^|_)(street|address|strasse|line_?\d$)")
 _PLACE = re.compile(r"city|town|ort|stadt")
 _PEOPLE = {
     "user", "person", "customer", "client", "employee", "staff", "contact", "member", "patient", "student", "teacher",
@@ -78,7 +79,8 @@ def is_secret(name: str, kind: str) -> bool:
 
 
 def _is_personal(name: str, kind: str) -> bool:
-    return kind == "inet" or (bool(_PERSONAL.search(name)) and kind != "boolean" and not _NOT_PERSONAL.search(name))
+    called_so = _PERSONAL.search(name) and not _NOT_PERSONAL.search(name)
+    return kind == "inet" or (bool(called_so or _PERSONS_NUMBER.search(name)) and kind != "boolean")
 
 
 def looks_personal(names: Iterable[str]) -> list[str]:

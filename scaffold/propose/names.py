@@ -3,7 +3,7 @@
 import itertools
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lakehouse.declarations.policies import NAME
 from lakehouse.declarations.vault_names import EVENT, VALIDITY
@@ -19,7 +19,7 @@ _LETTERS = str.maketrans({
 _SINGULAR = {
     "people": "person", "children": "child", "men": "man", "women": "woman", "movies": "movie", "cookies": "cookie",
     "series": "series", "species": "species", "news": "news", "statuses": "status", "aliases": "alias",
-    "bonuses": "bonus", "campuses": "campus", "buses": "bus", "analyses": "analysis", "indices": "index",
+    "bonuses": "bonus", "campuses": "campus", "buses": "bus", "indices": "index",
     "matrices": "matrix", "vertices": "vertex", "data": "data",
 }  # fmt: skip
 _SUFFIX = re.compile(r"(^|_)(id|no|nr|num|number|code|key|uuid|guid|fk|ref)$")
@@ -40,9 +40,17 @@ def singular(name: str) -> str:
     return f"{before}{mark}{_singular(last)}"
 
 
+def thing_name(table: str, tables: Collection[str]) -> str:
+    """`listings_tags` → `listing_tag`, where there is a table `listings`; else as `singular`."""
+    first = max((other for other in tables if table.startswith(f"{other}_")), key=len, default="")
+    return f"{singular(first)}_{singular(table[len(first) + 1 :])}" if first else singular(table)
+
+
 def _singular(word: str) -> str:
     if word in _SINGULAR:
         return _SINGULAR[word]
+    if word.endswith(("noses", "lyses", "theses", "crises")):
+        return word[:-2] + "is"
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith(("sses", "xes", "ches", "shes")):
@@ -64,19 +72,22 @@ def aliases(columns: Sequence[str]) -> dict[str, str]:
     for column in columns:
         if not NAME.fullmatch(column) or column in _RESERVED or _HASH.match(column):
             plain = lake_name(column)
-            found[column] = free(f"t_{plain}" if _HASH.match(plain) else plain, taken)
+            plain = f"t_{plain}" if _HASH.match(plain) else plain
+            found[column] = free(f"{plain}_in_source" if plain in _RESERVED else plain, taken)
     return found
 
 
 def role_name(columns: Sequence[str], key: Sequence[str], shared: set[str], hub: str, taken: set[str]) -> str:
     """What a reference to a hub is called: `assignee` for assignee_id, `user` for user_id. Adds it to `taken`.
 
-    It goes by the column whose name differs from that in the referenced `key`, and that is in no other reference
-    (`shared`).
+    It goes by the columns whose name differs from that in the referenced `key`: by the words that all of them begin
+    with, else by one that is in no other reference (`shared`).
     """
     other = [column for column, named in zip(columns, key, strict=True) if column != named]
+    words = zip(*(lake_name(column).split("_") for column in other), strict=False)
+    alike = "_".join(one for one, *more in itertools.takewhile(lambda found: len({*found}) == 1, words))
     said = next((column for column in other if column not in shared), other[0] if other else "")
-    stem = _SUFFIX.sub("", lake_name(said)) if said else ""
+    stem = _SUFFIX.sub("", alike or (lake_name(said) if said else ""))
     is_hub = not stem or hub == stem or hub.startswith(f"{stem}_") or hub.endswith(f"_{stem}")
     choices = [hub, stem] if is_hub else [stem, f"{hub}_{stem}"]
     usable = (name for name in choices if NAME.fullmatch(name) and name not in taken)

@@ -9,7 +9,7 @@ from scaffold.propose.shapes import Shape
 from scaffold.text import flow, scalar
 
 _FORMS = {
-    "reference_table": "A guess: codes, as the table is small and refers to nothing. If they are things, `hub: {}`.",
+    "reference_table": "A guess: codes, as the table is small and refers to no thing. If they are things, `hub: {}`.",
     "event": "A guess: rows that never change, by the name. If they do, `hub: {}` with links and a satellite.",
 }
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from scaffold.propose.columns import Parts, parts
 from scaffold.propose.database import DbTable
-from scaffold.propose.names import free, lake_name, role_name, singular
+from scaffold.propose.names import free, lake_name, role_name, singular, thing_name
 
 Foreign = tuple[tuple[str, ...], int]
 Form = Literal["hub", "reference_table", "link", "children_of", "event"]
@@ -72,11 +72,14 @@ def shapes(
     used, names = set(taken), dict(hubs)
     for table in tables:
         if table.key and table.oid not in hubs:
-            name = singular(lake[table.oid])
+            name = thing_name(lake[table.oid], lake.values())
             names[table.oid] = free(f"{source}_{name}" if name in used else name, used)
     known = {table.oid: table for table in tables if table.key}
     fit = {oid for oid, table in known.items() if not table.unfit}
-    codes = {oid for oid in fit - set(hubs) if _is_code(known[oid])} - set(_in_relations(known.values(), fit))
+    may_be_codes = fit - set(hubs) - set(_in_relations(known.values(), fit))
+    codes: set[int] = set()
+    while more := {oid for oid in may_be_codes - codes if _is_code(known[oid], codes)}:
+        codes |= more
     referred = {other for table in tables for _, other in table.foreign}
     return {
         oid: _shape(table, names, known, (fit | {oid}) - codes, oid in codes, oid in referred)
@@ -126,12 +129,13 @@ def _references(
         yield Reference(role_name(columns, known[other].key, shared, names[other], taken), columns, other, names[other])
 
 
-def _is_code(table: DbTable) -> bool:
+def _is_code(table: DbTable, codes: Collection[int]) -> bool:
     """A small table that refers to nothing, is called like codes or has a short one, and says little about it.
 
-    A moment or a measure is said of a thing: a branch was opened, a station lies somewhere.
+    A moment or a measure is said of a thing: a branch was opened, a station lies somewhere. One that is called like
+    codes may refer to other `codes`: a country has a currency.
     """
-    if table.foreign or table.loose or len(table.key) != 1 or not table.small:
+    if not {other for _, other in table.foreign} <= set(codes) or table.loose or len(table.key) != 1 or not table.small:
         return False
     name, kinds = singular(lake_name(table.name)), {column: kind for column, kind, _ in table.columns}
     rest = parts(name, [(column, kind) for column, kind in kinds.items() if column not in table.key])
@@ -139,7 +143,7 @@ def _is_code(table: DbTable) -> bool:
     called_so = bool(_CODES & {name, name.rpartition("_")[2]})
     measured = [c for c in rest.details if _OF_THINGS.match(kinds[c]) and not _OF_ROWS.match(lake_name(c))]
     has_code = _SHORT.fullmatch(kinds.get(table.key[0], "")) is not None
-    return says_little and (called_so or (has_code and not measured))
+    return says_little and (called_so or (has_code and not measured and not table.foreign))
 
 
 def _in_relations(tables: Collection[DbTable], fit: Collection[int]) -> Iterator[int]:

@@ -41,7 +41,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.hunt", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="how long to hunt")
-    parser.add_argument("--version", default=NEWEST, help="Postgres of the source: 15, 16 or 18")
+    parser.add_argument("--version", default=NEWEST, help="Postgres of the source: 15, 16, 17 or 18")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31), help="of the first world")
     parser.add_argument("--cases", type=int, default=Size.cases, help="histories in a world")
     parser.add_argument("--looks", type=int, default=Size.looks, help="looks at a world")

@@ -9,7 +9,8 @@ import functools
 import random
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ import jinja2
 import yaml
 
 from lakehouse.declarations import RawTable
+from lakehouse.declarations.vault_names import in_lake
 from scaffold import models_of
 from scaffold.types import lake_type
 from tests.unit.embedded_vault import METADATA, START, Event, Vault
@@ -32,6 +34,9 @@ METADATA_COLUMNS = (
 VALUES = {
     "text": ["1", "2", "3", "a|b", "", " ", "A", "a"],
     "int": [1, 2, 3, 11],
+    "bigint": [1, 2, 11],
+    "numeric(8,2)": [Decimal("1.00"), Decimal("2.00"), Decimal("1.50")],
+    "date": [date(2026, 1, 1), date(2026, 1, 11)],
 }
 Name = tuple[str, str]
 
@@ -109,7 +114,23 @@ class DeclaredVault(Vault):
     """The models of all sources, in memory. `sql` has their texts, `tables` what is declared."""
 
     def __init__(self, text: str, place: Path, texts: dict[str, str] | None = None) -> None:
-        found = declared(place, text)
+        self.place = place
+        self._read(text)
+        super().__init__(texts)
+        self.models = self._vault_models()
+
+    def declare(self, text: str) -> None:
+        """The same tables, declared otherwise: the models are others, and what was loaded is there."""
+        self._read(text)
+        self.models, self.redeclared = self._vault_models(), True
+        self.context |= self._provided()
+        for name in self.sql:
+            if self.layers[name] == "stage":
+                self.db.execute(f"drop view if exists {name} cascade")
+        self._make_stages()
+
+    def _read(self, text: str) -> None:
+        found = declared(self.place, text)
         self.tables: Mapping[Name, RawTable] = {(table.source, table.name): table for table in found.tables}
         models = [model for source in found.sources for model in models_of(found, source.name)]
         self.sql = {model.name: model.sql for model in models}
@@ -121,8 +142,9 @@ class DeclaredVault(Vault):
             )
             for source in yaml.safe_load(text)["sources"] for table in source["tables"]
         }  # fmt: skip
-        super().__init__(texts)
-        self.models = {name: ("", {}) for name in self.sql if self.layers[name] == "vault"}
+
+    def _vault_models(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        return {name: ("", {}) for name in self.sql if self.layers[name] == "vault"}
 
     def load_tables(self, batches: Mapping[Name, Sequence[Event]], moment: datetime) -> None:
         """Appends events to the parsed tables, and loads every table."""
@@ -146,13 +168,18 @@ class DeclaredVault(Vault):
 
     def _build(self) -> None:
         for (source, name), table in self.tables.items():
-            columns = ", ".join(f'"{c.name}" {lake_type(c.data_type or "text")}' for c in table.columns)
+            columns = ", ".join(
+                f'"{in_lake(table.raw, [c.name])[0]}" {lake_type(c.data_type or "text")}' for c in table.columns
+            )
             self.db.execute(f"create table parsed_{source}__{name} ({columns}, {METADATA_COLUMNS})")
         self.db.execute("create table properties (model varchar, key varchar, value varchar)")
         self.db.execute("create table history (model varchar, snapshot_id bigint, is_current_ancestor boolean)")
         self.db.execute(
             "create table run_bounds (invocation_id varchar, day_from date, day_to date, created_at timestamptz)"
         )
+        self._make_stages()
+
+    def _make_stages(self) -> None:
         for name in self.sql:
             if self.layers[name] == "stage":
                 self.db.execute(f"create view {name} as {self._sql(name).replace('_op', 'null')}")
@@ -161,14 +188,16 @@ class DeclaredVault(Vault):
         read = dict.fromkeys(re.findall(r"\bstg_\w+", self.sql[name]))
         depends_on = SimpleNamespace(nodes=[f"model.p.{stage}" for stage in read])
         self.context |= {"this": name, "model": SimpleNamespace(name=name, depends_on=depends_on)}
-        return COMPILED(self.sql[name]).render(cdc_vault=self.context["cdc_vault"])
+        sql: str = COMPILED(self.sql[name]).render(cdc_vault=self.context["cdc_vault"])
+        return sql.replace("'$1'", "'\\1'")  # how this engine names a group
 
     def _provided(self) -> dict[str, Any]:
-        view, table = (SimpleNamespace(materialized=kind) for kind in ("view", "append_only"))
+        table = SimpleNamespace(materialized="append_only")
         nodes = {}
         for source, name in self.tables:
             parsed = f"parsed_{source}__{name}"
             above = SimpleNamespace(nodes=[f"model.p.{parsed}"])
+            view = SimpleNamespace(materialized="view", meta={})
             nodes[f"model.p.stg_{source}__{name}"] = SimpleNamespace(config=view, depends_on=above)
             nodes[f"model.p.{parsed}"] = SimpleNamespace(config=table, database="", schema="", alias=parsed)
         return super()._provided() | {

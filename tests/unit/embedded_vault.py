@@ -86,6 +86,7 @@ class Vault:
 
     def __init__(self, texts: dict[str, str] | None = None) -> None:
         self.models, self.stage = dict(MODELS), dict(STAGE)
+        self.redeclared = False
         self.few = 100  # rows of a batch that are compared with a table otherwise
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
@@ -162,12 +163,19 @@ class Vault:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
         elif header["new_data"]:
-            columns = ", ".join(f'"{row[0]}"' for row in self.rows(f"describe {name}"))
-            self.db.execute(f"insert into {name} select {columns} from ({sql})")
+            if self.redeclared:
+                self._fit(name, sql)
+            self.db.execute(f"insert into {name} by name {sql}")
             self.commit(name)
         for key, value in header["remember"].items():
             self.db.execute("delete from properties where model = ? and key = ?", [name, key])
             self.db.execute("insert into properties values (?, ?, ?)", [name, key, f"{value}|{self.snapshot(name)}"])
+
+    def _fit(self, name: str, sql: str) -> None:
+        """Adds the columns that the table lacks, as the materialization does."""
+        self.db.execute(f"create or replace temp view added as {sql}")
+        for column, kind, *_ in self.rows("describe added"):
+            self.db.execute(f'alter table {name} add column if not exists "{column}" {kind}')
 
     def snapshot(self, name: str) -> int:
         """The table's current one."""
@@ -191,6 +199,12 @@ class Vault:
     def _exists(self, name: str) -> bool:
         return bool(self.rows(f"select 1 from duckdb_tables() where table_name = '{name}'"))
 
+    def _config(self, meta: dict[str, Any] | None = None, **_: Any) -> str:
+        """What a stage says of itself, as dbt's manifest has it for all other models."""
+        if meta:
+            self.context["graph"]["nodes"][f"model.p.{self.context['this']}"].config.meta = meta
+        return ""
+
     def _provided(self) -> dict[str, Any]:
         columns = {name: SimpleNamespace(name=name, data_type=kind) for name, kind in COLUMNS}
         node = SimpleNamespace(columns=columns, config={"meta": {"raw": {"key": ["id", "line"]}}})
@@ -204,7 +218,7 @@ class Vault:
             "model": SimpleNamespace(name="a_model", depends_on=SimpleNamespace(nodes=["model.p.stg"])),
             "api": SimpleNamespace(Relation=SimpleNamespace(create=lambda *names: names[-1])),
             "ref": lambda name: name,
-            "config": lambda **_: "",
+            "config": self._config,
             "flags": SimpleNamespace(FULL_REFRESH=False),
             "existing_relation": lambda name: name if self._exists(name) else None,
             "run_query": lambda sql: SimpleNamespace(rows=self.rows(sql)),
@@ -245,8 +259,10 @@ def restore(vault: Vault, tables: list[str], way: Callable[[Vault, str, int], No
             if way is by_our_restore:
                 vault.db.execute(f"create or replace table {name} as select * from was_{name}")
             else:  # the table keeps its columns of today
+                columns = [row[0] for row in vault.rows(f"describe {name}")]
+                both = [f'"{row[0]}"' for row in vault.rows(f"describe was_{name}") if row[0] in columns]
                 vault.db.execute(f"delete from {name}")
-                vault.db.execute(f"insert into {name} by name select * from was_{name}")
+                vault.db.execute(f"insert into {name} by name select {', '.join(both)} from was_{name}")
             way(vault, name, snapshots[name])
 
     return put_back

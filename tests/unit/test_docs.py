@@ -1,6 +1,8 @@
 """The documentation names commands, settings and files: those have to exist."""
 
 import re
+import shutil
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,7 +80,7 @@ def test_every_key_of_a_policy_is_in_the_declaration_reference() -> None:
 
 
 def test_every_variable_that_a_page_names_is_a_setting() -> None:
-    known = {*SETTING_NAMES, "LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_"}
+    known = {*SETTING_NAMES, "LAKEHOUSE_CONFIG", "LAKEHOUSE_TEST_HOME", "LAKEHOUSE_STACK_", "LAKEHOUSE_TRINO_INTERNAL"}
     for page in PAGES:
         for name in re.findall(r"LAKEHOUSE_[A-Z0-9_]+", page.read_text()):
             assert name in known or name.startswith("LAKEHOUSE_SOURCES__"), f"{page.name} names {name}"
@@ -147,10 +149,50 @@ def test_the_declaration_of_the_how_to_is_one(tmp_path: Path, monkeypatch: pytes
     assert settings.source("shop").owner_url is not None
 
 
-def test_the_manifest_of_the_how_to_runs_a_command_with_settings() -> None:
-    (manifest,) = map(yaml.safe_load, _blocks("how-to/kubernetes.md", "yaml"))
-    (container,) = manifest["spec"]["template"]["spec"]["containers"]
-    assert container["args"][0] == "lakehouse" and container["args"][1] in COMMANDS
-    assert {variable["name"] for variable in container["env"]} <= set(SETTING_NAMES)
-    volumes = {volume["name"] for volume in manifest["spec"]["template"]["spec"]["volumes"]}
-    assert {mount["name"] for mount in container["volumeMounts"]} == volumes
+MANIFESTS = list(yaml.safe_load_all((PROJECT_DIR / "docker" / "kubernetes.yaml").read_text()))
+DEPLOYMENTS = {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] == "Deployment"}
+
+
+@pytest.mark.parametrize("name", DEPLOYMENTS)
+def test_a_manifest_runs_commands_with_settings_and_mounts_what_it_has(name: str) -> None:
+    pod = DEPLOYMENTS[name]["spec"]["template"]["spec"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in (*pod["containers"], *pod.get("initContainers", [])):
+        program, command, *_ = container["args"]
+        assert program != "lakehouse" or command in COMMANDS
+        named = {variable["name"] for variable in container.get("env", [])} - {"LAKEHOUSE_CODE_SOCKET"}
+        assert named <= set(SETTING_NAMES)
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+
+
+def test_what_the_manifests_set_are_settings_and_every_secret_of_theirs_is_there_or_told_of() -> None:
+    page = (PROJECT_DIR / "docs" / "how-to" / "kubernetes.md").read_text()
+    made = {each["metadata"]["name"]: each for each in MANIFESTS if each["kind"] in ("Secret", "ConfigMap")}
+    for each in MANIFESTS:
+        for name in each.get("data", each.get("stringData", {})):
+            known = name in SETTING_NAMES or name.startswith("LAKEHOUSE_SOURCES__")
+            assert known or name in ("LAKEHOUSE_SECRETS_DIR", "DAGSTER_POSTGRES_URL"), name
+    for name in re.findall(r"(?:secretName|secretRef: {name|configMapRef: {name): ([\w-]+)", _manifest_text()):
+        assert name in made or f"`{name}`" in page, name
+
+
+def _manifest_text() -> str:
+    return (PROJECT_DIR / "docker" / "kubernetes.yaml").read_text()
+
+
+def test_the_units_of_the_how_to_are_valid_and_run_commands_that_exist(tmp_path: Path) -> None:
+    """systemd reads them where it is installed; the program that they start need not be there for that."""
+    units = {re.findall(r"system/(\S+)", unit)[0]: unit for unit in _blocks("how-to/single-server.md", "ini")}
+    program = tmp_path / "lakehouse"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    for name, unit in units.items():
+        (tmp_path / name).write_text(unit.replace("/srv/lakehouse/.venv/bin/lakehouse", str(program)))
+        for command in re.findall(r"^Exec\w+=\S+/lakehouse ([a-z-]+)", unit, re.MULTILINE):
+            assert command in COMMANDS
+    assert len(units) == 4
+    if systemd := shutil.which("systemd-analyze"):
+        paths = [str(tmp_path / name) for name in units]
+        checked = subprocess.run([systemd, "verify", *paths], capture_output=True, text=True, check=False)
+        said = [line for line in checked.stderr.splitlines() if str(tmp_path) in line or "lakehouse" in line]
+        assert said == []

@@ -25,6 +25,9 @@ from lakehouse_stack.home.config import SAMPLE_DATABASES, SERVERS, StackSettings
 from lakehouse_stack.home.credentials import NAMES, ensure_credentials
 from lakehouse_stack.home.instance import dagster_yaml, ensure_instance, password_file
 from lakehouse_stack.processes.accounts import ServerPlacement
+from lakehouse_stack.servers import reads as reading
+from lakehouse_stack.servers import serve as serving
+from lakehouse_stack.servers.reads import reads_server
 from lakehouse_stack.servers.serve import serve_server
 from lakehouse_stack.servers.trino import trino_files
 from lakehouse_stack.templates.render import render
@@ -279,6 +282,21 @@ def test_the_catalog_service_gets_what_its_user_has_set(tmp_path):
     assert given["LAKEHOUSE_SERVE__KEY"] == str(tmp_path / "k.pem")
     assert (given["LAKEHOUSE_SERVE__SECRET"], given["LAKEHOUSE_SERVE__URL"]) == ("s" * 32, "https://lake")
     assert given["LAKEHOUSE_SERVE__HOST"] == "127.0.0.1"
+
+
+def test_our_own_servers_are_started_again_by_another_release(tmp_path, monkeypatch):
+    """After an upgrade, `up` left the old release's catalog service running."""
+
+    def fingerprints():
+        placement = ServerPlacement(None, tmp_path / "data", tmp_path / "run", tmp_path)
+        serve = serve_server(tmp_path, placement, 1, tmp_path / "access", ServeSettings(), {})
+        return [server.launch.fingerprint() for server in (serve, reads_server(tmp_path, {}))]
+
+    before = fingerprints()
+    assert fingerprints() == before
+    for module in (serving, reading):
+        monkeypatch.setattr(module, "RELEASE", "release 9.9.9")
+    assert not set(before) & set(fingerprints())
 
 
 def test_fixed_ports_come_from_the_environment(monkeypatch):

@@ -90,6 +90,22 @@ def test_a_name_that_meets_another_one_is_refused_with_both_and_the_remedy(
     assert models_of(declared(tmp_path, text), "shop")
 
 
+@pytest.mark.parametrize("column", ["!id", "!note"])
+def test_a_column_that_a_stage_would_take_for_a_text_is_refused(tmp_path: Path, column: str) -> None:
+    """`!` begins a constant there: all rows had one key, or no change of the column was seen."""
+    columns = {"!id": "int", "!note": "text"}
+    alias = {name: name[1:] for name in columns if name != column}
+    vault = {"hub": "account", "satellites": {"details": ["!note"]}}
+    with pytest.raises(LakehouseError, match=rf"yml:\d+: V7: .*, like column '{column}': give the column another"):
+        declared(tmp_path, of(("shop", [table("accounts", columns, vault, key="!id", alias=alias)])))
+
+
+def test_a_source_whose_name_parts_itself_is_refused(tmp_path: Path) -> None:
+    """Its stages looked for source `a` and table `b__owners`."""
+    with pytest.raises(LakehouseError, match=r"shop\.yml:\d+: V7: `__` parts source and table in stg_a__b__owners"):
+        declared(tmp_path, of(("a__b", [OWNERS])))
+
+
 def test_two_sources_make_no_relation_of_one_name(tmp_path: Path) -> None:
     """Each with a satellite of a hub of its own."""
     columns = {"id": "int", "name": "text"}
@@ -133,13 +149,13 @@ def a_declaration(chance: random.Random) -> str:
             vault |= {"hub": chance.choice(NAMES), "satellites": {chance.choice(NAMES): rest[:half]}}
             vault |= {"ignored": rest[half:]}
             vault |= {"links": {chance.choice(NAMES): list(references)}} if references else {}
-        tables.append(table(f"t{number}", dict.fromkeys(["id", *rest, "owner_id", "account_id"], "text"), vault))
+        tables.append(table(f"t{number}", dict.fromkeys(["id", *rest, "owner_id", "account_id"], "int"), vault))
     for one in tables[1:]:
         vault = one["config"]["meta"]["vault"]
         parts = [*vault["references"].values(), *({"columns": c} for c in vault.get("satellites", {}).values())]
         used = {column for part in parts for column in part["columns"]} | set(vault.get("event", {}).get("columns", []))
         used |= set(vault.get("ignored", [])) | {"id"}
-        one["columns"] = [{"name": name, "data_type": "text"} for name in sorted(used)]
+        one["columns"] = [{"name": name, "data_type": "int"} for name in sorted(used)]
     return of(("shop", tables))
 
 

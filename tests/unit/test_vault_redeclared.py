@@ -107,6 +107,29 @@ def test_a_load_refuses_a_table_that_was_hashed_by_another_function() -> None:
         assert vault.rows("select distinct length(hk_row), count(*) from sat_row group by 1") == [(64, 4)]
 
 
+def test_a_table_that_remembers_nothing_of_its_keys_is_kept_where_they_are_right() -> None:
+    """As every table after an update; where the declaration has changed before it, the table is built anew."""
+    vault = Vault()
+    vault.load([event(100, a="A"), event(110, a="B", owner="y")], MAY)
+    forget = "delete from properties where key = 'lakehouse.loaded.keys'"
+    for table in ("sat_row", "link_row_owner", "eff_sat_row_owner", "hub_owner"):
+        vault.db.execute(f"delete from {table} where source_seq like '%110.%'")
+    vault.db.execute(forget)
+    before = vault.counts()
+    vault.load([], MAY)
+    assert vault.counts() == before
+    assert vault.rows("select count(*) from properties where key = 'lakehouse.loaded.keys'") == [
+        (len(vault.models) - 1,)
+    ]
+    vault.db.execute(forget)
+    vault.stage["hk_row"] = ["!code", "id", "line"]
+    vault.make_stage()
+    vault.load([], MAY)
+    assert said(vault, "a") == [(100, "A"), (110, "B")], "it was left as it is"
+    assert vault.rows("select count(*) from sat_row join hub_row using (hk_row)") == [(2,)]
+    assert dict(vault.counts())["hub_owner"] == dict(before)["hub_owner"], "whose keys are what they were"
+
+
 def said(vault: Vault, columns: str) -> list[tuple[Any, ...]]:
     """LSN and these columns of each row of the satellite."""
     lsn = "cast(split_part(source_seq, '.', 2) as bigint)"

@@ -116,6 +116,18 @@ def test_a_reference_of_another_type_is_of_the_hubs_type_there(
     assert ("src_nk=['id']" in models["sts_agent"].sql) == finds_all, "else an equal sign finds no other spelling"
 
 
+@pytest.mark.parametrize(
+    ("key", "reference"),
+    [("int", "text"), ("date", "text"), ("numeric", "text"), ("int", "date"), ("int", "boolean"), ("text", "bytea")],
+)
+def test_a_reference_that_its_hub_could_not_hold_is_refused(tmp_path: Path, key: str, reference: str) -> None:
+    """`007` is no number of a hub: 7 was there twice, or the hub was never loaded again."""
+    vault = {"hub": "ticket", "references": {"agent": "agent_id"}, "links": {"ticket_agent": ["agent"]}}
+    tickets = table("tickets", {"id": "int", "agent_id": reference}, vault)
+    with pytest.raises(LakehouseError, match=rf"yml:\d+: V5: agent_id is {reference}, and .* is {key}: the vault"):
+        declared(tmp_path, of(("desk", [table("agents", {"id": key}, {"hub": "agent"}), tickets])))
+
+
 def test_no_link_leads_to_one_reference_twice(tmp_path: Path) -> None:
     """Its table would have the column twice."""
     twice = {**VAULT, "links": {"ticket_agents": ["requester", "requester"]}}

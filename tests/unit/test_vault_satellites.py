@@ -78,8 +78,22 @@ def test_children_and_codes_keep_their_history(tmp_path: Path) -> None:
         declared(tmp_path, of(("shop", [table("codes", {"id": "int", "name": "text"}, codes)])))
 
 
+@pytest.mark.parametrize("form", ["children_of", "reference_table"])
+def test_the_key_of_children_and_codes_is_not_said_again(tmp_path: Path, form: str) -> None:
+    """Their satellites have it already: each table had the column twice."""
+    vault: dict[str, Any] = {form: "owner", "satellites": {"phone": ["code", "label"]}}
+    if form == "children_of":
+        vault["references"] = {"owner": "owner_id"}
+    columns = {"owner_id": "int", "code": "text", "label": "text"} if form == "children_of" else KINDS_COLUMNS
+    phones = table("phones", columns, vault)
+    phones["config"]["meta"]["raw"]["key"] = [column for column in columns if column != "label"]
+    with pytest.raises(LakehouseError, match=r"shop\.yml:\d+: V3: code is in the table's key, .*: leave it out"):
+        declared(tmp_path, of(("shop", [OWNERS, phones])))
+
+
+KINDS_COLUMNS = {"code": "text", "label": "text"}
 CODES = {"reference_table": "kind", "satellites": {"kind": ["label"]}}
-KINDS = table("kinds", {"code": "text", "label": "text"}, CODES, key="code")
+KINDS = table("kinds", KINDS_COLUMNS, CODES, key="code")
 THINGS = {"id": "int", "kind_code": "text", "other": "int"}
 
 

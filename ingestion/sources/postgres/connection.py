@@ -4,6 +4,7 @@ Every check here guards against a way of losing rows without an error: Postgres 
 publication, forgets a slot, or answers from another cluster after a restore.
 """
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -49,8 +50,11 @@ PINNED = {
 }
 
 
+log = logging.getLogger("lakehouse.standbys")
+
 Execute = Callable[[SourceConnection, str, str], PGresult]
 APPLICATION = "lakehouse"
+FAILOVER_SLOTS = 170_000
 OWN_READER_PATIENCE_SECONDS = 0.5
 # On RDS the right comes with a role, and the role's own attribute stays unset.
 MAY_REPLICATE = """
@@ -100,7 +104,8 @@ def lsn_text(lsn: int) -> str:
 class Slot:
     """A logical slot: everything below `confirmed_lsn` is confirmed, `signed` if this product did so.
 
-    `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more.
+    `lag_bytes` is the WAL it makes the server keep, `invalid` why it is of no use any more, `synced` whether Postgres
+    copied it from the primary while this server was a standby.
     """
 
     confirmed_lsn: int
@@ -109,6 +114,7 @@ class Slot:
     lag_bytes: int
     wal_status: str
     invalid: str | None = None
+    synced: bool = False
 
     @property
     def is_sound(self) -> bool:
@@ -121,13 +127,24 @@ def identify(settings: Settings, source: str, beside: SourceConnection) -> Clust
 
     Raises LakehouseError when another server answers than `beside`.
     """
+    system, timeline = _walsender_says(settings, source, beside, "IDENTIFY_SYSTEM")
+    return Cluster(system.decode(), int(timeline))
+
+
+def timeline_history(settings: Settings, source: str, beside: SourceConnection, timeline: int) -> str:
+    """The history file of the cluster's timeline; raises LakehouseError as `identify` does."""
+    return _walsender_says(settings, source, beside, f"TIMELINE_HISTORY {timeline}")[1].decode(errors="replace")
+
+
+def _walsender_says(settings: Settings, source: str, beside: SourceConnection, command: str) -> tuple[bytes, bytes]:
+    """The first two columns of the answer."""
     try:
         with connect_source(settings, source, replication=True) as connection:
             check_same_server(source, started_at(beside), started_at(connection))
-            result = connection.pgconn.exec_(b"IDENTIFY_SYSTEM")
+            result = connection.pgconn.exec_(command.encode())
             if result.ntuples != 1:
                 raise LakehouseError(f"source {source!r}: {result.error_message.decode().strip()}")
-            system, timeline = result.get_value(0, 0), result.get_value(0, 1)
+            first, second = result.get_value(0, 0), result.get_value(0, 1)
     except Unreachable as error:
         if "replication" in str(error) or "walsender" in str(error).lower():
             role = parse_url(settings.source(source).url.get_secret_value()).user
@@ -136,8 +153,8 @@ def identify(settings: Settings, source: str, beside: SourceConnection) -> Clust
                 f"run `ALTER ROLE {ident(role)} REPLICATION` as a superuser"
             ) from None
         raise
-    assert system is not None and timeline is not None
-    return Cluster(system.decode(), int(timeline))
+    assert first is not None and second is not None
+    return first, second
 
 
 def check_server(connection: SourceConnection, source: str) -> None:
@@ -183,7 +200,7 @@ def read_slot(connection: SourceConnection, slot: str) -> Slot | None:
         row = cursor.execute(
             "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint AS confirmed_lsn, active_pid, wal_status,"
             " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes,"
-            " to_jsonb(s) ->> 'invalidation_reason' AS reason"  # a column since Postgres 17
+            " to_jsonb(s) ->> 'invalidation_reason' AS reason, to_jsonb(s) ->> 'synced' AS synced"  # since Postgres 17
             " FROM pg_replication_slots s"
             " WHERE slot_name = %s AND database = current_database() AND plugin = 'pgoutput'",
             (slot,),
@@ -193,7 +210,10 @@ def read_slot(connection: SourceConnection, slot: str) -> Slot | None:
     status = row["wal_status"] or "unknown"
     invalid = row["reason"] or ("wal_removed" if status == "lost" else None)
     confirmed = row["confirmed_lsn"] or 0
-    return Slot(confirmed_below(confirmed), is_signed(confirmed), row["active_pid"], row["lag_bytes"], status, invalid)
+    return Slot(
+        confirmed_below(confirmed), is_signed(confirmed), row["active_pid"], row["lag_bytes"], status, invalid,
+        row["synced"] == "true",
+    )  # fmt: skip
 
 
 def source_now(connection: SourceConnection) -> SourceNow[Lsn]:
@@ -229,13 +249,55 @@ def lock_timeout_seconds(connection: SourceConnection) -> float:
 
 
 def create_slot(connection: SourceConnection, slot: str, execute: Execute) -> Lsn:
-    """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it."""
-    sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput')"
+    """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it.
+
+    Standbys that synchronize slots take it over (Postgres 17 and newer); to all others that makes no difference.
+    """
+    failover = ", failover => true" if connection.info.server_version >= FAILOVER_SLOTS else ""
+    sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput'{failover})"
     result = execute(connection, sql, f"slot {slot} to be made (a new slot waits for every older transaction)")
     connection.execute("RESET lock_timeout")  # which waiting took off
     lsn = result.get_value(0, 0)
     assert lsn is not None
     return Lsn.parse(lsn.decode())
+
+
+_STANDBYS_AWAY = """
+SELECT string_agg(name, ', ') FROM (SELECT trim(both ' "' FROM unnest(string_to_array(
+  current_setting('synchronized_standby_slots', true), ','))) AS name) AS named
+WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)
+"""
+
+
+def standbys_away(connection: SourceConnection) -> str | None:
+    """The slots of standbys without which Postgres holds back the stream, and that nobody reads; None if all are read.
+
+    Primaries have them since Postgres 17 (`synchronized_standby_slots`).
+    """
+    away: str | None = _value(connection, _STANDBYS_AWAY)
+    return away
+
+
+def check_standbys(connection: SourceConnection, source: str) -> None:
+    """Raises LakehouseError while a standby is away that the stream would wait for without a word."""
+    if away := standbys_away(connection):
+        raise LakehouseError(
+            f"source {source!r}: it sends nothing until its standby is back: nobody reads slot {away}, which "
+            "synchronized_standby_slots names: start the standby, or take its slot out of that setting"
+        )
+
+
+def let_standbys_take_over(settings: Settings, source: str, connection: SourceConnection, slot: str) -> None:
+    """Has standbys synchronize a slot that an earlier release has made, where the server can (`create_slot`)."""
+    if connection.info.server_version < FAILOVER_SLOTS:
+        return
+    if not _value(connection, f"SELECT NOT failover FROM pg_replication_slots WHERE slot_name = {literal(slot)}"):
+        return
+    with connect_source(settings, source, replication=True) as walsender:
+        result = walsender.pgconn.exec_(f"ALTER_REPLICATION_SLOT {ident(slot)} (FAILOVER true)".encode())
+    if result.error_message:  # a server that forbids it is read as before
+        said = result.error_message.decode().strip()
+        log.warning("source %r: slot %s is not synchronized to standbys: %s", source, slot, said)
 
 
 def stream_options(publication: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from ingestion.sources.base import LiveStream
 from ingestion.sources.postgres import connection as src
 from ingestion.sources.postgres.configured import Configured
 from ingestion.sources.postgres.history.slots import put_made_lsn, read_made_lsn
+from ingestion.sources.postgres.history.timelines import lost_by_promotion
 from ingestion.sources.postgres.history.witness import (
     Witness,
     leave_mark,
@@ -39,6 +40,8 @@ def ensure_stream(
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
         src.free_slot(connection, name, of.slot)
+        src.check_standbys(connection, name)
+        src.let_standbys_take_over(of.settings, name, connection, of.slot)
         cluster = src.identify(of.settings, name, connection)
     stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
     if stream is None:
@@ -52,7 +55,10 @@ def ensure_stream(
         store.create_stream(states, name, of.slot, cluster, publication)
         stream = store.read_stream(states, name)
         assert stream is not None
-    _check_identity(of, stream, cluster if live is None else None, publication)
+    reached = max(stream.position, *_landed(states, name))
+    _check_identity(of, stream, publication)
+    if live is None:
+        _check_cluster(of, connection, stream, slot, cluster, reached)
     if stream.position == 0:
         lsn = Lsn(slot.confirmed_lsn) if slot else src.create_slot(connection, of.slot, of.patience.execute)
         leave_mark(connection, name)
@@ -60,14 +66,17 @@ def ensure_stream(
             put_made_lsn(states, name, stream.epoch, lsn)
             store.advance_positions(states, name, lsn)
         return replace(stream, position=lsn)
-    _check_not_behind(of, max(stream.position, *_landed(states, name)), src.source_now(connection).position)
+    _check_not_behind(of, reached, src.source_now(connection).position)
     slot = check_slot(of, stream, slot)
     if live is None:
         _check_history(of, connection, states, stream, slot)
+        if cluster.timeline != stream.timeline:
+            store.follow_timeline(states, name, cluster.timeline)
+            return replace(stream, timeline=cluster.timeline)
     return stream
 
 
-def _check_identity(of: Configured, stream: store.Stream, cluster: store.Cluster | None, publication: int) -> None:
+def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
     where = f"source {of.name!r}"
     if stream.kind != "postgres":
         raise LakehouseError(
@@ -76,17 +85,34 @@ def _check_identity(of: Configured, stream: store.Stream, cluster: store.Cluster
         )
     if stream.slot != of.slot:
         raise LakehouseError(f"{where}: the lake was read from slot {stream.slot}, not {of.slot}: set it back")
-    if cluster and (stream.system_identifier, stream.timeline) != (cluster.system_identifier, cluster.timeline):
-        raise LakehouseError(
-            f"{where}: this is not the cluster the lake was read from (system identifier, timeline: "
-            f"{stream.system_identifier}, {stream.timeline}; now {cluster.system_identifier}, {cluster.timeline}), so "
-            f"changes may be missing; correct its URL, or {_remedy(of)}"
-        )
     if stream.publication_oid != publication:
         raise LakehouseError(
             f"{where}: publication {of.publication!r} was dropped and made again; Postgres did not record the "
             f"changes in between; {_remedy(of)}"
         )
+
+
+def _check_cluster(
+    of: Configured, connection: SourceConnection, stream: store.Stream, slot: src.Slot | None, now: store.Cluster,
+    reached: int,
+) -> None:  # fmt: skip
+    """Raises LakehouseError where the server is neither the one that the lake was read from, nor went on from it."""
+    if (stream.system_identifier, stream.timeline) == (now.system_identifier, now.timeline):
+        return
+    said = (
+        f"source {of.name!r}: this is not the cluster the lake was read from (system identifier, timeline: "
+        f"{stream.system_identifier}, {stream.timeline}; now {now.system_identifier}, {now.timeline})"
+    )
+    if stream.system_identifier != now.system_identifier or now.timeline < stream.timeline:
+        raise LakehouseError(f"{said}, so changes may be missing; correct its URL, or {_remedy(of)}")
+    if slot is None or not slot.synced:
+        raise LakehouseError(
+            f"{said}: it was promoted without slot {of.slot}, which its primary did not synchronize to it, so changes "
+            f"may be missing; correct its URL, or {_remedy(of)}"
+        )
+    history = src.timeline_history(of.settings, of.name, connection, now.timeline)
+    if lost := lost_by_promotion(history, stream.timeline, reached):
+        raise LakehouseError(f"{said}: {lost}; correct its URL, or {_remedy(of)}")
 
 
 def _landed(states: CatalogConnection, source: str) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from ingestion.sources.findings import Finding
-from ingestion.sources.postgres.connection import MAY_REPLICATE, connect_source
+from ingestion.sources.postgres.connection import MAY_REPLICATE, connect_source, standbys_away
 from ingestion.sources.postgres.points.blockers import old_transactions
 from ingestion.sources.postgres.setup.managed import provider_of
 from lakehouse.declarations import Source
@@ -32,6 +32,17 @@ SELECT current_setting('wal_level'), pg_is_in_recovery(),
 """
 
 
+_UNSYNCHRONIZED = """
+SELECT string_agg(slot_name, ', ') FROM pg_replication_slots
+WHERE slot_type = 'physical' AND active AND current_setting('synchronized_standby_slots', true) = ''
+HAVING count(*) > 0
+"""
+_SYNCHRONIZE = (
+    "name the slot in synchronized_standby_slots, and on the standby set sync_replication_slots = on, "
+    "hot_standby_feedback = on and a dbname in primary_conninfo"
+)
+
+
 def server_findings(connection: SourceConnection, settings: Settings, source: Source) -> Iterator[Finding]:
     """What of the server, or of the run-time role, is in the way."""
     finding = partial(Finding, source.name, None)
@@ -57,6 +68,12 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
     if invalid is not None:
         remedy = f"`lakehouse ingest --recover {source.name}`"
         yield finding("slot", "in the way", f"its slot was invalidated ({invalid})", remedy)
+    if away := standbys_away(connection):
+        says = f"it sends nothing until its standby is back: nobody reads slot {away}"
+        yield finding("standby", "in the way", says, "start it, or take it out of synchronized_standby_slots")
+    elif found := connection.execute(_UNSYNCHRONIZED).fetchone():
+        says = f"after a failover to the standby of slot {found[0]}, the lake may have changes that it lacks"
+        yield finding("failover", "warning", says, _SYNCHRONIZE)
     yield from _room(finding, "max_replication_slots", max_slots, slots, 1 if has_slot else 2, "slots")
     yield from _room(finding, "max_wal_senders", max_senders, senders, SENDERS, "senders")
     for blocker in old_transactions(connection, OLD_SECONDS):

@@ -13,7 +13,8 @@
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk) -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk,
+    keys={source_model: [src_pk, src_dfk] if src_dfk != src_pk else [src_pk]}, key_rows="kept.is_active") -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
 {{ cdc_vault.plan_header(plan) }}
   with batch as (
@@ -23,8 +24,8 @@
     select {{ src_dfk }} as driving, {{ src_pk }} as link, not is_deleted as is_active, {{ event | join(", ") }}, true as is_new
     from batch
     union all
-    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if cdc_vault.is_loaded() else "true" }}, null, null, {{ src_seq }}, null, false
-    from {{ cdc_vault.stored_rows(stage) }}
+    select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if cdc_vault.is_loaded() and not plan.anew else "true" }}, null, null, {{ src_seq }}, null, false
+    from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
     where {{ src_dfk }} in {{ cdc_vault.loaded_keys([src_dfk], stage, plan, source_model, cdc_vault.is_known(src_dfk)) }}
   ),
   timeline as (

@@ -16,7 +16,10 @@
     the keys of the batch, because an event that was rightly left out before may have to come back.
 
   `inputs` are names of stages, or of keys of them (`stage.src_pk`, see `inputs_of`): each has a watermark of its own.
-  A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`).
+  A table that remembers other `columns` than it has now is loaded as if it were not there (`anew`), and so is one whose stage
+  makes its `keys` (by input, columns of the stage) of something else: the hashes of its rows would meet no others. Of one
+  that remembers nothing of its keys, the rows are looked at, and for the table's own key those alone that are
+  `key_rows` (the end of a link is stored with the event that ended it).
   A table that is to have ghost records gets them once (`ghosts`). `hashed` is a column of hashes, the key of ghost records: with
   another hash function no key would be found again, so a load refuses a table that was hashed by another one.
   What is remembered counts while the target still descends from the snapshot it was remembered with, which expiry keeps
@@ -27,7 +30,7 @@
   The plan: by input what to load (`new_data`, `late`, `rows`), `anew`, `ghosts` (the keys of those to add), the properties to `remember`, and the
   target's snapshot that all this is true of (`base`).
 -#}
-{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none, hashed=none) %}
+{% macro load_plan(inputs, src_ldts="load_date", src_seq="source_seq", src_applied="applied_date", ghosts=false, columns=none, hashed=none, keys={}, key_rows="true") %}
   {%- set loaded = cdc_vault.is_loaded() -%}
   {%- set stages = cdc_vault.tables_of_stages(inputs) -%}
   {%- set before = cdc_vault.remembered_loads(loaded, stages) -%}
@@ -35,7 +38,9 @@
   {%- if loaded and before.hash != function -%}{%- do cdc_vault.check_hash(hashed, function) -%}{%- endif -%}
   {%- set signature = local_md5((columns or []) | sort | join("|")) -%}
   {%- set redeclared = columns is not none and before.columns != signature -%}
+  {%- set signatures = cdc_vault.key_signatures(keys) -%}
   {%- set anew = redeclared and (before.columns is not none or (loaded and not cdc_vault.has_columns(columns))) -%}
+  {%- set anew = anew or (loaded and cdc_vault.has_other_keys(before.get("keys"), signatures, keys, hashed, src_seq, key_rows)) -%}
   {%- if anew -%}{%- set loaded, before = false, dict(before, inputs={}, days=none, ghosts=false) -%}{%- endif -%}
   {%- set unsure = ghosts and not before.ghosts -%}
   {%- set plan = {
@@ -51,15 +56,16 @@
   {%- else -%}
     {%- do marks.update(cdc_vault.plan_inputs(plan, inputs, before, loaded, src_ldts, src_seq)) -%}
   {%- endif -%}
-  {%- if redeclared or unsure or before.hash != function or marks.values() | selectattr("is_new") | list -%}
-    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts, function) -%}
+  {%- if redeclared or unsure or before.hash != function or (signatures and before.get("keys") != signatures) or marks.values() | selectattr("is_new") | list -%}
+    {%- do cdc_vault.plan_memory(plan, marks, signature if columns is not none else none, ghosts, function, signatures) -%}
   {%- endif -%}
   {{ return(plan) }}
 {% endmacro %}
 
 {#- Adds to the plan what to remember: all of it at once, or some of it would name a snapshot that expires while loads go on. -#}
-{% macro plan_memory(plan, marks, signature, ghosts, function) %}
+{% macro plan_memory(plan, marks, signature, ghosts, function, signatures) %}
   {%- do plan.remember.update({cdc_vault.load_property("hash"): function}) -%}
+  {%- if signatures -%}{%- do plan.remember.update({cdc_vault.load_property("keys"): tojson(signatures)}) -%}{%- endif -%}
   {%- for name, mark in marks.items() -%}
     {%- do plan.remember.update({cdc_vault.load_property(name): mark["values"] | join("|")}) -%}
   {%- endfor -%}
@@ -185,14 +191,14 @@
 
 {#-
   What the target's properties say, as far as it counts: `inputs` → [watermark, rows at it, highest source_seq, snapshots of
-  the stage], the signature of its `columns`, whether it has its `ghosts`, its function of `hash`. Beside it the `days` of a backfill, the first and the
+  the stage], the signature of its `columns` and of its `keys`, whether it has its `ghosts`, its function of `hash`. Beside it the `days` of a backfill, the first and the
   one after the last, from the run's bounds; the snapshots of the stages now (`states`), and of the target (`base`).
 
   A value ends with the snapshot it was remembered with. One of a release that wrote none: its columns are believed, all else
   is asked again.
 -#}
 {% macro remembered_loads(loaded, stages={}) %}
-  {%- set found = {"inputs": {}, "columns": none, "ghosts": false, "hash": none, "days": none, "states": {}, "base": none} -%}
+  {%- set found = {"inputs": {}, "columns": none, "keys": none, "ghosts": false, "hash": none, "days": none, "states": {}, "base": none} -%}
   {%- set prefix = cdc_vault.load_property("") -%}
   {%- set values, ancestors, tables = {}, [], {} -%}
   {%- set given = cdc_vault.given_metadata(loaded, stages) -%}
@@ -213,6 +219,7 @@
     {%- set value, _, snapshot = value.rpartition("|") -%}
     {%- set counts = snapshot in ancestors -%}
     {%- if key == "columns" -%}{%- do found.update(columns=value if counts else (snapshot if not value else "of another state")) -%}
+    {%- elif key == "keys" -%}{%- do found.update({"keys": fromjson(value) if counts else none}) -%}
     {%- elif key == "hash" -%}{%- do found.update(hash=value if counts else none) -%}
     {%- elif key == "ghost" -%}{%- do found.update(ghosts=counts and value == "2") -%}
     {%- elif counts -%}{%- do found.inputs.update({key: value.split("|")}) -%}

@@ -4,13 +4,14 @@
 -#}
 {% macro rec_track_sat(src_pk, source_model, src_ldts="load_date", src_source="record_source", src_seq="source_seq") -%}
   {{- config(properties={"partitioning": "array['month(" ~ src_ldts ~ ")']"}) -}}
-  {%- set inputs = cdc_vault.inputs_of(source_model, src_pk, []) -%}
+  {%- set inputs, keys = cdc_vault.inputs_of(source_model, src_pk, []), {} -%}
+  {%- for input in inputs -%}{%- do keys.update({input.name: [input.src_pk]}) -%}{%- endfor -%}
   {%- set stages = inputs | map(attribute="model") | unique | list -%}
   {%- for name in stages -%}{%- do ref(name) -%}{%- endfor -%}
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, hashed=src_pk) -%}
+  {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, hashed=src_pk, keys=keys) -%}
 {{ cdc_vault.plan_header(plan) }}
   with mentions as (
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}
@@ -22,7 +23,7 @@
   ),
   stored as (
     select {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
-    from {{ cdc_vault.stored_rows(ref(stages[0])) }}
+    from {{ cdc_vault.stored_rows(ref(stages[0]), anew=plan.anew) }}
     where {{ src_ldts }} >= (select min({{ src_ldts }}) from mentions) and {{ cdc_vault.among([src_pk], "mentions") }}
   )
   select mentions.{{ src_pk }}, mentions.{{ src_ldts }}, mentions.{{ src_source }}

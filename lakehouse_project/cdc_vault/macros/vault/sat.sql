@@ -58,7 +58,8 @@
   {%- set names = keys + [src_hashdiff] + src_payload + fixed -%}
   {%- set keys = cdc_vault.spelled(keys) -%}
   {%- set columns = keys + [src_hashdiff] + cdc_vault.spelled(src_payload) + fixed -%}
-  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names, hashed=keys[0] if hashed else src_hashdiff) -%}
+  {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=hashed and cdc_vault.has_ghosts("sat"), columns=names, hashed=keys[0] if hashed else src_hashdiff,
+    keys={source_model: [keys[0]]} if hashed else {}) -%}
   {%- set key = keys | join(", ") -%}
   {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
   {%- set given = given if of_deletes else given ~ " and not is_deleted" -%}

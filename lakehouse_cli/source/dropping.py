@@ -1,0 +1,38 @@
+"""Drops what the lake has of a source, or of a table of it, and of nothing else."""
+
+from collections.abc import Collection
+from contextlib import closing
+
+from lakehouse.catalog.relations import Relation
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from lakehouse.text.shown import say
+from lakehouse.text.sql import relation
+
+
+def droppable(settings: Settings, source: str, others: Collection[str], table: str | None = None) -> list[Relation]:
+    """What would be dropped; raises LakehouseError where a restored copy lives on the files of it."""
+    from lakehouse.catalog.open import open_catalog
+    from lakehouse.catalog.relations import list_relations
+    from maintenance.inventory.in_use import RESTORED_FROM, all_tables
+    from maintenance.inventory.of_source import relations_of
+
+    with closing(open_catalog(settings)) as catalog:
+        found = relations_of(list_relations(catalog), source, others, table)
+        names = {str(each.name) for each in found}
+        for name, made in all_tables(catalog).items() if found else ():
+            if made.properties.get(RESTORED_FROM) in names and str(name) not in names:
+                of = made.properties[RESTORED_FROM]
+                raise LakehouseError(f"{of}: {name} is a restored copy that lives on its files: drop that first")
+    return found
+
+
+def drop(settings: Settings, found: Collection[Relation], dry_run: bool) -> None:
+    """Drops them with their files, by Trino; what was dropped before an error stays so, and the rest can follow."""
+    from lakehouse.servers.trino import answering, query
+
+    for each in found:
+        if not dry_run:
+            with answering(settings):
+                query(settings, f"DROP {each.kind.upper()} IF EXISTS {relation(*each.name)}")
+        say(f"{each.kind} {each.name} {'would be dropped' if dry_run else 'dropped'}", flush=True)

@@ -1,0 +1,24 @@
+CREATE TYPE triage AS ENUM ('red','yellow','green');
+CREATE TABLE departments (id serial PRIMARY KEY, code varchar(8) NOT NULL UNIQUE, name text NOT NULL, floor int, head_id int);
+CREATE TABLE specialties (code char(4) PRIMARY KEY, label text NOT NULL);
+CREATE TABLE staff (id bigserial PRIMARY KEY, staff_no text NOT NULL UNIQUE, first_name text NOT NULL, last_name text NOT NULL, email text, phone text,
+  department_id int REFERENCES departments, supervisor_id bigint REFERENCES staff, specialty_code char(4) REFERENCES specialties, hired_on date NOT NULL, left_on date, password_hash text, last_login_at timestamptz, created_at timestamptz NOT NULL DEFAULT now(), updated_at timestamptz);
+ALTER TABLE departments ADD FOREIGN KEY (head_id) REFERENCES staff;
+CREATE TABLE insurers (id int PRIMARY KEY, name text NOT NULL, payer_code text, phone text);
+CREATE TABLE patients (mrn text PRIMARY KEY, first_name text, last_name text, birth_date date, gender char(1), street text, city text, postal_code text, blood_type varchar(3), primary_physician_id bigint REFERENCES staff, deceased_at timestamptz, created_at timestamptz NOT NULL, updated_at timestamptz NOT NULL);
+CREATE TABLE patient_insurances (mrn text REFERENCES patients, insurer_id int REFERENCES insurers, valid_from date NOT NULL, valid_to date, policy_number text, rank smallint NOT NULL, PRIMARY KEY (mrn, insurer_id, valid_from));
+CREATE TABLE wards (department_id int REFERENCES departments, ward_no int, name text, PRIMARY KEY (department_id, ward_no));
+CREATE TABLE beds (department_id int, ward_no int, bed_no int, kind text NOT NULL, out_of_order boolean NOT NULL, PRIMARY KEY (department_id, ward_no, bed_no), FOREIGN KEY (department_id, ward_no) REFERENCES wards);
+CREATE TABLE encounters (id bigserial PRIMARY KEY, mrn text NOT NULL REFERENCES patients, attending_id bigint NOT NULL REFERENCES staff, referring_id bigint REFERENCES staff, kind text NOT NULL, triage triage, admitted_at timestamptz NOT NULL, discharged_at timestamptz, department_id int, ward_no int, bed_no int, FOREIGN KEY (department_id, ward_no, bed_no) REFERENCES beds, status text NOT NULL, version int NOT NULL);
+CREATE TABLE diagnosis_codes (code varchar(7) PRIMARY KEY, label text NOT NULL, chapter text);
+CREATE TABLE encounter_diagnoses (encounter_id bigint REFERENCES encounters, line_no int, code varchar(7) NOT NULL REFERENCES diagnosis_codes, is_primary boolean NOT NULL, noted_by bigint REFERENCES staff, noted_at timestamptz, PRIMARY KEY (encounter_id, line_no));
+CREATE TABLE drugs (ndc text PRIMARY KEY, name text NOT NULL, strength text, form text);
+CREATE TABLE drug_interactions (drug_a text REFERENCES drugs, drug_b text REFERENCES drugs, severity text NOT NULL, note text, PRIMARY KEY (drug_a, drug_b));
+CREATE TABLE prescriptions (id bigserial PRIMARY KEY, encounter_id bigint NOT NULL REFERENCES encounters, ndc text NOT NULL REFERENCES drugs, prescriber_id bigint NOT NULL REFERENCES staff, dose text, frequency text, started_at timestamptz NOT NULL, stopped_at timestamptz, updated_at timestamptz);
+CREATE TABLE administrations (id bigserial PRIMARY KEY, prescription_id bigint NOT NULL REFERENCES prescriptions, nurse_id bigint NOT NULL REFERENCES staff, given_at timestamptz NOT NULL, dose numeric(8,2) NOT NULL);
+CREATE TABLE lab_orders (id bigserial PRIMARY KEY, encounter_id bigint NOT NULL REFERENCES encounters, ordered_by bigint NOT NULL REFERENCES staff, ordered_at timestamptz NOT NULL, status text NOT NULL);
+CREATE TABLE lab_results (lab_order_id bigint REFERENCES lab_orders, analyte text, value numeric(12,4), unit text, flag text, resulted_at timestamptz, PRIMARY KEY (lab_order_id, analyte));
+CREATE TABLE vital_sign_readings (id bigserial PRIMARY KEY, encounter_id bigint NOT NULL REFERENCES encounters, read_at timestamptz NOT NULL, pulse int, systolic int, diastolic int, temperature numeric(4,1));
+CREATE TABLE staff_departments (staff_id bigint REFERENCES staff, department_id int REFERENCES departments, since date NOT NULL, PRIMARY KEY (staff_id, department_id));
+CREATE TABLE access_log (at timestamptz NOT NULL, staff_id bigint, mrn text, action text);
+CREATE VIEW inpatients AS SELECT * FROM encounters WHERE discharged_at IS NULL;

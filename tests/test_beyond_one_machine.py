@@ -1,0 +1,122 @@
+"""Parts that run more than once, each as a process of its own: a second worker of Trino, and a follower per source."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from ingestion import source_status
+from lakehouse.servers.trino import connect, query
+from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse_stack.control.start_stop import running
+from tests.orchestrated import BIN, Orchestrated, make_orchestrated
+from tests.ports import free_port
+from tests.slots import until
+from tests.test_ingestion import assert_equal
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+GUIDE = PROJECT_DIR / "docs" / "how-to" / "beyond-one-machine.md"
+NODES = "SELECT count(*) FROM system.runtime.nodes WHERE state = 'active'"
+
+
+@contextmanager
+def started(argv: list[str], environment: Mapping[str, str], cwd: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that ends with the block."""
+    with log.open("w") as output:
+        process = subprocess.Popen(argv, env=environment, cwd=cwd, stdout=output, stderr=output, text=True)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(30)
+
+
+@pytest.fixture
+def second_worker(settings: Settings, tmp_path: Path) -> Iterator[None]:
+    """As the how-to page says, beside the stack's own Trino."""
+    coordinator = running(settings, "trino")
+    assert coordinator is not None
+    argv, environment = coordinator.cmdline(), coordinator.environ()
+    etc = Path(next(each for each in argv if each.startswith("-Dconfig=")).removeprefix("-Dconfig=")).parent
+    (text,) = re.findall(r"```properties\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    config = text.replace("8444", str(free_port())).replace("COORDINATOR:8443", f"127.0.0.1:{settings.trino.port}")
+    config = config.replace("=1GB", "=300MB").replace("=512MB", "=200MB")
+    data = tmp_path / "worker"
+    data.mkdir()
+    file = tmp_path / "config.properties"
+    file.write_text(f"{config}plugin.dir={etc}/plugin\ncatalog.config-dir={etc}/catalog\n")
+    changed = {"-Dconfig=": f"-Dconfig={file}", "-Dnode.id=": "-Dnode.id=second", "-Xmx": "-Xmx768m"}
+    mine = [next((new for old, new in changed.items() if each.startswith(old)), each) for each in argv]
+    with started(mine, environment, data, tmp_path / "worker.log"):
+        try:
+            until(lambda: query(settings, NODES) == [[2]], 240)
+        except AssertionError:
+            raise AssertionError((tmp_path / "worker.log").read_text()[-3000:]) from None
+        yield
+    until(lambda: query(settings, NODES) == [[1]], 120)
+
+
+def test_a_second_worker_of_trino_takes_its_part_of_a_query(
+    settings: Settings, second_worker: None, tmp_path: Path
+) -> None:
+    o = make_orchestrated(settings, tmp_path / "project", 20261124, count=1)
+    o.command("lakehouse", "ingest", o.name, "--once")
+    table = o.tables[0]
+    o.world.sql(*[table.insert(1000 * n, 1000 * n + 999) for n in range(1, 4)])
+    o.command("lakehouse", "ingest", o.name, "--once")
+    cursor = connect(settings).cursor()
+    cursor.execute(f'SELECT count(DISTINCT "{table.key}") FROM raw_{o.name}."{table.name}"')
+    assert cursor.fetchall() == [[3500]]
+    nodes = query(settings, f"SELECT DISTINCT node_id FROM system.runtime.tasks WHERE query_id = '{cursor.query_id}'")
+    assert ["second"] in nodes and len(nodes) == 2
+
+
+def test_two_followers_of_two_sources_publish_to_one_catalog_and_one_outlives_the_other(
+    settings: Settings, tmp_path: Path
+) -> None:
+    shops = [make_orchestrated(settings, tmp_path / f"project{n}", 7 + n, count=1) for n in (1, 2)]
+    with ExitStack() as ends:
+        followers = [ends.enter_context(_follower(shop, tmp_path)) for shop in shops]
+        for shop in shops:
+            until(lambda shop=shop: _is_followed(shop), 180)
+        _insert(shops, 501, 700)
+        for shop in shops:
+            until(lambda shop=shop: len(shop.world.current(shop.tables[0].name)) == 700, 120)
+
+        for each in (followers[0], *psutil.Process(followers[0].pid).children(recursive=True)):
+            each.send_signal(signal.SIGKILL)
+        _insert(shops, 701, 900)
+        until(lambda: len(shops[1].world.current(shops[1].tables[0].name)) == 900, 120)
+        assert len(shops[0].world.current(shops[0].tables[0].name)) == 700, "nobody follows it"
+
+        ends.enter_context(_follower(shops[0], tmp_path))
+        until(lambda: len(shops[0].world.current(shops[0].tables[0].name)) == 900, 180)
+        for shop in shops:
+            assert_equal(shop.world, shop.tables[0].name)
+
+
+def _follower(shop: Orchestrated, folder: Path) -> Any:
+    log = folder / f"{shop.name}.log"
+    argv = [str(BIN / "lakehouse"), "ingest", shop.name, "--follow"]
+    return started(argv, {**os.environ, **shop.environment}, Path(shop.environment["LAKEHOUSE_PROJECT_DIR"]), log)
+
+
+def _is_followed(shop: Orchestrated) -> bool:
+    status = source_status(shop.world.settings, shop.name)
+    return status.follower_alive and len(shop.world.current(shop.tables[0].name)) == 500
+
+
+def _insert(shops: list[Orchestrated], first: int, last: int) -> None:
+    for shop in shops:
+        shop.world.sql(shop.tables[0].insert(first, last))
