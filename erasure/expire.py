@@ -18,6 +18,7 @@ from erasure import tombstones
 from erasure.rewrite import SUMMARY
 from lakehouse.catalog.bulk_delete import delete_objects
 from lakehouse.catalog.commit import retried
+from lakehouse.catalog.current_views import TAG
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 from maintenance.inventory import removed
@@ -28,8 +29,11 @@ AGAIN = "run the erasure again"
 
 
 def check_references(table: Table) -> None:
-    """Raises LakehouseError for a tag or another branch, which would keep old snapshots."""
-    if kept := sorted(name for name in table.metadata.refs if name != "main"):
+    """Raises LakehouseError for a tag or another branch, which would keep old snapshots.
+
+    The tag of a view's snapshot is a mirror's, and goes with it.
+    """
+    if kept := sorted(name for name in table.metadata.refs if name not in ("main", TAG)):
         raise LakehouseError(f"{_name(table)}: tag or branch {', '.join(kept)} keeps old snapshots: drop it first")
 
 

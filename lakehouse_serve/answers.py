@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from lakehouse.catalog.current_views import as_loaded
 from lakehouse.catalog.pins import TAG
 from lakehouse.servers.logins import Role
 from lakehouse_serve.access.tokens import Tokens
@@ -121,9 +122,10 @@ class Answers:
         return {"storage-credentials": [_credential(document, self._keys(caller, namespace, name, document))]}
 
     def view(self, caller: Caller, prefix: str, namespace: str, name: str) -> bytes:
-        """A view's metadata, as JSON."""
+        """A view's metadata, as JSON; a current view as of the last load, for its caller reads with his own rights."""
         document = self._document(caller, prefix, namespace, name, "VIEW")
-        return _joined({"metadata-location": document.location}, document.content, {"config": {}})
+        content = json.dumps(as_loaded(document.metadata)).encode()
+        return _joined({"metadata-location": document.location}, content, {"config": {}})
 
     def _namespaces(self, caller: Caller, prefix: str) -> list[str]:
         found = {namespace for kind in _KINDS for namespace, _ in self._relations(caller, prefix, kind)}

@@ -40,8 +40,9 @@ def _parsed(table: RawTable) -> Iterator[Model]:
     )  # fmt: skip
     yield Model(
         f"current/{table.source}", f"current_{name}", call("current_table", table.source, table.name),
-        f"{text} As the source has it at the last cut that was loaded.",
-        tuple((n, "time(6)" if n in times and kind == "bigint" else kind, d) for n, kind, d in columns) + kept,
+        f"{text} As the source has it at the {'newest cut' if table.is_mirrored else 'last cut that was loaded'}.",
+        tuple((n, "time(6)" if n in times and kind == "bigint" else kind, d) for n, kind, d in columns)
+        + (() if table.is_mirrored else kept),
     )  # fmt: skip
 
 

@@ -18,7 +18,9 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from lakehouse_cli.lake.sql import sql
 from lakehouse_serve.past.asked import at_moment, moment_of
+from tests.fresh import is_fresh_view
 from tests.marks import slow
+from tests.mirrored import declaring_columns, refreshed
 from tests.readers import Declared, Project, columns_in_source, project_of
 from tests.test_access import eventually
 from tests.world import World, make_world
@@ -127,6 +129,8 @@ def test_every_moment_is_answered_as_the_source_was(
                 project.load()
             elif step == loaded_at[0] + 1:
                 assert_refused_until_loaded(project, copies[-1])
+        refreshed(declaring_columns(world), spark)
+        assert all(is_fresh_view(world, table) for table in TABLES), "which has a past too"
         copies = copies[: loaded_at[-1]]
         for number, copy in enumerate(copies):
             forms = (f"{project.name}={copy.lsn}", f"{project.name}=1:{copy.lsn}", copy.at)

@@ -10,6 +10,7 @@ import pytest
 from lakehouse.catalog.open import open_catalog
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from tests.fresh import in_source, is_fresh_view, make_views, seen_in_trino
 from tests.marks import slow
 from tests.mirrored import assert_mirrors_equal, listed, mirror, refreshed
 from tests.slots import until
@@ -18,7 +19,7 @@ from tests.world import World
 
 pytestmark = pytest.mark.stack
 
-REFRESH, COPIES = "ingestion.mirrors.refresh", "ingestion.mirrors.copies"
+REFRESH, COPIES, VIEWS = "ingestion.mirrors.refresh", "ingestion.mirrors.copies", "ingestion.mirrors.views"
 
 
 def changed(settings: Settings, spark: Any) -> tuple[World, dict[str, Any]]:
@@ -26,6 +27,8 @@ def changed(settings: Settings, spark: Any) -> tuple[World, dict[str, Any]]:
     world = make(settings, lease_seconds=2)
     world.sql("INSERT INTO items SELECT i, 'n', i FROM generate_series(1, 9) i", "INSERT INTO still VALUES (1)")
     at_newest(world, spark)
+    make_views(world)
+    refreshed(world, spark)
     world.sql("DELETE FROM items WHERE id < 4", "INSERT INTO still VALUES (2)")
     world.ingest(spark)
     return world, seen(world)
@@ -52,6 +55,8 @@ def assert_goes_on(world: World, spark: Any) -> None:
     [
         slow(f"{REFRESH}:write_changes:after", False),
         slow(f"{COPIES}:_swapped:before", False),
+        slow(f"{VIEWS}:_write:after", False),
+        slow(f"{COPIES}:swap:after", False),
         (f"{COPIES}:_put:after", False),  # one of two mirrors is swapped, in a transaction that nobody commits
         slow(f"{COPIES}:_swapped:after", True),
     ],
@@ -67,7 +72,16 @@ def test_a_refresh_that_is_killed_leaves_the_old_state_or_the_new_one(
         assert len(listed(world)) == len(before["cuts"]) + 1
     else:
         assert seen(world) == before
+    assert_views_are_the_source(world)
     assert_goes_on(world, spark)
+    assert_views_are_the_source(world)
+
+
+def assert_views_are_the_source(world: World) -> None:
+    """Fresh views show the newest cut, whatever state of the mirror they name."""
+    for table in world.source.tables:
+        assert is_fresh_view(world, table.name)
+        assert seen_in_trino(world, table.name) == in_source(world, table.name)
 
 
 @pytest.mark.slow

@@ -16,6 +16,14 @@ import pytest
 from ingestion import resnapshot, resume
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+from tests.fresh import (
+    has_view,
+    is_fresh_view,
+    make_view,
+    promised,
+    seen_in_spark,
+    seen_in_trino,
+)
 from tests.marks import slow
 from tests.mirrored import assert_mirrors_equal, declaring_columns, listed, mirror, refreshed
 from tests.test_random import DDL, TABLES, Cut, History, cut_at, ingest_somehow
@@ -30,6 +38,8 @@ POINTS = [
     "ingestion.mirrors.copies:create",
     "ingestion.mirrors.copies:publish",
     "ingestion.mirrors.copies:_put",
+    "ingestion.mirrors.copies:swap",
+    "ingestion.mirrors.views:_write",
 ]
 COLUMNS = {  # that keep their names in all histories
     "accounts": ("id", "owner", "balance"),
@@ -52,11 +62,14 @@ def test_mirrors_after_a_random_history_are_the_source(
         for _ in range(history.rng.randint(1, 6)):
             history.step()
         ingest_somehow(history, spark)
+        assert_views_as_promised(world, spark)
         done[refresh_somehow(history, spark)] += 1
+        assert_views_as_promised(world, spark)
     finish(history, spark)
     now = declaring_columns(world)
     assert refreshed(now, spark).aside == ()
     assert_mirrors_equal(now)
+    assert assert_views_as_promised(world, spark) == len(TABLES)
     print(f"seed {seed}: {dict(history.done)} {dict(done)}")
 
 
@@ -85,6 +98,22 @@ def assert_at_their_cut(world: World) -> None:
         there = mirror(world, name, only=(columns := COLUMNS[name]))
         wanted = [tuple(row.get(column) for column in columns) for row in replay(seen, table.key).values()]
         assert sorted(map(repr, there)) == sorted(map(repr, wanted)), name
+
+
+def assert_views_as_promised(world: World, spark: Any) -> int:
+    """Every view that is fresh shows the mirror and what came after; how many are. A table that has none gets one."""
+    fresh = 0
+    for name, shown in COLUMNS.items():
+        if not world.raw(name):
+            continue
+        if not has_view(world, name):
+            make_view(world, name, shown)
+        elif is_fresh_view(world, name):
+            fresh += 1
+            wanted = promised(world, name, shown)
+            assert seen_in_trino(world, name, shown) == wanted, name
+            assert seen_in_spark(world, spark, name) == wanted, name
+    return fresh
 
 
 def finish(history: History, spark: Any) -> None:

@@ -190,6 +190,10 @@ def drop_worlds(settings: Settings) -> None:
         with store.connect_catalog(settings) as catalog:  # later tests look at all tables of the lake
             names = [f"raw_{name}", f"mirror_{name}", f"mirror_{name}_next"]
             catalog.execute("DELETE FROM iceberg_tables WHERE table_namespace = ANY(%s)", (names,))
+            catalog.execute(
+                "DELETE FROM iceberg_tables WHERE iceberg_type = 'VIEW' AND starts_with(table_name, %s)",
+                (f"current_{name}__",),
+            )
             catalog.execute("DELETE FROM iceberg_namespace_properties WHERE namespace = ANY(%s)", (names,))
 
 

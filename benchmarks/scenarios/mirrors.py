@@ -15,6 +15,7 @@ from benchmarks.workloads import SOURCE, columns_of, insert
 from ingestion import refresh_mirrors
 from ingestion.mirrors.refresh import MirrorReport
 from ingestion.verify import reconcile_raw
+from lakehouse.catalog.current_views import MARK, view_of
 from lakehouse.catalog.open import open_catalog, total
 from lakehouse.declarations import Column, Declarations
 from lakehouse.declarations.policies import MaintenancePolicy
@@ -26,6 +27,7 @@ from maintenance.inventory.session import Session
 
 HISTORIES = ((1_000_000, 1), (1_000_000, 10), (100_000, 100))  # rows, versions of each
 CHANGES, REFRESHES = 10_000, 3
+PUBLISHES, PER_PUBLISH = 60, 1_000  # an interval of the refresh, at 1,000 changes a second
 READ = {"narrow": "count(*), sum(amount), max(name)", "wide": "count(*), sum(n1), max(s1), min(t1), sum(f1)"}
 UPDATE = {"narrow": "amount = amount + 1", "wide": "n1 = n1 + 1, s1 = s1 || 'x'"}
 NIGHTLY = MaintenancePolicy.model_validate(
@@ -34,7 +36,10 @@ NIGHTLY = MaintenancePolicy.model_validate(
 
 
 def mirror_reads(bench: Bench) -> Results:
-    """A full scan with aggregation, and lookups of one key, in Trino: a plain copy, the mirror, the current view."""
+    """A full scan with aggregation, and lookups of one key, in Trino: a plain copy, the mirror, the current view.
+
+    The view over raw alone is what the current view would be without a mirror.
+    """
     results: Results = {}
     for rows, versions in HISTORIES:
         table = f"wide_of_{versions}"
@@ -44,14 +49,20 @@ def mirror_reads(bench: Bench) -> Results:
                 bench.bring_up(declarations)
             _refreshed(bench, declarations)
             with _copied(bench, table):
-                _read(bench, table, versions, results, ("plain copy", "current view", "mirror, written anew"))
+                _read(bench, table, versions, results, ("plain copy", "view over raw alone", "mirror, written anew"))
                 for number in range(REFRESHES):
                     _change(bench, connection, declarations, _random_keys(bench.rows(rows), number))
                     _refreshed(bench, declarations)
                 _read(bench, table, versions, results, ("plain copy", f"mirror, {REFRESHES} refreshes later"))
                 with closing(Session(bench.settings)) as session:
                     compact(session, TableName(f"mirror_{SOURCE}", table), NIGHTLY)
-                _read(bench, table, versions, results, ("plain copy", "mirror, after maintenance"))
+                _make_fresh(bench, table, declarations)
+                contenders = ("plain copy", "mirror, after maintenance", "fresh view, nothing after the refresh")
+                _read(bench, table, versions, results, contenders)
+                changes = _follow_on(bench, connection, declarations, bench.rows(rows))
+                fresh = f"fresh view, {changes:,} changes in {PUBLISHES} publishes after the refresh"
+                _read(bench, table, versions, results, ("plain copy", fresh))
+                query(bench.settings, f"DROP VIEW {_view(table)}")
             _verify(bench, declarations)
     return results
 
@@ -113,6 +124,33 @@ def _change(bench: Bench, connection: psycopg.Connection, declarations: Declarat
     (table,) = (table.name for table in declarations.sources[0].tables)
     connection.execute(f"UPDATE {table} SET {UPDATE[table.split('_')[0]]} WHERE {keys}")
     bench.bring_up(declarations)
+
+
+def _make_fresh(bench: Bench, table: str, declarations: Declarations) -> None:
+    """The current view as dbt marks it; then the refresh finds it."""
+    query(bench.settings, "CREATE SCHEMA IF NOT EXISTS parsed")
+    shown, raw = ", ".join(column.name for column in columns_of(table)), f"raw_{SOURCE}.{table}"
+    query(
+        bench.settings,
+        f"CREATE OR REPLACE VIEW {_view(table)} COMMENT 'Measured. {MARK}none]' SECURITY DEFINER AS"
+        f" SELECT {shown} FROM {raw} WHERE false",
+    )
+    _refreshed(bench, declarations)
+
+
+def _view(table: str) -> str:
+    return ".".join(view_of(SOURCE, table))
+
+
+def _follow_on(bench: Bench, connection: psycopg.Connection, declarations: Declarations, rows: int) -> int:
+    """Updates of random keys for as long as an interval, with a publish each second; how many."""
+    changed, changes = rows // min(rows, bench.rows(PER_PUBLISH)), 0
+    (table,) = (table.name for table in declarations.sources[0].tables)
+    for number in range(PUBLISHES):
+        keys = f"id % {changed} = {number % changed}"
+        changes += connection.execute(f"UPDATE {table} SET {UPDATE[table.split('_')[0]]} WHERE {keys}").rowcount
+        bench.bring_up(declarations)
+    return changes
 
 
 def _newest_keys(rows: int, run: int) -> str:
@@ -181,6 +219,8 @@ def _relation(contender: str, table: str) -> str:
         return f"marts.copy_of_{table}"
     if contender.startswith("mirror"):
         return f"mirror_{SOURCE}.{table}"
+    if contender.startswith("fresh"):
+        return _view(table)
     columns = ", ".join(column.name for column in columns_of(table))
     order = "PARTITION BY id ORDER BY _epoch DESC, _commit_lsn DESC, _seq DESC"
     versions = f"SELECT *, row_number() OVER ({order}) AS nth FROM raw_{SOURCE}.{table}"

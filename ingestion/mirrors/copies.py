@@ -16,6 +16,7 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
+from ingestion.mirrors.views import NextView, swap
 from ingestion.sink.meta_tables import MIRRORS, ensure_mirrors
 from ingestion.sink.publish import TABLE_PROPERTIES, Staged, TableAppend, stage_append
 from ingestion.state import lease as leases
@@ -98,15 +99,26 @@ def location_of(catalog: LakeCatalog, mirror: Name) -> str:
     return f"{warehouse}/{mirror[0]}/{mirror[1]}"
 
 
-def publish(
-    settings: Settings, catalog: LakeCatalog, lease: Lease, changed: Sequence[Next], row: Mapping[str, object]
-) -> None:
-    """Points all mirrors to their next state and adds the row to `meta.mirrors`, in one transaction.
+@dataclass(frozen=True)
+class Published:
+    """What one refresh makes visible: the mirrors that changed, views that name other states of them, and its row.
 
-    Raises LeaseLost, and MirrorChanged if another writer has changed one of them.
+    There is none where views alone change.
+    """
+
+    mirrors: Sequence[Next]
+    views: Sequence[NextView]
+    row: Mapping[str, object] | None
+
+
+def publish(settings: Settings, catalog: LakeCatalog, lease: Lease, made: Published) -> None:
+    """Points all mirrors and views to their next state and adds the row to `meta.mirrors`, in one transaction.
+
+    Raises LeaseLost, and MirrorChanged if another writer has changed a mirror.
     """
     for _ in range(MAX_CONFLICTS):
-        if _swapped(settings, catalog, lease, changed, _staged_row(settings, catalog, row)):
+        row = None if made.row is None else _staged_row(settings, catalog, made.row)
+        if _swapped(settings, catalog, lease, made, row):
             return
     raise LakehouseError(f"meta.mirrors: {MAX_CONFLICTS} commits of other writers in a row; nothing was lost")
 
@@ -122,7 +134,7 @@ def _as_arrow(table: Table, row: Mapping[str, object]) -> pa.Table:
     return pa.Table.from_pylist([dict(row)], schema=table.schema().as_arrow())
 
 
-def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, changed: Sequence[Next], row: Staged) -> bool:
+def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, made: Published, row: Staged | None) -> bool:
     """False if another refresh has added a row meanwhile."""
     done: list[bool] = []
 
@@ -130,17 +142,20 @@ def _swapped(settings: Settings, catalog: LakeCatalog, lease: Lease, changed: Se
         with store.connect_catalog(settings) as connection, connection.transaction():
             leases.check(connection, lease, settings.ingestion.lease_seconds)
             # The lease's row is locked now, so an earlier attempt has either committed or gone.
-            landed = _names(connection, catalog.name, row.identifier, row.new_location)
-            if not landed and move_pointer(
-                connection, catalog.name, row.identifier, row.old_location, row.new_location
-            ):
-                for mirror in sorted(changed, key=lambda item: item.mirror):
+            landed = row is not None and _names(connection, catalog.name, row.identifier, row.new_location)
+            if not landed and _added(connection, catalog.name, row):
+                for mirror in sorted(made.mirrors, key=lambda item: item.mirror):
                     _put(connection, catalog.name, mirror)
+                swap(connection, catalog.name, made.views)
                 landed = True
             done.append(landed)
 
     until_answered(attempt, what=f"publish of {lease.source}")
     return done[-1]
+
+
+def _added(connection: Connection, catalog: str, row: Staged | None) -> bool:
+    return row is None or move_pointer(connection, catalog, row.identifier, row.old_location, row.new_location)
 
 
 def _put(connection: Connection, catalog: str, mirror: Next) -> None:

@@ -16,11 +16,14 @@ from typing import Any
 
 import psycopg
 from pyiceberg.table import Table
+from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from ingestion.mirrors import copies
-from ingestion.mirrors.changes import Whole, changes_since, whole
+from ingestion.mirrors.changes import BEGINNING, Whole, changes_since, whole
 from ingestion.mirrors.columns import ColumnPlan, fit, plan_columns, schema_of
+from ingestion.mirrors.fresh_sql import Position
 from ingestion.mirrors.state import MirrorState, data_snapshot, read_state
+from ingestion.mirrors.views import Mirrored, NextView, forget_old, next_views
 from ingestion.mirrors.write import BRANCH, Size, Target, write_all, write_changes
 from ingestion.pipeline.repair.lake_side import Log
 from ingestion.pipeline.repair.spelling import spelled_columns
@@ -29,6 +32,8 @@ from ingestion.schema.facts import TableFacts
 from ingestion.sink.meta_tables import MIRRORS
 from ingestion.sink.publish import surplus_snapshots
 from ingestion.state import store
+from lakehouse.catalog.current_views import TAG
+from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.next_tables import Name, next_name
 from lakehouse.catalog.open import load_table, total
@@ -95,10 +100,16 @@ class _Mirror:
     @property
     def is_same(self) -> bool:
         """Whether nothing has happened to it."""
-        if self.state is None or self.columns != dict(self.state.columns):
+        if self.state is None or self.columns != dict(self.state.columns) or not self.is_tagged:
             return False
         newest = data_snapshot(self.raw)
         return newest is not None and newest == self.state.raw_snapshot
+
+    @property
+    def is_tagged(self) -> bool:
+        """Whether expiry keeps the snapshot that the view names."""
+        tag = self.mirror.metadata.refs.get(TAG) if self.mirror else None
+        return self.state is not None and tag is not None and tag.snapshot_id == self.state.snapshot
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,15 @@ class _Written:
 
     ingested_at: datetime
     counts: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class _Built:
+    """A mirror's next state, which is staged."""
+
+    next: copies.Next
+    report: MirrorReport
+    state: MirrorState
 
 
 def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
@@ -119,6 +139,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     before = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
     with states.transaction():
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
+        seen = store.last_publish(states, session.name) or BEGINNING
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
         return RefreshReport(session.name, None, None, (), (), tuple(table.name for table in mirrored))
     tables = [table for table in mirrored if table.name in stream.cut_tables]
@@ -129,10 +150,11 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
             _lock(session, item, stack)
         stack.callback(_forget_copies, session, states, due)
         built = [made for item in due if (made := _build(session, states, item, stream)) is not None]
-        nexts, reports = [n for n, _ in built], tuple(report for _, report in built)
+        reports = tuple(made.report for made in built)
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
-        _publish(session, states, stream, nexts, snapshots)
+        views = next_views(session.settings, session.catalog, _mirrored(tables, items, built, stream, seen))
+        _publish(session, states, stream, [made.next for made in built], views, snapshots)
     written, at_cut = {report.name for report in reports}, {item.table.name for item in items}
     unchanged = tuple(name for name in sorted(at_cut - written))
     aside = tuple(table.name for table in mirrored if table.name not in at_cut)
@@ -185,9 +207,7 @@ def _log(session: Session, table: RawTable, raw: Table, facts: TableFacts) -> Lo
     return Log(spark_relation(session.settings.catalog_name, *table.identifier), columns, key, ())
 
 
-def _build(
-    session: Session, states: CatalogConnection, item: _Mirror, stream: store.Stream
-) -> tuple[copies.Next, MirrorReport] | None:
+def _build(session: Session, states: CatalogConnection, item: _Mirror, stream: store.Stream) -> _Built | None:
     """Writes the mirror's next state as a copy and stages its properties; None if it needs none."""
     begun, name = time.monotonic(), item.table.mirror_identifier
     plan = ColumnPlan(anew=True) if item.state is None else plan_columns(item.columns, item.state)
@@ -197,7 +217,8 @@ def _build(
         copies.begin(states, session.catalog, {name: item.mirror.metadata_location})
         copy = fit(session.catalog.load_table(next_name(name)), item.log, item.table, plan)
     written = _write(session, item, copy, plan, stream)
-    if written is None and item.state is not None and item.columns == dict(item.state.columns):
+    is_same = item.state is not None and item.columns == dict(item.state.columns) and item.is_tagged
+    if written is None and is_same:
         return None
     copy = copies.settle(session.catalog, name, BRANCH)
     state = _state(item, copy, stream, written)
@@ -213,7 +234,8 @@ def _build(
         written is not None and written.counts is None,
         time.monotonic() - begun,
     )
-    return copies.Next(name, item.mirror.metadata_location if item.mirror else None, location), report
+    base = item.mirror.metadata_location if item.mirror else None
+    return _Built(copies.Next(name, base, location), report, state)
 
 
 def _write(session: Session, item: _Mirror, copy: Table, plan: ColumnPlan, stream: store.Stream) -> _Written | None:
@@ -277,6 +299,7 @@ def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState,
 
     staging = Staging(copy)
     staging.set_properties(state.properties())
+    staging.apply((_tag(state.snapshot),))
     if surplus := surplus_snapshots(copy.metadata, max_snapshots, time.time_ns() // 1_000_000):
         statistics = carry(copy.metadata, frozenset(surplus))
         ExpireSnapshots(staging).by_ids(surplus).commit()
@@ -284,19 +307,49 @@ def _stage(catalog: LakeCatalog, copy: Table, item: _Mirror, state: MirrorState,
     return staging.stage(catalog, copy).metadata_location
 
 
+def _tag(snapshot_id: int) -> SetSnapshotRefUpdate:
+    """Has expiry keep the snapshot that the view names."""
+    return SetSnapshotRefUpdate(
+        ref_name=TAG, type="tag", snapshot_id=snapshot_id,
+        max_ref_age_ms=None, max_snapshot_age_ms=None, min_snapshots_to_keep=None,
+    )  # fmt: skip
+
+
+def _mirrored(
+    tables: list[RawTable], items: list[_Mirror], built: list[_Built], stream: store.Stream, seen: datetime
+) -> list[Mirrored]:
+    """Where the mirrors of the cut's tables stand now. One whose columns are not all there is not read by its view."""
+    assert stream.cut_lsn is not None
+    states = {item.table.name: item.state for item in items} | {made.report.name: made.state for made in built}
+    logs = {item.table.name: item.log for item in items}
+    found = []
+    for table in tables:
+        state = states.get(table.name)
+        at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen) if state else None
+        found.append(Mirrored(table, logs.get(table.name), at))
+    return found
+
+
 def _publish(
     session: Session,
     states: CatalogConnection,
     stream: store.Stream,
     nexts: list[copies.Next],
+    views: list[NextView],
     snapshots: dict[str, str],
 ) -> None:
-    """Nothing if neither a mirror nor the cut is another one than in the newest row."""
-    if not snapshots:
-        return
-    if not nexts and newest_cut(session.catalog, session.name) == (stream.epoch, stream.cut_lsn):
-        return
-    row = {
+    """Without a row if neither a mirror nor the cut is another one than in the newest row."""
+    is_listed = not nexts and newest_cut(session.catalog, session.name) == (stream.epoch, stream.cut_lsn)
+    row = None if is_listed or not snapshots else _row(session, states, stream, snapshots)
+    if row or views:
+        copies.publish(session.settings, session.catalog, session.lease, copies.Published(nexts, views, row))
+        forget_old(open_io(session.settings), views)
+
+
+def _row(
+    session: Session, states: CatalogConnection, stream: store.Stream, snapshots: dict[str, str]
+) -> dict[str, object]:
+    return {
         "source": session.name,
         "epoch": stream.epoch,
         "cut_lsn": stream.cut_lsn,
@@ -304,7 +357,6 @@ def _publish(
         "published_at": store.catalog_clock(states),
         "snapshots": sorted(snapshots.items()),
     }
-    copies.publish(session.settings, session.catalog, session.lease, nexts, row)
 
 
 def newest_cut(catalog: LakeCatalog, source: str) -> tuple[int, int]:

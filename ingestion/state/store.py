@@ -302,6 +302,13 @@ def ingestion_clock(connection: CatalogConnection, source: str) -> datetime:
     return row[0]
 
 
+def last_publish(connection: CatalogConnection, source: str) -> datetime | None:
+    """When the newest cycle was published; every cut of a later one has a later `published_at`."""
+    row = connection.execute("SELECT max(published_at) FROM lakehouse.cycles WHERE source = %s", (source,)).fetchone()
+    assert row is not None
+    return row[0]
+
+
 def register_staged(
     connection: CatalogConnection, cycle_id: str, source: str, prefixes: list[str], live: Collection[str] = ()
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -54,6 +55,22 @@ def list_relations(catalog: SqlCatalog) -> tuple[Relation, ...]:
             Relation(TableName(namespace, name), "view" if kind == "VIEW" else "table", location or "")
             for namespace, name, kind, location in session.execute(rows)
         )
+
+
+def list_views(catalog: SqlCatalog, names: Collection[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The metadata files of those of the names that are views."""
+    from pyiceberg.catalog.sql import IcebergTables
+    from sqlalchemy import select, tuple_
+    from sqlalchemy.orm import Session
+
+    if not names:
+        return {}
+    wanted = tuple_(IcebergTables.table_namespace, IcebergTables.table_name).in_(list(names))
+    rows = select(IcebergTables.table_namespace, IcebergTables.table_name, IcebergTables.metadata_location).where(
+        IcebergTables.catalog_name == catalog.name, IcebergTables.iceberg_type == "VIEW", wanted
+    )
+    with Session(catalog.engine) as session:
+        return {(namespace, name): location or "" for namespace, name, location in session.execute(rows)}
 
 
 def directory(location: str) -> str:

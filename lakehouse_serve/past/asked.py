@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import cache
 from typing import Any
 
+from lakehouse.catalog.current_views import past_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import TableName
@@ -83,7 +84,9 @@ def _kind(ask: Ask, catalog: str, name: TableName) -> Kind | None:
     schema = f"{ident(catalog)}.information_schema"
     columns = ask(f"SELECT column_name FROM {schema}.columns WHERE {where}")
     views = ask(f"SELECT view_definition FROM {schema}.views WHERE {where}")
-    return Kind(frozenset(column for (column,) in columns), views[0][0] if views else None) if columns else None
+    return (
+        Kind(frozenset(column for (column,) in columns), past_of(views[0][0]) if views else None) if columns else None
+    )
 
 
 def _check_loaded(ask: Ask, loads: Loads, lake: AsOfCuts, table: TableName) -> None:

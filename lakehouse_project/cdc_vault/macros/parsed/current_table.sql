@@ -1,19 +1,26 @@
-{#- The table as the source had it at the last cut that was loaded: the newest version of each key, deleted ones left out. -#}
+{#-
+  The table as the source had it at the last cut that was loaded: the newest version of each key, deleted ones left out.
+  Where the table has a mirror, the mirror's refresh then has the view read that and what raw has after it, with the same
+  columns: the source's alone, as a mirror has no others. The comment of the view says that it may (`view.sql`).
+-#}
 {% macro current_table(source_name, table_name) -%}
   {%- set parsed = ref("parsed_" ~ source_name ~ "__" ~ table_name) -%}
   {%- if not execute -%}
     select 1 as placeholder
   {%- else -%}
-    {%- set columns = cdc_vault.declared_columns(cdc_vault.declared_table(source_name, table_name)) -%}
+    {%- set table = cdc_vault.declared_table(source_name, table_name) -%}
+    {%- set columns = cdc_vault.declared_columns(table) -%}
     select
       {%- for column in columns %}
-      {{ cdc_vault.for_readers(column) }},
+      {{ cdc_vault.for_readers(column) }}{{ "," if not loop.last or not cdc_vault.is_mirrored(table) }}
       {%- endfor %}
+      {%- if not cdc_vault.is_mirrored(table) %}
       _valid_from,
       _epoch,
       _commit_lsn,
       _seq,
       _loaded_at
+      {%- endif %}
     from (
       select
         *,
@@ -25,3 +32,14 @@
     where _lh_version = 1 and not _is_deleted
   {%- endif -%}
 {%- endmacro %}
+
+{#- Whether a table with a key has a mirror. -#}
+{% macro is_mirrored(table) %}
+  {{ return(cdc_vault.declared_meta(table, "mirror") != "none") }}
+{% endmacro %}
+
+{#- Whether a model is nothing but the current view of the table that its name says; one with SQL of its own may filter. -#}
+{% macro is_current_view(node) %}
+  {%- set called = modules.re.match("(?s)\\s*(?:\\{#.*?#\\}\\s*)*\\{\\{-?\\s*cdc_vault\\.current_table\\(\\s*['\"](\\w+)['\"]\\s*,\\s*['\"](\\w+)['\"]\\s*\\)\\s*-?\\}\\}\\s*\\Z", node.raw_code) -%}
+  {{ return(called is not none and node.schema == "parsed" and node.alias == "current_" ~ called[1] ~ "__" ~ called[2]) }}
+{% endmacro %}

@@ -1,0 +1,193 @@
+"""Makes current views fresh: with each refresh they name the mirror's new snapshot and position.
+
+A view is dbt's. What it is made of, how it is read and whose rights it has stays as dbt made it; a version is added
+whose text reads the mirror and the tail of raw. Whoever replaces the view meanwhile wins: dbt's text is right by
+itself, and the next refresh makes it fresh again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Any
+
+from cachetools import LRUCache
+from pyarrow.fs import FileSelector
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
+
+from ingestion.mirrors.fresh_sql import Column, FreshView, Position, spark_text, trino_text
+from ingestion.pipeline.repair.lake_side import Log
+from lakehouse.catalog.commit import move_pointer
+from lakehouse.catalog.current_views import MARK, is_fresh, past_of, view_of
+from lakehouse.catalog.lake_catalog import LakeCatalog
+from lakehouse.catalog.next_tables import Name
+from lakehouse.catalog.private_pyiceberg import LakeFileIO
+from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.declarations import RawTable
+from lakehouse.servers.database import CatalogConnection
+from lakehouse.settings import Settings
+
+NAMED = "lakehouse.mirror"  # in the summary of a view's version: the snapshot and position that its text names
+KEPT_VERSIONS = 3
+KEPT, EVERY = timedelta(hours=72), 500  # how long replaced metadata files are kept, and after how many versions
+OLD = timedelta(minutes=10)  # after which the view of an idle table names the newest cut, so that few are read
+
+Metadata = dict[str, Any]
+_read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
+_lock = Lock()
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """A table with its mirror at a position; without one the view is to read parsed again."""
+
+    table: RawTable
+    log: Log | None
+    at: Position | None
+
+
+@dataclass(frozen=True)
+class NextView:
+    """A view's next metadata file, and the one that it replaces."""
+
+    view: Name
+    base: str
+    location: str
+
+
+def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
+    """Writes the next metadata of every view of these tables that is to name another state of its mirror."""
+    there = list_views(catalog, [view_of(m.table.source, m.table.name) for m in mirrored])
+    found = []
+    for item in mirrored:
+        name = view_of(item.table.source, item.table.name)
+        base = there.get(name)
+        metadata = _metadata(catalog.file_io, base) if base else None
+        if base and metadata and MARK in metadata.get("properties", {}).get("comment", ""):
+            changed = _next(metadata, item, settings)
+            if changed is not None:
+                found.append(NextView(name, base, _write(catalog.file_io, changed)))
+    return found
+
+
+def swap(connection: CatalogConnection, catalog: str, views: Sequence[NextView]) -> None:
+    """Points the views to their next metadata within a transaction, but for those that somebody else has replaced."""
+    for view in sorted(views, key=lambda found: found.view):
+        move_pointer(connection, catalog, view.view, view.base, view.location)
+
+
+def forget_old(io: LakeFileIO, views: Sequence[NextView]) -> None:
+    """Deletes metadata files that a view named long ago: each refresh writes one. It looks after them now and then."""
+    for view in views:
+        folder, _, name = view.location.rpartition("/")
+        if int(name.split("-")[0]) % EVERY:
+            continue
+        scheme, authority, path = io.parse_location(folder, io.properties)
+        store, limit = io.fs_by_scheme(scheme, authority), datetime.now(UTC) - KEPT
+        with suppress(OSError):  # there will be another time
+            for found in store.get_file_info(FileSelector(path)):
+                if found.mtime is not None and found.mtime < limit and found.base_name != name:
+                    store.delete_file(found.path)
+
+
+def _metadata(io: FileIO, location: str) -> Metadata | None:
+    with _lock:
+        known = _read.get(location)
+    if known is None and (known := read_metadata(io, location)) is not None:
+        with _lock:
+            _read[location] = known
+    return known
+
+
+def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | None:
+    """The view's next metadata; None if it stays as it is."""
+    version = next(v for v in metadata["versions"] if v["version-id"] == metadata["current-version-id"])
+    texts = {r["dialect"].lower(): r["sql"] for r in version["representations"]}
+    if "trino" not in texts:
+        return None
+    past = past_of(texts["trino"])
+    view = _view(metadata, version, item, settings)
+    if view is None or item.at is None:
+        return _with_version(metadata, version, {"trino": past}, {}) if is_fresh(texts["trino"]) else None
+    named = _named(version)
+    if named is not None and not _is_due(named, item.at) and _texts(view, named, past) == texts:
+        return None
+    made = _texts(view, item.at, past)
+    return _with_version(metadata, version, made, _summary(item.at)) if made else None
+
+
+def _texts(view: FreshView, at: Position, past: str) -> dict[str, str]:
+    texts = {"trino": trino_text(view, at, past), "spark": spark_text(view, at)}
+    return {dialect: text for dialect, text in texts.items() if text} if texts["trino"] else {}
+
+
+def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settings: Settings) -> FreshView | None:
+    """What the view reads; None if it has columns that the mirror lacks."""
+    if item.log is None:
+        return None
+    schemas = {schema["schema-id"]: schema for schema in metadata["schemas"]}
+    shown = Schema.model_validate(schemas[version["schema-id"]])
+    own = {column.lake_name.lower(): column for column in item.log.columns}
+    if not all(field.name.lower() in own for field in shown.fields):
+        return None
+    columns = [Column(own[field.name.lower()], field.name, field.field_type) for field in shown.fields]
+    catalogs, table = (settings.trino.catalog, settings.catalog_name), item.table
+    return FreshView(*catalogs, table.source, table.name, columns, item.log.key, table.raw.on_unrepresentable == "null")
+
+
+def _is_due(named: Position, at: Position) -> bool:
+    """Whether the view names another snapshot, or has many cuts to look through."""
+    return named.snapshot != at.snapshot or at.seen - named.seen > OLD
+
+
+def _summary(at: Position) -> dict[str, str]:
+    stored = {"snapshot": at.snapshot, "epoch": at.epoch, "cut_lsn": at.cut_lsn, "seen": at.seen.isoformat()}
+    return {NAMED: json.dumps(stored)}
+
+
+def _named(version: Mapping[str, Any]) -> Position | None:
+    stored = version.get("summary", {}).get(NAMED)
+    if stored is None:
+        return None
+    found = json.loads(stored)
+    return Position(found["snapshot"], found["epoch"], found["cut_lsn"], datetime.fromisoformat(found["seen"]))
+
+
+def _with_version(
+    metadata: Metadata, version: Mapping[str, Any], texts: Mapping[str, str], summary: Mapping[str, str]
+) -> Metadata:
+    """The metadata with a version more, and the last ones before it."""
+    now, number = time.time_ns() // 1_000_000, max(v["version-id"] for v in metadata["versions"]) + 1
+    made = {
+        **version,
+        "version-id": number,
+        "timestamp-ms": now,
+        "summary": {"engine-name": "lakehouse", **summary},
+        "representations": [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in texts.items()],
+    }
+    versions = [*metadata["versions"][-KEPT_VERSIONS + 1 :], made]
+    kept = {v["version-id"] for v in versions}
+    before = [entry for entry in metadata.get("version-log", []) if entry["version-id"] in kept]
+    return {
+        **metadata,
+        "current-version-id": number,
+        "versions": versions,
+        "version-log": [*before, {"timestamp-ms": now, "version-id": number}],
+        # else Iceberg refuses dbt's replacement, which has a text for Trino alone
+        "properties": {**metadata.get("properties", {}), "replace.drop-dialect.allowed": "true"},
+    }
+
+
+def _write(io: FileIO, metadata: Metadata) -> str:
+    number, place = metadata["current-version-id"], metadata["location"].rstrip("/")
+    location = f"{place}/metadata/{number:05d}-{uuid.uuid4()}.metadata.json"
+    with io.new_output(location).create() as stream:
+        stream.write(json.dumps(metadata).encode())
+    return location

@@ -1,0 +1,235 @@
+"""The text of a fresh view, on an engine inside this process, beside a plain replay of the log."""
+
+import random
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pytest
+from pyiceberg.types import DoubleType, IcebergType, IntegerType, StringType, TimeType
+
+from ingestion.mirrors.fresh_sql import Column, FreshView, Position, spark_text, trino_text
+from ingestion.pipeline.repair.spelling import SpelledColumn
+from ingestion.schema.facts import ColumnFacts
+from ingestion.schema.former_names import Called
+from lakehouse.catalog.current_views import as_loaded, is_fresh, past_of
+
+BEGIN = datetime(2026, 11, 20, tzinfo=UTC)
+PAST = 'SELECT "id" FROM lake.parsed.parsed_s__t'
+EPOCH, CUT = 1, 100
+AT = Position(7, EPOCH, CUT, BEGIN)
+DIALECT = [  # Trino's → DuckDB's
+    (r" FOR VERSION AS OF \d+", ""),
+    (r"\bcontains\(", "list_contains("),
+    (r"last_value\((CASE .*? END)\) IGNORE NULLS OVER", r"last_value(\1 IGNORE NULLS) OVER"),
+    (r"TIMESTAMP '([^']*) UTC'", r"TIMESTAMPTZ '\1+00'"),
+]
+Row = dict[str, Any]
+
+
+def column(name: str, kind: IcebergType, shown: IcebergType | None = None) -> Column:
+    facts = ColumnFacts(name, 1, "text", 25, "text", "b", -1, 25, -1, "textout", lake=name)
+    return Column(SpelledColumn(facts, kind, None, (Called(name),)), name, shown or kind)
+
+
+def view(*columns: Column, key: tuple[str, ...] = ("id",)) -> FreshView:
+    of_key = [c.source for name in key for c in columns if c.name == name]
+    return FreshView("lake", "lake", "s", "t", columns, of_key, nulls_in_keys=False)
+
+
+WIDE = view(column("id", IntegerType()), column("name", StringType()), column("big", StringType()))
+
+
+class Lake:
+    """A mirror at `CUT`, the raw log after it and the cuts, with every change since in one transaction each."""
+
+    def __init__(self, mirror: dict[int, tuple[Any, ...]]) -> None:
+        self.db = duckdb.connect()
+        self.db.execute("SET TimeZone = 'UTC'; ATTACH ':memory:' AS lake")
+        for schema in ("raw_s", "mirror_s", "meta"):
+            self.db.execute(f"CREATE SCHEMA lake.{schema}")
+        columns = "id integer, name varchar, big varchar"
+        self.db.execute(f"CREATE TABLE lake.mirror_s.t ({columns})")
+        self.db.execute(
+            f"CREATE TABLE lake.raw_s.t ({columns}, _op varchar, _epoch integer, _commit_lsn bigint, _seq bigint,"
+            " _ingested_at timestamptz, _unchanged varchar[], _old_key varchar)"
+        )
+        self.db.execute(
+            "CREATE TABLE lake.meta.cuts (source varchar, epoch integer, cut_lsn bigint, published_at timestamptz,"
+            " snapshots map(varchar, varchar))"
+        )
+        for row in mirror.values():
+            self.db.execute("INSERT INTO lake.mirror_s.t VALUES (?, ?, ?)", row)
+
+    def land(self, lsn: int, *events: Row) -> None:
+        for seq, event in enumerate(events):
+            row = {"_epoch": EPOCH, "_commit_lsn": lsn, "_seq": seq, "_ingested_at": at(lsn)} | event
+            names = ", ".join(row)
+            self.db.execute(f"INSERT INTO lake.raw_s.t ({names}) VALUES ({', '.join('?' * len(row))})", [*row.values()])
+
+    def cut(self, lsn: int, covers: bool = True, after: int = 1) -> None:
+        tables = "MAP {'t': '1', 'u': '2'}" if covers else "MAP {'u': '2'}"
+        self.db.execute(f"INSERT INTO lake.meta.cuts SELECT 's', {EPOCH}, {lsn}, ?, {tables}", [at(lsn, after)])
+
+    def rows(self, of: FreshView = WIDE, position: Position = AT) -> list[tuple[Any, ...]]:
+        text = trino_text(of, position, "SELECT 1")
+        assert text is not None
+        for there, here in DIALECT:
+            text = re.sub(there, here, text)
+        return sorted(self.db.execute(text).fetchall(), key=repr)
+
+
+def at(lsn: int, after: int = 0) -> datetime:
+    return BEGIN + timedelta(seconds=lsn, microseconds=after)
+
+
+def full(op: str, key: int, name: str | None = None, big: str | None = None, **more: Any) -> Row:
+    return {"_op": op, "id": key, "name": name, "big": big} | more
+
+
+def update(key: int, name: str) -> Row:
+    """One that leaves the large value out."""
+    return full("u", key, name, None, _unchanged=["big"])
+
+
+def lake() -> Lake:
+    return Lake({1: (1, "one", "big 1"), 2: (2, "two", None)})
+
+
+def test_rows_that_nothing_touched_are_the_mirrors_and_the_others_the_newest_of_raw() -> None:
+    it = lake()
+    it.land(110, full("u", 1, "uno", "x"), full("c", 3, "three", "y"))
+    it.land(120, full("d", 1), full("u", 3, "tres", None))
+    it.cut(110)
+    assert it.rows() == [(1, "uno", "x"), (2, "two", None), (3, "three", "y")], "as of the cut, not of raw"
+    it.cut(120)
+    assert it.rows() == [(2, "two", None), (3, "tres", None)]
+
+
+def test_without_a_cut_after_it_the_view_is_the_mirror() -> None:
+    it = lake()
+    it.land(110, full("d", 1))
+    assert it.rows() == [(1, "one", "big 1"), (2, "two", None)]
+
+
+def test_a_value_that_an_update_left_out_is_the_one_before_it_in_the_tail_or_in_the_mirror() -> None:
+    it = lake()
+    it.land(110, update(1, "a"), update(2, "b"))
+    it.land(120, full("u", 2, "c", "carried"))
+    it.land(130, update(2, "d"))
+    it.land(140, full("d", 1), full("c", 1, "again", None))
+    it.land(150, update(1, "kept"))
+    it.cut(130)
+    assert it.rows() == [(1, "a", "big 1"), (2, "d", "carried")]
+    it.cut(150)
+    assert it.rows() == [(1, "kept", None), (2, "d", "carried")], "a new life of the key does not go on from the old"
+
+
+def test_a_truncate_leaves_what_comes_after_it() -> None:
+    it = lake()
+    it.land(110, full("c", 3, "gone", "x"))
+    it.land(120, {"_op": "t"}, full("c", 1, "new", "y"))
+    it.cut(110)
+    assert len(it.rows()) == 3
+    it.cut(120)
+    assert it.rows() == [(1, "new", "y")]
+
+
+def test_a_key_change_that_left_a_value_out_holds_the_view_before_its_commit() -> None:
+    it = lake()
+    it.land(110, full("u", 2, "before", "x"))
+    it.land(120, full("d", 1), full("c", 5, "moved", None, _unchanged=["big"], _old_key='{"id":"1"}'))
+    it.land(130, full("d", 2))
+    it.cut(130)
+    assert it.rows() == [(1, "one", "big 1"), (2, "before", "x")]
+
+
+def test_a_key_change_that_carries_all_is_followed() -> None:
+    it = lake()
+    it.land(110, full("d", 1), full("c", 5, "moved", "big 1", _old_key='{"id":"1"}'))
+    it.cut(110)
+    assert it.rows() == [(2, "two", None), (5, "moved", "big 1")]
+
+
+def test_rows_that_land_while_the_table_is_in_no_cut_are_not_shown_until_the_next_refresh() -> None:
+    it = lake()
+    it.land(110, full("d", 2))
+    it.cut(110)
+    it.land(120, full("c", 9, "of a snapshot under way", "x"))
+    it.cut(120, covers=False)
+    assert it.rows() == [(1, "one", "big 1")]
+    it.cut(130)
+    assert it.rows() == [(1, "one", "big 1")]
+    assert len(it.rows(position=Position(7, EPOCH, 110, at(125)))) == 3, "one that was refreshed after it"
+
+
+def test_another_epoch_waits_for_the_next_refresh() -> None:
+    it = lake()
+    it.land(110, full("d", 1, _epoch=2))
+    it.cut(110)
+    assert len(it.rows()) == 2
+
+
+def test_a_key_that_is_a_number_with_fractions_is_compared_by_its_text() -> None:
+    floats = view(column("id", DoubleType()), column("name", StringType()))
+    assert "coalesce(CAST(m.\"id\" AS varchar), '')" in (trino_text(floats, AT, "SELECT 1") or "")
+
+
+def test_the_text_holds_the_one_that_has_a_past() -> None:
+    text = trino_text(WIDE, AT, PAST)
+    assert text is not None and is_fresh(text) and past_of(text) == PAST and past_of(PAST) == PAST
+
+
+def test_who_reads_with_rights_of_his_own_gets_the_text_that_dbt_gave() -> None:
+    texts = {"trino": trino_text(WIDE, AT, PAST), "spark": spark_text(WIDE, AT)}
+    fresh = {"version-id": 2, "representations": [{"type": "sql", "dialect": d, "sql": t} for d, t in texts.items()]}
+    plain = {"version-id": 1, "representations": [{"type": "sql", "dialect": "trino", "sql": PAST}]}
+    handed_out = as_loaded({"current-version-id": 2, "versions": [plain, fresh]})
+    assert handed_out["versions"] == [plain, {**plain, "version-id": 2}]
+
+
+def test_spark_has_no_text_for_a_time_of_day() -> None:
+    assert spark_text(WIDE, AT) is not None
+    assert spark_text(view(column("id", IntegerType()), column("at", IntegerType(), TimeType())), AT) is None
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_after_a_random_history_the_view_is_what_a_replay_gives(seed: int) -> None:
+    rng = random.Random(seed)
+    state: dict[int, tuple[Any, ...]] = {
+        n: (n, f"m{n}", rng.choice([None, f"big {n}"])) for n in range(rng.randint(0, 6))
+    }
+    it, wanted = Lake(state), dict(state)
+    for lsn in range(110, 110 + 10 * rng.randint(1, 12), 10):
+        events: list[Row] = []
+        for _ in range(rng.randint(1, 3)):
+            events += step(rng, state, f"{lsn}")
+        it.land(lsn, *events)
+        if rng.random() < 0.8:
+            it.cut(lsn)
+            wanted = dict(state)
+        assert it.rows() == sorted(wanted.values(), key=repr), (seed, lsn)
+
+
+def step(rng: random.Random, state: dict[int, tuple[Any, ...]], text: str) -> list[Row]:
+    """A change of the table, and its events."""
+    key, kind = rng.randint(0, 7), rng.random()
+    if kind < 0.04:
+        state.clear()
+        return [{"_op": "t"}]
+    if key not in state:
+        state[key] = (key, f"c{text}", rng.choice([None, f"c{text}"]))
+        return [full("c", *state[key])]
+    if kind < 0.2:
+        del state[key]
+        return [full("d", key)]
+    if kind < 0.3 and (other := rng.randint(8, 12)) not in state:
+        _, name, big = state.pop(key)
+        state[other] = (other, name, big)
+        return [full("d", key), full("c", *state[other], _old_key=f'{{"id":"{key}"}}')]
+    if kind < 0.7:
+        state[key] = (key, f"u{text}", state[key][2])
+        return [update(key, f"u{text}")]
+    state[key] = (key, f"w{text}", rng.choice([None, f"w{text}"]))
+    return [full("u", *state[key])]
