@@ -45,6 +45,7 @@ from lakehouse_stack.servers.trino import access_dir, ensure_access
 Report = Callable[[str, str, float], None]  # server, its state, seconds since the start
 METRICS = ("follower_metrics", "watch_metrics", "worker_metrics")
 KAFKA_PORTS = (*KAFKA_SERVERS, "kafka_controller")
+SECOND = {TRINO_INTERNAL: "trino", "kafka_controller": "kafka"}  # ports of a server beside its own
 OURS = ("dagster", *METRICS)  # ports of processes that `lakehouse dev` starts
 SERVER_FILES = ("access", "trino", "trino.pem", "s3proxy.properties", "s3proxy-others.properties")
 """What release 0.2 wrote to `run`, where servers that do not run as root cannot read it."""
@@ -216,12 +217,11 @@ def _choose_ports(settings: Settings, stack: StackSettings, with_kafka: bool) ->
         if record is not None and process.find(record) is not None:
             ours[name] = record.port
     kept = read_ports(ports_file(settings))
+    ours |= {name: kept[name] for name, server in SECOND.items() if server in ours and name in kept}
     _wait_for_ports({port for name, port in kept.items() if name not in ours and name not in OURS})
     for name, (variable, value) in _marks(settings).items():
         if name in kept and process.listener_has(kept[name], variable, value):
             ours[name] = kept[name]
-    if "trino" in ours and TRINO_INTERNAL in kept:
-        ours[TRINO_INTERNAL] = kept[TRINO_INTERNAL]
     of_kafka = KAFKA_PORTS if with_kafka else ()
     ports = plan_ports((*SERVERS, TRINO_INTERNAL, *OURS, *of_kafka), kept, stack.fixed_ports(), ours)
     write_ports(ports_file(settings), {name: kept[name] for name in KAFKA_PORTS if name in kept} | ports)
