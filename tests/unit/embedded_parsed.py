@@ -123,9 +123,8 @@ class Parsed:
         self.declared = (*self.declared, column)
 
     def current(self) -> list[tuple[Any, ...]]:
-        """The declared columns of the current view, in order of the key."""
-        rows = self.rows(f"{self._context()['current_table']('s', 't')} order by {self.key}")
-        return [row[:-5] for row in rows]
+        """The rows of the current view, in order of the key."""
+        return self.rows(f"{self._context()['current_table']('s', 't')} order by {self.key}")
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """The answer."""
