@@ -24,7 +24,6 @@ from tests.fresh import (
     seen_in_spark,
     seen_in_trino,
 )
-from tests.marks import slow
 from tests.mirrored import assert_mirrors_equal, declaring_columns, listed, mirror, refreshed
 from tests.test_random import DDL, TABLES, Cut, History, cut_at, ingest_somehow
 from tests.world import World, make_world, position, replay
@@ -47,9 +46,10 @@ COLUMNS = {  # that keep their names in all histories
     "wide": ("a", "b", "body"),
     "events": ("id", "day", "note"),
 }
-SEEDS = [(int(os.environ["RANDOM_SEED"]), 6)] if "RANDOM_SEED" in os.environ else [(1, 2), slow(2, 6)]
+SEEDS = [(int(os.environ["RANDOM_SEED"]), 6)] if "RANDOM_SEED" in os.environ else [(1, 2), (2, 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "rounds"), SEEDS)
 def test_mirrors_after_a_random_history_are_the_source(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch, seed: int, rounds: int

@@ -6,6 +6,7 @@ import pytest
 
 from lakehouse.declarations.policies import RawPolicy
 from lakehouse.settings import Settings
+from tests.marks import slow
 from tests.repairing import compared, repair, spoil
 from tests.world import make_world
 
@@ -97,7 +98,7 @@ def test_every_type_is_spelled_alike_by_both_servers(settings: Settings, spark: 
 INFINITE = "CREATE TABLE infinite (id int PRIMARY KEY, at timestamptz, amount numeric(6,2), x double precision)"
 
 
-@pytest.mark.parametrize("policy", ["clamp", "null"])
+@pytest.mark.parametrize("policy", ["clamp", slow("null")])
 def test_values_that_a_policy_replaced_are_counted_apart_and_not_repaired(
     settings: Settings, spark: Any, policy: Literal["clamp", "null"]
 ) -> None:

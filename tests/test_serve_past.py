@@ -104,6 +104,7 @@ def service(settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield found
 
 
+@pytest.mark.slow
 def test_each_moment_under_load_is_one_commit_of_all_tables(settings: Settings, spark: Any, service: Served) -> None:
     world = make_world(settings, DDL, TABLES)
     world.ingest(spark)

@@ -145,6 +145,7 @@ sources:
     return Zoo(world.settings, project, source=name, models=tuple(models))
 
 
+@pytest.mark.slow
 def test_parsed_and_vault_show_the_rows_of_exchanged_keys(settings: Settings, spark: Any, tmp_path: Path) -> None:
     world = make_world(settings, DDL, TABLES)
     name, project = world.source.name, project_of(world, tmp_path)

@@ -80,6 +80,7 @@ def leave_parsed(world: World, *names: str) -> dict[str, Any]:
     return left
 
 
+@pytest.mark.slow
 def test_the_flag_of_parsed_tables_is_renamed_without_a_file_and_by_the_next_run_after_a_kill(world: World) -> None:
     names = [f"parsed_kept_shop__{table}" for table in ("orders", "things", "paused")]
     left = leave_parsed(world, *names)
