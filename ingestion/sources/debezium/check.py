@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator, Mapping
 
-from ingestion.schema.problem import TableProblem
 from ingestion.sources.debezium.shape import facts_of
 from ingestion.sources.findings import Finding, Weight
+from ingestion.sources.kafka.check import of_tables
 from ingestion.sources.kafka.connection import Brokers, Topic
 from lakehouse.declarations import Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings, Settings
 
+WRITE = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
 ONCE = (
     "set exactly.once.source.support of Kafka Connect, with Debezium 3.7 or newer, then DELIVERY=exactly_once: a "
     "restart of Connect sends events twice, which are dropped by their keys, and older versions can lose some"
@@ -24,7 +25,10 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
-    return [*_of_source(source, of, found), *_of_tables(source, of, found)]
+    return [
+        *_of_source(source, of, found),
+        *of_tables(source, found, WRITE, lambda table, topic: facts_of(table, topic.id, of)),
+    ]
 
 
 def rights(settings: Settings, source: Source) -> str:
@@ -49,17 +53,3 @@ def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic |
         yield Finding(source.name, None, "transactions", "in the way", says, remedy)
     if of.delivery != "exactly_once":
         yield Finding(source.name, None, "delivery", "warning", "events are delivered at least once", ONCE)
-
-
-def _of_tables(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
-    for table in source.tables:
-        topic = found.get(table.raw.topic, "it does not exist")
-        if isinstance(topic, str):
-            remedy = "let the connector write it, grant Describe and Read on it, or correct meta.raw.topic"
-            yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
-            continue
-        try:
-            facts_of(table, topic.id, of)
-        except TableProblem as problem:
-            says, _, remedy = problem.says.rpartition(": ")
-            yield Finding(source.name, table.name, "columns", "in the way", says, remedy)

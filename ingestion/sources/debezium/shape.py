@@ -4,11 +4,11 @@ import json
 import re
 from dataclasses import astuple, dataclass, replace
 
-from ingestion.schema.changes import Relation, RelationColumn
+from ingestion.schema.changes import Relation
 from ingestion.schema.facts import TableFacts
 from ingestion.schema.problem import TableProblem
-from ingestion.schema.types.model import SourceType
 from ingestion.sources.debezium.columns import Modes, Typed
+from ingestion.sources.kafka.shape import Field, relation_of
 from ingestion.sources.kafka.shape import facts_of as facts_of_topic
 from lakehouse.declarations import RawTable
 from lakehouse.settings import DebeziumSettings
@@ -17,20 +17,15 @@ UNSENT = frozenset({"name"})  # in a snapshot they have values, in changes they 
 
 
 @dataclass(frozen=True)
-class Column:
-    """A declared column: its name in the source, its number, and its type."""
+class Column(Field):
+    """A declared column, with the digits of a second that its type declares."""
 
-    name: str
-    number: int
-    type_oid: int
-    type_name: str
-    typmod: int
     digits: int | None
 
     @property
     def typed(self) -> Typed:
         """Its type as values are read by it."""
-        return Typed(SourceType(self.type_oid, self.type_name, self.typmod), self.digits)
+        return Typed(self.source_type, self.digits)
 
 
 @dataclass(frozen=True)
@@ -46,10 +41,8 @@ class Shape:
 
     @property
     def relation(self) -> Relation:
-        """The same for those who land rows; columns stand in the order of their numbers."""
-        ordered = sorted(self.columns, key=lambda column: column.number)
-        columns = tuple(RelationColumn(c.name, c.type_oid, c.typmod, True) for c in ordered)
-        return Relation(self.oid, "", self.topic, "f", columns)
+        """The same for those who land rows."""
+        return relation_of(self.oid, self.topic, self.columns)
 
     @property
     def encoded(self) -> bytes:

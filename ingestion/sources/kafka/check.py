@@ -1,6 +1,6 @@
 """`lakehouse prepare --check` of a source in Kafka: whether its topics can be read; changes nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.findings import Finding
@@ -8,10 +8,11 @@ from ingestion.sources.kafka.connection import Brokers, Topic
 from ingestion.sources.kafka.formats import check_format, formats_of
 from ingestion.sources.kafka.registry import UnknownSchema, registry_of
 from ingestion.sources.kafka.shape import facts_of
-from ingestion.sources.kafka.values import Values
-from lakehouse.declarations import Source
+from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
+
+CREATE = "create it, grant Describe and Read on it, or correct meta.raw.topic of its declaration"
 
 
 def check_source(settings: Settings, source: Source) -> list[Finding]:
@@ -21,7 +22,13 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
-    return [*_of_tables(source, found, formats_of(settings, source.name)), *_of_registry(settings, source)]
+    formats = formats_of(settings, source.name)
+
+    def describe(table: RawTable, topic: Topic) -> None:
+        check_format(table, formats)
+        facts_of(table, topic.id)
+
+    return [*of_tables(source, found, CREATE, describe), *_of_registry(settings, source)]
 
 
 def rights(source: Source) -> str:
@@ -41,16 +48,17 @@ def _of_registry(settings: Settings, source: Source) -> Iterator[Finding]:
         yield Finding(source.name, None, "schema registry", "in the way", "schemas cannot be read", says)
 
 
-def _of_tables(source: Source, found: Mapping[str, Topic | str], formats: Mapping[str, Values]) -> Iterator[Finding]:
+def of_tables(
+    source: Source, found: Mapping[str, Topic | str], remedy: str, describe: Callable[[RawTable, Topic], object]
+) -> Iterator[Finding]:
+    """What is in the way of the tables: `describe` raises TableProblem, `remedy` is for a topic that is not there."""
     for table in source.tables:
         topic = found.get(table.raw.topic, "it does not exist")
         if isinstance(topic, str):
-            remedy = "create it, grant Describe and Read on it, or correct meta.raw.topic of its declaration"
             yield Finding(source.name, table.name, "topic", "in the way", f"topic {table.raw.topic}: {topic}", remedy)
             continue
         try:
-            check_format(table, formats)
-            facts_of(table, topic.id)
+            describe(table, topic)
         except TableProblem as problem:
-            says, _, remedy = problem.says.rpartition(": ")
-            yield Finding(source.name, table.name, "columns", "in the way", says, remedy)
+            says, _, correction = problem.says.rpartition(": ")
+            yield Finding(source.name, table.name, "columns", "in the way", says, correction)

@@ -5,6 +5,7 @@ column which is declared under another name is another column.
 """
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -46,10 +47,8 @@ class Shape:
 
     @property
     def relation(self) -> Relation:
-        """The same for those who land rows; columns stand in the order of their numbers."""
-        ordered = sorted(self.fields, key=lambda field: field.number)
-        columns = tuple(RelationColumn(field.name, field.type_oid, field.typmod, True) for field in ordered)
-        return Relation(self.oid, "", self.topic, "f", columns)
+        """The same for those who land rows."""
+        return relation_of(self.oid, self.topic, self.fields)
 
     @property
     def encoded(self) -> bytes:
@@ -57,6 +56,13 @@ class Shape:
         fields = [[f.name, f.number, f.type_oid, f.type_name, f.typmod] for f in self.fields]
         told = {"topic": self.topic, "oid": self.oid, "fields": fields, "key": self.key, "format": self.format}
         return json.dumps(told).encode()
+
+
+def relation_of(oid: int, topic: str, fields: Iterable[Field]) -> Relation:
+    """A topic as those know it who land rows; columns stand in the order of their numbers."""
+    ordered = sorted(fields, key=lambda field: field.number)
+    columns = tuple(RelationColumn(field.name, field.type_oid, field.typmod, True) for field in ordered)
+    return Relation(oid, "", topic, "f", columns)
 
 
 def decoded(encoded: bytes) -> Shape:
