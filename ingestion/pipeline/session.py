@@ -32,7 +32,7 @@ from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import IngestionSettings, Settings
-from lakehouse.text.log_lines import note
+from lakehouse.text.log_lines import about
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,10 +127,10 @@ def target(
 def begin_cycle(session: Session, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
     """A new cycle, whose staged prefixes are spared until the `with` block ends."""
     cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, session.name))
-    note(cycle=cycle.id)
     session.live.add(cycle.id)
     try:
-        yield cycle
+        with about(cycle=cycle.id):
+            yield cycle
     finally:
         session.live.discard(cycle.id)
 

@@ -22,11 +22,6 @@ def about(**fields: str) -> Iterator[None]:
         _fields.reset(token)
 
 
-def note(**fields: str) -> None:
-    """Adds fields from here on, to the end of the block of `about` around it."""
-    _fields.set(_fields.get() | fields)
-
-
 class JsonFormatter(logging.Formatter):
     """`time`, `level`, `logger`, `message`, the fields of `about`, and `traceback` where there is one."""
 

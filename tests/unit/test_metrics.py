@@ -16,7 +16,7 @@ import pytest
 from lakehouse.metrics import METRICS, Registry, sample
 from lakehouse.servers.exporter import AT_ONCE, served
 from lakehouse.settings import PROJECT_DIR
-from lakehouse.text.log_lines import JsonFormatter, about, note
+from lakehouse.text.log_lines import JsonFormatter, about
 
 LINE = re.compile(r"^(lakehouse_\w+)(\{(\w+=\"(\\.|[^\"\\])*\",?)*\})? (-?[\d.e+-]+|[+-]Inf|NaN)$")
 
@@ -134,8 +134,7 @@ def test_log_lines_of_json_say_what_the_work_was_about() -> None:
         record = logging.LogRecord("lakehouse.follow", logging.INFO, __file__, 1, message, (), None)
         return json.loads(JsonFormatter().format(record))  # type: ignore[no-any-return]
 
-    with about(source="shop"):
-        note(cycle="c1")
+    with about(source="shop"), about(cycle="c1"):
         found = line("published\x1b[31m\nrows")
         assert (found["level"], found["source"], found["cycle"]) == ("info", "shop", "c1")
         assert found["message"] == "published\x1b[31m\nrows" and "T" in found["time"]
