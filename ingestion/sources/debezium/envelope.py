@@ -28,7 +28,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One change. `xid` is that of the source block, `lsn` the record's own, by which nothing may be ordered."""
+    """One change. `lsn` is the record's own, by which nothing may be ordered, `snapshot` as the source block has it."""
 
     op: str
     before: Row | None
@@ -37,6 +37,7 @@ class Envelope:
     lsn: int | None
     committed_at: datetime
     version: str
+    snapshot: str
     transaction: Transaction | None
     types: Types | None
 
@@ -69,8 +70,8 @@ def envelope_of(opened: Opened) -> Envelope:
         return Envelope(
             op=op, before=_row(fields.get("before")), after=_row(fields.get("after")),
             relation=(_name(source["schema"]), _name(source["table"])), lsn=lsn, committed_at=_moment(source),
-            version=str(source.get("version")), transaction=_transaction(fields.get("transaction")),
-            types=opened.types,
+            version=str(source.get("version")), snapshot=str(source.get("snapshot")),
+            transaction=_transaction(fields.get("transaction")), types=opened.types,
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise Unread("its source block is not that of a table in Postgres") from None

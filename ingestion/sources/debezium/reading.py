@@ -12,20 +12,21 @@ from ingestion.schema.offsets import Offsets
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Keys, Landing, Noticed, Piece, SourceNow
 from ingestion.sources.debezium.envelope import EPOCH, End, Envelope, Unwrapped, end_of, envelope_of
-from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads, identity_of
-from ingestion.sources.debezium.joined import Follows, Joined, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
+from ingestion.sources.debezium.join.joined import Follows, Joined, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.opened import JsonOpener
 from ingestion.sources.debezium.records import Event, kept
 from ingestion.sources.debezium.rows import Placed, check_relation, key_text, rows_of
 from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.spool import Spool
-from ingestion.sources.debezium.transactions import join
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import KEPT_SCHEMA
 from ingestion.sources.kafka.values import Unread
 from lakehouse.errors import LakehouseError
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
+BEGINS = ("first", "first_in_data_collection")
 OPENED = 20_000  # envelopes that are kept as they were opened
 
 
@@ -67,7 +68,7 @@ class EnvelopeReader:
                 take(piece)
         finally:
             work.spool.close()
-        return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(work.warnings()))
+        return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(work.warnings(joined)))
 
     def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
         """All messages of some ranges, a batch of one topic at a time."""
@@ -98,6 +99,7 @@ class _Work:
     problems: dict[str, str] = field(default_factory=dict)
     unwrapped: dict[str, int] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
+    snapshots: dict[str, str] = field(default_factory=dict)
 
     def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
@@ -158,13 +160,19 @@ class _Work:
                 identity=identity_of(key_text(shape, envelope.row)),
             )  # fmt: skip
         elif envelope.op == "r":
-            self.heads.add(*place, LOOSE)
+            self.heads.add(*place, LOOSE if envelope.snapshot == "incremental" else SNAPSHOT)
+            self._note_snapshot(shape, envelope, message)
         else:
             raise self.reader.refused(
                 f"topic {shape.topic}, partition {message['partition']}, offset {message['offset']}: a change without "
                 "its transaction: set provide.transaction.metadata=true of the connector; earlier events cannot be "
                 "placed, so let it write to topics of another prefix"
             )
+
+    def _note_snapshot(self, shape: Shape, envelope: Envelope, message: Mapping[str, Any]) -> None:
+        """The snapshot that a connector begins with is the first that a topic has."""
+        if envelope.snapshot in BEGINS and message["offset"]:
+            self.snapshots[shape.topic] = f"partition {message['partition']}, offset {message['offset']}"
 
     def _check_key(self, shape: Shape, envelope: Envelope, key: bytes | None) -> None:
         """An update without the row before says that the key did not change: that of the message, not another one."""
@@ -220,7 +228,7 @@ class _Work:
         of = self.reader.told
         return {one.end.xid: one.end for one in self.told(replace(of, first=of.place, end=of.first)) if one.end}
 
-    def warnings(self) -> Iterator[str]:
+    def warnings(self, joined: Joined) -> Iterator[str]:
         """What is upstream and cannot be made good here."""
         if old := sorted(v for v in self.versions if _is_older(v)):
             yield (
@@ -230,6 +238,16 @@ class _Work:
         for topic, told in sorted(self.columns.items()):
             if missing := [c.name for c in self.reader.shapes[topic].columns if c.name not in told]:
                 yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
+        for topic, where in sorted(self.snapshots.items()):
+            yield (
+                f"topic {topic}: another snapshot begins at {where}: if no signal asked for it, the connector had lost "
+                "its offsets, and what was deleted meanwhile is told by nothing: compare with the database"
+            )
+        for xid in sorted(joined.endless):
+            yield (
+                f"transaction {xid} has no END, because the connector had lost its offsets within it and began anew: "
+                "what came of it lands below the rows of the snapshot, which have the rest"
+            )
         if not self.reader.exactly_once:
             yield (
                 "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "

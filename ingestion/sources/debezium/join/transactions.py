@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.heads import EVENT, UNREAD, Heads
-from ingestion.sources.debezium.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
-from ingestion.sources.debezium.rest import FAR, place_rest, told_to
+from ingestion.sources.debezium.join.endless import endless
+from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads
+from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
 
 SETTLED = timedelta(seconds=1)  # after an END all that was sent before it has arrived
 STALLED = timedelta(seconds=60)
@@ -24,7 +25,8 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     """Places events; raises OutOfOrder."""
     ended = _ended(told, before, follows)
     firsts = _firsts(heads, ended, follows)
-    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated)
+    gone = endless(heads, told, firsts, before, follows)
+    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated, endless=gone)
     landed = _landed(heads, ended, firsts, before, follows)
     for end, places in landed:
         for index, place in places:
