@@ -130,6 +130,11 @@ class DebeziumSettings(BrokerSettings):
         pattern=r"^[A-Za-z0-9._-]+$",
         description="the topic of `provide.transaction.metadata`, where transactions end: `<prefix>.transaction`",
     )
+    url: SecretStr | None = Field(
+        None,
+        description="libpq URL of the database behind the topics, of a role with SELECT: for `reconcile --views`, "
+        "`erase`",
+    )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         "at_least_once",
         description="`exactly_once` where Kafka Connect has `exactly.once.source.support` and Debezium is 3.7 or newer",
@@ -533,6 +538,21 @@ class Settings(BaseSettings):
         if source.owner_url is not None:
             parse_url(source.owner_url.get_secret_value(), f"{_of_source(name)}OWNER_URL")
         return source
+
+    def behind(self, name: str) -> "Settings":
+        """Settings in which a source is the database that its rows come from; raises LakehouseError where that is not
+        known."""
+        source = self.connection(name)
+        if isinstance(source, DebeziumSettings):
+            if source.url is None:
+                raise LakehouseError(
+                    f"source {name!r}: this asks the database behind the topics: set {_of_source(name)}URL, of a role "
+                    "with SELECT"
+                )
+            source = SourceSettings(url=source.url)
+        found = self.model_copy(update={"sources": self.sources | {name: source}})
+        found.source(name)
+        return found
 
     def debezium(self, name: str) -> DebeziumSettings:
         """The settings of a source in topics of Debezium; raises LakehouseError for another."""
