@@ -64,6 +64,15 @@ def broker(settings: Settings) -> Iterator[Any]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def connect(settings: Settings, broker: Any) -> Iterator[Any]:
+    """A worker of Kafka Connect that delivers exactly once, without connectors."""
+    from tests.debezium import running_connect
+
+    with running_connect(settings, broker) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Any:
     """The session's Spark, started at the first test that needs it."""

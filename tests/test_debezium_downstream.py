@@ -20,7 +20,7 @@ from lakehouse.settings import Settings
 from lakehouse_samples.bank import workload
 from scaffold import apply, declared_alone, models_of, plan
 from tests.brokers import Broker, Topics, drop_lake_of
-from tests.debezium import Connect, connector, make_debezium, running_connect
+from tests.debezium import Connect, connector, make_debezium
 from tests.erasing import People, others_of, traces
 from tests.mirrored import assert_mirrors_equal
 from tests.orchestrated import Orchestrated, copy_project
@@ -73,12 +73,6 @@ DECLARED = """sources:
         data_tests: [cdc_vault.raw_log_is_sound]
         columns: {accounts}
 """
-
-
-@pytest.fixture(scope="module")
-def connect(settings: Settings, broker: Broker) -> Iterator[Connect]:
-    with running_connect(settings, broker) as running:
-        yield running
 
 
 @dataclass(frozen=True)
