@@ -141,3 +141,28 @@ def test_a_transaction_that_is_larger_than_memory_for_it_lands_whole(make: Make,
     assert_sound(topics)
     sent = events_of(topics.broker.server, f"{world.source.name}.public.items")
     assert sum(len(event["value"]) for event in sent) > IN_MEMORY
+
+
+def test_without_transactions_each_table_is_as_the_database_has_it(make: Make, spark: Any) -> None:
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)"),
+        given={"transactions": None}, provide_transaction_metadata="false",
+    )  # fmt: skip
+    until_equal(world, topics, spark)
+    for number in range(2, 12):
+        world.sql(
+            f"INSERT INTO items VALUES ({number}, 'n', 1, repeat('y', 9000))",
+            f"UPDATE items SET id = {number + 100} WHERE id = {number}",
+            f"INSERT INTO accounts VALUES ({number}, 'x', 1)",
+            "DELETE FROM items WHERE id IN (103, 105)",
+        )  # fmt: skip
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+    assert_no_gap(world, topics)
+    rows = topics.raw("items")
+    numbers = [row["_commit_lsn"] for row in rows]
+    assert numbers == sorted(numbers) and max(numbers) < 1000, "they number publishes"
+    assert [row["_offset"] for row in rows] == sorted(row["_offset"] for row in rows)
+    assert all((row["_xid"] is None) == (row["_op"] == "r") for row in rows)
+    world.sql("TRUNCATE items", "INSERT INTO items VALUES (7)")
+    until_equal(world, topics, spark)
