@@ -183,3 +183,28 @@ def deliver(
             if this.op == "d":
                 topics.send(this.partition, Event(xid, this.lsn, " ", 0))
         at += 1
+
+
+def deliver_anew(
+    chance: random.Random, topics: Topics, history: list[tuple[int, int, list[Change]]], share: float
+) -> set[int]:
+    """Sends a history in order, by a connector that loses its offsets now and then: it begins with a snapshot, and goes
+    on with the next transaction. Returns the transactions that it was within."""
+    cut: set[int] = set()
+    for xid, end, changes in history:
+        sent = chance.randrange(len(changes) + 1) if chance.random() < share else None
+        counted: dict[str, int] = {}
+        for this in changes[:sent]:
+            relation = topics.relations[this.partition]
+            counted[relation] = counted.get(relation, 0) + 1
+            topics.send(
+                this.partition, Event(xid, this.lsn, this.op, this.key, sum(counted.values()), counted[relation])
+            )
+        if sent is None:
+            topics.end(xid, end, counted)
+            continue
+        cut |= {xid} if sent else set()
+        topics.clock += 3
+        for key in range(1, chance.randint(2, 6)):
+            topics.send(chance.randrange(len(topics.relations)), Event(0, 0, "r", key))
+    return cut

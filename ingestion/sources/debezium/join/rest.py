@@ -4,10 +4,11 @@ Their numbers are between those of transactions. An END's position is the end of
 than FREE bytes, so those just below the next one, and a few behind the last one, are nobody else's.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from ingestion.sources.debezium.join.endless import waiting_rows
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
 from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, OutOfOrder, Reached
 
@@ -18,7 +19,10 @@ FAR = 1 << 40  # places of events that do not tell theirs
 ALONE = timedelta(seconds=60)
 
 
-def place_rest(heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, before: Reached, follows: Follows) -> None:
+def place_rest(
+    heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, before: Reached, follows: Follows,
+    under_way: Mapping[int, int],
+) -> None:  # fmt: skip
     """Places them, and tells where each partition goes on: at the first event that waits.
 
     The number of a snapshot's row is just below that of the next transaction in its partition. Where none has come, it
@@ -26,11 +30,12 @@ def place_rest(heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, befor
     """
     waiting = {i for events in firsts.by_xid.values() for i in events if joined.numbers[i] < 0}
     waiting -= _place_history(heads, joined, waiting, before, follows)
+    waiting |= waiting_rows(heads, under_way.values())
     fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
     stops: dict[int, int] = {}
     for partition, indices in _by_partition(heads, len(follows.ends)):
-        loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in OF_NONE]
-        loose += [i for i in indices if i in waiting and heads.xid[i] in joined.endless]
+        loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in OF_NONE and i not in waiting]
+        loose += [i for i in indices if i in waiting and heads.kind[i] == EVENT and heads.xid[i] in joined.endless]
         if before.end == 0:
             loose += _of_forgotten(heads, indices, waiting, ended, joined)
         loose = sorted({*loose})

@@ -7,11 +7,11 @@ at the first time that it has them; what comes once more after a restart has the
 key), whatever its `total_order` says then.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.join.endless import endless
+from ingestion.sources.debezium.join.endless import without_end
 from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads
 from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
 from ingestion.sources.debezium.join.pairs import key_changes
@@ -26,9 +26,9 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     """Places events; raises OutOfOrder."""
     ended = _ended(told, before, follows)
     firsts = _firsts(heads, ended, follows)
-    gone = endless(heads, told, firsts, before, follows)
+    gone, under_way = without_end(heads, told, firsts, before, follows)
     joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated, endless=gone)
-    landed = _landed(heads, ended, firsts, before, follows)
+    landed = _landed(heads, ended, firsts, before, follows, under_way)
     for end, places in landed:
         for index, place in places:
             joined.numbers[index], joined.places[index] = end.lsn, place
@@ -36,7 +36,7 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     ended.told_to = waiting[0].offset if waiting else ended.told_to
     last = landed[-1][0] if landed else None
     joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
-    place_rest(heads, joined, firsts, ended, before, follows)
+    place_rest(heads, joined, firsts, ended, before, follows, under_way)
     joined.old = key_changes(heads, joined, follows.relations)
     joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
@@ -98,9 +98,18 @@ def _firsts(heads: Heads, ended: Ended, follows: Follows) -> Firsts:
 _Landed = list[tuple[End, list[tuple[int, int]]]]
 
 
-def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows: Follows) -> _Landed:
-    """The transactions that are whole, up to the first that is not; each with its events and their places."""
+def _landed(
+    heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows: Follows, under_way: Collection[int]
+) -> _Landed:
+    """The transactions that are whole, up to the first that is not; each with its events and their places.
+
+    One that is behind events of another that is `under_way` waits until it is sure that more is not on the way.
+    """
     landed: _Landed = []
+    opens: dict[int, int] = {}
+    for index in (i for xid in under_way if before.end for i in firsts.by_xid[xid]):
+        partition = heads.partition[index]
+        opens[partition] = min(index, opens.get(partition, index))
     unread = _Unread(heads, firsts, follows)
     for one in ended.new:
         if (
@@ -108,6 +117,9 @@ def _landed(heads: Heads, ended: Ended, firsts: Firsts, before: Reached, follows
         ):  # its counts may be void: more may be on the way
             break
         events = firsts.by_xid.get(one.end.xid, [])
+        is_sure = follows.is_whole and follows.now - one.at >= SETTLED
+        if opens and not is_sure and any(index > opens.get(heads.partition[index], index) for index in events):
+            break
         orders: dict[str, list[int]] = {relation: [] for relation in follows.followed}
         for index in events:
             orders[follows.relations[heads.partition[index]]].append(heads.in_table[index])
