@@ -189,7 +189,7 @@ def killed_within_a_copy(
         connect.until(lambda: broker.count(f"{world.source.name}.public.accounts") == 1)
         time.sleep(2 * min(flush_ms, 1000) / 1000)
         copy_items(world, count)
-        connect.until(lambda: broker.count(items) > count // 8)
+        connect.until(lambda: broker.count(items) > count // 8, 180)
         connect.kill()
         assert broker.count(items) < count, "it was not killed within the COPY"
         connect.start()

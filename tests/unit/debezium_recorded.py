@@ -50,6 +50,16 @@ def recorded(name: str) -> list[Message]:
     return [json.loads(line) for line in (FIXTURES / f"{name}.jsonl").read_text().splitlines()]
 
 
+def untold(messages: list[Message]) -> list[Message]:
+    """What a connector without provide.transaction.metadata had written."""
+    found = []
+    for message in messages:
+        if message["topic"] != "transaction" and message["value"] is not None:
+            message = message | {"value": json.dumps(json.loads(message["value"]) | {"transaction": None})}
+        found.append(message)
+    return [message for message in found if message["topic"] != "transaction"]
+
+
 @dataclass(frozen=True)
 class RecordedReader(EnvelopeReader):
     """Reads messages that were recorded."""

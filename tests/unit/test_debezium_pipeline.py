@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import psycopg
 import pytest
-from debezium_recorded import ITEMS, PAIRS, Message, RecordedReader, recorded, settings, table
+from debezium_recorded import ITEMS, PAIRS, Message, RecordedReader, recorded, settings, table, untold
 
 from ingestion.pipeline import load_changes, replay
 from ingestion.pipeline.cycle import run_cycle
@@ -22,6 +22,7 @@ from ingestion.state import store
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.declarations import Source as Declared
 from lakehouse.declarations.policies import LoadPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import DebeziumSettings, Settings
 
@@ -173,3 +174,42 @@ def test_recovery_goes_on_with_what_is_there_in_the_next_epoch(lake: Lake) -> No
     lake.cycle()
     [again] = lake.rows("items")[len(before) :]
     assert (again["_epoch"], again["id"], again["_commit_lsn"]) == (2, 3, 24739056)
+
+
+def test_without_transactions_each_publish_is_a_number_and_its_cut_the_offsets(lake: Lake) -> None:
+    told = lake.settings
+    of = cast(DebeziumSettings, told.sources["shop"]).model_copy(update={"transactions": None})
+    lake.settings = told.model_copy(update={"sources": {"shop": of}})
+    lake.tables = TABLES[:1]
+    steps = [untold(visible) for visible in grown(12)]  # which takes no change of a key apart
+    for lake.visible.messages in steps[:-1]:
+        lake.cycle()
+    lake.tables, lake.visible.messages = TABLES, steps[-1]
+    for _ in range(2):
+        lake.cycle()
+    items, pairs = lake.rows("items"), lake.rows("pairs")
+    assert [r["_offset"] for r in items] == sorted(r["_offset"] for r in items) and len(items) == 42
+    assert [r["_op"] for r in pairs] == ["c", "d", "c", "t"] and len({r["_commit_lsn"] for r in pairs}) == 1
+    numbers = sorted({r["_commit_lsn"] for r in (*items, *pairs)})
+    assert numbers[0] == 1 and numbers[-1] < 20 and len(numbers) > 4
+    for rows in (items, pairs):
+        assert len({(r["_commit_lsn"], r["_seq"]) for r in rows}) == len(rows)
+    for cut in lake.kept("cuts"):
+        told_to = dict(part.rsplit(":", 1) for part in cut["position"].partition("@")[0].split(","))
+        below = [r for r in items if r["_commit_lsn"] <= cut["cut_lsn"]]
+        assert {r["_offset"] for r in below} == {
+            r["_offset"] for r in items if r["_offset"] < int(told_to["public.items/0"])
+        }
+    lake.settings = told
+    with pytest.raises(LakehouseError, match="a change without its transaction"):
+        lake.visible.messages = [*steps[-1], steps[-1][-1] | {"offset": 200}]
+        lake.cycle()
+
+
+def test_a_source_that_was_read_with_transactions_is_not_read_without(lake: Lake) -> None:
+    *_, lake.visible.messages = grown(200)
+    lake.cycle()
+    of = cast(DebeziumSettings, lake.settings.sources["shop"]).model_copy(update={"transactions": None})
+    lake.settings = lake.settings.model_copy(update={"sources": {"shop": of}})
+    with pytest.raises(LakehouseError, match="`transactions` is not set any more"):
+        lake.cycle()

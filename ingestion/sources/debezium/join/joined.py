@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.heads import Heads
+
+SETTLED = timedelta(seconds=1)  # after an event all that was sent before it has arrived
 
 
 class OutOfOrder(ValueError):

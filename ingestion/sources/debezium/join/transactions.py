@@ -13,11 +13,20 @@ from datetime import timedelta
 from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.endless import without_end
 from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads
-from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.joined import (
+    SETTLED,
+    Ended,
+    Firsts,
+    Follows,
+    Joined,
+    New,
+    OutOfOrder,
+    Reached,
+    Told,
+)
 from ingestion.sources.debezium.join.pairs import key_changes
 from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
 
-SETTLED = timedelta(seconds=1)  # after an END all that was sent before it has arrived
 STALLED = timedelta(seconds=60)
 CLOCKS = timedelta(seconds=1)
 
