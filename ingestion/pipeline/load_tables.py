@@ -260,6 +260,7 @@ def _snapshot(
             register(states, session, cycle, [item.iceberg for item in group])
             plans = [_chunk_plan(session, source, item, chunk, point, cycle, meta) for item, chunk in wave]
             written = merge(run_tasks(session.spark, read_chunk, plans)) if plans else {}
+            point.check()
             parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
             last = not pending
             joining = [(item, _joins_as(session, states, item)) for item in group] if last else []
@@ -326,6 +327,7 @@ def _repair(session: Session, states: CatalogConnection, item: _Loading, point: 
     with begin_cycle(session, states, stream.epoch) as cycle:
         register(states, session, cycle, [item.iceberg])
         written = stage_repair(session, cycle, item.table, item.iceberg.refresh(), item.facts, point)
+        point.check()
         publication = Publication(
             cycle_id=cycle.id,
             source=session.name,

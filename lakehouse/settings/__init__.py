@@ -142,8 +142,9 @@ class Settings(BaseSettings):
         if not isinstance(source, SourceSettings):
             raise LakehouseError(f"source {name!r} is of kind {source.kind}; this is for sources in Postgres alone")
         parse_url(source.url.get_secret_value(), f"{_of_source(name)}URL")
-        if source.owner_url is not None:
-            parse_url(source.owner_url.get_secret_value(), f"{_of_source(name)}OWNER_URL")
+        for key, url in (("OWNER_URL", source.owner_url), ("PRIMARY_URL", source.primary_url)):
+            if url is not None:
+                parse_url(url.get_secret_value(), f"{_of_source(name)}{key}")
         return source
 
     def debezium(self, name: str) -> DebeziumSettings:

@@ -23,6 +23,13 @@ class SourceSettings(Section):
             "libpq URL of the tables' owner, for `prepare` and the simulators; without it, set-up DDL is printed"
         ),
     )
+    primary_url: SecretStr | None = Field(
+        None,
+        description=(
+            "libpq URL of the runtime role on the primary, where `url` leads to a [standby](../how-to/standby.md) that"
+            " is read in its place (Postgres 16 and newer)"
+        ),
+    )
     slot: str | None = Field(None, description="replication slot; unset means `lakehouse_<source>`")
     publication: str = Field("lakehouse", description="publication that carries the declared tables")
 
