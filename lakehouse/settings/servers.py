@@ -108,6 +108,13 @@ class DagsterSettings(Section):
             "further names, as JSON, by which browsers may call the UI, in addition to this machine's and `host`"
         ),
     )
+    step_processes: bool = Field(
+        False,
+        description=(
+            "each step of a run that the daemon launches is a process of its own, with a JVM if it needs Spark; else a"
+            " run is one process"
+        ),
+    )
     first_day: date = Field(
         date(2026, 1, 1),
         description="first day that can be backfilled; `up` sets six days before the home's first start",
