@@ -119,3 +119,16 @@ def zoo(settings: Settings, tmp_path: Path) -> Iterator[Any]:
     zoo = build_zoo(settings, tmp_path)
     yield zoo
     zoo.clear()
+
+
+@pytest.fixture
+def loaded_world(settings: Settings, spark: Any) -> Any:
+    """A source with some orders, which are in the lake."""
+    from tests.test_ingestion import ORDERS, TABLES
+    from tests.test_kills import fill
+    from tests.world import make_world
+
+    made = make_world(settings, ORDERS, TABLES)
+    fill(made, 1, 50)
+    made.ingest(spark)
+    return made
