@@ -131,6 +131,8 @@ def _is_alone(heads: Heads, index: int, follows: Follows) -> bool:
 
 def _late(heads: Heads, index: int, ended: Ended) -> str:
     xid = heads.xid[index]
+    if heads.kind[index] == SNAPSHOT:
+        return "a snapshot began within a transaction that has no END, and whose events may have landed before"
     if xid in ended.xids:
         return f"events of transaction {xid} are missing, although later transactions have come"
     return (
