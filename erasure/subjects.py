@@ -92,7 +92,8 @@ def facts_there(connection: SourceConnection, table: RawTable, facts: TableFacts
     found, problem = read_facts(connection, table.behind, "")
     if found is None:
         raise problem or LakehouseError(f"{table.source}.{table.name}: its table is not in the database")
-    return replace(found, columns=tuple(column for column in found.columns if column.name in table.landed))
+    called = {column.name: column.lake for column in facts.columns}
+    return replace(found, columns=tuple(replace(c, lake=called[c.name]) for c in found.columns if c.name in called))
 
 
 def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str]:
