@@ -129,6 +129,22 @@ def test_a_read_may_end_anywhere_and_the_rest_is_read_once() -> None:
             ]
 
 
+def test_a_connector_that_begins_anew_within_a_transaction_is_told_and_goes_on() -> None:
+    """Of transaction 781 one event came and no END; then a snapshot, as the source blocks of its rows say."""
+    sent = [m for m in PLAIN if m["topic"] == "public.items" and m["offset"] <= 6]
+    told = [m for m in PLAIN if m["topic"] == "transaction" and m["offset"] <= 5]
+    anew = [m | {"offset": 10 + m["offset"], "at": m["at"] + 60_000} for m in sent if m["offset"] in (0, 2)]
+    newest = datetime.fromtimestamp(anew[-1]["at"] / 1000, UTC)
+    waits = read([*sent, *told, *anew], ITEMS_TABLE, now=newest + timedelta(seconds=59))
+    assert [r["_op"] for r in waits.rows["items"]] == ["r", "r", "c", "u"]
+    found = read([*sent, *told, *anew], ITEMS_TABLE, now=newest + timedelta(seconds=61))
+    assert [(r["_op"], r["_offset"]) for r in found.rows["items"][4:]] == [("d", 6), ("r", 10), ("r", 12)]
+    assert found.position.by_partition == {("public.items", 0): 13, ("transaction", 0): 6}
+    says = " ".join(found.noticed.warnings)
+    assert "another snapshot begins at partition 0, offset 10" in says and "transaction 781 has no END" in says
+    assert "snapshot" not in " ".join(read(PLAIN, ITEMS_TABLE).noticed.warnings), "one that a signal asked for"
+
+
 def test_a_topic_of_which_nothing_is_visible_yet_holds_its_transactions_up() -> None:
     found = read(PLAIN, ITEMS_TABLE, PAIRS_TABLE, ends={"public.pairs": 0})
     assert found.position.end == 24739672 and "pairs" not in found.rows
