@@ -115,7 +115,7 @@ def test_a_connection_to_brokers_is_told_by_its_kind(monkeypatch: pytest.MonkeyP
         ({"SLOT": "x"}, "LAKEHOUSE_SOURCES__WEB__SLOT is no setting"),
         ({"BOOTSTRAP_SERVER": "x"}, "did you mean LAKEHOUSE_SOURCES__WEB__BOOTSTRAP_SERVERS?"),
         ({"KIND": "mysql"}, "LAKEHOUSE_SOURCES__WEB__KIND: Input should be 'postgres', 'kafka' or 'debezium'"),
-        ({"KIND": "debezium"}, "LAKEHOUSE_SOURCES__WEB__TRANSACTIONS: Field required"),
+        ({"KIND": "debezium", "DELIVERY": "once"}, "LAKEHOUSE_SOURCES__WEB__DELIVERY: Input should be 'exactly_once'"),
         ({"USER": "u"}, "sasl, user and password belong together"),
         ({"SASL": "PLAIN", "USER": "u", "PASSWORD": "geheim"}, "set tls = true"),
         ({"CA": "/ca.pem"}, "ca needs tls = true"),
