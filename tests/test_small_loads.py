@@ -12,7 +12,7 @@ from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from orchestration.worker.loads import columns_of
-from orchestration.worker.rows import one_statement, values
+from orchestration.worker.rows import Rows, one_statement, relation_of, texts, values
 
 pytestmark = pytest.mark.stack
 SCHEMA = "small_loads"
@@ -47,7 +47,12 @@ def schema(settings: Settings) -> Iterator[str]:
     query(settings, f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
-def test_values_of_every_type_are_written_as_trino_writes_them(settings: Settings, schema: str) -> None:
+def assert_same(settings: Settings, *queries: str) -> None:
+    for one, other in (queries, queries[::-1]):
+        assert not query(settings, f"({one}) EXCEPT ({other})")
+
+
+def test_values_of_every_type_are_written_and_handed_over_as_trino_has_them(settings: Settings, schema: str) -> None:
     rows = ", ".join(f"({', '.join(row)})" for row in ROWS)
     read = f"SELECT * FROM (VALUES {rows}) AS v ({', '.join(TYPES)})"
     query(settings, f"INSERT INTO {schema}.trino {read}")
@@ -55,9 +60,14 @@ def test_values_of_every_type_are_written_as_trino_writes_them(settings: Setting
         table = catalog.load_table((schema, "worker"))
         columns = [(name, kind) for name, kind, _ in columns_of({(schema, "worker"): table})[f"{schema}.worker"]]
         found = [row for _, row in query(settings, one_statement({"all": (read, columns)}))]
+        stored = texts(columns, catalog.load_table((schema, "trino")).scan().to_arrow().to_pylist())
+        for rows in (found, stored):
+            handed = relation_of(Rows(columns, rows))
+            assert_same(settings, f"TABLE {schema}.trino", handed)
+            types = ", ".join(f"typeof({name})" for name, _ in columns)
+            assert query(settings, f"SELECT {types} FROM ({handed})")[0] == [kind for _, kind in columns]
         made = pa.Table.from_pydict(values(columns, found), schema=table.schema().as_arrow())
         assert append_all(connection, catalog, [Append(table, made)])
-    for one, other in (("trino", "worker"), ("worker", "trino")):
-        assert not query(settings, f"SELECT * FROM {schema}.{one} EXCEPT SELECT * FROM {schema}.{other}")
+    assert_same(settings, f"TABLE {schema}.trino", f"TABLE {schema}.worker")
     counted = 'SELECT json_format(cast(partition AS json)), record_count FROM {}."{}$partitions" ORDER BY 1, 2'
     assert query(settings, counted.format(schema, "worker")) == query(settings, counted.format(schema, "trino"))

@@ -26,10 +26,20 @@ def test_any_split_order_and_redelivery_gives_the_timelines_of_the_source() -> N
         check(vault, seed, keys=35, most=500)
 
 
+def test_loads_that_are_handed_their_rows_make_the_same_vault() -> None:
+    """They read nothing else: of what a stage has, the new rows, and of a table itself, those of their keys."""
+    vault = Vault()
+    vault.hands_over = True
+    for seed in (9, 11, 15):
+        check(vault, seed, keys=20, most=120)
+    assert vault.handed > 100
+
+
 @pytest.mark.slow
 def test_any_split_order_and_redelivery_in_the_long_form() -> None:
     vault = Vault()
     for seed in range(1000, 2000):
+        vault.hands_over = seed % 3 > 0
         check(vault, seed, keys=seed % 35 + 1, most=seed % 500 + 5)
 
 

@@ -47,8 +47,9 @@
   What a model that plans its load says to the materialization, to which dbt hands nothing of it but SQL: its first line is
   a comment of JSON, written and read here alone. JSON escapes line breaks, so no name and no text can begin such a line.
 -#}
-{% macro load_header(new_data=true, anew=false, columns=none, remember={}, base=none) -%}
--- lakehouse: {{ tojson({"new_data": new_data, "anew": anew, "columns": columns, "remember": remember, "base": base}) }}
+{% macro load_header(new_data=true, anew=false, columns=none, remember={}, base=none, stored=none) -%}
+  {%- set header = {"new_data": new_data, "anew": anew, "columns": columns, "remember": remember, "base": base} -%}
+-- lakehouse: {{ tojson(dict(header, stored=stored) if stored else header) }}
 {%- endmacro %}
 
 {% macro load_header_of(sql) %}

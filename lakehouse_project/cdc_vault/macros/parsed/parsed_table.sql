@@ -143,9 +143,9 @@ select 1 where false
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
   with arrived as (
     select {{ cdc_vault.quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ cdc_vault.source_position() }} as _lh_position
-    from {{ raw }} as _lh_landed
-    where _op <> 't' and {{ new_data.window }}
-      {%- if new_data.known %}
+    from {{ cdc_vault.quoted("_lh_raw_" ~ model.name) if new_data.handed else raw }} as _lh_landed
+    where _op <> 't'{{ " and " ~ new_data.window if not new_data.handed }}
+      {%- if new_data.known and not new_data.handed %}
       and not exists (
         select 1 from {{ this }} as _lh_known
         where {{ new_data.known }} and _lh_known._epoch = _lh_landed._epoch

@@ -104,7 +104,7 @@
     {%- set new_data = newest is not none and not (steady and later == 0) -%}
     {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if new_data else "false" -%}
     {%- set few = mark is not none and later + (0 if steady else at_mark) <= cdc_vault.few_rows() -%}
-    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows, "few": few}}) -%}
+    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows, "few": few, "handed": not late and cdc_vault.is_stage_handed(row[0], mark)}}) -%}
     {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
     {%- if new_data -%}
       {%- do marks.update({row[0]: {"values": [newest, at_newest, highest, state], "is_new": true}}) -%}
@@ -166,10 +166,10 @@
 {% endmacro %}
 
 {#- The plan as the materialization needs it. -#}
-{% macro plan_header(plan) -%}
+{% macro plan_header(plan, stored=none) -%}
   {%- if plan -%}
     {%- set new_data = plan.anew or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
-    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base) }}
+    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base, stored=stored) }}
   {%- endif -%}
 {%- endmacro %}
 
