@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from trino.exceptions import TrinoQueryError
 
 from lakehouse.catalog.appending import Append, append_all
 from lakehouse.catalog.open import open_catalog
@@ -13,6 +15,7 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from orchestration.worker.loads import columns_of
 from orchestration.worker.rows import Rows, one_statement, relation_of, texts, values
+from tests.unit.dbt_macros import macro
 
 pytestmark = pytest.mark.stack
 SCHEMA = "small_loads"
@@ -71,3 +74,31 @@ def test_values_of_every_type_are_written_and_handed_over_as_trino_has_them(sett
     assert_same(settings, f"TABLE {schema}.trino", f"TABLE {schema}.worker")
     counted = 'SELECT json_format(cast(partition AS json)), record_count FROM {}."{}$partitions" ORDER BY 1, 2'
     assert query(settings, counted.format(schema, "worker")) == query(settings, counted.format(schema, "trino"))
+
+
+class Relation(SimpleNamespace):
+    """As dbt's: SQL has its name."""
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.identifier}"
+
+
+def test_a_statement_refuses_a_batch_that_breaks_a_test_and_inserts_none_of_it(settings: Settings, schema: str) -> None:
+    """It would be in the vault, and marts would wait, until somebody mended it."""
+    relation = Relation(schema=schema, identifier="sat")
+    columns = [SimpleNamespace(name="hk", type="varchar"), SimpleNamespace(name="source_seq", type="varchar")]
+    checks = {"once": [["hk", "source_seq"]], "given": ["hk"]}
+
+    def insert(rows: str) -> None:
+        batch = macro("refusing_batch")(relation, checks, f"SELECT * FROM (VALUES {rows}) AS t (hk, source_seq)")
+        query(settings, macro("insert_columns")(relation, columns, batch))
+
+    query(settings, f"CREATE TABLE {relation} (hk varchar, source_seq varchar)")
+    insert("('x', '1'), ('x', '2'), ('y', '1')")
+    for rows, problem in {
+        "('z', '1'), (NULL, '1')": "hk is not given",
+        "('z', '1'), ('z', '1')": "twice: z, 1",
+    }.items():
+        with pytest.raises(TrinoQueryError, match=f"no new row gets into {schema}.sat, because one has .*{problem}"):
+            insert(rows)
+    assert query(settings, f"SELECT count(*) FROM {relation}") == [[3]]

@@ -7,6 +7,7 @@ dbt.
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import answering, query
 from orchestration.resources import TableKey
 from orchestration.worker.handed import NOTHING, PARSED, STORED, VARIABLE, Handed, parsed_rows, stored_rows
@@ -49,6 +51,7 @@ class Load:
     query: str
     remember: Mapping[str, str]
     stored: Mapping[str, Any] | None = None
+    checks: Mapping[str, Any] | None = None
 
 
 class Loaded(NamedTuple):
@@ -90,6 +93,7 @@ class SmallLoads:
         views = {s: sql for s, sql in compiled.items() if s in stages and (load := loads.get(stages[s])) and load.query}
         answers = self._answers({m: load for m, load in loads.items() if load.query}, views, stages, handed)
         answers |= {model: [] for model, load in loads.items() if not load.query}
+        _refuse_broken(loads, answers)
         rows = {model: _made(load, answers[model]) for model, load in loads.items() if model in answers}
         appends = {m: Append(loads[m].table, new, loads[m].remember) for m, new in rows.items() if new is not None}
         if not append_all(self._connection, self._catalog, list(appends.values())):
@@ -119,7 +123,7 @@ class SmallLoads:
             if table and there and header and not header["anew"] and fits(node, header["columns"], there):
                 typed = [(name, kind) for name, kind, _ in there]
                 query = sql if header["new_data"] else ""
-                yield model, Load(table, typed, query, header["remember"], header.get("stored"))
+                yield model, Load(table, typed, query, header["remember"], header.get("stored"), header.get("checks"))
 
     def _answers(
         self, loads: Mapping[str, Load], views: Mapping[str, str], stages: Mapping[str, str], handed: Handed
@@ -160,6 +164,33 @@ class SmallLoads:
         except TrinoQueryError:
             return {}
         return rows
+
+
+def _refuse_broken(loads: Mapping[str, Load], answers: Mapping[str, Sequence[Row]]) -> None:
+    """Raises LakehouseError if new rows break the checks of their batch; nothing of the step gets into a table then."""
+    for model, load in loads.items():
+        problem = broken(load.columns, answers.get(model, ()), load.checks) if load.checks else None
+        if problem:
+            raise LakehouseError(f"no new row gets into {'.'.join(load.table.name())}, because one has {problem}")
+
+
+def broken(columns: Sequence[tuple[str, str]], rows: Sequence[Row], checks: Mapping[str, Any]) -> str | None:
+    """What the rows break of what the macro `batch_checks` says, with an example; None if they break nothing."""
+    places = {name: at for at, (name, _) in enumerate(columns)}
+
+    def values(names: Sequence[str]) -> list[tuple[str | None, ...]]:
+        at = [places.get(name.strip('"').lower()) for name in names]
+        return [tuple(row[place] for place in at if place is not None) for row in rows] if None not in at else []
+
+    for name in checks["given"]:
+        if (None,) in values([name]):
+            return f"{name} is not given: NULL"
+    for names in checks["once"]:
+        found = Counter(key for key in values(names) if None not in key)
+        twice = next((key for key, times in found.items() if times > 1), None)
+        if twice:
+            return f"{', '.join(names)} twice: {', '.join(map(str, twice))}"
+    return None
 
 
 def stated(sql: str) -> list[tuple[str, str]]:

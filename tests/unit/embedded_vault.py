@@ -8,7 +8,7 @@ same macros through dbt on Trino.
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -102,8 +102,8 @@ class Vault:
         self.context = macros(texts or macro_texts(), **self._provided())
         self._build()
 
-    def load(self, events: Iterable[Event], moment: datetime) -> None:
-        """Appends events to parsed, published at that moment, and loads every table."""
+    def load(self, events: Iterable[Event], moment: datetime, failed: Collection[str] = ()) -> None:
+        """Appends events to parsed, published at that moment, and loads every table but those whose load `failed`."""
         rows = [[*(e.get(name) for name, _ in COLUMNS), e["gone"], e["at"], e["lsn"], e["seq"], moment] for e in events]
         if rows:
             self.db.executemany(INSERT.format("parsed"), rows)
@@ -112,7 +112,7 @@ class Vault:
         if self.hands_over:
             self._hand_over(rows)
         self.context["graph"].pop("lakehouse_facts", None)  # another run of dbt
-        for name in self.models:
+        for name in [model for model in self.models if model not in failed]:
             self._append(name)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
