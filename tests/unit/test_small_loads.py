@@ -13,6 +13,7 @@ from trino.exceptions import TrinoQueryError
 from lakehouse.catalog.appending import Append, append_all
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.remembered import LOADED
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.worker import small_loads
 from orchestration.worker.handed import Handed, stored_rows
@@ -138,6 +139,17 @@ def test_what_is_out_of_the_ordinary_is_left_to_dbt(
     trino["hub"] = TrinoQueryError({"message": "no"})
     assert loaded(catalog, connection) == {"model.link"}, "a statement that fails, of which dbt tells the model"
     assert stored(catalog, HUB) == [1]
+
+
+def test_nothing_of_a_step_is_written_where_one_batch_is_refused(
+    catalog: LakeCatalog, connection: psycopg.Connection[Any], trino: dict[str, Any]
+) -> None:
+    trino["link"] = [["5"], ["6"], ["6"]]
+    compiled = Compiled()
+    compiled.header = compiled.header.replace('"base"', '"checks": {"once": [["n"]], "given": ["n"]}, "base"')
+    with pytest.raises(LakehouseError, match=r"no new row gets into vault\.link, because one has n twice: 6"):
+        loaded(catalog, connection, compiled)
+    assert stored(catalog, HUB) == [1] and stored(catalog, LINK) == [1]
 
 
 def test_without_new_data_trino_is_not_asked(

@@ -5,6 +5,7 @@
   batches of a million rows, or of an unknown number: to compare them with one another would double their memory.
 
   From tests of the model that are errors and look at all rows. As dbt's own `unique` has it, what has a NULL is not twice.
+  Parsed has what the source had, and refuses nothing.
 -#}
 {% macro batch_checks() %}
   {%- set checks = {"once": [], "given": []} -%}

@@ -28,11 +28,11 @@
     {%- set anew = newest is not none and (undone or lacking | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if new_data is none -%}
-{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
+{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none}) }}
 select 1 where false
     {%- else -%}
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
-{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns)) }}
+{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none}) }}
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
     {%- endif -%}
   {%- endif -%}
