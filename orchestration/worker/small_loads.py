@@ -6,6 +6,7 @@ dbt.
 """
 
 import json
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from lakehouse.servers.database import CatalogConnection
     from lakehouse.settings import Settings
 
+log = logging.getLogger(__name__)
 NO_STAGES: Mapping[str, str] = MappingProxyType({})
 STATEMENTS = 2  # at once: planning one keeps a core busy
 MOST_MODELS = 12  # of one statement: a model has up to ten stages, and Trino takes 150 of a statement
@@ -161,7 +163,8 @@ class SmallLoads:
             with answering(self._settings):
                 for node, row in query(self._settings, statement, session=as_written(self._settings)):
                     rows[node].append(row)
-        except TrinoQueryError:
+        except TrinoQueryError as error:
+            log.warning("%d models are left to dbt: %s", len(queries), str(error.message).partition("\n")[0])
             return {}
         return rows
 
