@@ -64,8 +64,8 @@ def test_values_of_every_type_are_written_and_handed_over_as_trino_has_them(sett
         columns = [(name, kind) for name, kind, _ in columns_of({(schema, "worker"): table})[f"{schema}.worker"]]
         found = [row for _, row in query(settings, one_statement({"all": (read, columns)}))]
         stored = texts(columns, catalog.load_table((schema, "trino")).scan().to_arrow().to_pylist())
-        for rows in (found, stored):
-            handed = relation_of(Rows(columns, rows))
+        for text in (found, stored):
+            handed = relation_of(Rows(columns, text))
             assert_same(settings, f"TABLE {schema}.trino", handed)
             types = ", ".join(f"typeof({name})" for name, _ in columns)
             assert query(settings, f"SELECT {types} FROM ({handed})")[0] == [kind for _, kind in columns]

@@ -57,7 +57,7 @@ class Facts:
         """
         from lakehouse.catalog.load_facts import raw_facts
 
-        given, handed = {}, {}
+        given, handed = dict[str, Any](), dict[str, Rows]()
         for model, parsed, raw, cut in self._with_raw(models, cuts):
             known, table = self._parsed.get(parsed), tables.get(parsed)
             if known and table and raw in tables and table.metadata.current_snapshot_id == known.snapshot:

@@ -84,7 +84,7 @@ def one_statement(queries: Mapping[str, tuple[str, Columns]], relations: Mapping
 def named_in(sql: str, relations: Mapping[str, str]) -> dict[str, str]:
     """Those of the relations that a statement names, or that these name. Each comes after those that it names."""
     found: dict[str, str] = {}
-    for name, query in reversed(relations.items()):
+    for name, query in reversed(list(relations.items())):
         if ident(name) in sql or any(ident(name) in other for other in found.values()):
             found = {name: query, **found}
     return found

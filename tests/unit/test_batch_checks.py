@@ -48,7 +48,7 @@ def by_statement(rows: list[tuple[Any, ...]]) -> str | None:
     query = f"select * from (values {given}) as t (hk, line, source_seq)"
     sql = macro("refusing_batch")(relation, SAT, query).replace("fail(", "error(")
     try:
-        assert len(duckdb.sql(sql).fetchall()) == len(rows)
+        assert len(duckdb.execute(sql).fetchall()) == len(rows)
     except duckdb.Error as error:
         return str(error)
     return None
