@@ -255,7 +255,7 @@ def test_tests_asked_in_one_statement_are_told_apart() -> None:
         "it's fine": "select 1 where false -- none;",
         "two": "with t as (select 1 union all select 2) select * from t;\n",
     }
-    assert dict(duckdb.sql(one_query(queries)).fetchall()) == {"it's fine": 0, "two": 2}
+    assert dict(duckdb.execute(one_query(queries)).fetchall()) == {"it's fine": 0, "two": 2}
 
 
 def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
