@@ -35,6 +35,7 @@ from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.runner import run_tasks
 from lakehouse.catalog.private_pyiceberg import data_files
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
@@ -118,7 +119,8 @@ def _read(
             except TableProblem as problem:
                 courses[name] = plan_course(course.before, replace(outlook, problem=str(problem)))
     meta = meta_metadata(session, states, cycle, "spool", "quarantine", "unrepresentable")
-    register(states, session, cycle, icebergs.values())
+    tables = _changed(tables, courses, reader.relations)
+    register(states, session, cycle, [icebergs[name] for name in tables])
     plan = ChangePlan(
         **session.task_settings,
         reader=reader,
@@ -128,6 +130,14 @@ def _read(
         meta=meta,
     )
     return run_tasks(session.spark, read_changes, [plan])[0]
+
+
+def _changed(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:
+    """The tables of the changes, where these are known: what a task is told of a table costs, whether it has any."""
+    if relations is None:
+        return tables
+    known = {name: {facts.oid for facts in courses[name].position.versions} for name in tables}
+    return {name: table for name, table in tables.items() if known[name] & relations}
 
 
 def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:

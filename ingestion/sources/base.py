@@ -103,6 +103,10 @@ class ChangeReader(Protocol):
     def is_silent(self) -> bool:
         """Whether it is known, without a read, that nothing has changed."""
 
+    @property
+    def relations(self) -> frozenset[int] | None:
+        """The relations that it has changes of, where that is known without a read; else None."""
+
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives each piece to `take`; only relations that are `landing` by then are decoded, the `imaged` with images.
 
