@@ -64,7 +64,7 @@ def test_the_lake_has_what_the_primary_has_and_does_not_read_its_tables(
 ) -> None:
     with read_from_standby(settings, version, granted) as (primary, standby, world):
         name = world.source.name
-        assert ("rights" in findings(world)) == (not granted), findings(world)
+        assert ("pg_log_standby_snapshot" in findings(world)) == (not granted), findings(world)
         world.sql("ANALYZE")
         before = primary.admin(READS, database=name)
         world.ingest(spark)
@@ -142,7 +142,7 @@ def test_what_is_missing_is_told_before_anything_is_ingested(settings: Settings,
     with read_from_standby(settings, granted=False) as (primary, standby, world):
         standby.admin("ALTER SYSTEM SET hot_standby_feedback = off", "SELECT pg_reload_conf()")
         found = findings(world)
-        assert "may not call pg_log_standby_snapshot()" in found["rights"]
+        assert "may not call pg_log_standby_snapshot()" in found["pg_log_standby_snapshot"]
         url = world.settings.source(world.source.name).url.get_secret_value()
         assert "primary_url leads to a standby" in findings(at(world, primary_url=url))["standby"]
         name = world.source.name

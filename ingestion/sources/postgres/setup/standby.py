@@ -66,4 +66,4 @@ def _of_primary(finding: Callable[..., Finding], primary: SourceConnection) -> I
     if not may_ask:
         says = f"role {ident(role)} may not call pg_log_standby_snapshot() on the primary: a load waits 15 s longer"
         remedy = f"run GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO {ident(role)} there as a superuser"
-        yield finding("rights", "warning", says, remedy)
+        yield finding("pg_log_standby_snapshot", "warning", says, remedy)
