@@ -6,10 +6,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
+import psycopg
 import pytest
 from pydantic import SecretStr
 
 from ingestion import recover_source
+from ingestion.sources.base import source_of
 from ingestion.sources.postgres import standby as standbys
 from ingestion.sources.postgres.setup import check_source
 from lakehouse.errors import LakehouseError
@@ -31,10 +33,10 @@ def read_from_standby(
 ) -> Iterator[tuple[Cluster, Cluster, World]]:
     """Two clusters, and a world that is written on the one and read on the other."""
     with with_standby(version, **(FEEDBACK | server)) as (primary, standby):
-        if granted:
-            primary.admin(MAY_ASK)
         name = f"t{uuid.uuid4().hex[:10]}"
         primary.admin(f'CREATE DATABASE "{name}" OWNER {OWNER}')
+        if granted:
+            primary.admin(MAY_ASK, database=name)
         owner = primary.url(name, OWNER, OWNER_PASSWORD)
         there = (standby.url(name, ROLE, ROLE_PASSWORD), primary.url(name, ROLE, ROLE_PASSWORD), owner)
         read, written, owned = map(SecretStr, there)
@@ -189,3 +191,16 @@ def test_a_standby_that_is_promoted_goes_on_in_the_same_epoch(settings: Settings
         goes_on(moved, spark, 60)
         after = stream_of(moved)
         assert (after.epoch, after.timeline) == (before.epoch, before.timeline + 1)
+
+
+def test_who_holds_up_a_slot_on_the_standby_is_named_on_the_primary(settings: Settings) -> None:
+    with read_from_standby(settings) as (primary, _, world):
+        source = source_of(world.settings, world.source.name, 4.0)
+        with psycopg.connect(primary.url(world.source.name)) as writing:
+            writing.execute("INSERT INTO lines SELECT 1, 1, 1")
+            pid = writing.info.backend_pid
+            with (
+                pytest.raises(LakehouseError, match=f"held up by process {pid} "),
+                source.snapshot(world.source.tables),
+            ):
+                pass
