@@ -55,6 +55,24 @@ def settings() -> Iterator[Settings]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+@pytest.fixture(scope="module")
+def broker(settings: Settings) -> Iterator[Any]:
+    """A Kafka broker without topics."""
+    from tests.brokers import running_broker
+
+    with running_broker(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connect(settings: Settings, broker: Any) -> Iterator[Any]:
+    """A worker of Kafka Connect that delivers exactly once, without connectors."""
+    from tests.debezium import running_connect
+
+    with running_connect(settings, broker) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Any:
     """The session's Spark, started at the first test that needs it."""

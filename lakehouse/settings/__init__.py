@@ -147,6 +147,21 @@ class Settings(BaseSettings):
                 parse_url(url.get_secret_value(), f"{_of_source(name)}{key}")
         return source
 
+    def behind(self, name: str) -> "Settings":
+        """Settings in which a source is the database that its rows come from; raises LakehouseError where that is not
+        known."""
+        source = self.connection(name)
+        if isinstance(source, DebeziumSettings):
+            if source.url is None:
+                raise LakehouseError(
+                    f"source {name!r}: this asks the database behind the topics: set {_of_source(name)}URL, of a role "
+                    "with SELECT"
+                )
+            source = SourceSettings(url=source.url)
+        found = self.model_copy(update={"sources": self.sources | {name: source}})
+        found.source(name)
+        return found
+
     def debezium(self, name: str) -> DebeziumSettings:
         """The settings of a source in topics of Debezium; raises LakehouseError for another."""
         source = self.connection(name)

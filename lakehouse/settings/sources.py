@@ -87,9 +87,16 @@ class DebeziumSettings(BrokerSettings):
     """A source of topics that Debezium's connector for Postgres writes, and how it is set up."""
 
     kind: Literal["debezium"] = Field(description="what kind of source it is")
-    transactions: str = Field(
+    transactions: str | None = Field(
+        None,
         pattern=r"^[A-Za-z0-9._-]+$",
-        description="the topic of `provide.transaction.metadata`, where transactions end: `<prefix>.transaction`",
+        description="the topic of `provide.transaction.metadata`, where transactions end: `<prefix>.transaction`; "
+        "without it a cut is a state of each table alone",
+    )
+    url: SecretStr | None = Field(
+        None,
+        description="libpq URL of the database behind the topics, of a role with SELECT: for `reconcile --views`, "
+        "`erase`",
     )
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         "at_least_once",
