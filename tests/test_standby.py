@@ -1,5 +1,6 @@
 """A standby that is read in place of its primary: the primary's tables are not read, and nothing is lost or doubled."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,15 +68,14 @@ def test_the_lake_has_what_the_primary_has_and_does_not_read_its_tables(
     with read_from_standby(settings, version, granted) as (primary, standby, world):
         name = world.source.name
         assert ("pg_log_standby_snapshot" in findings(world)) == (not granted), findings(world)
-        world.sql("ANALYZE")
+        time.sleep(1)  # statistics come with the end of a session
         before = primary.admin(READS, database=name)
         world.ingest(spark)
-        world.sql("INSERT INTO lines SELECT id, 1, 1 FROM generate_series(1, 9) id")
-        after_own = primary.admin(READS, database=name)
-        world.ingest(spark)
-        assert primary.admin(READS, database=name) == after_own >= before
+        time.sleep(1)
+        assert primary.admin(READS, database=name) == before
+        world.sql("INSERT INTO lines SELECT id, 1, 1 FROM generate_series(10, 18) id")
         world.sql("UPDATE orders SET customer = 'moved' WHERE id % 3 = 0", "DELETE FROM orders WHERE id = 5")
-        world.sql("UPDATE orders SET id = 77 WHERE id = 7", "ALTER TABLE orders ADD more int DEFAULT 4")
+        world.sql("UPDATE orders SET id = 77 WHERE id = 7", "ALTER TABLE orders ADD more int")
         world.sql("INSERT INTO orders (id, customer, amount, more) VALUES (80, 'new', 1, 2)")
         world.ingest(spark)
         for table in TABLES:
