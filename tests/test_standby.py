@@ -168,7 +168,6 @@ def test_without_feedback_the_slot_is_invalidated_and_the_lake_repaired(settings
         wait_for(standby, primary)
         with pytest.raises(LakehouseError, match=r"was invalidated by the server \(rows_removed: set hot_standby"):
             world.ingest(spark)
-        standby.admin("ALTER SYSTEM RESET ALL", "SELECT pg_reload_conf()")
         recover_source(settings=world.settings, declarations=world.declarations, source=name, spark=spark)
         assert_equal(world, "orders")
 
