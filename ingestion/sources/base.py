@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from threading import Event
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -309,6 +309,14 @@ class OpenSource(Protocol[P]):
 
     def begin_anew(self) -> Callable[[CatalogConnection], None]:
         """Lets go of the stream; what is returned begins the next epoch, in a transaction of its caller."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol[P]):
+    """An open source that can read on before what it has read is published."""
+
+    def read_on_from(self, ahead: Callable[[], P | None]) -> None:
+        """Reads begin, and checks hold, from what `ahead` returns on; None is where the lake stands."""
 
 
 class Source(Protocol[P]):
