@@ -34,6 +34,7 @@ class Held:
     cycle_id: str | None = None
     staged: dict[str, StagedTable] = field(default_factory=dict)
     reads: int = 0
+    _hurried: bool = False
     _since: float = 0.0
     _of: tuple[int, int] = (0, 0)
 
@@ -43,7 +44,12 @@ class Held:
 
     def is_due(self, stream: Stream) -> bool:
         """Whether what is held has to be published."""
-        return self.cycle_id is not None and (stream.flush_asked or self.clock() - self._since >= self.seconds)
+        waited = self.clock() - self._since >= self.seconds
+        return self.cycle_id is not None and (waited or stream.flush_asked or self._hurried)
+
+    def hurry(self) -> None:
+        """It has to be published now: it could not be read again."""
+        self._hurried = True
 
     def with_read(self, written: tuple[Written, ...]) -> tuple[Written, ...]:
         """All files, with those of one more read."""
@@ -58,5 +64,5 @@ class Held:
     def clear(self) -> str | None:
         """Holds nothing any more, and returns the cycle whose files those were."""
         cycle_id, self.cycle_id = self.cycle_id, None
-        self.ahead, self.written, self.staged = None, (), {}
+        self.ahead, self.written, self.staged, self._hurried = None, (), {}, False
         return cycle_id

@@ -158,7 +158,7 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
         opened, states = stack.enter_context(connections(session))
         if held is not None:
             assert isinstance(opened, ReadsAhead), f"sources of kind {source.kind} may declare a flush"
-            opened.read_on_from(lambda: held.ahead)
+            opened.read_on_from(lambda: held.ahead, held.hurry)
         live = Live(session)
         stack.callback(live.close)
         log.info("source %r: following", source.name)

@@ -54,6 +54,7 @@ class Broker:
     cluster_id: str = "c"
     sent: int = 0
     says: str = ""
+    gone: int = 0  # so many events of each partition
 
     def create(self, *names: str) -> None:
         self.names.update(names)
@@ -68,7 +69,7 @@ class Broker:
         return {n: Topic(n, 1 + sum(map(ord, n)), tuple(range(PARTITIONS))) for n in names if n in self.names}
 
     def starts(self, partitions: Any) -> dict[Any, int]:
-        return dict.fromkeys(partitions, 0)
+        return dict.fromkeys(partitions, self.gone)
 
     def ends(self, partitions: Any) -> dict[Any, int]:
         return {partition: len(self.logs[partition]) for partition in partitions}
@@ -130,7 +131,7 @@ class Lake:
         )  # fmt: skip
         opened, states = stack.enter_context(connections(session))
         if held is not None:
-            cast(Any, opened).read_on_from(lambda: held.ahead)
+            cast(Any, opened).read_on_from(lambda: held.ahead, held.hurry)
         self.follower = Follower(session, opened, states, stack)
         return self.follower
 

@@ -82,6 +82,16 @@ def test_what_is_held_is_published_for_somebody_who_waits(lake: Lake) -> None:
     assert follower.read() == 0, "once"
 
 
+def test_what_retention_would_take_from_the_next_follower_is_published_at_once(lake: Lake) -> None:
+    follower = lake.start()
+    lake.broker.send("clicks", 6)
+    follower.read()
+    lake.broker.gone = 3
+    assert follower.read() == 6 and lake.committed() == list(range(9))
+    lake.broker.send("clicks", 2)
+    assert follower.read() == 0 and len(lake.shown()) == 11, "and held again while all of it is still there"
+
+
 def test_a_killed_follower_is_followed_by_one_that_goes_no_step_back(lake: Lake) -> None:
     """The backlog is read in pieces, of which the first ones end before what readers have seen."""
     small = lake.settings.ingestion.model_copy(update={"cycle_max_bytes": 256 * 4})

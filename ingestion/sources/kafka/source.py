@@ -71,10 +71,12 @@ class OpenKafka:
         self._settings, self._name, self._states = settings, name, states
         self._brokers, self._formats = Brokers(settings, name), formats_of(settings, name)
         self._ahead: Callable[[], Offsets | None] = lambda: None
+        self._hurry: Callable[[], None] = lambda: None
 
-    def read_on_from(self, ahead: Callable[[], Offsets | None]) -> None:
-        """Reads begin, and checks hold, from what `ahead` returns on; None is where the lake stands."""
-        self._ahead = ahead
+    def read_on_from(self, ahead: Callable[[], Offsets | None], hurry: Callable[[], None]) -> None:
+        """Reads begin, and checks hold, from what `ahead` returns on; None is where the lake stands. Calls `hurry` when
+        retention has passed the latter."""
+        self._ahead, self._hurry = ahead, hurry
 
     @property
     def records(self) -> EventRecords:
@@ -101,6 +103,8 @@ class OpenKafka:
         partitions = of_topics(found.values())
         starts, ends = self._brokers.starts(partitions), self._brokers.ends(partitions)
         check_reach(self._name, self._reached(), starts, ends, self._shown(partitions))
+        if not Offsets.of(starts) <= self._landed():
+            self._hurry()
 
     def check_again(self, stream: store.Stream, live: LiveStream[Offsets] | None) -> None:
         """Raises LakehouseError where a topic was created again during the read."""
