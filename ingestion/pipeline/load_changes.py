@@ -68,7 +68,7 @@ def load_changes(
     positions = store.read_positions(states, session.name)
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
-    with begin_cycle(session, states, stream.epoch, held and held.cycle_id) as cycle:
+    with begin_cycle(session, states, stream.epoch, held.cycle_id if held else None) as cycle:
         if not unaltered(source, withholding(outlooks)):  # else the survey does not bound what is read
             raise Outdated
         reader = source.change_reader(now, live, [c.position.facts for c in courses.values() if c.position.versions])

@@ -320,10 +320,10 @@ class OpenSource(Protocol[P]):
 
 
 @runtime_checkable
-class ReadsAhead(Protocol[P]):
+class ReadsAhead(Protocol):
     """An open source that can read on before what it has read is published."""
 
-    def read_on_from(self, ahead: Callable[[], P | None], hurry: Callable[[], None]) -> None:
+    def read_on_from(self, ahead: Callable[[], Any | None], hurry: Callable[[], None]) -> None:
         """Reads begin, and checks hold, from what `ahead` returns on; None is where the lake stands.
 
         `hurry` is called by `check` where what has been read ahead could not be read again.

@@ -59,14 +59,15 @@ def _live(catalog: SqlCatalog, name: TableName, own: Table) -> set[str]:
     with catalog.engine.connect() as connection:
         if connection.execute(text("SELECT to_regclass('lakehouse.live')")).scalar() is None:
             return set()
-        locations = connection.execute(_LIVE, {"namespace": name.namespace, "name": name.name}).scalars().all()
+        found = connection.execute(_LIVE, {"namespace": name.namespace, "name": name.name})
+        locations = [str(location) for (location,) in found]
     used: set[str] = set()
     for location in locations:
         try:
             metadata = FromInputFile.table_metadata(own.io.new_input(location))
-            found = Table(own.name(), metadata, location, own.io, catalog)
-            current = found.current_snapshot()
-            used |= metadata_files(found) | set(files_of(found, [current] if current else []))
+            shown = Table(own.name(), metadata, location, own.io, catalog)
+            current = shown.current_snapshot()
+            used |= metadata_files(shown) | set(files_of(shown, [current] if current else []))
         except FileNotFoundError:  # then it is not shown either
             continue
         except Exception as error:

@@ -1,13 +1,15 @@
 """A declared flush: reads are held and shown, published together, and neither lost nor doubled by a crash."""
 
+import json
 import random
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from held_topics import PARTITIONS, Lake, declared, make_lake
+from held_topics import PARTITIONS, Files, Lake, declared, make_lake
 from pyiceberg.table.snapshots import Operation
 
 from ingestion.pipeline import hold, load_changes
@@ -16,9 +18,18 @@ from ingestion.state import lease as leases
 from ingestion.state import live, store
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.live_tables import POSITION, SNAPSHOT, only_rewritten
+from lakehouse.catalog.pins import TAG
 from lakehouse.catalog.relations import TableName
+from lakehouse.declarations.access import RELATIONS
 from lakehouse.errors import LakehouseError
+from lakehouse.servers.logins import ensure_own_logins
 from lakehouse.settings import Settings
+from lakehouse_serve.access.grants import Grants
+from lakehouse_serve.access.tokens import Tokens
+from lakehouse_serve.answers import Access, Answers, Caller, Refused
+from lakehouse_serve.past.moments import prefix_of
+from lakehouse_serve.reading import CatalogRows
+from lakehouse_serve.relations import Relations
 from maintenance.inventory.in_use import elsewhere
 from tests.marks import slow
 
@@ -225,6 +236,39 @@ def test_an_added_column_comes_at_once_to_what_is_published_and_what_is_held(lak
     rows = lake.table_at(lake.document().location).scan().to_arrow().to_pylist()
     pages = {row["id"]: row["page"] for row in rows}
     assert pages == dict.fromkeys(range(5)) | dict.fromkeys(range(5, 8), "/x")
+
+
+def test_a_live_table_is_shown_to_whom_its_table_is_shown_and_the_past_has_none(lake: Lake, tmp_path: Path) -> None:
+    follower = lake.start()
+    lake.broker.send("clicks", 2)
+    follower.read()
+    relation = {"schema": "raw_web", "name": "clicks", "least": "reader", "personal": ["id"]}
+    (tmp_path / RELATIONS).write_text(json.dumps({"relations": [relation]}))
+    ensure_own_logins(tmp_path, {"lakehouse": "w", "reader": "r", "privacy": "p"})
+    grants, rows = Grants(tmp_path), CatalogRows(lake.settings, cast(Any, Files()))
+    grants.refresh()
+    tokens = Tokens("s" * 32)
+    ask = Answers("lake", Relations(rows, grants), cast(Any, None), tokens, Access("http://here", "here"))
+    callers = {role: Caller(role, cast(Any, role)) for role in ("writer", "privacy", "reader")}
+    for caller in callers.values():
+        assert ask.names(caller, "lake", "live_raw_web", "TABLE")["identifiers"] == [
+            {"namespace": ["live_raw_web"], "name": "clicks"}
+        ]
+    for role in ("writer", "privacy"):
+        found = json.loads(ask.table(callers[role], "lake", "live_raw_web", "clicks"))
+        assert found["metadata-location"] == lake.document().location
+    with pytest.raises(Refused, match=r"personal columns \(id\)"):
+        ask.table(callers["reader"], "lake", "live_raw_web", "clicks")
+    assert "live_meta" not in str(ask.namespaces(callers["writer"], "lake", None))
+
+    table = lake.catalog.load_table(("raw_web", "clicks"))
+    assert table.metadata.current_snapshot_id is not None
+    table.manage_snapshots().create_tag(table.metadata.current_snapshot_id, TAG + "then").commit()
+    past = prefix_of("lake@pin:then")
+    assert ask.namespaces(callers["writer"], past, None) == {"namespaces": [["raw_web"]]}
+    with pytest.raises(Refused, match=r"no table live_raw_web\.clicks"):
+        ask.table(callers["writer"], past, "live_raw_web", "clicks")
+    rows.close()
 
 
 def test_only_rewrites_leave_a_state_on_its_base() -> None:
