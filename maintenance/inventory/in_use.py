@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from lakehouse.catalog.open import load_table
 from lakehouse.errors import LakehouseError
@@ -57,7 +57,7 @@ def _live(catalog: SqlCatalog, name: TableName, own: Table) -> set[str]:
     from pyiceberg.table import Table
 
     with catalog.engine.connect() as connection:
-        if connection.execute(text("SELECT to_regclass('lakehouse.live')")).scalar() is None:
+        if not inspect(connection).has_table("live", "lakehouse"):
             return set()
         found = connection.execute(_LIVE, {"namespace": name.namespace, "name": name.name})
         locations = [str(location) for (location,) in found]
