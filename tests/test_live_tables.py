@@ -207,12 +207,34 @@ def test_kafka_iceberg_and_postgres_read_as_nine_in_every_engine_for_one_pinned_
             [[plan]] = query(settings, f"EXPLAIN SELECT page FROM {table}.clicks WHERE id = 4")
             [estimated] = re.findall(r"{rows: (\d+) .*}/{", plan)
             assert int(estimated) < 11, "files without such rows are left out"
-            latest = f"SELECT page, max_by(id, _offset) FROM {table}.clicks GROUP BY page ORDER BY page"
+            latest = f"SELECT page, max_by(_offset, id) FROM {table}.clicks GROUP BY page ORDER BY page"
             rows = live.shown(client)
             assert [tuple(row) for row in query(settings, latest)] == latest_of(rows), "the last of each, hot or cold"
         finally:
             file.unlink()
             restart_trino(settings)
+
+
+def latest_of(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    last: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        last[row["page"]] = max(last.get(row["page"], (-1, -1)), (row["id"], row["_offset"]))
+    return [(page, offset) for page, (_, offset) in sorted(last.items())]
+
+
+def test_duckdb_reads_a_live_table_and_a_pinned_state_of_it(
+    settings: Settings, broker: Broker, spark: Any, tmp_path: Path
+) -> None:
+    with live_source(settings, broker, tmp_path / "access", 10, 2) as live:
+        live.send(3)
+        live.topics.ingest(spark)
+        client = live.client()
+        live.start()
+        live.send(3)
+        live.until(6, client)
+        state = live.table(client).properties[SNAPSHOT]
+        live.send(5)
+        live.until(11, client)
 
         duck = environment(
             tmp_path / "duckdb", "duckdb==1.5.5",
@@ -221,13 +243,6 @@ def test_kafka_iceberg_and_postgres_read_as_nine_in_every_engine_for_one_pinned_
         code = DUCK.format(connect=installed(text_for(live, "duckdb")), raw=live.space, state=state)
         found = run(duck, code, tmp_path)
         assert found["live"] == [11, 10] and found["cold"] == [3] and found["pinned"] == [6]
-
-
-def latest_of(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    last: dict[str, tuple[int, int]] = {}
-    for row in rows:
-        last[row["page"]] = max(last.get(row["page"], (-1, -1)), (row["_offset"], row["id"]))
-    return [(page, number) for page, (_, number) in sorted(last.items())]
 
 
 def test_rights_and_personal_columns_hold_for_live_tables_and_the_past_has_none(
