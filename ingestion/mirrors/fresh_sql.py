@@ -262,6 +262,8 @@ def _lacks(column: Column, say: Dialect) -> str:
 
 def _called(name: Called, say: Dialect) -> str:
     parts = [say.contains.format("_unchanged", say.literal(name.name))]
+    parts += [f"_ingested_at >= {_moment(name.since)}"] if name.since else []
+    parts += [f"_ingested_at < {_moment(name.until)}"] if name.until else []
     return f"({' AND '.join(parts)})"
 
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -88,7 +89,7 @@ def full(op: str, key: int, name: str | None = None, big: str | None = None, **m
     return {"_op": op, "id": key, "name": name, "big": big} | more
 
 
-def update(key: int, name: str) -> Row:
+def update(key: int, name: str | None) -> Row:
     """One that leaves the large value out."""
     return full("u", key, name, None, _unchanged=["big"])
 
@@ -124,6 +125,20 @@ def test_a_value_that_an_update_left_out_is_the_one_before_it_in_the_tail_or_in_
     assert it.rows() == [(1, "a", "big 1"), (2, "d", "carried")]
     it.cut(150)
     assert it.rows() == [(1, "kept", None), (2, "d", "carried")], "a new life of the key does not go on from the old"
+
+
+def test_a_null_is_not_taken_for_a_value_that_another_column_of_a_former_name_left_out() -> None:
+    it, swapped = lake(), at(115)
+    columns = [
+        replace(c, source=replace(c.source, names=(Called(c.name, since=swapped), Called(former, until=swapped))))
+        for c, former in zip(WIDE.columns, ("id", "big", "name"), strict=True)
+    ]
+    it.land(110, update(1, None))  # as it landed before `big` became `name`: the value of `name` is left out
+    it.cut(110)
+    assert it.rows(view(*columns)) == [(1, "one", None), (2, "two", None)]
+    it.land(120, update(1, None))
+    it.cut(120)
+    assert it.rows(view(*columns)) == [(1, None, None), (2, "two", None)]
 
 
 def test_a_truncate_leaves_what_comes_after_it() -> None:
