@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
-from types import MappingProxyType
 from typing import Any
 
 from cachetools import LRUCache
@@ -52,7 +51,7 @@ class Mirrored:
     table: RawTable
     log: Log | None
     at: Position | None
-    fields: Mapping[str, int] = MappingProxyType({})
+    fields: Mapping[str, int] = field(default_factory=dict)
 
 
 def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
@@ -127,7 +126,7 @@ def _texts(view: FreshView, at: Position, past: str) -> dict[str, str]:
 def _is_called_so(raw: Table | None, fields: Mapping[str, int]) -> bool:
     """Whether these fields of a table bear these names."""
     named = {field.name: field.field_id for field in raw.schema().fields} if raw else {}
-    return all(named.get(name) == field for name, field in fields.items())
+    return all(named.get(name) == number for name, number in fields.items())
 
 
 def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settings: Settings) -> FreshView | None:
