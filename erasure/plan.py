@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.table import Table
 
+from erasure.envelopes import SubjectEnvelopes
 from erasure.key_periods import Key, Period
 from erasure.records import SubjectRecords, SubjectTexts
 from erasure.rewrite import SubjectData
@@ -67,8 +68,9 @@ def make_plan(
     target = raw_target(table, tuple(OF_KINDS[table.kind]))
     kept = target.kept or frozenset()
     source_kept = frozenset(column.name for column in facts.columns if column.lake in kept)
+    of_records = SubjectEnvelopes if table.kind == "debezium" else SubjectRecords
     records = [
-        SubjectRecords(Target(("meta", name), "empty"), table.source, table.name, (), table.key, source_kept, typed)
+        of_records(Target(("meta", name), "empty"), table.source, table.name, (), table.key, source_kept, typed)
         for name in RECORD_TABLES
         if load_table(catalog, "meta", name) is not None
     ]

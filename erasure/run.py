@@ -21,7 +21,7 @@ from erasure import tombstones
 from erasure.plan import Plan, make_plan
 from erasure.proof import Search, search
 from erasure.steps import Erasing, Erasure, Say, parts_of, strays_of
-from erasure.subjects import as_printed, held_by_source, parse_key, source_texts, spelled
+from erasure.subjects import as_printed, facts_there, held_by_source, parse_key, source_texts, spelled
 from erasure.targets import raw_target
 from erasure.tombstones import Tombstone
 from ingestion import mirrors_held, up_to_date_alone
@@ -103,11 +103,12 @@ def preview(
     """The plan, where the subject's data is, and the reason why it cannot be erased now; changes nothing."""
     table = declarations.named(name)
     given = parse_key(table, key)
-    with closing(open_catalog(settings)) as catalog, connect_source(settings, table.source) as source:
+    with closing(open_catalog(settings)) as catalog, _connect_database(settings, table) as source:
         facts = _position(settings, table).facts
-        keys = [as_printed(source, table, facts, given)]
+        there = facts_there(source, table, facts)
+        keys = [as_printed(source, table, there, given)]
         plan = make_plan(settings, catalog, manifest, table, facts, keys)
-        io, held = open_io(settings), held_by_source(source, table, facts, keys, _kept(table))
+        io, held = open_io(settings), held_by_source(source, table, there, keys, _kept(table))
         problems = [f"{stray.table}: {stray.why}" for stray in strays_of(settings, catalog, io, plan)]
         problems += [held] if held else []
         return plan, search(io, parts_of(catalog, plan.parts)), "; ".join(problems) or None
@@ -140,15 +141,17 @@ def _erase(
     started = time.monotonic()
     refused: list[str] = []
     facts = _position(settings, table).facts
-    with connect_source(settings, table.source) as source:
-        keys = _printed(source, table, facts, keys, refused)
-        keys = _free(source, table, facts, ((key, [key]) for key in keys), refused)
+    with _connect_database(settings, table) as source:
+        there = facts_there(source, table, facts)
+        keys = _printed(source, table, there, keys, refused)
+        keys = _free(source, table, there, ((key, [key]) for key in keys), refused)
         say("bringing the lake up to date")
         with up_to_date_alone(settings, declarations, table.source, session) as writer:
             facts = _position(settings, table).facts
+            there = facts_there(source, table, facts)
             plan = make_plan(settings, writer.catalog, manifest, table, facts, keys)
             borne = ([source_texts(table, facts, key) for key in found] for found in plan.open_keys)
-            if (still := _free(source, table, facts, zip(keys, borne, strict=True), refused)) != keys:
+            if (still := _free(source, table, there, zip(keys, borne, strict=True), refused)) != keys:
                 keys, plan = still, make_plan(settings, writer.catalog, manifest, table, facts, still)
             with (
                 mirrors_held(settings, table.source) as mirrors,
@@ -160,6 +163,11 @@ def _erase(
     erasure.refused = refused
     erasure.seconds = time.monotonic() - started
     return erasure
+
+
+def _connect_database(settings: Settings, table: RawTable) -> SourceConnection:
+    """The database that the table's rows come from, also where they come by a topic."""
+    return connect_source(settings if table.kind == "postgres" else settings.behind(table.source), table.source)
 
 
 def _printed(

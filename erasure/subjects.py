@@ -19,6 +19,7 @@ from ingestion.schema.evolve import source_type
 from ingestion.schema.facts import ColumnFacts, TableFacts
 from ingestion.schema.former_names import names_of
 from ingestion.schema.types import convert
+from ingestion.sources.postgres.catalog.describe import read_facts
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
@@ -81,6 +82,19 @@ def _printed(connection: SourceConnection, column: ColumnFacts, text: str) -> st
     return str(found[0])
 
 
+def facts_there(connection: SourceConnection, table: RawTable, facts: TableFacts) -> TableFacts:
+    """The facts by which the database is asked: those of its own table, where `facts` are of a topic.
+
+    Raises LakehouseError where the table is not there.
+    """
+    if table.kind == "postgres":
+        return facts
+    found, problem = read_facts(connection, table.behind, "")
+    if found is None:
+        raise problem or LakehouseError(f"{table.source}.{table.name}: its table is not in the database")
+    return replace(found, columns=tuple(column for column in found.columns if column.name in table.landed))
+
+
 def source_texts(table: RawTable, facts: TableFacts, key: Key) -> dict[str, str]:
     """The lake's key values as texts that the source reads, by source column."""
     columns = _columns(facts)
@@ -110,7 +124,7 @@ def held_by_source(
     for key in keys:
         parts = [(beside_parameters(ident(n)), beside_parameters(columns[n].declared_type)) for n in key]
         same = " AND ".join(f"{name} = CAST(%s AS {kind})" for name, kind in parts)
-        rest = beside_parameters(f"FROM {relation(*table.relation)} WHERE ({says})")
+        rest = beside_parameters(f"FROM {relation(*table.behind.relation)} WHERE ({says})")
         query = f"SELECT 1 {rest} AND {same} LIMIT 1"
         if personal and connection.execute(query, tuple(key.values())).fetchone():
             return (

@@ -20,6 +20,7 @@ from lakehouse.settings import Settings, load_settings
 from orchestration.runs.code import code_version
 from orchestration.runs.processes.presence import is_served, writing
 from orchestration.runs.processes.workers import sign
+from orchestration.runs.step_processes import is_step_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +64,8 @@ class Lake(dg.ConfigurableResource):
     """Ingestion, catalog and maintenance. Settings are read at each use: ports may change while a server runs."""
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """Signs the run with this process, so that the run can be failed if the process dies."""
-        if context.run is not None and context.instance is not None:
+        """Signs the run with this process, so that the run can be failed if the process dies; a step's does not."""
+        if context.run is not None and context.instance is not None and not is_step_of(context.run.run_id):
             sign(context.instance, context.run.run_id)
 
     def settings(self) -> Settings:

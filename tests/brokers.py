@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from confluent_kafka import KafkaError, KafkaException, Producer
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from lakehouse.declarations import Column, RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -84,6 +84,14 @@ class Broker:
 
     def widen(self, topic: str, partitions: int) -> None:
         self.admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+
+    def count(self, topic: str) -> int:
+        """Where the first partition of a topic ends; 0 while there is no topic."""
+        of = TopicPartition(topic, 0)
+        try:
+            return int(self.admin.list_offsets({of: OffsetSpec.latest()})[of].result(20).offset)
+        except KafkaException:
+            return 0
 
     def produce(self, topic: str, events: Iterable[Any], keys: Iterable[Any] | None = None, **options: Any) -> None:
         """Events as JSON, or as they are when they are bytes or None; to `partition` if it is given."""

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -173,6 +174,25 @@ def cluster(version: str = NEWEST, **settings: str) -> Iterator[Cluster]:
             f"CREATE ROLE {OWNER} LOGIN PASSWORD '{OWNER_PASSWORD}'",
         )
         yield made
+
+
+@contextmanager
+def with_standby(version: str = NEWEST, **settings: str) -> Iterator[tuple[Cluster, Cluster]]:
+    """A running cluster and a standby that streams from it through a slot."""
+    with cluster(version, **settings) as primary:
+        primary.admin("SELECT pg_create_physical_replication_slot('standby')")
+        standby = primary.basebackup("standby", "-R", "--slot", "standby")
+        standby.start()
+        while primary.admin("SELECT active FROM pg_replication_slots") != [(True,)]:
+            time.sleep(0.1)
+        yield primary, standby
+
+
+def wait_for(standby: Cluster, primary: Cluster) -> None:
+    """Until the standby has what the primary has at this moment."""
+    (end,) = primary.admin("SELECT pg_current_wal_flush_lsn()::text")[0]
+    while standby.admin(f"SELECT pg_last_wal_replay_lsn() >= '{end}'") != [(True,)]:
+        time.sleep(0.02)
 
 
 def world_in(

@@ -55,6 +55,24 @@ def settings() -> Iterator[Settings]:
             os.environ.pop(name, None) if value is None else os.environ.update({name: value})
 
 
+@pytest.fixture(scope="module")
+def broker(settings: Settings) -> Iterator[Any]:
+    """A Kafka broker without topics."""
+    from tests.brokers import running_broker
+
+    with running_broker(settings) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def connect(settings: Settings, broker: Any) -> Iterator[Any]:
+    """A worker of Kafka Connect that delivers exactly once, without connectors."""
+    from tests.debezium import running_connect
+
+    with running_connect(settings, broker) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def spark(settings: Settings) -> Any:
     """The session's Spark, started at the first test that needs it."""
@@ -101,3 +119,16 @@ def zoo(settings: Settings, tmp_path: Path) -> Iterator[Any]:
     zoo = build_zoo(settings, tmp_path)
     yield zoo
     zoo.clear()
+
+
+@pytest.fixture
+def loaded_world(settings: Settings, spark: Any) -> Any:
+    """A source with some orders, which are in the lake."""
+    from tests.test_ingestion import ORDERS, TABLES
+    from tests.test_kills import fill
+    from tests.world import make_world
+
+    made = make_world(settings, ORDERS, TABLES)
+    fill(made, 1, 50)
+    made.ingest(spark)
+    return made

@@ -116,9 +116,9 @@ class Connect:
 
 @contextmanager
 def running_connect(
-    settings: Settings, broker: Broker, *, version: str = NEWEST, exactly_once: bool = True
+    settings: Settings, broker: Broker, *, version: str = NEWEST, exactly_once: bool = True, flush_ms: int = 60_000
 ) -> Iterator[Connect]:
-    """A worker without connectors."""
+    """A worker without connectors; it stores offsets every `flush_ms` where delivery is not exactly once."""
     wanted = (
         ("io.debezium", "debezium-connector-postgres", version),
         ("org.apache.kafka", "kafka_2.13", KAFKA),
@@ -130,7 +130,7 @@ def running_connect(
     (broker.folder / "connect.properties").write_text(
         f"bootstrap.servers={broker.server}\ngroup.id=connect-{port}\nlisteners=http://127.0.0.1:{port}\n{STORES}"
         f"exactly.once.source.support={'enabled' if exactly_once else 'disabled'}\nplugin.discovery=service_load\n"
-        f"key.converter={JSON}\nvalue.converter={JSON}\noffset.flush.interval.ms=60000\n"
+        f"key.converter={JSON}\nvalue.converter={JSON}\noffset.flush.interval.ms={flush_ms}\n"
     )
     connect = Connect(java, broker.folder, port)
     try:

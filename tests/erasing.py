@@ -170,12 +170,12 @@ def make_people(settings: Settings, project: Path) -> People:
     (models / "marts" / f"dim_{name}_person.sql").write_text(MART.format(name=name))
     manifest = load_manifest(mine)
     declared = declarations_from(manifest, mine.dbt_project_dir)
-    manifest["sources"] |= _others(mine)
+    manifest["sources"] |= others_of(mine)
     world = replace(world, settings=mine, source=declared.source(name))
     return People(world, manifest, declared)
 
 
-def _others(settings: Settings) -> dict[str, Any]:
+def others_of(settings: Settings) -> dict[str, Any]:
     """The tables of other tests' projects, which share this lake, as sources that this project knows."""
     with closing(open_catalog(settings)) as catalog:
         names = [relation.name for relation in list_relations(catalog)]

@@ -1,4 +1,5 @@
-"""Parts that run more than once, each as a process of its own: a second worker of Trino, and a follower per source."""
+"""Parts that run more than once, each as a process of its own: a second worker of Trino, a follower per source, and the
+steps of Dagster's runs."""
 
 import os
 import re
@@ -6,9 +7,11 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import psutil
 import pytest
 
@@ -19,6 +22,7 @@ from lakehouse_stack.control.start_stop import running
 from tests.orchestrated import BIN, Orchestrated, make_orchestrated
 from tests.ports import free_port
 from tests.slots import until
+from tests.test_dev import running_dev
 from tests.test_ingestion import assert_equal
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
@@ -104,6 +108,19 @@ def test_two_followers_of_two_sources_publish_to_one_catalog_and_one_outlives_th
         until(lambda: len(shops[0].world.current(shops[0].tables[0].name)) == 900, 180)
         for shop in shops:
             assert_equal(shop.world, shop.tables[0].name)
+
+
+def test_a_run_that_the_daemon_launches_has_a_process_for_each_step(settings: Settings, tmp_path: Path) -> None:
+    made = make_orchestrated(settings, tmp_path / "project", 20261125, count=1)
+    apart = replace(made, environment={**made.environment, "LAKEHOUSE_DAGSTER__STEP_PROCESSES": "true"})
+    with running_dev(apart, tmp_path / "dev.log") as dev:
+        until(lambda: dev.runs(dg.DagsterRunStatus.SUCCESS), 500)
+        [run] = dev.runs()
+        events = [entry.dagster_event for entry in dev.instance.all_logs(run.run_id) if entry.dagster_event]
+        pids = [event.pid for event in events if event.is_step_start]
+        launched = {event.pid for event in events if event.event_type is dg.DagsterEventType.RUN_START}
+        assert len(pids) >= 2 and len({*pids, *launched}) == len(pids) + 1
+        assert apart.lake_rows(apart.tables[0]) == apart.source_rows(apart.tables[0])
 
 
 def _follower(shop: Orchestrated, folder: Path) -> Any:

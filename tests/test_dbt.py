@@ -194,23 +194,27 @@ def test_as_of_a_commit_the_vault_answers_as_the_source_did_then(zoo: Zoo) -> No
     for day, batch in enumerate(([v for v in table.versions[1:] if v not in late], late)):
         insert_parsed(zoo, batch, START + timedelta(days=100 + day))
         zoo.dbt("build", without="parsed")
-    rows = zoo.rows(
-        "select pit.sdts, id, name, story, weight from vault.pit_animal as pit"
-        " join vault.hub_animal as hub on hub.hk_animal = pit.hk_animal"
+    facts = "id, name, story, weight"
+    named = (
+        "from vault.pit_animal as pit join vault.hub_animal as hub on hub.hk_animal = pit.hk_animal"
         " join vault.sat_animal_details as sat on sat.hk_animal = pit.sat_animal_details_hk"
         " and sat.source_seq = pit.sat_animal_details_seq where not sat.is_deleted"
     )
+    held = (
+        "from vault.sat_animal_details_v1 as v join vault.hub_animal as hub on hub.hk_animal = v.hk_animal"
+        " where not v.is_deleted"
+    )
     then: dict[datetime, list[list[Any]]] = {moment: [] for moment in copies}
-    for moment, *row in rows:
+    for moment, *row in zoo.rows(f"select pit.sdts, {facts} {named}"):
         then[moment].append(row)
     for moment, copy in copies.items():
         assert in_order(then[moment]) == in_order(copy), moment
+    after = macro("valid_after")
     for moment in rng.sample(sorted(copies), 8):
-        rows = zoo.rows(
-            "select id, name, story, weight from vault.sat_animal_details_v1 as v join vault.hub_animal as hub"
-            f" on hub.hk_animal = v.hk_animal where not v.is_deleted and {macro('valid_after')('v', *commits[moment])}"
-        )
-        assert in_order(rows) == in_order(copies[moment]), commits[moment]
+        position, copy = commits[moment], in_order(copies[moment])
+        assert in_order(zoo.rows(f"select {facts} {held} and {after('v', *position)}")) == copy, position
+        by_pit = zoo.rows(f"select distinct {facts} {named} and {after('pit', *position)}")
+        assert in_order(by_pit) == copy, position
 
 
 def assert_parsed_is_complete(zoo: Zoo, table: TableHistory) -> None:

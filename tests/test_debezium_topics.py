@@ -15,7 +15,7 @@ from lakehouse.declarations import Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import DebeziumSettings, Settings
-from tests.brokers import Broker, Topics, drop_lake_of, running_broker, topic_table
+from tests.brokers import Broker, Topics, drop_lake_of, topic_table
 from tests.unit.debezium_recorded import ITEMS, PAIRS, recorded
 from tests.world import replay
 
@@ -23,12 +23,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 KEYS = {"items": ("id",), "pairs": ("a", "b")}
 PLAIN = recorded("plain")
 Make = Callable[..., Topics]
-
-
-@pytest.fixture(scope="module")
-def broker(settings: Settings) -> Iterator[Broker]:
-    with running_broker(settings) as running:
-        yield running
 
 
 @pytest.fixture

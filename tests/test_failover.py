@@ -10,7 +10,7 @@ import pytest
 from ingestion.sources.postgres.setup import check_source
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
-from tests.clusters import Cluster, cluster
+from tests.clusters import Cluster, cluster, wait_for, with_standby
 from tests.slots import assert_refused, assert_repaired, goes_on, orders_in, slot_of, stream_of, until
 from tests.test_ingestion import assert_equal, assert_order_is_unique
 from tests.world import World
@@ -24,11 +24,7 @@ def two_clusters(
     settings: Settings, spark: Any, version: str = "18", **server: str
 ) -> Iterator[tuple[Cluster, Cluster, World]]:
     """A primary whose orders are in the lake, and its standby, which has the slot."""
-    with cluster(version, **BOTH, **server) as primary:
-        primary.admin("SELECT pg_create_physical_replication_slot('standby')")
-        standby = primary.basebackup("standby", "-R", "--slot", "standby")
-        standby.start()
-        until(lambda: primary.admin("SELECT active FROM pg_replication_slots") == [(True,)])
+    with with_standby(version, **BOTH, **server) as (primary, standby):
         world = orders_in(primary, settings)
         world.ingest(spark)
 
@@ -52,11 +48,6 @@ def take_over(primary: Cluster, standby: Cluster) -> Cluster:
     return new
 
 
-def replayed(primary: Cluster, standby: Cluster) -> None:
-    end = primary.admin("SELECT pg_current_wal_lsn()::text")[0][0]
-    until(lambda: standby.admin(f"SELECT pg_last_wal_replay_lsn() >= '{end}'") == [(True,)])
-
-
 @pytest.mark.parametrize("version", ["17", "18"])
 def test_a_promoted_standby_with_the_synchronized_slot_goes_on_in_the_same_epoch(
     settings: Settings, spark: Any, version: str
@@ -66,7 +57,7 @@ def test_a_promoted_standby_with_the_synchronized_slot_goes_on_in_the_same_epoch
         world.sql("DELETE FROM orders WHERE id <= 5", "UPDATE orders SET customer = 'moved' WHERE id = 6")
         world.ingest(spark)
         world.sql("DELETE FROM orders WHERE id = 7", "INSERT INTO lines SELECT id, 1, 1 FROM orders WHERE id = 8")
-        replayed(primary, standby)
+        wait_for(standby, primary)
 
         new = take_over(primary, standby)
         world.sql("INSERT INTO orders VALUES (5000, 'on the new primary', 1, NULL)")

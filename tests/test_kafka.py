@@ -25,7 +25,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from scaffold import apply, models_of, plan
-from tests.brokers import Broker, Topics, drop_lake_of, make_topics, running_broker, topic_table
+from tests.brokers import Broker, Topics, drop_lake_of, make_topics, topic_table
 from tests.zoo import Zoo, empty_project
 
 pytestmark = pytest.mark.stack
@@ -33,12 +33,6 @@ pytestmark = pytest.mark.stack
 CLICK = {"id": "bigint", "page": "text", "price": "numeric(10,2)", "at": "timestamptz", "mobile": "boolean"}
 PLACE = ("_topic", "_topic_partition", "_offset")
 Make = Callable[..., Topics]
-
-
-@pytest.fixture(scope="module")
-def broker(settings: Settings) -> Iterator[Broker]:
-    with running_broker(settings) as running:
-        yield running
 
 
 @pytest.fixture

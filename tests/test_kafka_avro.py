@@ -13,7 +13,7 @@ from lakehouse.declarations.policies import RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import RegistrySettings, Settings
 from tests.apicurio import Apicurio, running_apicurio
-from tests.brokers import Broker, Topics, drop_lake_of, make_topics, running_broker
+from tests.brokers import Broker, Topics, drop_lake_of, make_topics
 from tests.registry import framed, record, running_registry
 from tests.test_kafka import assert_each_once, declared, kept, topic_of
 
@@ -23,12 +23,6 @@ CLICK = {"id": "bigint", "page": "text", "price": "numeric(10,2)", "at": "timest
 PRICE = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
 AT = {"type": "long", "logicalType": "timestamp-micros"}
 Make = Callable[..., Topics]
-
-
-@pytest.fixture(scope="module")
-def broker(settings: Settings) -> Iterator[Broker]:
-    with running_broker(settings) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -64,6 +64,7 @@ def test_a_table_that_is_loaded_is_free_while_the_others_are_read(
 
     monkeypatch.setattr(load_tables, "run_tasks", hold_the_third)
     monkeypatch.setattr(load_tables, "WAVE_CHUNKS", 2)
+    monkeypatch.setattr(load_tables, "SMALL_TABLES", 1)
     loading = threading.Thread(target=world.ingest, args=(spark,))
     loading.start()
     try:

@@ -7,18 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lakehouse.settings import PROJECT_DIR, Settings
+from lakehouse.settings import PROJECT_DIR
 from lakehouse_page.asked import ask
 from orchestration.web.login import ui_secret
 from tests.ports import free_port
 from tests.slots import until
-from tests.test_ingestion import ORDERS, TABLES
-from tests.test_kills import fill
-from tests.world import World, make_world
+from tests.world import World
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 QUESTION = """
@@ -28,14 +25,6 @@ questions:
     sql: SELECT :number + 1, :word, :moment, current_user
 """
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-
-
-@pytest.fixture
-def world(settings: Settings, spark: Any) -> World:
-    made = make_world(settings, ORDERS, TABLES)
-    fill(made, 1, 50)
-    made.ingest(spark)
-    return made
 
 
 @pytest.fixture
@@ -49,12 +38,12 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def browse(world: World, tmp_path: Path, project: Path) -> Iterator[Callable[[str], str]]:
+def browse(loaded_world: World, tmp_path: Path, project: Path) -> Iterator[Callable[[str], str]]:
     """A path of the web server as a browser has it after its scripts have run; the browser keeps its cookies."""
-    name, port = world.source.name, free_port()
-    url = world.settings.sources[name].url.get_secret_value()
+    name, port = loaded_world.source.name, free_port()
+    url = loaded_world.settings.sources[name].url.get_secret_value()
     environment = {
-        **os.environ, f"LAKEHOUSE_SOURCES__{name.upper()}__URL": url, "LAKEHOUSE_HOME": str(world.settings.home),
+        **os.environ, f"LAKEHOUSE_SOURCES__{name.upper()}__URL": url, "LAKEHOUSE_HOME": str(loaded_world.settings.home),
         "LAKEHOUSE_PROJECT_DIR": str(project),
     }  # fmt: skip
     command = [
@@ -98,29 +87,29 @@ def _answers(port: int) -> bool:
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 def test_a_browser_shows_the_source_that_was_loaded_and_only_after_the_login(
-    world: World, browse: Callable[[str], str]
+    loaded_world: World, browse: Callable[[str], str]
 ) -> None:
     assert "Log in with the link" in browse("/lake")
-    browse(f"/login?token={ui_secret(world.settings)}")
+    browse(f"/login?token={ui_secret(loaded_world.settings)}")
     shown = browse("/lake")
-    row = re.search(rf"<td>{world.source.name}</td>(.*?)</tr>", shown, re.DOTALL)
-    assert row and f"{len(world.source.tables)} streaming" in row[1] and "<rect " in row[1]
+    row = re.search(rf"<td>{loaded_world.source.name}</td>(.*?)</tr>", shown, re.DOTALL)
+    assert row and f"{len(loaded_world.source.tables)} streaming" in row[1] and "<rect " in row[1]
     assert "Revenue by store" in shown
 
 
-def test_what_it_asks_is_of_this_moment(world: World) -> None:
-    page = ask(world.settings)
-    (source,) = [each for each in page.sources if each.name == world.source.name]
+def test_what_it_asks_is_of_this_moment(loaded_world: World) -> None:
+    page = ask(loaded_world.settings)
+    (source,) = [each for each in page.sources if each.name == loaded_world.source.name]
     assert sum(source.rows) > 0 and source.lag_seconds >= 0 and not source.follows
-    assert {size for size in page.sizes if size[0].startswith(world.source.name)}
+    assert {size for size in page.sizes if size[0].startswith(loaded_world.source.name)}
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 def test_a_browser_asks_a_question_and_what_is_typed_is_a_value(
-    world: World, browse: Callable[[str], str], project: Path
+    loaded_world: World, browse: Callable[[str], str], project: Path
 ) -> None:
     (project / "dashboard.yml").write_text(QUESTION)
-    browse(f"/login?token={ui_secret(world.settings)}")
+    browse(f"/login?token={ui_secret(loaded_world.settings)}")
     shown = browse("/lake/an-echo?number=41&word=%27%3B+DROP&moment=2026-11-20T10%3A00")
     row = re.search(r"<tr><td>(.*?)</td></tr>", shown, re.DOTALL)
     assert row and row[1].split("</td><td>") == ["42", "'; DROP", "2026-11-20 10:00:00", "reader"]

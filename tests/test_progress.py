@@ -52,6 +52,7 @@ def test_a_snapshot_of_many_ranges_tells_how_far_it_is(
     world = make_world(settings, ORDERS, TABLES, snapshot_chunk_bytes=8192)
     world.sql("INSERT INTO orders SELECT i, 'c', i, NULL FROM generate_series(1, 800) i")
     monkeypatch.setattr(load_tables, "WAVE_CHUNKS", 2)
+    monkeypatch.setattr(load_tables, "SMALL_TABLES", 1)
     seen = watch(monkeypatch, load_tables, world)
     world.ingest(spark)
     steps = [at for at in seen if at]

@@ -29,6 +29,7 @@ def cut_off(world: World, spark: Any, waves: int) -> None:
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(LakehouseError, match="cut off"):
         patched.setattr(load_tables, "WAVE_CHUNKS", 1)
+        patched.setattr(load_tables, "SMALL_TABLES", 1)
         patched.setattr(load_tables, "run_tasks", run_tasks)
         world.ingest(spark)
 
@@ -83,6 +84,7 @@ def test_a_bad_table_among_small_ones_does_not_land_the_others_twice(
     settings: Settings, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load_tables, "WAVE_CHUNKS", 1)
+    monkeypatch.setattr(load_tables, "SMALL_TABLES", 1)
     ddl = """CREATE TABLE log (line text); CREATE TABLE other (id int PRIMARY KEY); CREATE TABLE days (day date);
     INSERT INTO log VALUES ('a'), ('a'); INSERT INTO other VALUES (1); INSERT INTO days VALUES ('infinity')"""
     keys = {"log": (), "other": ("id",), "days": ()}

@@ -5,7 +5,7 @@ and the locks it comes with are held for a few tables: the next ones have anothe
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual
@@ -45,6 +45,7 @@ from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
 WAVE_CHUNKS = 16
+SMALL_TABLES = 8  # that make up one range: each point costs a survey of all tables, however many are loaded at it
 Reach = Callable[[Position], RowCounts]
 
 
@@ -111,10 +112,19 @@ def _next(session: Session, source: OpenSource, states: CatalogConnection, wante
     before = {
         name: position.point.commit_bound for name, position in store.read_positions(states, session.name).items()
     }
-    heaps, chunk_bytes = source.sizes(wanted), session.limits.snapshot_chunk_bytes
-    ranges = {name: max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes)) for name, sizes in heaps.items()}
-    in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), ranges[table.name]))
-    return first_together(in_turn, ranges, WAVE_CHUNKS)
+    weights = {
+        name: _weight(source, sizes, session.limits.snapshot_chunk_bytes)
+        for name, sizes in source.sizes(wanted).items()
+    }
+    in_turn = sorted(wanted, key=lambda table: (before.get(table.name, 0), weights[table.name]))
+    return first_together(in_turn, weights, WAVE_CHUNKS * SMALL_TABLES)
+
+
+def _weight(source: OpenSource, sizes: Sequence[int], chunk_bytes: int) -> int:
+    """A range weighs as much as so many small tables; each heap is locked, however small it is."""
+    if sum(sizes) * SMALL_TABLES <= chunk_bytes:
+        return max(1, len(sizes))
+    return max(1, sum(source.ranges_of(size, chunk_bytes) for size in sizes)) * SMALL_TABLES
 
 
 def _load_at(
@@ -260,6 +270,7 @@ def _snapshot(
             register(states, session, cycle, [item.iceberg for item in group])
             plans = [_chunk_plan(session, source, item, chunk, point, cycle, meta) for item, chunk in wave]
             written = merge(run_tasks(session.spark, read_chunk, plans)) if plans else {}
+            point.check()
             parts = [written.get(i.table.name, Written(i.table.name, (), {}, {})) for i in group]
             last = not pending
             joining = [(item, _joins_as(session, states, item)) for item in group] if last else []
@@ -326,6 +337,7 @@ def _repair(session: Session, states: CatalogConnection, item: _Loading, point: 
     with begin_cycle(session, states, stream.epoch) as cycle:
         register(states, session, cycle, [item.iceberg])
         written = stage_repair(session, cycle, item.table, item.iceberg.refresh(), item.facts, point)
+        point.check()
         publication = Publication(
             cycle_id=cycle.id,
             source=session.name,

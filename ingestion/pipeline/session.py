@@ -44,8 +44,9 @@ RowCounts = dict[str, dict[str, int]]
 class Session:
     """Everything a cycle works with; holds the lease of its source.
 
-    `live` are the cycles now at work; once `stop` is set, what can go on later is left for later. `origin` is the
-    source itself; without it, one that waits for others' work as long as a command that is to end.
+    `live` are the cycles now at work, `described` new tables as they were last inspected (`survey`). Once `stop` is
+    set, what can go on later is left for later. `origin` is the source itself; without it, one that waits for others'
+    work as long as a command that is to end.
     """
 
     settings: Settings
@@ -54,6 +55,7 @@ class Session:
     lease: Lease
     source: Declared
     live: set[str] = field(default_factory=set)
+    described: dict[str, tuple[str, TableFacts]] = field(default_factory=dict)
     stop: Event = field(default_factory=Event)
     origin: Source | None = None
 

@@ -14,6 +14,8 @@ from ingestion.state import store
 from ingestion.state.withheld import check_withheld
 from lakehouse.declarations import RawTable
 
+Described = dict[str, tuple[str, TableFacts]]
+
 
 @dataclass(frozen=True)
 class Outlook:
@@ -47,7 +49,7 @@ def survey(session: Session, source: OpenSource, positions: Mapping[str, store.T
         if position and position.versions and position.fingerprint == fingerprint and position.state != "resuming":
             outlooks[table.name] = Outlook(table, fingerprint, position.facts)
         else:
-            outlooks[table.name] = inspect(source, table, fingerprint, position)
+            outlooks[table.name] = inspect(source, table, fingerprint, position, session.described)
     return outlooks
 
 
@@ -70,10 +72,12 @@ def declared_fingerprint(table: RawTable, found: str) -> str:
     return f"{found}/{sorted(table.raw.mask.items())}/{declared}"
 
 
-def inspect(source: OpenSource, table: RawTable, fingerprint: str, position: store.TablePosition | None) -> Outlook:
+def inspect(
+    source: OpenSource, table: RawTable, fingerprint: str, position: store.TablePosition | None, known: Described
+) -> Outlook:
     """Describes one table."""
     before = position.facts if position and position.versions else None
-    described, problem = source.inspect(table, before.oid if before else None)
+    described, problem = _described(source, table, fingerprint, before, known)
     if described is None:
         return Outlook(table, fingerprint, problem=_where_it_went(source, table, before) or str(problem))
     try:
@@ -87,6 +91,22 @@ def inspect(source: OpenSource, table: RawTable, fingerprint: str, position: sto
         renamed = _where_it_went(source, table, before) if described.relation != table.relation else None
         return Outlook(table, fingerprint, facts, renamed or str(problem))
     return Outlook(table, fingerprint, facts)
+
+
+def _described(
+    source: OpenSource, table: RawTable, fingerprint: str, before: TableFacts | None, known: Described
+) -> tuple[TableFacts | None, TableProblem | None]:
+    """What the source says of a table; of a new one, what it last said while the fingerprint stays.
+
+    Each group of tables that is loaded is preceded by surveys of all: a thousand new ones were inspected a thousand
+    times. Whether a partition has rows is no part of the fingerprint.
+    """
+    if before is None and known.get(table.name, ("", None))[0] == fingerprint:
+        return known[table.name][1], None
+    described, problem = source.inspect(table, before.oid if before else None)
+    if before is None and described is not None and problem is None and not described.leaves:
+        known[table.name] = fingerprint, described
+    return described, problem
 
 
 def _where_it_went(source: OpenSource, table: RawTable, before: TableFacts | None) -> str | None:

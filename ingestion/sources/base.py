@@ -43,11 +43,19 @@ class SourceNow(Generic[P]):
 
 @dataclass(frozen=True)
 class Point(Generic[P]):
-    """A consistent point: `snapshot` shows exactly the transactions that commit below `position`."""
+    """A consistent point: `snapshot` shows exactly the transactions that commit below `position`.
+
+    What was read at it holds if `check` raises no LakehouseError afterwards: the tables were as they are all the while.
+    That is for who holds the point; it does not travel with it.
+    """
 
     position: P
     snapshot: str
     at: datetime
+    check: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.position, self.snapshot, self.at)
 
 
 class NotThere(LakehouseError):

@@ -231,6 +231,7 @@ def _reconcile_table(
     result.absent_columns = tuple(c.name for c in facts.columns if c.name not in result.columns)
     if found.buckets:
         _look_closer(session, table, found, result)
+    point.check()
     if repair and not result.equal:
         written = _publish_repair(session, table, position, point, found)
         result.repaired = dict(written.operations)
@@ -249,6 +250,7 @@ def _publish_repair(
             iceberg = session.catalog.load_table(table.identifier)
             register(states, session, cycle, [iceberg])
             written = write_repair(session, cycle, table, iceberg, position.facts, point, found)
+            point.check()
             publication = Publication(
                 cycle_id=cycle.id,
                 source=session.name,

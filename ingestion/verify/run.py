@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 Chosen = list[tuple[Source, list[RawTable]]]
 EVENTS = "its source has events, which are read once: there is no table to compare with"
+BEHIND = (
+    "read from topics, which have no point in common with the database: `--views` compares it as it was last loaded"
+)
 _UNREPRESENTABLE = re.compile(UNREPRESENTABLE, re.IGNORECASE)
 
 
@@ -30,9 +33,10 @@ def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[s
 
     Raises LakehouseError for an unknown name, a server that does not answer, or a view that is not built.
     """
-    chosen, logs = without_logs(settings, select(declarations, wanted))
+    chosen, logs = without_logs(settings, select(declarations, wanted), views=True)
     yield from logs
     for source, tables in chosen:
+        of_source = source_of(settings.behind(source.name), source.name)
         with lake_session(settings) as lake:
             for table in tables:
                 if not table.key:
@@ -41,7 +45,7 @@ def reconcile(settings: Settings, declarations: Declarations, wanted: Sequence[s
                     )
                     continue
                 # held for no longer than this table takes
-                with source_of(settings, source.name).open() as opened, opened.at_one_moment():
+                with of_source.open() as opened, opened.at_one_moment():
                     result = _compare_table(opened, lake, table)
                 yield result
 
@@ -58,14 +62,19 @@ def select(declarations: Declarations, wanted: Sequence[str]) -> Chosen:
     return [(declarations.source(name), tables) for name, tables in chosen.items()]
 
 
-def without_logs(settings: Settings, chosen: Chosen) -> tuple[Chosen, list[TableComparison]]:
-    """The tables that can be compared, and what is said of those whose source holds no tables."""
+def without_logs(
+    settings: Settings, chosen: Chosen, *, views: bool = False
+) -> tuple[Chosen, list[TableComparison]]:  # fmt: skip
+    """The tables that can be compared, and what is said of those whose source holds no tables. Where `views` are
+    compared, the database behind topics holds them."""
     compared, said = [], []
     for source, tables in chosen:
-        if source_of(settings, source.name).holds_tables:
+        is_behind = getattr(settings.connection(source.name), "url", None) is not None
+        if source_of(settings, source.name).holds_tables or (views and is_behind):
             compared.append((source, tables))
         else:
-            said += [TableComparison(table.source, table.name, (), aside=EVENTS) for table in tables]
+            says = BEHIND if is_behind else EVENTS
+            said += [TableComparison(table.source, table.name, (), aside=says) for table in tables]
     return compared, said
 
 

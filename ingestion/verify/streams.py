@@ -70,6 +70,8 @@ def pair_columns(lake: Connection, source: OpenSource, table: RawTable) -> tuple
     types = {column.name.lower(): column.type_code for column in cursor.description}  # a view keeps capitals
     pairs, absent = [], []
     for column in _described(source, table).columns:
+        if table.kind != "postgres" and column.name not in table.landed:  # of an envelope what is declared lands
+            continue
         name = table.raw.alias.get(column.name, column.name).lower()
         if column.name in table.raw.mask:
             continue
@@ -81,8 +83,8 @@ def pair_columns(lake: Connection, source: OpenSource, table: RawTable) -> tuple
 
 
 def _described(source: OpenSource, table: RawTable) -> TableFacts:
-    facts, problem = source.inspect(table, None)
-    if facts is None or problem is not None:
+    facts, problem = source.inspect(table.behind, None)
+    if facts is None or (problem is not None and table.kind == "postgres"):  # else how it is published is others' care
         raise problem or TableProblem(table.source, table.name, "it cannot be described")
     source.check_readable(table, facts)
     return facts
@@ -92,7 +94,7 @@ def source_rows(source: OpenSource, table: RawTable, pairs: list[Pair], key: lis
     """The source's rows in key order, each value in canonical form."""
     forms = [source_form(pair.lake_type) for pair in pairs]
     order = [(pair.source, source_order(pair.lake_type)) for pair in key]
-    for row in source.ordered_rows(table, [pair.source for pair in pairs], order):
+    for row in source.ordered_rows(table.behind, [pair.source for pair in pairs], order):
         yield _spelled(forms, row)
 
 

@@ -10,6 +10,7 @@ from lakehouse.declarations.policies import LagPolicy, LoadPolicy, MaintenancePo
 from lakehouse.declarations.vault import VaultPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.text.spelling import close
+from lakehouse.text.sql import relation
 
 REFRESH_SECONDS = 60.0  # of mirrors, unless declared
 
@@ -87,6 +88,19 @@ class RawTable(Declared):
     def relation(self) -> tuple[str, str]:
         """Schema and name of the relation in Postgres; of a topic, no schema and its name."""
         return self.raw.schema_and_table
+
+    @property
+    def behind(self) -> "RawTable":
+        """The table in Postgres whose rows land, where they come by a topic."""
+        if self.kind != "debezium":
+            return self
+        raw = self.raw.model_copy(update={"relation": relation(*self.raw.captured), "topic": ""})
+        return self.model_copy(update={"kind": "postgres", "raw": raw})
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the daily check compares it, at a point of its source."""
+        return self.kind == "postgres" and bool(self.key)
 
     @property
     def key(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ def unreachable_source(settings: "Settings", source: str, error: Exception, key:
     """The error for a failed connection to a source; `key` names the URL that was used."""
     variable = f"LAKEHOUSE_SOURCES__{source.upper()}__{key.upper()}"
     configured = settings.source(source)
-    url = configured.owner_url if key == "owner_url" and configured.owner_url else configured.url
+    url = {"owner_url": configured.owner_url, "primary_url": configured.primary_url}.get(key) or configured.url
     at = parse_url(url.get_secret_value(), variable)
     lines = str(error).strip().splitlines()
     reason = lines[0].rstrip(".;: ") if lines else type(error).__name__

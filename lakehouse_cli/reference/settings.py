@@ -23,7 +23,7 @@ from lakehouse_stack.home.config import StackSettings
 
 INTRODUCTION = """# Settings
 
-<!-- written by `make docs` from lakehouse/settings.py and lakehouse_stack/home/config.py -->
+<!-- written by `make docs` from lakehouse/settings/ and lakehouse_stack/home/config.py -->
 
 `LAKEHOUSE_*` environment variables override secret files ([one file per setting](../security.md#secrets-in-files)),
 which override `lakehouse.toml` (in the working directory, or at `LAKEHOUSE_CONFIG`), which overrides what

@@ -27,8 +27,8 @@ def check_keys(tables: Sequence[TableKey]) -> list[dg.AssetCheckKey]:
 
 
 def reconciling_definitions(source: Source) -> dg.Definitions:
-    """The checks, their job `reconcile_<source>` and its schedule; tables without a key have no check."""
-    tables = [table for table in source.tables if table.key]
+    """The checks, their job `reconcile_<source>` and its schedule; those without a key, and of topics, have none."""
+    tables = [table for table in source.tables if table.is_compared]
     if not tables:
         return dg.Definitions()
     keys = check_keys([table.identifier for table in tables])

@@ -62,7 +62,7 @@ def _load(source: str, name: str, tables: Sequence[RawTable]) -> Load:
         source=source,
         name=name,
         tables=tuple(table.identifier for table in tables),
-        reconciled=tuple(table.identifier for table in tables if table.key),
+        reconciled=tuple(table.identifier for table in tables if table.is_compared),
         trigger=tables[0].load.trigger,
         confirm_after=timedelta(minutes=min(freshness)) / 2 if freshness else None,
     )

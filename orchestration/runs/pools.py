@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.reconstruct import ReconstructableJob
 from dagster._core.execution.api import ExecuteRunWithPlanIterable
 from dagster._core.execution.context.system import PlanExecutionContext, PlanOrchestrationContext
 from dagster._core.execution.context_creation_job import PlanExecutionContextManager
@@ -19,9 +20,11 @@ from dagster._core.execution.plan.plan import ExecutionPlan
 from dagster._core.execution.retries import RetryMode, get_retries_config
 from dagster._utils.interrupts import pop_captured_interrupt
 
+from lakehouse.settings import load_settings
 from orchestration.runs import tags
 from orchestration.runs.incremental import as_incremental_load
 from orchestration.runs.processes.workers import FINISHED, TAG, fail_orphaned_runs, free_pools, is_alive
+from orchestration.runs.step_processes import execute_in_processes
 
 WAITING = "waiting for pool"
 POLL_SECONDS = 0.5  # longest delay before a signal is noticed
@@ -107,7 +110,10 @@ def _is_abandoned(record: dg.RunRecord) -> bool:
 
 
 class PoolExecutor(dg.Executor):
-    """Dagster's in-process executor with a PoolQueue."""
+    """Dagster's in-process executor with a PoolQueue; or a process per step, where the settings ask for that.
+
+    `lakehouse run` has all steps in its own process: its jobs cannot be made again in another.
+    """
 
     def __init__(self, retries: RetryMode) -> None:
         self._retries = retries
@@ -122,6 +128,9 @@ class PoolExecutor(dg.Executor):
     ) -> Iterator[dg.DagsterEvent]:
         """Runs the plan and yields its events."""
         run = as_incremental_load(plan_context.instance, plan_context.dagster_run, plan_context.job)
+        if load_settings().dagster.step_processes and isinstance(plan_context.job, ReconstructableJob):
+            yield from execute_in_processes(plan_context, execution_plan, self._retries)
+            return
         manager = PlanExecutionContextManager(
             job=plan_context.job,
             retry_mode=plan_context.retry_mode,

@@ -116,7 +116,9 @@ def read(
         source="shop", properties={}, histories={}, shapes=shapes,
         ranges=tuple(r for r in ranges if r.topic in shapes and r.first < r.end),
         is_told=any(m["topic"] == "transaction" for m in messages),
-        told=Range("transaction", 0, told.first, told.end, 0), before=before, is_whole=True, now=now or newest,
+        told=Range("transaction", 0, told.first, told.end, 0) if given.transactions else None, before=before,
+        wide=frozenset(t for t in shapes if sum(name == t for name, _ in partitions) > 1), is_whole=True,
+        now=now or newest,
         exactly_once=given.delivery == "exactly_once", batch_bytes=1 << 20, recording=messages,
     )  # fmt: skip
     found, names = Read(), {s.oid: topic.split(".")[-1] for topic, s in shapes.items()}

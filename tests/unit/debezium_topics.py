@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
-from ingestion.sources.debezium.joined import Follows, Joined, Reached, Told
-from ingestion.sources.debezium.transactions import join
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
+from ingestion.sources.debezium.join.joined import Follows, Joined, Reached, Told
+from ingestion.sources.debezium.join.transactions import join
 
 START = datetime(2026, 11, 24, tzinfo=UTC)
 LAG = 0.8  # seconds: by so much one partition may be visible later than another
@@ -16,7 +16,8 @@ LAG = 0.8  # seconds: by so much one partition may be visible later than another
 
 @dataclass(frozen=True)
 class Event:
-    """A message of a data topic. `key` 0 stands for a tombstone, `xid` 0 for a row of a snapshot."""
+    """A message of a data topic. `key` 0 stands for a tombstone, `xid` 0 for a row of a snapshot, 'i' for one of an
+    incremental one."""
 
     xid: int
     lsn: int
@@ -113,7 +114,7 @@ def _add(heads: Heads, partition: int, offset: int, event: Event) -> None:
     elif event.key == 0:
         heads.add(partition, offset, at, EMPTY)
     elif event.xid == 0:
-        heads.add(partition, offset, at, LOOSE)
+        heads.add(partition, offset, at, SNAPSHOT if event.op == "r" else LOOSE)
     else:
         heads.add(
             partition, offset, at, EVENT, xid=event.xid, lsn=event.lsn, order=event.order, in_table=event.in_table,

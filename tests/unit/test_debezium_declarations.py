@@ -9,6 +9,9 @@ from test_kafka_declarations import TOPICS, declared
 from ingestion.schema.problem import TableProblem
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.debezium.shape import decoded, facts_of, modes_of, shape_of
+from ingestion.verify.run import BEHIND, EVENTS, without_logs
+from lakehouse.declarations import Source
+from lakehouse.declarations.policies import LoadPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.settings import load_settings
 
@@ -45,6 +48,25 @@ def test_a_table_without_a_key_needs_exactly_once() -> None:
     assert facts_of(of, 1, settings()).captured == "public.loose"
     with pytest.raises(TableProblem, match="has no key, by which an event that comes twice is known"):
         facts_of(of, 1, settings(delivery="at_least_once"))
+
+
+def test_the_database_behind_topics_is_asked_where_it_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = table("items", {"id": "bigint"}, relation='shop."Items"').model_copy(update={"source": "shop"})
+    assert (of.behind.kind, of.behind.relation, of.behind.key) == ("postgres", ("shop", "Items"), ("id",))
+    assert not of.is_compared and of.behind.is_compared, "topics have no point in common with their database"
+    given = {"KIND": "debezium", "BOOTSTRAP_SERVERS": "a:9092", "TRANSACTIONS": "t"}
+    for name, value in given.items():
+        monkeypatch.setenv(f"LAKEHOUSE_SOURCES__SHOP__{name}", value)
+    chosen = [(Source(name="shop", description="", load=LoadPolicy(), tables=(of,)), [of])]
+    with pytest.raises(LakehouseError, match="set LAKEHOUSE_SOURCES__SHOP__URL"):
+        load_settings().behind("shop")
+    assert [said.aside for said in without_logs(load_settings(), chosen, views=True)[1]] == [EVENTS]
+    monkeypatch.setenv("LAKEHOUSE_SOURCES__SHOP__URL", "postgresql://reader:x@db:5432/shop")
+    known = load_settings()
+    assert known.behind("shop").source("shop").url.get_secret_value().endswith("@db:5432/shop")
+    assert known.debezium("shop").kind == "debezium" and "reader:x" not in repr(known)
+    assert without_logs(known, chosen, views=True) == (chosen, [])
+    assert [said.aside for said in without_logs(known, chosen)[1]] == [BEHIND]
 
 
 def test_a_type_that_changes_do_not_carry_is_refused() -> None:

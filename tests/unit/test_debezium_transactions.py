@@ -7,7 +7,7 @@ import pytest
 from debezium_topics import LAG, START, Event, Lake, Topics, deliver, random_history
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.joined import OutOfOrder, Reached
+from ingestion.sources.debezium.join.joined import OutOfOrder, Reached
 
 A, B = "public.a", "public.b"
 
@@ -175,6 +175,64 @@ def test_a_change_of_a_key_is_its_delete_and_its_create_at_one_record() -> None:
     assert Lake(
         topics, told_to=1, reached=Reached(40_000_000, START, 40_000_001), begun={A: 40_000_000}
     ).read().old == {2: 0}, "in its history too"
+
+
+def interrupted(op: str = "r") -> tuple[Topics, Lake]:
+    """Connect was killed within transaction 7, had stored no offsets, and began with a snapshot."""
+    topics = two()
+    send(topics, 6, (0, "c", 1), end=39_000_000)
+    send(topics, 7, (0, "c", 2), (1, "c", 2), (0, "d", 1), lsn=39_500_000)
+    lake = Lake(topics, exactly_once=False)
+    lake.read(later=2)
+    assert lake.offsets == [1, 0]
+    for key in (2, 3):
+        topics.send(0, Event(0, 0, op, key))
+    return topics, lake
+
+
+def test_a_transaction_within_which_the_connector_began_anew_does_not_stop_the_source() -> None:
+    """It stood still: an END never comes, and what was behind its events waited for it."""
+    topics, lake = interrupted()
+    assert lake.read(later=59).waits, "a snapshot that a signal asked for may be under way"
+    joined = lake.read(later=62)
+    assert not joined.waits and joined.endless == {7} and lake.offsets == [5, 1]
+    places = [lake.rows[0, offset] for offset in range(5)]
+    assert places == sorted(places), "the rows of the snapshot come last"
+    send(topics, 9, (0, "u", 2), (1, "u", 2), end=41_000_000)
+    assert not lake.read(later=2).waits and len(lake.rows) == 8
+
+
+def test_the_next_transaction_shows_that_one_before_the_snapshot_has_no_end() -> None:
+    topics, lake = interrupted()
+    send(topics, 9, (0, "u", 2), (1, "u", 2), end=41_000_000)
+    assert lake.read(later=2).endless == {7}
+    numbers = [lake.rows[0, offset][0] for offset in range(6)]
+    assert numbers == [39_000_000, *[40_999_999] * 4, 41_000_000] and lake.rows[1, 0][0] == 40_999_999
+
+
+def test_a_transaction_that_a_snapshot_interrupts_and_that_goes_on_lands_whole() -> None:
+    for op, later in (("r", 50), ("i", 1000)):
+        topics, lake = interrupted(op)
+        assert lake.read(later=later).waits
+        topics.clock += later
+        topics.send(1, Event(7, 39_600_000, "c", 3, 4, 2))
+        topics.end(7, 40_000_000, {A: 2, B: 2})
+        assert not lake.read(later=2).endless
+        assert [n for n, _ in lake.rows.values()].count(40_000_000) == 4
+
+
+def test_what_comes_again_of_one_that_has_landed_is_not_taken_for_one_without_an_end() -> None:
+    topics = two()
+    send(topics, 6, (0, "c", 1), lsn=38_000_000, end=39_000_000)
+    send(topics, 7, (0, "d", 1), lsn=39_500_000, end=40_000_000)
+    lake = Lake(topics, exactly_once=False)
+    lake.read(later=2)
+    send(topics, 6, (0, "c", 1), lsn=38_000_000)
+    topics.send(0, Event(0, 0, "r", 3))
+    assert not lake.read(later=100).endless
+    send(topics, 9, (0, "u", 3), end=41_000_000)
+    with pytest.raises(OutOfOrder, match="an event of transaction 6 stands before"):
+        lake.read(later=2)
 
 
 def test_rows_of_a_snapshot_stand_just_below_the_transaction_that_follows_in_their_partition() -> None:

@@ -14,13 +14,20 @@ from lakehouse_cli.machine.doctor import Line, examine
 from lakehouse_project import create_project
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an empty project and its home: dbt parses it once."""
+    place = tmp_path_factory.mktemp("place")
+    create_project(place / "shop")
+    return place
+
+
 @pytest.fixture
-def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Line]]:
+def found(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], dict[str, Line]]:
     """The lines of an empty project without servers, by what they are about."""
     monkeypatch.delenv("LAKEHOUSE_CONFIG", raising=False)
-    monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "home"))
-    create_project(tmp_path / "shop")
-    monkeypatch.chdir(tmp_path / "shop")
+    monkeypatch.setenv("LAKEHOUSE_HOME", str(place / "home"))
+    monkeypatch.chdir(place / "shop")
     return lambda: {line.about: line for line in examine(load_settings())}
 
 
@@ -43,10 +50,10 @@ def test_a_port_that_is_set_and_taken_is_named(
 
 def test_a_mistake_in_a_declaration_is_one_line(found: Callable[[], dict[str, Line]]) -> None:
     table = "{name: orders, config: {meta: {raw: {relation: public.orders, keys: [id]}}}}"
-    Path("dbt_project/models/sources/shop.yml").write_text(
-        f"sources: [{{name: shop, schema: raw_shop, tables: [{table}]}}]"
-    )
+    file = Path("dbt_project/models/sources/shop.yml")
+    file.write_text(f"sources: [{{name: shop, schema: raw_shop, tables: [{table}]}}]")
     line = found()["declarations"]
+    file.unlink()
     assert line.state == "error" and "shop.yml" in line.says
 
 

@@ -219,4 +219,11 @@ def test_private_modules_of_dagster_are_used_only_where_nothing_public_does_the_
     """Runs in this process, the executor that waits for pools, the storage's migration and the gate before the UI."""
     folder = Path(__file__).parents[2] / "orchestration"
     found = {str(file.relative_to(folder)) for file in folder.rglob("*.py") if "from dagster._" in file.read_text()}
-    assert found == {"instance.py", "runner.py", "runs/incremental.py", "runs/pools.py", "web/__main__.py"}
+    assert found == {
+        "instance.py",
+        "runner.py",
+        "runs/incremental.py",
+        "runs/pools.py",
+        "runs/step_processes.py",
+        "web/__main__.py",
+    }

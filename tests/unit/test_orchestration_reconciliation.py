@@ -88,3 +88,14 @@ def test_a_check_that_is_launched_alone_compares() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         [check] = job.execute_in_process(instance=instance).get_asset_check_evaluations()
     assert check.asset_check_key == key and check.passed
+
+
+@pytest.mark.parametrize("kind", ["kafka", "debezium"])
+def test_tables_of_topics_have_no_check_that_nothing_can_answer(kind: Any) -> None:
+    """It was there, and failed every day: topics have no point in common with a table."""
+    raw = RawPolicy(topic="shop.public.things", key=("id",))
+    of = table("things").model_copy(update={"kind": kind, "raw": raw})
+    made = source_definitions(SHOP.model_copy(update={"tables": (of,)}), date(2026, 1, 1))
+    keys = {key for checks in made.asset_checks or () for key in checks.check_keys}
+    assert CHECK not in {key.name for key in keys}
+    assert "reconcile_shop" not in {job.name for job in made.jobs or ()}

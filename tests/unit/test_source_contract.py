@@ -3,6 +3,7 @@
 The next kind has its tests before its code: it adds a `Place` to `PLACES`.
 """
 
+import pickle
 import random
 import re
 import string
@@ -39,8 +40,11 @@ from ingestion.tasks.lanes import not_yet_there
 from lakehouse.declarations import RawTable
 from lakehouse.declarations import Source as Declared
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
+from lakehouse.errors import LakehouseError
 from lakehouse.migrations import ensure_state
 from lakehouse.settings import IngestionSettings, Settings, SourceSettings
+from tests.clusters import Cluster, wait_for, with_standby
+from tests.marks import slow
 
 pytestmark = pytest.mark.stack
 TABLE = RawTable(
@@ -93,13 +97,17 @@ def _in_memory(log: memory.Log, states: Any) -> Iterator[Place]:
 
 
 @contextmanager
-def in_postgres(server: str) -> Iterator[Place]:
+def in_postgres(server: str, standby: int | None = None) -> Iterator[Place]:
     with scratch_database(server) as url, psycopg.connect(url, autocommit=True) as c:
         c.execute("CREATE TABLE items (id text PRIMARY KEY, v text)")
         c.execute("ALTER TABLE items REPLICA IDENTITY FULL")
         c.execute("CREATE PUBLICATION lakehouse FOR TABLE items")
         ensure_state(c)
-        settings = Settings(sources={"shop": SourceSettings(url=SecretStr(url))})
+        shop = SourceSettings(url=SecretStr(url))
+        if standby is not None:
+            read = psycopg.conninfo.make_conninfo(url, port=standby)
+            shop = SourceSettings(url=SecretStr(read), primary_url=SecretStr(url))
+        settings = Settings(sources={"shop": shop})
 
         def write(operation: str, key: str, value: str | None) -> None:
             statement = {
@@ -117,17 +125,47 @@ def in_postgres(server: str) -> Iterator[Place]:
 
         source = source_of(settings, "shop", 30.0, Event())
         yield Place(source, c, publish, write, alter, lambda row, position: row[0][0] >= position)
-        while c.execute("SELECT slot_name FROM pg_replication_slots").fetchone():  # until its reader has gone
-            c.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+        mine = "FROM pg_replication_slots WHERE slot_type = 'logical'"
+        while c.execute(f"SELECT slot_name {mine}").fetchone():  # until its reader has gone
+            c.execute(f"SELECT pg_drop_replication_slot(slot_name) {mine} AND NOT active")
+
+
+@contextmanager
+def in_standby(primary: Cluster, standby: Cluster) -> Iterator[Place]:
+    """Everything is written to the primary, and on its standby when that returns."""
+    with in_postgres(primary.url(), standby.port) as place:
+
+        def write(operation: str, key: str, value: str | None) -> None:
+            place.write(operation, key, value)
+            wait_for(standby, primary)
+
+        def alter() -> None:
+            place.alter()
+            wait_for(standby, primary)
+
+        wait_for(standby, primary)
+        yield replace(place, write=write, alter=alter)
 
 
 PLACES = {"memory": in_memory, "postgres": in_postgres}
 
 
-@pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, cluster: str) -> Iterator[Place]:
-    with PLACES[request.param](cluster) as made:
-        yield made
+@pytest.fixture(params=[*PLACES, slow("standby")])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    made = (
+        in_standby(*request.getfixturevalue("pair"))
+        if request.param == "standby"
+        else PLACES[request.param](request.getfixturevalue("cluster"))
+    )
+    with made as place:
+        yield place
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[tuple[Cluster, Cluster]]:
+    """A primary and its standby."""
+    with with_standby(hot_standby_feedback="on") as both:
+        yield both
 
 
 @pytest.fixture
@@ -354,6 +392,23 @@ def test_a_snapshot_holds_what_the_stream_lacks_from_its_point_on(place: Place, 
     from_there_on = [row for row in stream if place.is_from(row, point.position)]
     assert len(from_there_on) == 15 and len(stream) - len(from_there_on) == 20
     assert replayed(from_there_on, snapshot) == table
+
+
+def test_what_was_read_at_a_point_holds_unless_the_session_that_keeps_its_tables_was_ended(
+    place: Place, source: OpenSource[Any]
+) -> None:
+    """Without its lock, VACUUM FULL between two ranges of a table emptied the later one."""
+    with source.snapshot([TABLE]) as point:
+        point.check()
+        if not isinstance(point.position, Lsn):
+            return
+        holders = "SELECT pid FROM pg_locks WHERE relation = 'public.items'::regclass AND mode = 'AccessShareLock'"
+        opened = cast(Any, source).connection
+        for (pid,) in opened.execute(holders).fetchall():
+            opened.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+        with pytest.raises(LakehouseError, match="what was read is not published, and is read again"):
+            point.check()
+        assert pickle.loads(pickle.dumps(point)) == point
 
 
 def test_a_backlog_is_read_in_parts_that_come_to_its_end(place: Place, source: OpenSource[Any]) -> None:

@@ -21,7 +21,7 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
     """What is in the way of ingestion."""
     of = settings.debezium(source.name)
     try:
-        found = Brokers(settings, source.name).topics([*(table.raw.topic for table in source.tables), of.transactions])
+        found = Brokers(settings, source.name).topics(_topics(source, of))
     except LakehouseError as error:
         says = str(error).removeprefix(f"source {source.name!r}: ")
         return [Finding(source.name, None, "connection", "in the way", "it cannot be looked at", says)]
@@ -33,21 +33,31 @@ def check_source(settings: Settings, source: Source) -> list[Finding]:
 
 def rights(settings: Settings, source: Source) -> str:
     """What the login needs, for people; nothing is set up in Kafka."""
-    topics = sorted({*(table.raw.topic for table in source.tables), settings.debezium(source.name).transactions})
+    topics = sorted(_topics(source, settings.debezium(source.name)))
     return (
         f"the login needs Describe and Read on topic {', '.join(topics)}; nothing is created in Kafka, no consumer "
         "group either. The connector needs provide.transaction.metadata=true and skipped.operations=none"
     )
 
 
+def _topics(source: Source, of: DebeziumSettings) -> set[str]:
+    return {*(table.raw.topic for table in source.tables), *filter(None, [of.transactions])}
+
+
 def _of_source(source: Source, of: DebeziumSettings, found: Mapping[str, Topic | str]) -> Iterator[Finding]:
-    topic = found.get(of.transactions, "it does not exist, unless no transaction has come yet")
+    if of.transactions is None:
+        says = "no topic tells transactions: a cut is a state of each table alone, not of several together"
+        remedy = "set provide.transaction.metadata=true of the connector, and `transactions` of the source"
+        yield Finding(source.name, None, "transactions", "warning", says, remedy)
+        topic = None
+    else:
+        topic = found.get(of.transactions, "it does not exist, unless no transaction has come yet")
     if isinstance(topic, str):
         remedy = "set provide.transaction.metadata=true of the connector, grant Describe and Read, or correct its name"
         says = f"transaction topic {of.transactions}: {topic}"
         weight: Weight = "warning" if of.transactions not in found else "in the way"
         yield Finding(source.name, None, "transactions", weight, says, remedy)
-    elif len(topic.partitions) != 1:
+    elif topic is not None and len(topic.partitions) != 1:
         says = f"transaction topic {of.transactions} has {len(topic.partitions)} partitions, which tell no order"
         remedy = "create it with one, before the connector starts"
         yield Finding(source.name, None, "transactions", "in the way", says, remedy)

@@ -28,7 +28,9 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One change. `xid` is that of the source block, `lsn` the record's own, by which nothing may be ordered."""
+    """One change. `lsn` is the record's own, by which nothing may be ordered, `snapshot` as the source block has it.
+    `xid` is that of the change, None of a snapshot's row.
+    """
 
     op: str
     before: Row | None
@@ -37,6 +39,8 @@ class Envelope:
     lsn: int | None
     committed_at: datetime
     version: str
+    snapshot: str
+    xid: int | None
     transaction: Transaction | None
     types: Types | None
 
@@ -66,11 +70,12 @@ def envelope_of(opened: Opened) -> Envelope:
         raise Unread("its operation is none of a row's (r, c, u, d, t)")
     try:
         lsn = None if source.get("lsn") is None else _number(source["lsn"])
+        transaction = _transaction(fields.get("transaction"))
         return Envelope(
             op=op, before=_row(fields.get("before")), after=_row(fields.get("after")),
             relation=(_name(source["schema"]), _name(source["table"])), lsn=lsn, committed_at=_moment(source),
-            version=str(source.get("version")), transaction=_transaction(fields.get("transaction")),
-            types=opened.types,
+            version=str(source.get("version")), snapshot=str(source.get("snapshot")),
+            transaction=transaction, types=opened.types, xid=_xid(op, transaction, source),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
         raise Unread("its source block is not that of a table in Postgres") from None
@@ -109,6 +114,13 @@ def _transaction(given: Any) -> Transaction | None:
         return None
     xid, _, _ = given["id"].partition(":")
     return Transaction(_number(int(xid)), _number(given["total_order"]), _number(given["data_collection_order"]))
+
+
+def _xid(op: str, transaction: Transaction | None, source: Row) -> int | None:
+    if transaction is not None:
+        return transaction.xid
+    told = source.get("txId")
+    return None if op == "r" or told is None else _number(told)
 
 
 def _number(given: Any) -> int:

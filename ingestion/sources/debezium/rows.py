@@ -92,12 +92,22 @@ def _lines(shape: Shape, index: int, event: Placed) -> Iterator[_Line]:
     if envelope.op == "d":
         yield _Line(index, "d", {name: row[name] for name in key} if key else row)
         return
+    if envelope.op == "c" and envelope.transaction is None and event.old is None:
+        _check_whole(shape, row)
     before = envelope.before if envelope.op == "u" else None
     if key and before and _differs(before, row, key):
         yield _Line(index, "d", {name: before[name] for name in key})
         yield _Line(index, "c", row, late=1, old=before, updates=True)
         return
     yield _Line(index, envelope.op, row, old=event.old, updates=envelope.op == "u" or event.old is not None)
+
+
+def _check_whole(shape: Shape, row: Row) -> None:
+    """Raises Unread for the second half of a key change whose first half was in another read: no transaction holds
+    them together, and what the row lacks is that of the key it had."""
+    forms = placeholders(shape.modes)
+    if lacking := [c.name for c in shape.columns if row.get(c.name) is not None and row[c.name] in forms]:
+        raise Unread(f"it lacks {', '.join(lacking)}, and the delete of its former key came apart from it")
 
 
 def _differs(before: Row, after: Row, key: Iterable[str]) -> bool:
@@ -164,7 +174,7 @@ def _meta(
         "_op": [line.op for line in lines],
         "_commit_lsn": [event.number for event in placed],
         "_seq": [2 * event.place + line.late for event, line in zip(placed, lines, strict=True)],
-        "_xid": [event.envelope.transaction and event.envelope.transaction.xid for event in placed],
+        "_xid": [event.envelope.xid for event in placed],
         "_committed_at": [event.envelope.committed_at for event in placed],
         "_unchanged": unchanged,
         "_old_key": [_old_key(shape, readers, line.old) for line in lines],

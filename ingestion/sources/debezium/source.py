@@ -6,7 +6,7 @@ that the END counts, is not passed: the position names the offset of the first e
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from threading import Event
 from typing import ClassVar, cast
@@ -67,9 +67,12 @@ class OpenDebezium(OpenKafka):
         """As of kind kafka; the transaction topic is the one that was read before, too."""
         number, known = self._own_id(), store.read_stream(states, self._name)
         if known is not None and known.kind == self.kind and known.publication_oid not in (0, number):
+            topic = self._of.transactions
+            says = f"topic {topic} was deleted{' and created again' * bool(number)} since the lake last read it"
+            if topic is None:
+                says = "the lake has read its transactions so far, and `transactions` is not set any more: set it, or"
             raise LakehouseError(
-                f"source {self._name!r}: topic {self._of.transactions} was deleted"
-                f"{' and created again' * bool(number)} since the lake last read it: "
+                f"source {self._name!r}: {says}: "
                 f"`lakehouse ingest --recover {self._name}` goes on with what is there, in the next epoch"
             )
         stream = super().check(states, live)
@@ -111,33 +114,44 @@ class OpenDebezium(OpenKafka):
                 "transactions are not whole: let the connector write it, or take its table out of the declaration"
             )
         before = cast(TransactionOffsets, self._reached())
-        told = self._of.transactions, 0
-        first, end = (offsets.by_partition.get(told, 0) for offsets in (before, now.position))
+        told = self._told(before, now.position)
         positions = store.read_positions(self._states, self._name).values()
         began = {p.facts.captured: p.point.end for p in positions if p.versions and p.point.end}
-        earliest = self._brokers.starts([told])[told] if began else 0
+        if told is not None and began:
+            of = told.topic, told.partition
+            told = replace(told, place=self._brokers.starts([of])[of])
         return EnvelopeReader(
             source=self._name,
             properties=client_properties(self._of),
             ranges=tuple(ranges_to(before, now.position, shapes)),
-            is_told=told in now.position.by_partition or bool(self._own_id()),
-            told=Range(*told, first, max(first, end), earliest),
-            histories=began,
+            is_told=told is not None and (told.end > 0 or bool(self._own_id())),
+            told=told,
+            histories=began if told else {},
             shapes=shapes,
             before=before,
             exactly_once=self._of.delivery == "exactly_once",
             is_whole=self._end <= before.join(now.position),
             now=datetime.now(UTC),
             batch_bytes=self._settings.ingestion.batch_bytes,
+            wide=frozenset(n for n in shapes if len(getattr(found[n], "partitions", ())) > 1),
         )
 
     def _with_own(self, topics: Iterable[str]) -> list[str]:
-        wanted = list(topics)
-        return [*wanted, self._of.transactions] if wanted else []
+        wanted, own = list(topics), self._of.transactions
+        return [*wanted, own] if wanted and own else wanted
+
+    def _told(self, before: Offsets, end: Offsets) -> Range | None:
+        """What is read of the transaction topic."""
+        if (name := self._of.transactions) is None:
+            return None
+        first, last = (offsets.by_partition.get((name, 0), 0) for offsets in (before, end))
+        return Range(name, 0, first, max(first, last), 0)
 
     def _own_id(self) -> int:
         """The number of the transaction topic, 0 until it is there; raises LakehouseError where it tells no order."""
         name = self._of.transactions
+        if name is None:
+            return 0
         topic = present(self._brokers.topics([name]), name)
         if topic is None:
             return 0

@@ -20,6 +20,11 @@ class Configured:
         return self.settings.source(self.name).slot or f"lakehouse_{self.name}"
 
     @property
+    def on_standby(self) -> bool:
+        """Whether it is read from a standby."""
+        return self.settings.source(self.name).primary_url is not None
+
+    @property
     def publication(self) -> str:
         """Name of the publication."""
         return self.settings.source(self.name).publication

@@ -55,6 +55,8 @@ log = logging.getLogger("lakehouse.standbys")
 Execute = Callable[[SourceConnection, str, str], PGresult]
 APPLICATION = "lakehouse"
 FAILOVER_SLOTS = 170_000
+# Up to where a standby has replayed the WAL, or a primary has written it.
+WAL_END = "CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END"
 OWN_READER_PATIENCE_SECONDS = 0.5
 # On RDS the right comes with a role, and the role's own attribute stays unset.
 MAY_REPLICATE = """
@@ -81,9 +83,16 @@ def source_url(settings: SourceSettings, **session: str) -> str:
     return "postgresql://?" + urlencode({key: value for key, value in given.items() if value}, quote_via=quote)
 
 
-def connect_source(settings: Settings, source: str, *, replication: bool = False) -> SourceConnection:
-    """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy."""
-    configured = settings.source(source)
+def connect_source(
+    settings: Settings, source: str, *, replication: bool = False, primary: bool = False
+) -> SourceConnection:
+    """A connection in autocommit mode; raises Unreachable (a LakehouseError) that names the source and the remedy.
+
+    With `primary`, to the primary where the source is a standby.
+    """
+    configured, key = settings.source(source), "url"
+    if primary and configured.primary_url is not None:
+        configured, key = configured.model_copy(update={"url": configured.primary_url}), "primary_url"
     try:
         url = source_url(configured)
     except LakehouseError as error:
@@ -91,7 +100,7 @@ def connect_source(settings: Settings, source: str, *, replication: bool = False
     try:
         connected = psycopg.connect(f"{url}&replication=database" if replication else url, autocommit=True)
     except psycopg.OperationalError as error:
-        raise unreachable_source(settings, source, error) from None
+        raise unreachable_source(settings, source, error, key) from None
     return SourceConnection(connected)
 
 
@@ -122,12 +131,12 @@ class Slot:
         return self.invalid is None and self.wal_status in ("reserved", "extended", "unreserved")
 
 
-def identify(settings: Settings, source: str, beside: SourceConnection) -> Cluster:
+def identify(settings: Settings, source: str, beside: SourceConnection, *, primary: bool = False) -> Cluster:
     """Asks for the cluster's identity over the replication protocol, which also proves the REPLICATION right.
 
     Raises LakehouseError when another server answers than `beside`.
     """
-    system, timeline = _walsender_says(settings, source, beside, "IDENTIFY_SYSTEM")
+    system, timeline = _walsender_says(settings, source, beside, "IDENTIFY_SYSTEM", primary=primary)
     return Cluster(system.decode(), int(timeline))
 
 
@@ -136,10 +145,12 @@ def timeline_history(settings: Settings, source: str, beside: SourceConnection, 
     return _walsender_says(settings, source, beside, f"TIMELINE_HISTORY {timeline}")[1].decode(errors="replace")
 
 
-def _walsender_says(settings: Settings, source: str, beside: SourceConnection, command: str) -> tuple[bytes, bytes]:
+def _walsender_says(
+    settings: Settings, source: str, beside: SourceConnection, command: str, *, primary: bool = False
+) -> tuple[bytes, bytes]:
     """The first two columns of the answer."""
     try:
-        with connect_source(settings, source, replication=True) as connection:
+        with connect_source(settings, source, replication=True, primary=primary) as connection:
             check_same_server(source, started_at(beside), started_at(connection))
             result = connection.pgconn.exec_(command.encode())
             if result.ntuples != 1:
@@ -199,8 +210,10 @@ def read_slot(connection: SourceConnection, slot: str) -> Slot | None:
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
             "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint AS confirmed_lsn, active_pid, wal_status,"
-            " coalesce((pg_current_wal_lsn() - restart_lsn)::bigint, 0) AS lag_bytes,"
-            " to_jsonb(s) ->> 'invalidation_reason' AS reason, to_jsonb(s) ->> 'synced' AS synced"  # since Postgres 17
+            f" coalesce(({WAL_END} - restart_lsn)::bigint, 0) AS lag_bytes,"
+            " coalesce(to_jsonb(s) ->> 'invalidation_reason',"  # since Postgres 17
+            " CASE to_jsonb(s) ->> 'conflicting' WHEN 'true' THEN 'rows_removed' END) AS reason,"  # since 16
+            " to_jsonb(s) ->> 'synced' AS synced"
             " FROM pg_replication_slots s"
             " WHERE slot_name = %s AND database = current_database() AND plugin = 'pgoutput'",
             (slot,),
@@ -248,12 +261,13 @@ def lock_timeout_seconds(connection: SourceConnection) -> float:
     return int(_value(connection, "SELECT setting FROM pg_settings WHERE name = 'lock_timeout'")) / 1000
 
 
-def create_slot(connection: SourceConnection, slot: str, execute: Execute) -> Lsn:
+def create_slot(connection: SourceConnection, slot: str, execute: Execute, *, standby: bool = False) -> Lsn:
     """Makes the permanent slot and returns its LSN; `execute` waits for the transactions that are older than it.
 
-    Standbys that synchronize slots take it over (Postgres 17 and newer); to all others that makes no difference.
+    Standbys that synchronize slots take it over (Postgres 17 and newer); to all others that makes no difference. A slot
+    that is made on a `standby` stays there.
     """
-    failover = ", failover => true" if connection.info.server_version >= FAILOVER_SLOTS else ""
+    failover = ", failover => true" if connection.info.server_version >= FAILOVER_SLOTS and not standby else ""
     sql = f"SELECT lsn FROM pg_create_logical_replication_slot({literal(slot)}, 'pgoutput'{failover})"
     result = execute(connection, sql, f"slot {slot} to be made (a new slot waits for every older transaction)")
     connection.execute("RESET lock_timeout")  # which waiting took off
@@ -365,7 +379,7 @@ def _standby(connection: SourceConnection) -> LakehouseError:
     at = connection.info
     return LakehouseError(
         f"database {at.dbname!r} at {at.host}:{at.port} is a standby in recovery: "
-        "correct the source's URL to the primary"
+        "correct the source's URL to the primary, or name that in primary_url as well (Postgres 16 and newer)"
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event
 
 import psycopg
@@ -33,6 +34,7 @@ from ingestion.sources.postgres.snapshot import (
     select_sql,
     typed_columns,
 )
+from ingestion.sources.postgres.standby import primary_of, source_now
 from ingestion.sources.postgres.stream import check_slot, ensure_stream
 from ingestion.state import store
 from ingestion.state.chunks import Chunk
@@ -57,8 +59,11 @@ class PostgresSource(Configured):
     @contextmanager
     def open(self) -> Iterator["OpenPostgres"]:
         """With a connection of its own; raises LakehouseError where the source cannot be reached."""
-        with src.connect_source(self.settings, self.name) as connection:
-            yield OpenPostgres(self, connection)
+        with (
+            src.connect_source(self.settings, self.name) as connection,
+            primary_of(self.settings, self.name, connection) as primary,
+        ):
+            yield OpenPostgres(self, connection, primary)
 
     @contextmanager
     def snapshot(
@@ -70,20 +75,21 @@ class PostgresSource(Configured):
 
 
 class OpenPostgres:
-    """A source with a connection; every method may raise LakehouseError."""
+    """A source with a connection, and one to its primary where it is a standby; all may raise LakehouseError."""
 
     records = PgoutputRecords()
     holds_tables = PostgresSource.holds_tables
 
-    def __init__(self, of: PostgresSource, connection: SourceConnection) -> None:
+    def __init__(self, of: PostgresSource, connection: SourceConnection, primary: SourceConnection) -> None:
         self._of = of
         self.connection = connection
+        self._primary = primary
         self.snapshot = of.snapshot
 
     def check(self, states: CatalogConnection, live: LiveStream[Lsn] | None = None) -> store.Stream:
         """The stream, whose slot and identity are those that the lake was read from."""
         src.check_server(self.connection, self._of.name)
-        return ensure_stream(self._of, self.connection, states, live)
+        return ensure_stream(self._of, self.connection, self._primary, states, live)
 
     def check_again(self, stream: store.Stream, live: LiveStream[Lsn] | None) -> None:
         """Raises LakehouseError where the publication or the slot changed since `check`."""
@@ -95,11 +101,11 @@ class OpenPostgres:
 
     def now(self) -> SourceNow[Lsn]:
         """The flushed end of the WAL."""
-        return src.source_now(self.connection)
+        return source_now(self._of.name, self.connection, self._primary)
 
     def committed(self) -> Lsn:
         """Where the next record of the WAL will be: some transactions do not wait for the flush."""
-        return src.committed_lsn(self.connection)
+        return src.committed_lsn(self._primary)
 
     def retention(self, stream: store.Stream | None) -> Retention:
         """The WAL that the slot keeps; its state is Postgres's wal_status, or why it is of no use."""
@@ -122,7 +128,10 @@ class OpenPostgres:
 
     def inspect(self, table: RawTable, oid: int | None) -> tuple[TableFacts | None, TableProblem | None]:
         """A table's facts, and what is in the way of it; by its oid where it is not called as declared."""
-        return describe.read_facts(self.connection, table, self._of.publication, oid)
+        facts, problem = describe.read_facts(self.connection, table, self._of.publication, oid)
+        if facts is not None and self._of.on_standby:  # which shows a commit before it counts it as replayed
+            facts = replace(facts, lsn=int(self.committed()))
+        return facts, problem
 
     def name_of(self, oid: int) -> tuple[str, str] | None:
         """The present name of a relation, or None when it was dropped."""

@@ -1,6 +1,7 @@
 """The stream of a source: its slot and the checks that going on from it loses nothing."""
 
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 
@@ -18,6 +19,7 @@ from ingestion.sources.postgres.history.witness import (
     read_witness,
     same_history,
 )
+from ingestion.sources.postgres.standby import check_standby, hasten, source_now
 from ingestion.state import store
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection, SourceConnection
@@ -26,22 +28,28 @@ INVALIDATED = {  # what to change in the source, by pg_replication_slots.invalid
     "wal_removed": ": raise max_slot_wal_keep_size there",
     "idle_timeout": ": raise idle_replication_slot_timeout there, or ingest more often",
     "wal_level_insufficient": ": set wal_level = logical there",
+    "rows_removed": ": set hot_standby_feedback = on on the standby, and let it stream from a physical slot",
 }
 
 
 def ensure_stream(
-    of: Configured, connection: SourceConnection, states: CatalogConnection, live: LiveStream[Lsn] | None = None
-) -> store.Stream:
+    of: Configured, connection: SourceConnection, primary: SourceConnection, states: CatalogConnection,
+    live: LiveStream[Lsn] | None = None,
+) -> store.Stream:  # fmt: skip
     """The stream with its slot, both made at the first cycle; raises LakehouseError where going on would lose rows.
 
+    `primary` is `connection` itself unless that is to a standby.
     An open live stream is proof that the cluster, and what is behind the lake's position, are the same as before.
     """
     name = of.name
     publication = src.publication_oid(of.settings, connection, name, of.publication)
     if live is None:
+        if of.on_standby:
+            check_standby(of.settings, name, connection, primary)
         src.free_slot(connection, name, of.slot)
-        src.check_standbys(connection, name)
-        src.let_standbys_take_over(of.settings, name, connection, of.slot)
+        if not of.on_standby:
+            src.check_standbys(connection, name)
+            src.let_standbys_take_over(of.settings, name, connection, of.slot)
         cluster = src.identify(of.settings, name, connection)
     stream, slot = store.read_stream(states, name), src.read_slot(connection, of.slot)
     if stream is None:
@@ -60,20 +68,25 @@ def ensure_stream(
     if live is None:
         _check_cluster(of, connection, stream, slot, cluster, reached)
     if stream.position == 0:
-        lsn = Lsn(slot.confirmed_lsn) if slot else src.create_slot(connection, of.slot, of.patience.execute)
-        leave_mark(connection, name)
+        lsn = Lsn(slot.confirmed_lsn) if slot else _make_slot(of, connection, primary)
+        leave_mark(primary, name)
         with states.transaction():
             put_made_lsn(states, name, stream.epoch, lsn)
             store.advance_positions(states, name, lsn)
         return replace(stream, position=lsn)
-    _check_not_behind(of, reached, src.source_now(connection).position)
+    _check_not_behind(of, reached, source_now(name, connection, primary).position)
     slot = check_slot(of, stream, slot)
     if live is None:
-        _check_history(of, connection, states, stream, slot)
+        _check_history(of, connection, primary, states, stream, slot)
         if cluster.timeline != stream.timeline:
             store.follow_timeline(states, name, cluster.timeline)
             return replace(stream, timeline=cluster.timeline)
     return stream
+
+
+def _make_slot(of: Configured, connection: SourceConnection, primary: SourceConnection) -> Lsn:
+    execute = partial(of.patience.execute, meanwhile=hasten(primary)) if of.on_standby else of.patience.execute
+    return src.create_slot(connection, of.slot, execute, standby=of.on_standby)
 
 
 def _check_identity(of: Configured, stream: store.Stream, publication: int) -> None:
@@ -105,7 +118,7 @@ def _check_cluster(
     )
     if stream.system_identifier != now.system_identifier or now.timeline < stream.timeline:
         raise LakehouseError(f"{said}, so changes may be missing; correct its URL, or {_remedy(of)}")
-    if slot is None or not slot.synced:
+    if slot is None or not (slot.synced or of.on_standby):
         raise LakehouseError(
             f"{said}: it was promoted without slot {of.slot}, which its primary did not synchronize to it, so changes "
             f"may be missing; correct its URL, or {_remedy(of)}"
@@ -121,6 +134,12 @@ def _landed(states: CatalogConnection, source: str) -> list[int]:
 
 
 def _check_not_behind(of: Configured, reached: int, flushed: int) -> None:
+    if flushed < reached and of.on_standby:
+        raise LakehouseError(
+            f"source {of.name!r}: its standby has replayed the WAL up to {src.lsn_text(flushed)}, and the lake has it "
+            f"up to {src.lsn_text(reached)}: nothing was written; a standby that was started again gets there by "
+            f"itself, and for one that was made anew `lakehouse ingest --recover {of.name}` repairs the lake"
+        )
     if flushed < reached:
         raise LakehouseError(
             f"source {of.name!r}: its WAL ends at {src.lsn_text(flushed)}, before the lake's "
@@ -149,8 +168,9 @@ def check_slot(of: Configured, stream: store.Stream, slot: src.Slot | None) -> s
 
 
 def _check_history(
-    of: Configured, connection: SourceConnection, states: CatalogConnection, stream: store.Stream, slot: src.Slot
-) -> None:
+    of: Configured, connection: SourceConnection, primary: SourceConnection, states: CatalogConnection,
+    stream: store.Stream, slot: src.Slot,
+) -> None:  # fmt: skip
     """Proves that the slot, and what is behind the position, are those of the source that the lake was read from."""
     kept, behind = read_witness(states, of.name, stream.epoch), slot.confirmed_lsn < stream.position
     seen = _newest(of, connection, stream) if behind else None
@@ -172,7 +192,7 @@ def _check_history(
     if made is None:
         put_made_lsn(states, of.name, stream.epoch, slot.confirmed_lsn)
     if kept is None or not (slot.signed or proven):
-        leave_mark(connection, of.name)
+        leave_mark(primary, of.name)
 
 
 def _newest(of: Configured, connection: SourceConnection, stream: store.Stream) -> Witness | None:

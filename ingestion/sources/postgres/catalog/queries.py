@@ -26,7 +26,8 @@ SELECT c.oid::bigint AS oid, n.nspname AS schema, c.relname AS name, c.relkind,
   p.rowfilter IS NOT NULL AS filtered,
   (SELECT pubupdate OR pubdelete FROM pg_publication WHERE pubname = %(publication)s) AS publishes_updates,
   (SELECT pubviaroot FROM pg_publication WHERE pubname = %(publication)s) AS by_root,
-  (pg_current_wal_insert_lsn() - '0/0')::bigint AS lsn,
+  (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END - '0/0')::bigint
+    AS lsn,
   (SELECT array_agg(ARRAY[a.attnum, a.xmin::text::bigint] ORDER BY a.attnum)
    FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0) AS attribute_rows,
   CASE WHEN c.relkind = 'r' THEN (SELECT string_agg(i.inhrelid::regclass::text, ', ' ORDER BY i.inhrelid)

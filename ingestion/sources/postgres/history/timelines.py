@@ -5,7 +5,8 @@ the past of both. What it has read beyond, the new primary never received: then 
 longer exist. A primary with `synchronized_standby_slots` sends the lake nothing that its standby lacks.
 
 The slot has to be one that Postgres synchronized (17 and newer): nothing kept catalog rows for one that lay still
-meanwhile, such as that of a rewound primary, and it may misread what it shows.
+meanwhile, such as that of a rewound primary, and it may misread what it shows. The lake's own slot on a standby that it
+reads is another matter: Postgres invalidates it where rows of the catalog are gone.
 """
 
 from ingestion.schema.positions import Lsn

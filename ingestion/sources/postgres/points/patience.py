@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.points.blockers import blockers_of, spoken
+from ingestion.sources.postgres.points.blockers import blockers_of, old_transactions, spoken
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.retry import Unreachable
@@ -44,9 +44,12 @@ class Patience:
     _since: dict[str, float] = field(default_factory=dict)
     _told: dict[str, list[float]] = field(default_factory=dict)
 
-    def execute(self, connection: SourceConnection, sql: str, what: str) -> pq.abc.PGresult:
+    def execute(
+        self, connection: SourceConnection, sql: str, what: str, meanwhile: Callable[[], None] = lambda: None
+    ) -> pq.abc.PGresult:
         """The result of a statement that may have to wait; it is cancelled when the patience ends.
 
+        `meanwhile` is called again and again while it waits.
         The connection has no lock_timeout afterwards: to put it back would end a snapshot that the statement exported.
         Raises Blocked naming who is in the way, LakehouseError for an error.
         """
@@ -58,6 +61,7 @@ class Patience:
             while not _answered(pgconn):
                 now = time.monotonic()
                 self.waited = now - begun
+                meanwhile()
                 self._tell(connection, what, now - since)
                 if self.stop.is_set():
                     raise LakehouseError(f"source {self.source!r}: stopped while waiting for {what}")
@@ -89,8 +93,11 @@ class Patience:
 
     def _who(self, connection: SourceConnection) -> str:
         with connect_source(self.settings, self.source) as asking:
-            found = blockers_of(asking, connection.info.backend_pid)
-        return "; ".join(blocker.described() for blocker in found) or "a transaction that has just ended"
+            found = [blocker.described() for blocker in blockers_of(asking, connection.info.backend_pid)]
+        if not found and self.settings.source(self.source).primary_url is not None:
+            with connect_source(self.settings, self.source, primary=True) as primary:
+                found = old_transactions(primary, FIRST_TOLD_SECONDS)
+        return "; ".join(found) or "a transaction that has just ended"
 
 
 def one_of(patience: Patience | None, settings: Settings, source: str) -> Patience:

@@ -11,15 +11,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
 
 from ingestion.schema.positions import Lsn
 from ingestion.sources.base import NotThere, Point
-from ingestion.sources.postgres.connection import connect_source, source_now
+from ingestion.sources.postgres.connection import connect_source
 from ingestion.sources.postgres.points.patience import Blocked, Patience, one_of
+from ingestion.sources.postgres.standby import hasten, primary_of, source_now
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
@@ -69,7 +72,7 @@ def consistent_point(
             before_try()
             point = _export(settings, source, exporter, waits)
             if _lock(holder, tables) and _definitions(holder, tables) == before:
-                yield point
+                yield replace(point, check=partial(_check_held, source, holder))
                 return
         # Who asks for a lock against readers has a transaction id by then: the next slot waits for it, and names it.
         if waits.stop.wait(RETRY_SECONDS) or (waits.seconds or math.inf) < time.monotonic() - begun:
@@ -100,19 +103,34 @@ def _share(holder: SourceConnection, quoted: str) -> None:
     holder.execute(f"SELECT FROM {quoted} LIMIT 0")
 
 
+def _check_held(source: str, holder: SourceConnection) -> None:
+    """A session that was ended holds no lock; a standby ends it for what its primary has done to the tables."""
+    try:
+        holder.execute("SELECT")
+    except psycopg.Error as error:
+        raise LakehouseError(
+            f"source {source!r}: the session that kept its tables as they are was ended while they were read "
+            f"({' '.join(str(error).split())}); what was read is not published, and is read again"
+        ) from None
+
+
 def _export(settings: Settings, source: str, exporter: SourceConnection, patience: Patience) -> Point[Lsn]:
     name = f"lakehouse_snapshot_{uuid.uuid4().hex}"  # slots of all databases of a cluster share their names
     command = f"CREATE_REPLICATION_SLOT {ident(name)} TEMPORARY LOGICAL pgoutput (SNAPSHOT 'export')"
-    with connect_source(settings, source) as clock:
-        begun_at = source_now(clock).at
-    result = patience.execute(exporter, command, "a consistent point (a new slot waits for every older transaction)")
+    what, waited = "a consistent point (a new slot waits for every older transaction)", timedelta()
+    with connect_source(settings, source) as clock, primary_of(settings, source, clock) as primary:
+        begun_at = source_now(source, clock, primary).at
+        if primary is clock:
+            result = patience.execute(exporter, command, what)
+            waited = timedelta(seconds=patience.waited)
+        else:
+            result = patience.execute(exporter, command, what, hasten(primary))
     if result.ntuples != 1:
         raise LakehouseError(f"source {source!r}: no consistent point: the server answered without one")
     lsn, snapshot = result.get_value(0, 1), result.get_value(0, 2)
     assert lsn is not None and snapshot is not None
     # No later than the point itself, so that no change behind it is of an earlier time.
-    at = begun_at + timedelta(seconds=patience.waited)
-    return Point(Lsn.parse(lsn.decode()), snapshot.decode(), at)
+    return Point(Lsn.parse(lsn.decode()), snapshot.decode(), begun_at + waited)
 
 
 def _definitions(connection: SourceConnection, tables: Sequence[RawTable]) -> list[tuple[Any, ...]]:

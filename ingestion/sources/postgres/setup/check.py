@@ -20,6 +20,7 @@ from ingestion.sources.postgres.setup.relations import (
 )
 from ingestion.sources.postgres.setup.rights import needed, relations_of
 from ingestion.sources.postgres.setup.server import server_findings
+from ingestion.sources.postgres.standby import primary_of
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
@@ -37,9 +38,12 @@ _UNLOGGED = {"u": "unlogged", "t": "temporary"}
 def check_source(settings: Settings, source: Source) -> list[Finding]:
     """What is in the way of ingestion, what prepare is going to do, and what is worth knowing, in this order."""
     try:
-        with connect_source(settings, source.name) as connection:
+        with (
+            connect_source(settings, source.name) as connection,
+            primary_of(settings, source.name, connection) as primary,
+        ):
             found = [
-                *server_findings(connection, settings, source),
+                *server_findings(connection, primary, settings, source),
                 *_of_publication(connection, settings, source),
                 *application_findings(connection, source, settings.source(source.name).publication),
                 *_of_owner(settings, source),

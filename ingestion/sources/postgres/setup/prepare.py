@@ -6,6 +6,7 @@ from ingestion.sources.postgres.setup.identities import identity_findings, publi
 from ingestion.sources.postgres.setup.owner import as_owner
 from ingestion.sources.postgres.setup.relations import read_members, read_publication, read_stored
 from ingestion.sources.postgres.setup.statements import existing, setup_statements
+from ingestion.sources.postgres.standby import until_replayed
 from ingestion.sources.postgres.unprepared import fill_sample
 from lakehouse.declarations import RawTable, Source
 from lakehouse.errors import LakehouseError
@@ -39,6 +40,7 @@ def prepare(settings: Settings, source: Source, *, revoke: bool = False) -> tupl
         for statement in statements:
             owner.execute(statement)
         _refuse(owner, source, configured.publication)  # a table that is being published is not altered meanwhile
+    until_replayed(settings, source.name)
     return statements, True
 
 

@@ -7,6 +7,7 @@ from ingestion.sources.findings import Finding
 from ingestion.sources.postgres.connection import MAY_REPLICATE, connect_source, standbys_away
 from ingestion.sources.postgres.points.blockers import old_transactions
 from ingestion.sources.postgres.setup.managed import provider_of
+from ingestion.sources.postgres.setup.standby import standby_findings
 from lakehouse.declarations import Source
 from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.retry import Unreachable
@@ -43,8 +44,10 @@ _SYNCHRONIZE = (
 )
 
 
-def server_findings(connection: SourceConnection, settings: Settings, source: Source) -> Iterator[Finding]:
-    """What of the server, or of the run-time role, is in the way."""
+def server_findings(
+    connection: SourceConnection, primary: SourceConnection, settings: Settings, source: Source
+) -> Iterator[Finding]:
+    """What of the server, or of the run-time role, is in the way; `primary` is the server itself or a standby's."""
     finding = partial(Finding, source.name, None)
     configured = settings.source(source.name)
     role = ident(parse_url(configured.url.get_secret_value()).user)
@@ -57,8 +60,11 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
     elif version // 10_000 > NEWEST_TRIED:
         says = f"it is Postgres {version // 10_000}, which this release has not been tried with"
         yield finding("version", "warning", says, f"{NEWEST_TRIED} is the newest that has been")
-    if standby:
-        yield finding("standby", "in the way", "it is a standby in recovery", "correct the URL to the primary")
+    if primary is not connection:
+        yield from standby_findings(finding, connection, primary, settings, source.name)
+    elif standby:
+        remedy = "correct the URL to the primary, or name that in primary_url as well (Postgres 16 and newer)"
+        yield finding("standby", "in the way", "it is a standby in recovery", remedy)
     if level != "logical":
         yield finding("wal_level", "in the way", f"wal_level is {level}, not logical", provider.decoding)
     if not replicates:
@@ -68,7 +74,9 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
     if invalid is not None:
         remedy = f"`lakehouse ingest --recover {source.name}`"
         yield finding("slot", "in the way", f"its slot was invalidated ({invalid})", remedy)
-    if away := standbys_away(connection):
+    if standby or primary is not connection:
+        pass  # such a server holds nothing back, and synchronizes no slot of its own
+    elif away := standbys_away(connection):
         says = f"it sends nothing until its standby is back: nobody reads slot {away}"
         yield finding("standby", "in the way", says, "start it, or take it out of synchronized_standby_slots")
     elif found := connection.execute(_UNSYNCHRONIZED).fetchone():
@@ -76,7 +84,7 @@ def server_findings(connection: SourceConnection, settings: Settings, source: So
         yield finding("failover", "warning", says, _SYNCHRONIZE)
     yield from _room(finding, "max_replication_slots", max_slots, slots, 1 if has_slot else 2, "slots")
     yield from _room(finding, "max_wal_senders", max_senders, senders, SENDERS, "senders")
-    for blocker in old_transactions(connection, OLD_SECONDS):
+    for blocker in old_transactions(primary, OLD_SECONDS):
         yield finding(
             "old transaction", "warning", "a new slot, and so the load of a table, has to wait for it", blocker
         )

@@ -1,4 +1,4 @@
-"""Events of no transaction whose END a read has: rows of snapshots, history, and what cannot be read. Pure.
+"""Events of no transaction whose END a read has: rows of snapshots, history, what has none, what cannot be read. Pure.
 
 Their numbers are between those of transactions. An END's position is the end of a record of the WAL, which is longer
 than FREE bytes, so those just below the next one, and a few behind the last one, are nobody else's.
@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from ingestion.sources.debezium.heads import EMPTY, EVENT, LOOSE, UNREAD, Heads
-from ingestion.sources.debezium.joined import Ended, Firsts, Follows, Joined, OutOfOrder, Reached
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads
+from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, OutOfOrder, Reached
 
+OF_NONE = (LOOSE, SNAPSHOT, UNREAD)
 FREE = 16
 FIRST_LSN = 1 << 24  # the WAL of a cluster begins behind it
 FAR = 1 << 40  # places of events that do not tell theirs
@@ -28,10 +29,12 @@ def place_rest(heads: Heads, joined: Joined, firsts: Firsts, ended: Ended, befor
     fallback, tails = max(joined.reached.bound, 1), dict[int, list[int]]()
     stops: dict[int, int] = {}
     for partition, indices in _by_partition(heads, len(follows.ends)):
-        loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in (LOOSE, UNREAD)]
+        loose = [i for i in indices if joined.numbers[i] < 0 and heads.kind[i] in OF_NONE]
+        loose += [i for i in indices if i in waiting and heads.xid[i] in joined.endless]
         if before.end == 0:
-            loose = sorted([*loose, *_of_forgotten(heads, indices, waiting, ended, joined)])
-            waiting.difference_update(loose)
+            loose += _of_forgotten(heads, indices, waiting, ended, joined)
+        loose = sorted({*loose})
+        waiting.difference_update(loose)
         stop = next((i for i in indices if i in waiting), len(heads))
         landed = [i for i in indices if joined.numbers[i] >= 0]
         if landed and stop < landed[-1]:
@@ -76,7 +79,7 @@ def _place_history(heads: Heads, joined: Joined, waiting: set[int], before: Reac
             end = follows.older.get(heads.xid[index]) if index in waiting else None
             if end is not None and end.lsn <= landed_to:
                 after = end.lsn, heads.lsn[index]
-            if after is not None and (end is not None or heads.kind[index] in (LOOSE, UNREAD)):
+            if after is not None and (end is not None or heads.kind[index] in OF_NONE):
                 found.append((*after, partition, heads.offset[index], index))
     new = [number for number in joined.numbers if number >= 0]
     number = min(new) - 1 if new else max(before.bound, 1)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.heads import Heads
+from ingestion.sources.debezium.join.heads import Heads
 
 
 class OutOfOrder(ValueError):
@@ -62,7 +62,8 @@ class Follows:
 class Joined:
     """By index of the event: its number and its place within it; -1 for one that does not land.
 
-    `old` has the delete that made room for each create of a key change, `offsets` where each partition goes on.
+    `old` has the delete that made room for each create of a key change, `offsets` where each partition goes on. To the
+    transactions `endless` there will never be an END.
     """
 
     numbers: list[int]
@@ -73,6 +74,7 @@ class Joined:
     reached: Reached = field(default_factory=Reached)
     waits: bool = False
     repeated: int = 0
+    endless: frozenset[int] = frozenset()
 
 
 @dataclass

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from ingestion.sources.debezium.envelope import End
-from ingestion.sources.debezium.heads import EVENT, UNREAD, Heads
-from ingestion.sources.debezium.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
-from ingestion.sources.debezium.rest import FAR, place_rest, told_to
+from ingestion.sources.debezium.join.endless import endless
+from ingestion.sources.debezium.join.heads import EVENT, UNREAD, Heads
+from ingestion.sources.debezium.join.joined import Ended, Firsts, Follows, Joined, New, OutOfOrder, Reached, Told
+from ingestion.sources.debezium.join.pairs import key_changes
+from ingestion.sources.debezium.join.rest import FAR, place_rest, told_to
 
 SETTLED = timedelta(seconds=1)  # after an END all that was sent before it has arrived
 STALLED = timedelta(seconds=60)
@@ -24,7 +26,8 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     """Places events; raises OutOfOrder."""
     ended = _ended(told, before, follows)
     firsts = _firsts(heads, ended, follows)
-    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated)
+    gone = endless(heads, told, firsts, before, follows)
+    joined = Joined([-1] * len(heads), [-1] * len(heads), repeated=firsts.repeated, endless=gone)
     landed = _landed(heads, ended, firsts, before, follows)
     for end, places in landed:
         for index, place in places:
@@ -34,7 +37,7 @@ def join(heads: Heads, told: Sequence[Told], before: Reached, follows: Follows) 
     last = landed[-1][0] if landed else None
     joined.reached = before if last is None else Reached(last.lsn, last.at, last.lsn + 1)
     place_rest(heads, joined, firsts, ended, before, follows)
-    joined.old = _key_changes(heads, joined, follows.relations)
+    joined.old = key_changes(heads, joined, follows.relations)
     joined.told_to = told_to(heads, joined, ended, follows)
     joined.waits = bool(waiting) or joined.offsets != list(follows.ends) or joined.told_to != follows.told_to
     return joined
@@ -192,15 +195,3 @@ class _Unread:
         return index > self._passed[partition] and all(
             self._of.get(other, xid) == xid for other in behind if self._heads.partition[other] == partition
         )
-
-
-def _key_changes(heads: Heads, joined: Joined, relations: Sequence[str]) -> dict[int, int]:
-    """The create and the delete of one record: an update that changed the key comes as both, at one LSN."""
-
-    def record(index: int) -> tuple[int, int, str]:
-        return heads.xid[index], heads.lsn[index], relations[heads.partition[index]]
-
-    landing = [i for i in range(len(heads)) if joined.numbers[i] >= 0]
-    deletes = {record(i): i for i in landing if heads.op[i] == ord("d")}
-    creates = [i for i in landing if heads.op[i] == ord("c")] if deletes else []
-    return {i: deletes[record(i)] for i in creates if record(i) in deletes}

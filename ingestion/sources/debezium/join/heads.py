@@ -6,8 +6,9 @@ from array import array
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-EVENT, LOOSE, EMPTY, UNREAD = range(4)
-"""Of a transaction; of none, as the rows of a snapshot; a tombstone; not to be read."""
+EVENT, LOOSE, EMPTY, UNREAD, SNAPSHOT = range(5)
+"""Of a transaction; of none, as the rows of an incremental snapshot; a tombstone; not to be read; a row of a snapshot
+during which the connector does not read the stream."""
 
 
 @dataclass

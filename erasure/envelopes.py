@@ -1,0 +1,94 @@
+"""A subject in the spool and the dead letters of a source whose records are envelopes of Debezium.
+
+As of pgoutput messages: a record keeps its place, operation and key, and one that cannot be read is removed if its
+bytes have one of the subject's values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from erasure.key_periods import Event, Key, Position
+from erasure.records import SubjectRecords
+from ingestion.schema.problem import TableProblem
+from ingestion.sources.base import UnreadableRecord
+from ingestion.sources.debezium.records import EnvelopeRecords
+from ingestion.sources.kafka.values import Unread
+
+Row = Mapping[str, Any]
+RECORDS = EnvelopeRecords()
+
+
+@dataclass(frozen=True)
+class SubjectEnvelopes(SubjectRecords):
+    """The subject in `meta.spool` or `meta.quarantine`; names and keys as of `SubjectRecords`."""
+
+    def texts(self, table: pa.Table, rows: Sequence[int]) -> Iterator[str]:
+        """The personal values in these records."""
+        wanted = set(rows)
+        for n, record in self._records(table):
+            if n in wanted:
+                for values in _values(record["message"]):
+                    yield from (v for name, v in values.items() if name not in self.kept and isinstance(v, str) and v)
+
+    def events(self, table: pa.Table) -> Iterator[Event]:
+        """The records as events of their keys."""
+        for _, record in self._records(table):
+            for row in self._landing(record) or ():
+                old = self.typed(json.loads(row["_old_key"])) if row["_old_key"] else None
+                key = None if row["_op"] == "t" else self._key_of(row)
+                position: Position = (record["epoch"], row["_commit_lsn"], row["_seq"])
+                yield Event(key, position, row["_op"], old, is_marker=row["_op"] == "t" and row["_xid"] is None)
+
+    def unreadable(self, table: pa.Table) -> int:
+        """The number of records that cannot be read."""
+        return sum(self._landing(record) is None for _, record in self._records(table))
+
+    def _found(self, table: pa.Table) -> Iterator[tuple[int, bytes, bytes | None]]:
+        for n, record in self._records(table):
+            message, rows = record["message"], self._landing(record)
+            if rows is None:
+                if any(value.encode() in message for value in self.values):
+                    yield n, message, None
+                continue
+            if any(self._is_subject(record, row) for row in rows):
+                personal = {name for values in _values(message) for name, v in values.items() if v is not None}
+                gone = personal - self.kept
+                yield n, message, RECORDS.without(message, [], gone) if gone else message
+
+    def _is_subject(self, record: Row, row: Row) -> bool:
+        position: Position = (record["epoch"], row["_commit_lsn"], row["_seq"])
+        keys = [None if row["_op"] == "t" else self._key_of(row)]
+        if row["_old_key"]:
+            keys.append(self.typed(json.loads(row["_old_key"])))
+        return any(period.key == key and period.holds(position) for key in keys for period in self.periods)
+
+    def _key_of(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.key)
+
+    def _landing(self, record: Row) -> list[Row] | None:
+        """What would land of a record; None where it cannot be read."""
+        one = pa.table({name: [record[name]] for name in ("message", "commit_lsn", "seq")})
+        try:
+            made = list(RECORDS.decode(record["relation"], one, {}, ()))
+        except (UnreadableRecord, TableProblem, Unread, ValueError, TypeError):
+            return None
+        pairs = ((batch.values.to_pylist(), batch.meta.to_pylist()) for batch in made)
+        return [values | meta for rows, metas in pairs for values, meta in zip(rows, metas, strict=True)]
+
+
+def _values(message: bytes) -> Iterator[dict[str, Any]]:
+    """The rows that a record has: the one that a key change left, the one before, the one after."""
+    head, _, value = message.partition(b"\n")
+    try:
+        fields = json.loads(value)
+        envelope = fields.get("payload", fields)
+        rows = (json.loads(head)["old"], envelope.get("before"), envelope.get("after"))
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError):
+        return iter(())
+    return (row for row in rows if isinstance(row, dict))

@@ -1,0 +1,193 @@
+"""The messages of a read, opened once: what each is, and what people are told of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
+from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
+from ingestion.sources.debezium.join.joined import Joined, Told
+from ingestion.sources.debezium.opened import JsonOpener
+from ingestion.sources.debezium.rows import check_relation, key_text
+from ingestion.sources.debezium.shape import Shape
+from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.kafka.reading import Range
+from ingestion.sources.kafka.values import Unread
+
+if TYPE_CHECKING:
+    from ingestion.sources.debezium.reading import EnvelopeReader
+
+EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
+BEGINS = ("first", "first_in_data_collection")
+OPENED = 20_000  # envelopes that are kept as they were opened
+
+
+@dataclass
+class Gathered:
+    """The messages of a read in a spool, their heads, and what was noticed as they were opened."""
+
+    reader: EnvelopeReader
+    spool: Spool
+    heads: Heads = field(default_factory=Heads)
+    opened: dict[int, Envelope] = field(default_factory=dict)
+    reasons: dict[int, str] = field(default_factory=dict)
+    opener: JsonOpener = field(default_factory=JsonOpener)
+    versions: set[str] = field(default_factory=set)
+    columns: dict[str, set[str]] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
+    problems: dict[str, str] = field(default_factory=dict)
+    unwrapped: dict[str, int] = field(default_factory=dict)
+    wrapped: set[str] = field(default_factory=set)
+    snapshots: dict[str, str] = field(default_factory=dict)
+
+    def told(self, wanted: Range) -> Iterator[Told]:
+        """The messages of the transaction topic."""
+        for _, messages in self.reader.messages([wanted]):
+            for message in messages.to_pylist():
+                if message["value"] is None:
+                    continue
+                try:
+                    end = end_of(self.opener.open(message["value"]))
+                except Unread as reason:
+                    where = f"topic {wanted.topic}, offset {message['offset']}"
+                    raise self.reader.refused(
+                        f"{where}: {reason}: correct `transactions`, the topic of the connector's transaction metadata"
+                    ) from None
+                yield Told(message["offset"], message["at"], end)
+
+    def fetch(self) -> None:
+        """Reads all messages into the spool."""
+        numbers = {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
+        for topic, messages in self.reader.messages(self.reader.ranges):
+            shape = self.reader.shapes[topic]
+            for message in messages.to_pylist():
+                self.spool.add(message["value"])
+                self._add(shape, numbers[topic, message["partition"]], message)
+        if flat := sorted(set(self.unwrapped) - self.wrapped):
+            raise self.reader.refused(
+                f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
+                "neither deletes nor transactions: take the transform "
+                "ExtractNewRecordState from the connector, or declare kind kafka"
+            )
+
+    def _add(self, shape: Shape, partition: int, message: Mapping[str, Any]) -> None:
+        at = int((message["at"] - EPOCH).total_seconds() * 1000)
+        place = partition, message["offset"], at
+        if message["value"] is None:
+            self.heads.add(*place, EMPTY)
+            return
+        index = len(self.heads)
+        try:
+            envelope = envelope_of(self.opener.open(message["value"]))
+            check_relation(shape, envelope)
+        except Unread as reason:
+            if isinstance(reason, Unwrapped):
+                self.unwrapped[shape.topic] = index
+            self.reasons[index] = str(reason)
+            self.heads.add(*place, UNREAD)
+            return
+        self.wrapped.add(shape.topic)
+        self.versions.add(envelope.version)
+        if envelope.after:
+            self.columns.setdefault(shape.topic, set()).update(envelope.after)
+        self._check_key(shape, envelope, message["key"])
+        if len(self.opened) < OPENED:
+            self.opened[index] = envelope
+        of = envelope.transaction
+        if self.reader.told is None:
+            if of is not None:
+                raise self.reader.refused(
+                    f"topic {shape.topic} tells transactions: set LAKEHOUSE_SOURCES__{self.reader.source.upper()}"
+                    "__TRANSACTIONS to the topic that tells their ends, <prefix>.transaction"
+                )
+            if envelope.op == "t" and shape.topic in self.reader.wide:
+                self.problems[shape.topic] = (
+                    "a TRUNCATE came in a topic of several partitions, and no topic tells which of their events it is "
+                    "after: set provide.transaction.metadata=true of the connector, or let the topic have one partition"
+                )
+            self.heads.add(*place, EVENT, xid=envelope.xid or 0, lsn=envelope.lsn or 0, op=envelope.op)
+        elif of is not None:
+            self.heads.add(
+                *place, EVENT, xid=of.xid, lsn=envelope.lsn or 0, order=of.order, in_table=of.in_table, op=envelope.op,
+                identity=identity_of(key_text(shape, envelope.row)),
+            )  # fmt: skip
+        elif envelope.op == "r":
+            self.heads.add(*place, LOOSE if envelope.snapshot == "incremental" else SNAPSHOT)
+            self._note_snapshot(shape, envelope, message)
+        else:
+            raise self.reader.refused(
+                f"topic {shape.topic}, partition {message['partition']}, offset {message['offset']}: a change without "
+                "its transaction: set provide.transaction.metadata=true of the connector; earlier events cannot be "
+                "placed, so let it write to topics of another prefix, or leave out `transactions` of the source, where "
+                "a cut for each table alone is enough"
+            )
+
+    def _note_snapshot(self, shape: Shape, envelope: Envelope, message: Mapping[str, Any]) -> None:
+        """The snapshot that a connector begins with is the first that a topic has."""
+        if envelope.snapshot in BEGINS and message["offset"]:
+            self.snapshots[shape.topic] = f"partition {message['partition']}, offset {message['offset']}"
+
+    def _check_key(self, shape: Shape, envelope: Envelope, key: bytes | None) -> None:
+        """An update without the row before says that the key did not change: that of the message, not another one."""
+        if envelope.op != "u" or envelope.before is not None or shape.topic in self.checked:
+            return
+        self.checked.add(shape.topic)
+        try:
+            told = set(self.opener.key(key)) if key else set()
+        except Unread:
+            told = set()
+        if lacking := sorted(set(shape.key) - told):
+            self.problems[shape.topic] = (
+                f"key column {', '.join(lacking)} is not in its events' key ({', '.join(sorted(told)) or 'none'}),"
+                " so updates do not tell when it changes: declare that key, or set REPLICA IDENTITY FULL and let the "
+                "connector write the table to a topic of another name"
+            )
+
+    def warnings(self, joined: Joined) -> Iterator[str]:
+        """What is upstream and cannot be made good here."""
+        if old := sorted(v for v in self.versions if _is_older(v)):
+            yield (
+                f"Debezium {', '.join(old)} may lose rows of a transaction within which Kafka Connect is killed, also "
+                "with exactly once: take 3.7 or newer"
+            )
+        for topic, told in sorted(self.columns.items()):
+            if missing := [c.name for c in self.reader.shapes[topic].columns if c.name not in told]:
+                yield f"topic {topic}: column {', '.join(missing)} is in none of its events, and lands as NULL"
+        for topic, where in sorted(self.snapshots.items()):
+            yield (
+                f"topic {topic}: another snapshot begins at {where}: if no signal asked for it, the connector had lost "
+                "its offsets, and what was deleted meanwhile is told by nothing: compare with the database"
+            )
+        for xid in sorted(joined.endless):
+            yield (
+                f"transaction {xid} has no END, because the connector had lost its offsets within it and began anew: "
+                "what came of it lands below the rows of the snapshot, which have the rest"
+            )
+        if self.reader.told is None:
+            yield (
+                "no topic tells its transactions: a cut is a state of each table alone, not of several together; set "
+                "provide.transaction.metadata of the connector for more"
+            )
+        if not self.reader.exactly_once and self.reader.told is None:
+            yield (
+                "its topics are declared to be delivered at least once: an event that comes twice lands twice, and its "
+                "row goes back until the repetition is read: set exactly.once.source.support of Kafka Connect"
+            )
+        elif not self.reader.exactly_once:
+            yield (
+                "its topics are declared to be delivered at least once: an event that comes twice is dropped by its "
+                "key; set exactly.once.source.support of Kafka Connect, then declare delivery = exactly_once"
+            )
+
+    def envelope(self, index: int) -> Envelope:
+        """The envelope of a message that could be opened."""
+        return self.opened.get(index) or envelope_of(self.opener.open(self.spool.value(index)))
+
+
+def _is_older(version: str) -> bool:
+    """Whether it is before 3.7; a version that is not written as Debezium's are is not."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return found is not None and (int(found[1]), int(found[2])) < EXACT

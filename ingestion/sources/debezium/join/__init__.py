@@ -1,0 +1,1 @@
+"""Events joined to the transactions that they are of, and placed. Pure."""

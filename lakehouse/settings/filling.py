@@ -1,0 +1,49 @@
+"""What fills the settings beside the environment, before any of them is known."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_settings import PydanticBaseSettingsSource
+
+from lakehouse.settings.places import absolute
+from lakehouse.text.spelling import Keys, keys_at
+
+
+def is_another(embedded: Mapping[str, Any], given: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the settings lead to another Trino than the embedded one; the first that has a value wins."""
+    told = {name: next((str(part[name]) for part in given if name in part), None) for name in ("host", "port")}
+    if told["host"] == "localhost":
+        told["host"] = "127.0.0.1"
+    return any(value not in (None, str(embedded.get(name))) for name, value in told.items())
+
+
+def endpoints(model: type[BaseModel], file: Path) -> dict[str, Any]:
+    """What `lakehouse up` wrote, of this release or another one: what this one has no setting for is passed over."""
+
+    def known(values: dict[str, Any], path: Keys) -> dict[str, Any]:
+        names = keys_at(model, path)
+        return {
+            name: known(value, (*path, name)) if isinstance(value, dict) else value
+            for name, value in values.items()
+            if name in names or not names
+        }
+
+    return known(tomllib.loads(file.read_text()), ()) if file.is_file() else {}
+
+
+def home(*sources: PydanticBaseSettingsSource) -> Path:
+    """The home of this installation."""
+    return absolute(first("home", sources) or ".lakehouse")
+
+
+def cache(*sources: PydanticBaseSettingsSource) -> Path:
+    """The folder of downloads."""
+    return absolute(first("cache", sources) or "~/.cache/lakehouse")
+
+
+def first(key: str, sources: tuple[PydanticBaseSettingsSource, ...]) -> Any:
+    """What the first source says that says anything."""
+    return next((values[key] for values in (source() for source in sources) if values.get(key)), None)

@@ -1,0 +1,168 @@
+"""What a source in topics of Debezium has to do, case by case, in one broker and one Connect."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from ingestion.sources.debezium.spool import IN_MEMORY
+from lakehouse.catalog.open import load_table, open_catalog
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from tests.brokers import Broker, Topics
+from tests.debezium import Connect, events_of
+from tests.debezium_world import TABLES, Make, assert_sound, copy_items, through, until_equal
+from tests.world import World
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+
+
+@pytest.fixture
+def make(settings: Settings, broker: Broker, connect: Connect) -> Iterator[Make]:
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(through(settings, broker, connect, **given))
+
+
+def assert_no_gap(world: World, topics: Topics) -> None:
+    """Every event of the topics is a row, and no row is of anything else."""
+    for table in TABLES:
+        sent = events_of(topics.broker.server, f"{world.source.name}.public.{table}")
+        there = {(event["partition"], event["offset"]) for event in sent if event["value"] is not None}
+        assert {(r["_topic_partition"], r["_offset"]) for r in topics.raw(table)} == there
+
+
+def files_of(topics: Topics, table: str) -> list[str]:
+    with closing(open_catalog(topics.settings)) as catalog:
+        iceberg = load_table(catalog, f"raw_{topics.source.name}", table)
+        assert iceberg is not None
+        return list(iceberg.inspect.files().column("file_path").to_pylist())
+
+
+def test_transactions_that_overlap_land_in_the_order_of_their_commits_over_all_topics(make: Make, spark: Any) -> None:
+    world, topics = make()
+    with psycopg.connect(world.owner_url) as early, psycopg.connect(world.owner_url) as late:
+        early.execute("INSERT INTO items VALUES (1, 'early')")
+        late.execute("INSERT INTO items VALUES (2, 'late')")
+        late.execute("INSERT INTO accounts VALUES (2, 'late', 2)")
+        early.execute("INSERT INTO accounts VALUES (1, 'early', 1)")
+        late.commit()
+        early.commit()
+    until_equal(world, topics, spark)
+    items, accounts = topics.raw("items"), topics.raw("accounts")
+    assert [r["id"] for r in items] == [2, 1] and [r["a"] for r in accounts] == [2, 1]
+    assert [r["_commit_lsn"] for r in items] == [r["_commit_lsn"] for r in accounts]
+    assert_no_gap(world, topics)
+
+
+def test_a_first_read_begins_with_what_the_topics_have_however_old(make: Make, spark: Any) -> None:
+    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    for number in range(2, 30):
+        world.sql(f"INSERT INTO items VALUES ({number})", f"UPDATE items SET name = 'n' WHERE id = {number}")
+    time.sleep(2)
+    until_equal(world, topics, spark)
+    assert [r["_op"] for r in topics.raw("items")] == ["r", *["c", "u"] * 28]
+    assert_no_gap(world, topics)
+
+
+def test_deletes_with_the_key_alone_and_keys_that_change_partition_empty_both_places(make: Make, spark: Any) -> None:
+    """Events of one row are in two partitions once its key has changed."""
+    wide = {"topic_creation_groups": "wide", "topic_creation_wide_include": r".*\.items"}
+    wide |= {"topic_creation_wide_partitions": "4", "topic_creation_wide_replication_factor": "1"}
+    world, topics = make(before=("INSERT INTO items SELECT g, 'n', g FROM generate_series(1, 20) AS g",), **wide)
+    until_equal(world, topics, spark)
+    world.sql(
+        "UPDATE items SET id = id + 100, name = 'moved'", "DELETE FROM items WHERE id % 3 = 0",
+        "UPDATE items SET id = id - 100", "INSERT INTO items SELECT g, 'again' FROM generate_series(30, 40) AS g",
+    )  # fmt: skip
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+    assert_no_gap(world, topics)
+    rows = topics.raw("items")
+    assert len({row["_topic_partition"] for row in rows}) == 4
+    assert all(row["name"] is None and row["price"] is None for row in rows if row["_op"] == "d")
+    assert sum(row["_old_key"] is not None for row in rows) == 20 + 20 - 7
+
+
+def test_several_followers_land_each_event_once_whoever_of_them_is_killed(make: Make, spark: Any) -> None:
+    """One writes, the other waits for its lease; no consumer group deals partitions out."""
+    world, topics = make()
+    followers = [topics.start_driver("--follow") for _ in range(2)]
+    try:
+        for number in range(60):
+            world.sql(f"INSERT INTO items VALUES ({number})")
+            if number in (20, 40):
+                killed = followers.pop(0)
+                killed.kill()
+                killed.communicate()
+                followers.append(topics.start_driver("--follow"))
+            time.sleep(0.2)
+    finally:
+        for follower in followers:
+            follower.kill()
+            follower.communicate()
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+    assert_no_gap(world, topics)
+    files = files_of(topics, "items")
+    assert len(files) == len(set(files)) > 1, "no file is in the table twice"
+
+
+def test_a_broker_that_is_away_is_told_within_a_bound_and_nothing_is_lost(
+    make: Make, broker: Broker, connect: Connect, spark: Any
+) -> None:
+    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    until_equal(world, topics, spark)
+    broker.kill()
+    try:
+        began = time.monotonic()
+        with pytest.raises(LakehouseError, match="broker"):
+            topics.ingest(spark)
+        assert time.monotonic() - began < 120
+    finally:
+        broker.start()
+    connect.until(lambda: connect.healed(world.source.name), 120)
+    world.sql("INSERT INTO items VALUES (2, 'two', 2)")
+    until_equal(world, topics, spark, 120)
+    assert_no_gap(world, topics)
+
+
+def test_a_transaction_that_is_larger_than_memory_for_it_lands_whole(make: Make, spark: Any) -> None:
+    """Its events are more than what is kept in memory; those above wait on disk."""
+    world, topics = make()
+    copy_items(world, 1)
+    until_equal(world, topics, spark)
+    world.sql("INSERT INTO items SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 40000) AS g")
+    until_equal(world, topics, spark, 240)
+    rows = [row for row in topics.raw("items") if row["id"] > 0]
+    assert len(rows) == 40_000 and len({row["_commit_lsn"] for row in rows}) == 1
+    assert_sound(topics)
+    sent = events_of(topics.broker.server, f"{world.source.name}.public.items")
+    assert sum(len(event["value"]) for event in sent) > IN_MEMORY
+
+
+def test_without_transactions_each_table_is_as_the_database_has_it(make: Make, spark: Any) -> None:
+    world, topics = make(
+        before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)"),
+        given={"transactions": None}, provide_transaction_metadata="false",
+    )  # fmt: skip
+    until_equal(world, topics, spark)
+    for number in range(2, 12):
+        world.sql(
+            f"INSERT INTO items VALUES ({number}, 'n', 1, repeat('y', 9000))",
+            f"UPDATE items SET id = {number + 100} WHERE id = {number}",
+            f"INSERT INTO accounts VALUES ({number}, 'x', 1)",
+            "DELETE FROM items WHERE id IN (103, 105)",
+        )  # fmt: skip
+    until_equal(world, topics, spark)
+    assert_sound(topics)
+    assert_no_gap(world, topics)
+    rows = topics.raw("items")
+    numbers = [row["_commit_lsn"] for row in rows]
+    assert numbers == sorted(numbers) and max(numbers) < 1000, "they number publishes"
+    assert [row["_offset"] for row in rows] == sorted(row["_offset"] for row in rows)
+    assert all((row["_xid"] is None) == (row["_op"] == "r") for row in rows)
+    world.sql("TRUNCATE items", "INSERT INTO items VALUES (7)")
+    until_equal(world, topics, spark)

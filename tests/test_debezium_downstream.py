@@ -1,0 +1,223 @@
+"""The bank of the sample through Debezium and Kafka: parsed, current, mirrors, vault and what is done to them."""
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ingestion import bring_up, pause, refresh_mirrors, resume
+from ingestion.verify import reconcile
+from lakehouse.declarations import declarations_from
+from lakehouse.declarations.manifest import load_manifest
+from lakehouse.declarations.policies import RawPolicy
+from lakehouse.errors import LakehouseError
+from lakehouse.settings import Settings
+from lakehouse_samples.bank import workload
+from scaffold import apply, declared_alone, models_of, plan
+from tests.brokers import Broker, Topics, drop_lake_of
+from tests.debezium import Connect, connector, make_debezium
+from tests.erasing import People, others_of, traces
+from tests.mirrored import assert_mirrors_equal
+from tests.orchestrated import Orchestrated, copy_project
+from tests.world import World, make_world
+
+pytestmark = [pytest.mark.stack, pytest.mark.slow]
+DDL = """
+CREATE TABLE users (id uuid PRIMARY KEY, email text UNIQUE NOT NULL, name text NOT NULL, created_at date);
+CREATE TABLE accounts (id uuid PRIMARY KEY, user_id uuid REFERENCES users, currency text, balance numeric(15, 2),
+  created_at date);
+ALTER TABLE users REPLICA IDENTITY FULL;
+ALTER TABLE accounts REPLICA IDENTITY FULL
+"""
+USERS = {"id": "uuid", "email": "text", "name": "text", "created_at": "date"}
+ACCOUNTS = {
+    "id": "uuid", "user_id": "uuid", "currency": "text", "balance": "numeric(15,2)", "created_at": "date",
+}  # fmt: skip
+TABLES = {"users": (("id",), USERS), "accounts": (("id",), ACCOUNTS)}
+DECLARED = """sources:
+  - name: {name}
+    schema: raw_{name}
+    description: A bank, through Debezium.
+    config:
+      meta:
+        kind: debezium
+        owners: [bank@example.com]
+        maintenance:
+          schedule_group: weekly
+          compact: {{target_file_size_mb: 64, min_input_files: 2}}
+          expire_snapshots: {{older_than_hours: 0, retain_last: 1, keep_metadata_files: 20}}
+    tables:
+      - name: users
+        config:
+          meta:
+            raw: {{topic: {prefix}.public.users, key: [id]}}
+            vault:
+              hub: {{name: {name}_user, column: user_number}}
+              satellites: {{{name}_details: {{columns: [email, name, created_at], personal: true}}}}
+        data_tests: [cdc_vault.raw_log_is_sound]
+        columns: {users}
+      - name: accounts
+        config:
+          meta:
+            raw: {{topic: {prefix}.public.accounts, key: [id]}}
+            vault:
+              hub: {{name: {name}_account, column: account_number}}
+              references: {{{name}_user: {{columns: [user_id]}}}}
+              links: {{{name}_account_user: {{to: [{name}_user]}}}}
+              satellites: {{{name}_account_details: {{columns: [currency, balance, created_at]}}}}
+        data_tests: [cdc_vault.raw_log_is_sound]
+        columns: {accounts}
+"""
+
+
+@dataclass(frozen=True)
+class Bank(People):
+    """Its database, and the lake's side of it."""
+
+    database: World
+    environment: dict[str, str]
+
+    def ingest(self, spark: Any, users: int, accounts: int) -> None:
+        """Ingests until so many events are there."""
+        deadline = time.monotonic() + 60
+        while (found := (len(self.world.raw("users")), len(self.world.raw("accounts")))) != (users, accounts):
+            assert time.monotonic() < deadline, f"{found} events of users and accounts"
+            bring_up(self.settings, self.declarations, self.name, spark)
+
+    def command(self, *arguments: str) -> str:
+        return Orchestrated(self.world, (), self.environment).command(*arguments)
+
+    def vault(self) -> tuple[int, ...]:
+        """Rows of the hubs of users and of accounts, and of their link."""
+        names = (f"hub_{self.name}_user", f"hub_{self.name}_account", f"link_{self.name}_account_user")
+        return tuple(self.rows(f"SELECT count(*) FROM vault.{name}")[0][0] for name in names)
+
+    def assert_equal(self) -> None:
+        """Current views, and the newest rows of satellites, are the database's tables."""
+        for table, (_, columns) in TABLES.items():
+            names = ", ".join(f"cast({c} AS varchar)" for c in columns)
+            theirs = self.database.rows(f"SELECT {names} FROM {table} ORDER BY 1")
+            assert self.rows(f"SELECT {names} FROM parsed.current_{self.name}__{table} ORDER BY 1") == theirs
+        v = f"vault.sat_{self.name}_account_details_v1"
+        hub, hk = f"vault.hub_{self.name}_account", f"hk_{self.name}_account"
+        told = self.rows(
+            f"SELECT cast(h.account_number AS varchar), cast(s.balance AS varchar) FROM {hub} AS h"
+            f" JOIN {v} AS s ON s.{hk} = h.{hk} AND s.is_current ORDER BY 1"
+        )
+        assert told == self.database.rows("SELECT id::text, balance::text FROM accounts ORDER BY 1")
+        assert all(found.equal for found in reconcile(self.settings, self.declarations, [self.name]))
+
+
+def make_bank(settings: Settings, project: Path, broker: Broker, connect: Connect) -> Bank:
+    """A bank without users yet, in a project of its own."""
+    policies = {name: RawPolicy(relation=f"public.{name}", key=key) for name, (key, _) in TABLES.items()}
+    database = make_world(settings, DDL, policies)
+    prefix = database.source.name
+    url = database.settings.source(prefix).url
+    fixed = {"publication.name": "lakehouse", "publication.autocreate.mode": "disabled"}
+    connect.run(prefix, connector(url.get_secret_value(), prefix, "public.*") | fixed)
+    active = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{prefix}' AND active"
+    connect.until(lambda: bool(database.rows(active)))
+    modes = {"times": "adaptive", "binary": "bytes", "url": url}
+    topics = make_debezium(database, broker, TABLES, **modes)
+    name = topics.source.name
+    copy_project(settings, project)
+    columns = {
+        table: "[" + ", ".join(f'{{name: {c}, data_type: "{kind}"}}' for c, kind in TABLES[table][1].items()) + "]"
+        for table in TABLES
+    }
+    declared = project / "dbt_project" / "models" / "sources" / f"{name}.yml"
+    declared.write_text(DECLARED.format(name=name, prefix=prefix, **columns))
+    mine = topics.settings.model_copy(update={"project_dir": project})
+    apply(plan(mine.dbt_project_dir, name, models_of(declared_alone(mine), name)))
+    manifest = load_manifest(mine)
+    declarations = declarations_from(manifest, mine.dbt_project_dir)
+    manifest["sources"] |= others_of(mine)
+    world = Topics(mine, declarations.source(name), database.owner_url, broker)
+    given = {
+        "KIND": "debezium", "BOOTSTRAP_SERVERS": broker.server, "TRANSACTIONS": f"{prefix}.transaction",
+        "DELIVERY": "exactly_once", "DECIMALS": "precise", "TIMES": "adaptive", "BINARY": "bytes",
+        "URL": url.get_secret_value(),
+    }  # fmt: skip
+    environment = {
+        **os.environ, "LAKEHOUSE_PROJECT_DIR": str(project), "DAGSTER_HOME": str(settings.dagster_home),
+    } | {f"LAKEHOUSE_SOURCES__{name.upper()}__{key}": value for key, value in given.items()}  # fmt: skip
+    return Bank(world, manifest, declarations, database, environment)
+
+
+@pytest.fixture
+def bank(settings: Settings, tmp_path: Path, broker: Broker, connect: Connect) -> Iterator[Bank]:
+    made = make_bank(settings, tmp_path, broker, connect)
+    yield made
+    connect.asked("DELETE", f"/connectors/{made.database.source.name}")
+    drop_lake_of(Topics(made.settings, made.world.source, "", broker))
+
+
+def test_the_bank_through_debezium_has_the_numbers_of_the_sample_in_every_layer(bank: Bank, spark: Any) -> None:
+    """5 + 3 events and 3 users, 2 accounts, 2 links; then 10 + 7 and 4, 4, 4; and what is done to tables of a slot."""
+    layers = ("parsed", "current", "stage", "vault", "timelines")
+    for events, counts in (((5, 3), (3, 2, 2)), ((10, 7), (4, 4, 4))):
+        workload.run(bank.database.owner_url)
+        bank.ingest(spark, *events)
+        bank.dbt("build", "--select", *layers)
+        assert bank.vault() == counts
+        bank.assert_equal()
+        refresh_mirrors(bank.settings, bank.declarations, bank.name, spark)
+        assert_mirrors_equal(replace(bank.database, settings=bank.settings, source=behind(bank)))
+        bank.assert_equal()
+
+    today = datetime.now(UTC).date().isoformat()
+    bank.command("lakehouse", "run", f"load_{bank.name}", "--partition", today)
+    assert bank.vault() == (4, 4, 4) and len(bank.world.raw("users")) == 10, "a backfill never duplicates"
+    workload.run(bank.database.owner_url)
+    time.sleep(3)
+    bank.command("lakehouse", "run", f"load_{bank.name}")
+    assert len(bank.world.raw("users")) == 15
+    bank.assert_equal()
+    for action in ("compact", "expire_snapshots"):
+        bank.command("lakehouse", "maintain", action)
+    assert len(bank.world.raw("accounts")) == 11
+    bank.assert_equal()
+
+
+def behind(bank: Bank) -> Any:
+    """The source as the mirrors are compared with: its tables in the database."""
+    source = bank.world.source
+    return source.model_copy(update={"tables": tuple(table.behind for table in source.tables)})
+
+
+def test_a_person_of_the_bank_is_gone_from_every_layer_and_from_what_waits(bank: Bank, spark: Any) -> None:
+    workload.run(bank.database.owner_url)
+    bank.ingest(spark, 5, 3)
+    bank.dbt("run", "--select", "parsed", "current", "stage", "vault", "timelines")
+    refresh_mirrors(bank.settings, bank.declarations, bank.name, spark)
+    [(held,)] = bank.database.rows("SELECT id::text FROM users WHERE email = 'user1@bank.example.com'")
+    with pytest.raises(LakehouseError, match="still holds personal data"):
+        bank.erase(spark, f"id={held}")
+
+    table = bank.world.source.table("users")
+    bank.database.sql("INSERT INTO users VALUES (gen_random_uuid(), 'gone@nowhere.example', 'Gone Forever')")
+    bank.ingest(spark, 6, 3)
+    bank.dbt("run", "--select", "parsed", "current", "stage", "vault", "timelines")
+    pause(bank.settings, table)
+    bank.database.sql("UPDATE users SET name = 'Waits Forever' WHERE name = 'Gone Forever'")
+    [(gone,)] = bank.database.rows("SELECT id::text FROM users WHERE name = 'Waits Forever'")
+    time.sleep(3)
+    bring_up(bank.settings, bank.declarations, bank.name, spark)
+    texts = ("gone@nowhere.example", "Gone Forever", "Waits Forever")
+    bank.database.sql("DELETE FROM users WHERE name = 'Waits Forever'")
+    time.sleep(3)
+    erasure = bank.erase(spark, f"id={gone}")
+    assert erasure.left == [] and traces(bank.settings, *texts) == []
+    resume(bank.settings, bank.declarations, bank.name, ["users"], spark)
+    bank.ingest(spark, 8, 3)
+    assert traces(bank.settings, *texts) == []
+    assert [r["_op"] for r in bank.world.raw("users") if str(r["id"]) == gone] == ["c", "u", "d"]
+    bank.dbt("run", "--select", "parsed", "current", "stage", "vault", "timelines")
+    bank.assert_equal()
+    assert [done.left for done in bank.repeat(spark)] == [[]]

@@ -1,0 +1,77 @@
+"""A subject in envelopes of Debezium that are kept: it goes from those that name it, and others stay as they are."""
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from debezium_recorded import ITEMS, read, recorded, settings, table
+
+from erasure.envelopes import SubjectEnvelopes
+from erasure.key_periods import Event, Period
+from erasure.targets import Target
+from ingestion.sources.debezium.records import EnvelopeRecords
+
+TABLE = table("items", ITEMS)
+MODES: dict[str, dict[str, Any]] = {"plain": {}, "schemas": {}}
+
+
+def spool(name: str) -> pa.Table:
+    """All events of the recording, as a table that is parked keeps them."""
+    kept = [records for _, records in read(recorded(name), TABLE, given=settings(**MODES[name])).kept]
+    rows = [
+        {"source": "shop", "table": "items", "epoch": 1, "seq": 2 * row["place"]} | row
+        for records in kept
+        for row in records.to_pylist()
+    ]
+    return pa.Table.from_pylist([*rows, rows[0] | {"message": b"broken \xffthree"}])
+
+
+def subject(*periods: Period, values: frozenset[str] = frozenset()) -> SubjectEnvelopes:
+    target, typed = Target(("meta", "spool"), "empty"), lambda texts: (int(texts["id"]),)
+    return SubjectEnvelopes(
+        target, "shop", "items", periods, ("id",), frozenset({"id", "price"}), typed, values
+    )  # fmt: skip
+
+
+def landing(records: pa.Table) -> list[dict[str, Any]]:
+    readable = records.filter(pa.array([not m.startswith(b"broken") for m in records.column("message").to_pylist()]))
+    relation = readable.column("relation")[0].as_py()
+    found = EnvelopeRecords().decode(relation, readable, {}, ())
+    return [v | m for b in found for v, m in zip(b.values.to_pylist(), b.meta.to_pylist(), strict=True)]
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_who_is_erased_is_in_no_kept_envelope_and_the_others_are_as_they_were(name: str) -> None:
+    records = spool(name)
+    of = subject(Period((3,)), Period((30,)), values=frozenset({"three"}))
+    before, after = landing(records), landing(of.after(records))
+    assert [(r["_op"], r["id"], r["_commit_lsn"]) for r in before] == [
+        (r["_op"], r["id"], r["_commit_lsn"]) for r in after
+    ]
+    mine = [r for r in after if r["id"] in (3, 30) and r["_op"] != "r"]
+    assert [(r["_op"], r["id"]) for r in mine] == [("c", 3), ("u", 3), ("d", 3), ("c", 30)]
+    assert all(r["name"] is None and r["big"] is None for r in mine) and mine[0]["price"] == Decimal("3.00")
+    assert mine[3]["_old_key"] == '{"id":"3"}'
+    assert [r for r in after if r["id"] not in (3, 30)] == [r for r in before if r["id"] not in (3, 30)]
+    assert of.after(records).num_rows == records.num_rows - 1, "what cannot be read and has its text is removed"
+    assert len(of.holding(records)) > 2 and of.holding(of.after(records)) == []
+    assert {"three", "drei"} <= set(of.texts(records, of.rows(records)))
+
+
+def test_kept_envelopes_tell_what_happens_to_keys() -> None:
+    records = spool("plain")
+    events = [e for e in subject().events(records) if {e.key, e.old_key} & {(3,), (30,)} and e.op != "r"]
+    assert [(e.op, e.key, e.old_key) for e in events] == [
+        ("c", (3,), None), ("u", (3,), None), ("d", (3,), None), ("c", (30,), (3,)),
+    ]  # fmt: skip
+    assert [e.op for e in subject().events(records) if e.key is None] == ["t"]
+    assert all(isinstance(e, Event) and not e.is_marker for e in events) and subject().unreadable(records) == 1
+
+
+def test_a_period_bounds_what_is_the_subjects() -> None:
+    records = spool("plain")
+    [first, second] = [e.position for e in subject().events(records) if e.key == (3,) and e.op in "cu"]
+    early = subject(Period((3,), end=second)).after(records)
+    rows = [r for r in landing(early) if r["id"] == 3 and r["_op"] in "cu"]
+    assert [r["name"] for r in rows] == [None, "drei"] and first < second
