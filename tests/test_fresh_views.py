@@ -207,7 +207,7 @@ def renamed_and_declared(world: World, spark: Any) -> World:
 @pytest.mark.slow
 def test_a_rename_has_the_view_read_parsed_until_the_next_refresh(world: World, spark: Any) -> None:
     later = renamed_and_declared(world, spark)
-    assert not is_fresh_view(world, "pairs") and seen_in_trino(world, "pairs", ("a",)) == [], "the last load found none"
+    assert not is_fresh_view(world, "pairs") and list(texts(world, "pairs")) == ["trino"]
     refreshed(later, spark)
     assert not is_fresh_view(world, "pairs"), "the view's column is gone"
     make_view(later, "pairs", later.source.table("pairs").landed)
@@ -231,7 +231,7 @@ def test_a_refresh_does_not_undo_what_a_rename_did_meanwhile(
     world.ingest(spark)
     monkeypatch.setattr(made, "next_views", meanwhile)
     refreshed(world, spark)
-    assert not is_fresh_view(world, "pairs") and seen_in_trino(world, "pairs", ("a",)) == []
+    assert not is_fresh_view(world, "pairs")
     assert_fresh(world, spark, "items")
 
 
