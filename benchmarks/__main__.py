@@ -22,7 +22,12 @@ from benchmarks.scenarios.freshness import freshness
 from benchmarks.scenarios.idle import idle
 from benchmarks.scenarios.kills import kills
 from benchmarks.scenarios.maintenance import maintenance
-from benchmarks.scenarios.mirrors import large_mirror_refreshes, mirror_reads, mirror_refreshes
+from benchmarks.scenarios.mirrors import (
+    large_mirror_refreshes,
+    mirror_publishes,
+    mirror_reads,
+    mirror_refreshes,
+)
 from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
 from benchmarks.scenarios.topics import narrow_events
@@ -51,6 +56,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
         "Mirrors: a refresh of 10,000,000 narrow rows with 10,000 changes",
         large_mirror_refreshes,
     ),
+    "mirror_publishes": ("Mirrors: publishes beside refreshes", mirror_publishes),
     "idle": ("An idle hour, and a load with nothing new", idle),
     "kills": ("kill -9", kills),
     "vault_loads": ("Data Vault loads: 10,000 changes against a history", vault_loads),

@@ -25,10 +25,12 @@ from ingestion.sink.publish import Cut, Publication, TableAppend, publish
 from ingestion.state import store
 from ingestion.state.lease import Lease
 from lakehouse.catalog.bulk_delete import delete_objects
-from lakehouse.catalog.commit import remove
+from lakehouse.catalog.commit import MAX_CONFLICTS, move_pointer, remove
+from lakehouse.catalog.current_views import view_of
 from lakehouse.catalog.file_io import open_io
 from lakehouse.catalog.next_tables import next_name
 from lakehouse.catalog.open import load_table
+from lakehouse.catalog.view_versions import taken_back
 from lakehouse.declarations.manifest import rebuild
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -219,17 +221,29 @@ def publish_live_files(writer: Ingestion, states: CatalogConnection, tables: Seq
 
 
 def drop_mirror(settings: Settings, catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str]) -> int:
-    """Drops a mirror, a copy that a killed refresh has left, and every object at their place; returns how many."""
+    """Drops a mirror, a copy that a killed refresh has left, and every object at their place; returns how many.
+
+    The current view reads parsed alone from then on, until the next refresh.
+    """
     location = location_of(catalog, mirror)
-    with states.transaction():
-        for name in (mirror, next_name(mirror)):
-            remove(states, catalog.name, name)
+    _unlist(catalog, states, mirror)
     io = open_io(settings)
     paths = {stored.path for stored in list_objects(io, location)}
     delete_objects(io, paths)
     removed.forget(states, paths)
     tombstones.forget_files_to_delete(states, mirror)
     return len(paths)
+
+
+def _unlist(catalog: LakeCatalog, states: CatalogConnection, mirror: tuple[str, str]) -> None:
+    for _ in range(MAX_CONFLICTS):
+        back = taken_back(catalog, catalog.file_io, view_of(mirror[0].removeprefix("mirror_"), mirror[1]))
+        with states.transaction():
+            if back is None or move_pointer(states, catalog.name, back.view, back.base, back.location):
+                for name in (mirror, next_name(mirror)):
+                    remove(states, catalog.name, name)
+                return
+    raise LakehouseError(f"{'.'.join(mirror)}: its view was replaced {MAX_CONFLICTS} times meanwhile; {expire.AGAIN}")
 
 
 def _knowing(part: SubjectData, values: set[str]) -> SubjectData:

@@ -134,6 +134,8 @@ class Answers:
     def _relations(self, caller: Caller, prefix: str, kind: Kind) -> list[tuple[str, str]]:
         """What the caller may know of; as of a moment, the tables that it covers."""
         found, covered = self.relations.names(caller.role, kind), self._snapshots(prefix)
+        if covered is None and kind == "TABLE":
+            return sorted({*found, *self.relations.live_names(caller.role)})
         return found if covered is None else [name for name in found if name in covered and kind == "TABLE"]
 
     def _document(self, caller: Caller, prefix: str, namespace: str, name: str, kind: Kind) -> Document:

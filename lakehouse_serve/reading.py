@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from threading import Lock
@@ -12,6 +13,7 @@ from typing import Any, Literal
 from cachetools import LRUCache, TTLCache
 from sqlalchemy import create_engine, text
 
+from lakehouse.catalog.live_tables import only_rewritten
 from lakehouse.catalog.next_tables import is_next
 from lakehouse.settings import Settings
 from lakehouse.text.urls import parse_url
@@ -83,6 +85,30 @@ class CatalogRows:
         )
         return next((self.read(location) for location, found in rows if (found or "TABLE") == kind), None)
 
+    def live_namespaces(self) -> frozenset[str]:
+        """The namespaces whose tables are shown as they are read."""
+        return frozenset(space for (space,) in self._ask("SELECT DISTINCT namespace FROM lakehouse.live"))
+
+    def live(self, namespace: str, name: str) -> Document | None:
+        """A table of such a namespace with what is read and not published: its live state while that holds, else the
+        table as it is. None if there is none."""
+        rows = self._ask(
+            "SELECT t.metadata_location, l.base_location, l.base_snapshot, l.metadata_location FROM iceberg_tables t"
+            ' LEFT JOIN lakehouse.live l ON l.namespace = t.table_namespace AND l."table" = t.table_name'
+            " WHERE t.catalog_name = :catalog AND t.iceberg_type IS DISTINCT FROM 'VIEW'"
+            " AND t.table_namespace = :namespace AND t.table_name = :name"
+            " AND EXISTS (SELECT FROM lakehouse.live WHERE namespace = :namespace)",
+            namespace=namespace,
+            name=name,
+        )
+        for location, base, snapshot, shown in rows:
+            committed = self.read(location)
+            if shown is not None and (base == location or only_rewritten(committed.metadata, snapshot)):
+                with suppress(FileNotFoundError):  # of a lake that was restored without it
+                    return self.read(shown)
+            return committed
+        return None
+
     def tagged(self, tag: str) -> dict[tuple[str, str], int]:
         """The tables that have a tag, and the snapshot that it names in each."""
         with self._lock:
@@ -115,6 +141,14 @@ class CatalogRows:
         self._engine.dispose()
 
     def _query(self, what: str, rest: str, **values: str) -> list[Any]:
-        statement = text(f"{what} FROM iceberg_tables WHERE catalog_name = :catalog {rest}")
+        return self._rows(f"{what} FROM iceberg_tables WHERE catalog_name = :catalog {rest}", values)
+
+    def _ask(self, statement: str, **values: str) -> list[Any]:
+        """Rows of the state; none in a lake whose state has no live tables yet."""
+        if self._rows("SELECT to_regclass('lakehouse.live')", {}) == [(None,)]:
+            return []
+        return self._rows(statement, values)
+
+    def _rows(self, statement: str, values: dict[str, str]) -> list[Any]:
         with self._engine.connect() as connection:
-            return list(connection.execute(statement, {"catalog": self._catalog, **values}))
+            return list(connection.execute(text(statement), {"catalog": self._catalog, **values}))

@@ -103,7 +103,8 @@ def promised(world: World, table: str, shown: tuple[str, ...]) -> list[str]:
         cuts = listed.scan().to_arrow().to_pylist()
     until = _followed(world, table, at, cuts)
     after = [r for r in world.raw(table) if r["_epoch"] == at["epoch"] and at["cut_lsn"] < r["_commit_lsn"] <= until]
-    stop = min((r["_commit_lsn"] for r in after if r["_old_key"] and r["_unchanged"]), default=until + 1)
+    held = (r["_commit_lsn"] for r in after if r["_op"] == "t" or (r["_old_key"] and r["_unchanged"]))
+    stop = min(held, default=until + 1)
     begun: list[Row] = [row | {"_op": "r", "_old_key": None, "_unchanged": None} for row in mirror]
     state = replay([*begun, *(r for r in sorted(after, key=position) if r["_commit_lsn"] < stop)], key)
     return sorted(repr(tuple(row.get(column) for column in shown)) for row in state.values())

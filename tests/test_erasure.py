@@ -29,6 +29,7 @@ from maintenance.inventory.outcome import TableName
 from maintenance.inventory.session import Session
 from maintenance.restore.table import restore
 from tests.erasing import People, copy_lake, make_people, make_raw_people, restore_lake, traces
+from tests.fresh import in_source, is_fresh_view, make_views, seen_in_trino
 from tests.test_ingestion import assert_order_is_unique, cuts
 from tests.warehouse import hand_to_store
 from tests.world import _plain
@@ -217,15 +218,20 @@ def test_killed_in_the_middle_the_next_run_finishes(settings: Settings, spark: A
     people.world.ingest(spark)
     people.world.sql("UPDATE people SET email = 'zz' || md5('new' || email) WHERE id = 42")
     people.world.ingest(spark)
+    make_views(people.world)
     refresh_mirrors(people.settings, people.declarations, people.name, spark)
     texts = people.texts_of(42)
     people.world.sql("DELETE FROM people WHERE id = 42")
     killed = killed_at(people, fault)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
+    seen = seen_in_trino(people.world, "people")
+    assert seen == (in_source(people.world, "people") if is_fresh_view(people.world, "people") else [])
     time.sleep(2.5)
     (erasure,) = people.repeat(spark)
     assert erasure.left == []
     assert traces(settings, *texts) == []
+    assert is_fresh_view(people.world, "people")
+    assert seen_in_trino(people.world, "people") == in_source(people.world, "people")
     with closing(open_catalog(people.settings)) as catalog, store.connect_catalog(people.settings) as states:
         assert tombstones.files_to_delete(states, (f"raw_{people.name}", "people")) == set()
         assert catalog.load_table((f"raw_{people.name}", "people")).scan().to_arrow().num_rows == 302

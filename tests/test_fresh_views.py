@@ -1,7 +1,9 @@
 """Fresh views on real servers: the source at the newest cut, in Trino and Spark, whatever happened since a refresh."""
 
 import json
+from dataclasses import replace
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tests.fresh import (
     make_view,
     make_views,
     name_of,
+    promised,
     seen_in_spark,
     seen_in_trino,
     texts,
@@ -71,9 +74,11 @@ def test_a_fresh_view_is_the_source_at_the_newest_cut(world: World, spark: Any) 
     )
     world.ingest(spark)
     assert_fresh(world, spark)
+    before = seen_in_trino(world, "items")
     world.sql("BEGIN; TRUNCATE items; INSERT INTO items VALUES (7, 'after', 1, 'x'); COMMIT", "DELETE FROM still")
     world.ingest(spark)
-    assert_fresh(world, spark)
+    assert seen_in_trino(world, "items") == before == seen_in_spark(world, spark, "items")
+    assert_fresh(world, spark, "pairs", "still")
     refreshed(world, spark)
     assert_fresh(world, spark)
 
@@ -171,6 +176,101 @@ def test_a_view_reads_parsed_again_while_a_declared_column_has_not_landed(world:
     at_newest(later, spark)
     assert is_fresh_view(world, "items")
     assert "(99, 'z', None, None)" in seen_in_trino(world, "items", shown)
+
+
+@pytest.mark.slow
+def test_names_that_change_hands_hold_the_view_until_the_rows_are_read_again(world: World, spark: Any) -> None:
+    shown = world.source.table("items").landed
+    world.sql(
+        "UPDATE items SET name = 'before' WHERE id < 4",
+        "ALTER TABLE items RENAME name TO t",
+        "ALTER TABLE items RENAME big TO name",
+        "ALTER TABLE items RENAME t TO big",
+        "UPDATE items SET name = 'after' WHERE id = 4",
+    )
+    world.ingest(spark)
+    assert seen_in_trino(world, "items") == promised(world, "items", shown) == seen_in_spark(world, spark, "items")
+    at_newest(world, spark)
+    world.sql("UPDATE items SET name = NULL WHERE id = 7", "UPDATE items SET big = NULL WHERE id = 8")
+    world.ingest(spark)
+    assert_fresh(world, spark, "items")
+
+
+def renamed_and_declared(world: World, spark: Any) -> World:
+    """Its raw table has a column less, and one more, of which the view's text knows nothing."""
+    world.sql("ALTER TABLE pairs RENAME n TO m", "DELETE FROM pairs WHERE a = 1")
+    later = declaring_columns(world)
+    later.ingest(spark)
+    return later
+
+
+@pytest.mark.slow
+def test_a_rename_has_the_view_read_parsed_until_the_next_refresh(world: World, spark: Any) -> None:
+    later = renamed_and_declared(world, spark)
+    assert not is_fresh_view(world, "pairs") and list(texts(world, "pairs")) == ["trino"]
+    refreshed(later, spark)
+    assert not is_fresh_view(world, "pairs"), "the view's column is gone"
+    make_view(later, "pairs", later.source.table("pairs").landed)
+    refreshed(later, spark)
+    assert_fresh(later, spark, "pairs")
+
+
+@pytest.mark.slow
+def test_a_refresh_does_not_undo_what_a_rename_did_meanwhile(
+    world: World, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = import_module("ingestion.mirrors.refresh")
+    begin = made.next_views
+
+    def meanwhile(*arguments: Any) -> Any:
+        found = begin(*arguments)
+        renamed_and_declared(world, spark)
+        return found
+
+    world.sql("DELETE FROM items WHERE id = 1", "DELETE FROM pairs WHERE a = 2")
+    world.ingest(spark)
+    monkeypatch.setattr(made, "next_views", meanwhile)
+    refreshed(world, spark)
+    assert not is_fresh_view(world, "pairs")
+    assert_fresh(world, spark, "items")
+
+
+@pytest.mark.slow
+def test_a_publish_while_a_refresh_reads_its_cut_is_not_passed_over(
+    world: World, spark: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = import_module("ingestion.mirrors.refresh")
+    begin = made.store.last_publish
+
+    def later(*arguments: Any) -> Any:
+        world.sql("DELETE FROM items WHERE id = 2")
+        world.ingest(spark)
+        return begin(*arguments)
+
+    world.sql("DELETE FROM items WHERE id = 1")
+    world.ingest(spark)
+    monkeypatch.setattr(made.store, "last_publish", later)
+    refreshed(world, spark)
+    assert_fresh(world, spark, "items")
+
+
+@pytest.mark.slow
+def test_a_column_that_came_without_a_row_is_in_the_snapshot_that_the_view_names(world: World, spark: Any) -> None:
+    world.sql("ALTER TABLE items ADD COLUMN extra int")
+    later = declaring_columns(world)
+    later.ingest(spark)
+    refreshed(later, spark)
+    make_view(world, "items", later.source.table("items").landed)
+    refreshed(later, spark)
+    assert_fresh(later, spark, "items")
+
+
+@pytest.mark.slow
+def test_the_view_of_a_table_that_is_to_have_no_mirror_any_more_reads_parsed(world: World, spark: Any) -> None:
+    tables = [t.model_copy(update={"mirror": "none"}) if t.name == "items" else t for t in world.source.tables]
+    later = replace(world, source=world.source.model_copy(update={"tables": tuple(tables)}))
+    refreshed(later, spark)
+    assert not is_fresh_view(world, "items") and is_fresh_view(world, "pairs")
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def assert_goes_on(world: World, spark: Any) -> None:
     [
         slow(f"{REFRESH}:write_changes:after", False),
         slow(f"{COPIES}:_swapped:before", False),
-        slow(f"{VIEWS}:_write:after", False),
+        slow(f"{VIEWS}:write_view:after", False),
         slow(f"{COPIES}:swap:after", False),
         (f"{COPIES}:_put:after", False),  # one of two mirrors is swapped, in a transaction that nobody commits
         slow(f"{COPIES}:_swapped:after", True),

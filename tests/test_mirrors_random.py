@@ -38,7 +38,7 @@ POINTS = [
     "ingestion.mirrors.copies:publish",
     "ingestion.mirrors.copies:_put",
     "ingestion.mirrors.copies:swap",
-    "ingestion.mirrors.views:_write",
+    "ingestion.mirrors.views:write_view",
 ]
 COLUMNS = {  # that keep their names in all histories
     "accounts": ("id", "owner", "balance"),

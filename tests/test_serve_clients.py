@@ -23,7 +23,6 @@ from lakehouse.servers.trino import query
 from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
 from lakehouse_stack.control.start_stop import running, up
-from lakehouse_stack.home.pathnames import run_dir
 from tests.serving import PASSWORDS, Served, served
 from tests.world import _MADE, drop_worlds, make_world
 
@@ -319,7 +318,7 @@ def test_spark_without_anything_of_ours(lake: Lake, tmp_path: Path) -> None:
 def test_trino_by_its_rest_catalog(lake: Lake) -> None:
     """A second catalog of the running Trino, which starts anew for it."""
     settings = lake.settings
-    catalogs = run_dir(settings) / "trino" / "catalog"
+    catalogs = trino_catalogs(settings)
     past = lake.text("trino", "writer").replace(".warehouse=lake", f".warehouse=lake@{lake.source}={lake.lsn}")
     files = {"served": lake.text("trino"), "past": past}
     for name, text in files.items():
@@ -354,6 +353,12 @@ def test_trino_by_its_rest_catalog(lake: Lake) -> None:
         for name in files:
             (catalogs / f"{name}.properties").unlink()
         restart_trino(settings)
+
+
+def trino_catalogs(settings: Settings) -> Path:
+    """The folder of the running Trino's catalogs, beside that of its rules."""
+    assert settings.trino.access is not None
+    return settings.trino.access.parent / "trino" / "catalog"
 
 
 def restart_trino(settings: Settings) -> None:

@@ -2,9 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from trino.exceptions import TrinoQueryError
 
 from lakehouse.catalog.appending import Append, append_all
 from lakehouse.catalog.open import open_catalog
@@ -12,7 +14,8 @@ from lakehouse.servers.database import connect_catalog
 from lakehouse.servers.trino import query
 from lakehouse.settings import Settings
 from orchestration.worker.loads import columns_of
-from orchestration.worker.rows import one_statement, values
+from orchestration.worker.rows import Rows, one_statement, relation_of, texts, values
+from tests.unit.dbt_macros import macro
 
 pytestmark = pytest.mark.stack
 SCHEMA = "small_loads"
@@ -47,7 +50,12 @@ def schema(settings: Settings) -> Iterator[str]:
     query(settings, f"DROP SCHEMA {SCHEMA} CASCADE")
 
 
-def test_values_of_every_type_are_written_as_trino_writes_them(settings: Settings, schema: str) -> None:
+def assert_same(settings: Settings, *queries: str) -> None:
+    for one, other in (queries, queries[::-1]):
+        assert not query(settings, f"({one}) EXCEPT ({other})")
+
+
+def test_values_of_every_type_are_written_and_handed_over_as_trino_has_them(settings: Settings, schema: str) -> None:
     rows = ", ".join(f"({', '.join(row)})" for row in ROWS)
     read = f"SELECT * FROM (VALUES {rows}) AS v ({', '.join(TYPES)})"
     query(settings, f"INSERT INTO {schema}.trino {read}")
@@ -55,9 +63,42 @@ def test_values_of_every_type_are_written_as_trino_writes_them(settings: Setting
         table = catalog.load_table((schema, "worker"))
         columns = [(name, kind) for name, kind, _ in columns_of({(schema, "worker"): table})[f"{schema}.worker"]]
         found = [row for _, row in query(settings, one_statement({"all": (read, columns)}))]
+        stored = texts(columns, catalog.load_table((schema, "trino")).scan().to_arrow().to_pylist())
+        for text in (found, stored):
+            handed = relation_of(Rows(columns, text))
+            assert_same(settings, f"TABLE {schema}.trino", handed)
+            types = ", ".join(f"typeof({name})" for name, _ in columns)
+            assert query(settings, f"SELECT {types} FROM ({handed})")[0] == [kind for _, kind in columns]
         made = pa.Table.from_pydict(values(columns, found), schema=table.schema().as_arrow())
         assert append_all(connection, catalog, [Append(table, made)])
-    for one, other in (("trino", "worker"), ("worker", "trino")):
-        assert not query(settings, f"SELECT * FROM {schema}.{one} EXCEPT SELECT * FROM {schema}.{other}")
+    assert_same(settings, f"TABLE {schema}.trino", f"TABLE {schema}.worker")
     counted = 'SELECT json_format(cast(partition AS json)), record_count FROM {}."{}$partitions" ORDER BY 1, 2'
     assert query(settings, counted.format(schema, "worker")) == query(settings, counted.format(schema, "trino"))
+
+
+class Relation(SimpleNamespace):
+    """As dbt's: SQL has its name."""
+
+    def __str__(self) -> str:
+        return f"{self.schema}.{self.identifier}"
+
+
+def test_a_statement_refuses_a_batch_that_breaks_a_test_and_inserts_none_of_it(settings: Settings, schema: str) -> None:
+    """It would be in the vault, and marts would wait, until somebody mended it."""
+    relation = Relation(schema=schema, identifier="sat")
+    columns = [SimpleNamespace(name="hk", type="varchar"), SimpleNamespace(name="source_seq", type="varchar")]
+    checks = {"once": [["hk", "source_seq"]], "given": ["hk"]}
+
+    def insert(rows: str) -> None:
+        batch = macro("refusing_batch")(relation, checks, f"SELECT * FROM (VALUES {rows}) AS t (hk, source_seq)")
+        query(settings, macro("insert_columns")(relation, columns, batch))
+
+    query(settings, f"CREATE TABLE {relation} (hk varchar, source_seq varchar)")
+    insert("('x', '1'), ('x', '2'), ('y', '1')")
+    for rows, problem in {
+        "('z', '1'), (NULL, '1')": "hk is not given",
+        "('z', '1'), ('z', '1')": "twice: z, 1",
+    }.items():
+        with pytest.raises(TrinoQueryError, match=f"no new row gets into {schema}.sat, because one has .*{problem}"):
+            insert(rows)
+    assert query(settings, f"SELECT count(*) FROM {relation}") == [[3]]

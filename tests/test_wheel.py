@@ -132,18 +132,27 @@ def _commands(page: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel with what it requires and no extra, from the package index, in the versions of the lock file."""
-    folder = tmp_path_factory.mktemp("base")
+def pinned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel, and the versions of the lock file as constraints."""
+    folder = tmp_path_factory.mktemp("pinned")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", folder, PROJECT_DIR], check=True)
     [wheel] = folder.glob("lakehouse-*.whl")
     pins = re.findall(r"^([\w.\[\]-]+==[^\s;]+[^\\\n]*)", (PROJECT_DIR / "requirements.lock").read_text(), re.MULTILINE)
     (folder / "pins.txt").write_text("\n".join(re.sub(r"\[.*?\]", "", pin) for pin in pins) + "\n")
+    return wheel, folder / "pins.txt"
+
+
+@pytest.fixture(scope="module")
+def base(pinned: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel with what it requires and no extra, from the package index, in the versions of the lock file."""
+    folder = tmp_path_factory.mktemp("base")
     venv.create(folder / "env", with_pip=False)
     environment = Installed(folder / "env" / "bin")
-    install = [*pip, "--python", environment.bin / "python", "install", "--constraint", folder / "pins.txt", wheel]
-    subprocess.run(install, check=True)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    subprocess.run(
+        [*pip, "--python", environment.bin / "python", "install", "--constraint", pinned[1], pinned[0]], check=True
+    )
     return environment
 
 
@@ -162,3 +171,32 @@ def test_without_extras_sources_are_declared_and_the_rest_says_what_it_needs(bas
     for command, extra in (("up", "embedded"), ("dev", "orchestration"), ("run load_shop", "orchestration")):
         with pytest.raises(AssertionError, match=rf"error: .*pip install 'lakehouse\[{extra}\]'"):
             base.run("lakehouse", *command.split(), cwd=project)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["pipx", "uv"])
+def test_a_tool_that_shows_one_command_installs_all_that_it_needs(
+    pinned: tuple[Path, Path], tool: str, tmp_path: Path
+) -> None:
+    """What the product starts itself (dbt) is found although it is not on the path."""
+    wheel, pins = pinned
+    venv.create(tmp_path / "tool", with_pip=True)
+    subprocess.run([tmp_path / "tool" / "bin" / "python", "-m", "pip", "install", "--quiet", tool], check=True)
+    program, shown = tmp_path / "tool" / "bin" / tool, tmp_path / "bin"
+    install = {
+        "pipx": ["install", "--quiet", "--python", sys.executable, "--pip-args", f"--constraint {pins}", wheel],
+        "uv": ["tool", "install", "--quiet", "--python", sys.executable, "--constraints", pins, wheel],
+    }[tool]
+    folders = {
+        "PIPX_HOME": tmp_path / "tools", "PIPX_BIN_DIR": shown, "UV_TOOL_DIR": tmp_path / "tools",
+        "UV_TOOL_BIN_DIR": shown,
+    }  # fmt: skip
+    subprocess.run([program, *install], check=True, env={**os.environ, **{k: str(v) for k, v in folders.items()}})
+    assert [each.name for each in shown.iterdir()] == ["lakehouse"]
+
+    tools, path = Installed(shown), f"{shown}:/usr/bin:/bin"
+    assert tools.run("lakehouse", "--version", cwd=tmp_path, PATH=path).startswith("lakehouse ")
+    tools.run("lakehouse", "init", "shop", cwd=tmp_path, PATH=path)
+    (tmp_path / "shop" / "dbt_project" / "models" / "sources" / "shop.yml").write_text(DECLARATION)
+    tools.run("lakehouse", "scaffold", cwd=tmp_path / "shop", PATH=path)
+    tools.run("lakehouse", "scaffold", "--check", cwd=tmp_path / "shop", PATH=path)

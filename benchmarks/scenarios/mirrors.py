@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Literal
 
 import psycopg
 from pyiceberg.table.snapshots import Snapshot
@@ -18,7 +19,7 @@ from ingestion.verify import reconcile_raw
 from lakehouse.catalog.current_views import MARK, view_of
 from lakehouse.catalog.open import open_catalog, total
 from lakehouse.declarations import Column, Declarations
-from lakehouse.declarations.policies import MaintenancePolicy
+from lakehouse.declarations.policies import MaintenancePolicy, MirrorPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
 from maintenance.actions.compact import compact
@@ -28,6 +29,8 @@ from maintenance.inventory.session import Session
 HISTORIES = ((1_000_000, 1), (1_000_000, 10), (100_000, 100))  # rows, versions of each
 CHANGES, REFRESHES = 10_000, 3
 PUBLISHES, PER_PUBLISH = 60, 1_000  # an interval of the refresh, at 1,000 changes a second
+Mirror = MirrorPolicy | Literal["none"]
+PACES: dict[str, Mirror] = {"no mirror": "none", "mirror refreshed each 10 s": MirrorPolicy(refresh_seconds=10)}
 READ = {"narrow": "count(*), sum(amount), max(name)", "wide": "count(*), sum(n1), max(s1), min(t1), sum(f1)"}
 UPDATE = {"narrow": "amount = amount + 1", "wide": "n1 = n1 + 1, s1 = s1 || 'x'"}
 NIGHTLY = MaintenancePolicy.model_validate(
@@ -75,6 +78,36 @@ def mirror_refreshes(bench: Bench) -> Results:
 def large_mirror_refreshes(bench: Bench) -> Results:
     """A refresh of ten million narrow rows with 10,000 updated ones."""
     return _refreshes(bench, "narrow_mirrored", bench.rows(10_000_000))
+
+
+def mirror_publishes(bench: Bench) -> Results:
+    """The time from a commit to its cut under a follower: without mirrors, and while it refreshes one all the time."""
+    results: Results = {}
+    with _mirrored(bench, "wide_published", bench.rows(1_000_000)) as (connection, declarations):
+        _refreshed(bench, declarations)
+        for _ in range(2):  # in turn, so that neither has the older process
+            for name, mirror in PACES.items():
+                paced = _paced(declarations, mirror)
+                does = f"{PER_PUBLISH:,} updates of random keys of {bench.rows(1_000_000):,}, a second apart; {name}"
+                result = results.setdefault(name, Measurement("s", does=does))
+                with bench.following(paced):
+                    for number in range(max(10, int(PUBLISHES * bench.scale))):
+                        _update_each(bench, connection, "wide_published", bench.rows(1_000_000), number)
+                        committed = time.monotonic()
+                        bench.wait_for_follower(paced)
+                        result.add(time.monotonic() - committed)
+                        time.sleep(max(0.0, 1.0 - result.runs[-1]))
+        _refreshed(bench, declarations)
+        _verify(bench, declarations)
+    for result in results.values():
+        result.notes = {"p95": round(statistics.quantiles(result.runs, n=20)[-1], 3)}
+    return results
+
+
+def _paced(declarations: Declarations, mirror: Mirror) -> Declarations:
+    (source,) = declarations.sources
+    tables = (table.model_copy(update={"mirror": mirror}) for table in source.tables)
+    return Declarations(sources=(source.model_copy(update={"tables": tuple(tables)}),))
 
 
 def _refreshes(bench: Bench, table: str, rows: int) -> Results:
@@ -144,13 +177,19 @@ def _view(table: str) -> str:
 
 def _follow_on(bench: Bench, connection: psycopg.Connection, declarations: Declarations, rows: int) -> int:
     """Updates of random keys for as long as an interval, with a publish each second; how many."""
-    changed, changes = rows // min(rows, bench.rows(PER_PUBLISH)), 0
+    changes = 0
     (table,) = (table.name for table in declarations.sources[0].tables)
     for number in range(PUBLISHES):
-        keys = f"id % {changed} = {number % changed}"
-        changes += connection.execute(f"UPDATE {table} SET {UPDATE[table.split('_')[0]]} WHERE {keys}").rowcount
+        changes += _update_each(bench, connection, table, rows, number)
         bench.bring_up(declarations)
     return changes
+
+
+def _update_each(bench: Bench, connection: psycopg.Connection, table: str, rows: int, number: int) -> int:
+    """As many updates as a second has, of keys all over the table; how many."""
+    step = rows // min(rows, bench.rows(PER_PUBLISH))
+    keys = f"id % {step} = {number % step}"
+    return connection.execute(f"UPDATE {table} SET {UPDATE[table.split('_')[0]]} WHERE {keys}").rowcount
 
 
 def _newest_keys(rows: int, run: int) -> str:

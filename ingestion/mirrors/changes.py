@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from pyiceberg.types import IcebergType, IntegerType, LongType
+
 from ingestion.mirrors.state import MirrorState
 from ingestion.pipeline.repair.carried import newest_filled
 from ingestion.pipeline.repair.lake_side import LakeSide, Log, earlier, lake_sides, sides_of
@@ -65,20 +67,20 @@ def changes_since(
     """
     new = spark.table(log.table).where(f"{earlier(below)} AND {_is_new(state)}").persist()
     try:
-        latest, late = _seen(new, state)
-        if latest is None:
+        seen = _seen(new, log, state)
+        if seen.latest is None:
             yield None
             return
         (side,) = sides_of([log], [new])
-        if late:
+        if seen.is_late:
             yield whole(spark, log, below)
         elif side.is_truncated:
-            yield Whole(_columns(log, side.live), max(latest, state.ingested_at))
+            yield Whole(_columns(log, side.live), max(seen.latest, state.ingested_at))
         else:
-            rows = _changes(side, mirror).persist()
+            rows = _changes(side, mirror.where(seen.keys)).persist()
             try:
                 lacking = bool(side.lacks) and not rows.where("NOT gone AND NOT whole").isEmpty()
-                yield Changes(rows, max(latest, state.ingested_at), lacking)
+                yield Changes(rows, max(seen.latest, state.ingested_at), lacking)
             finally:
                 rows.unpersist()
     finally:
@@ -86,7 +88,9 @@ def changes_since(
 
 
 def _is_new(state: MirrorState) -> str:
-    after = f"NOT {earlier((state.epoch, state.cut_lsn + 1))}"
+    """Without a negation: `_epoch <> 1` would have Iceberg read every file, whatever bounds it has."""
+    epoch, lsn = state.epoch, state.cut_lsn
+    after = f"_epoch > {epoch} OR _epoch = {epoch} AND _commit_lsn > {lsn}"
     return f"(_ingested_at > timestamp_micros({_micros(state.ingested_at)}) OR {after})"
 
 
@@ -94,13 +98,30 @@ def _micros(moment: datetime) -> int:
     return int(moment.timestamp()) * 10**6 + moment.microsecond
 
 
-def _seen(new: DataFrame, state: MirrorState) -> tuple[datetime | None, bool]:
+@dataclass(frozen=True)
+class _Seen:
+    """New events: when the newest was ingested, whether one came late, and a condition that holds for their keys."""
+
+    latest: datetime | None
+    is_late: bool
+    keys: str
+
+
+def _seen(new: DataFrame, log: Log, state: MirrorState) -> _Seen:
     from pyspark.sql.functions import expr
 
+    leading = spark_ident(log.key[0].lake_name)
     late = f"coalesce(bool_or({earlier((state.epoch, state.cut_lsn + 1))}), false) AS late"
-    row = new.agg(expr(_LATEST), expr(late)).first()
+    row = new.agg(*map(expr, (_LATEST, late, f"min({leading}) AS first", f"max({leading}) AS last"))).first()
     assert row is not None
-    return _moment(row["latest"]), row["late"]
+    keys = key_range(leading, log.key[0].lake_type, row["first"], row["last"])
+    return _Seen(_moment(row["latest"]), row["late"], keys)
+
+
+def key_range(leading: str, type_: IcebergType, first: object, last: object) -> str:
+    """The range of the leading key column, where it is a number: it spares the files outside of it."""
+    is_number = isinstance(type_, IntegerType | LongType) and first is not None
+    return f"{leading} BETWEEN {first} AND {last}" if is_number else "true"
 
 
 def _latest(rows: DataFrame) -> datetime | None:
@@ -133,7 +154,8 @@ def _changes(side: LakeSide, mirror: DataFrame) -> DataFrame:
 
 
 def _filled(side: LakeSide, mirror: DataFrame, touched: DataFrame) -> DataFrame:
-    """The live rows of the events, with the mirror's rows of the same keys as their first versions.
+    """The live rows of the events, with the mirror's rows of the same keys as their first versions: what updates left
+    out, as every key has an event that is newer.
 
     The keys are compared as they are: to spell those of all rows of a mirror takes longer than to read them.
     """
@@ -146,7 +168,8 @@ def _filled(side: LakeSide, mirror: DataFrame, touched: DataFrame) -> DataFrame:
     before = named.selectExpr(
         f"concat({key}) AS key", "CAST(NULL AS string) AS from_key", f"{_BEFORE_ALL} AS position", "'r' AS op",
         *(f"false AS l{i}" for i in side.lacks),
-        *(f"{spark_ident(column.lake_name)} AS c{i}" for i, column in enumerate(log.columns)),
+        *(f"CASE WHEN {i in side.lacks} THEN {spark_ident(column.lake_name)} END AS c{i}"
+          for i, column in enumerate(log.columns)),
     )  # fmt: skip
     return newest_filled(side.keyed.unionByName(before), side.lacks, len(log.columns))
 

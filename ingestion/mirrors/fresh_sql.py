@@ -2,9 +2,10 @@
 
 It names the mirror's snapshot and its position as literals, so no text takes rows of one state and the position of
 another. What raw has after the position is read up to the newest cut, but not beyond one that leaves the table out:
-while it is loaded again, raw has rows that belong to no cut. Two changes cannot be followed by SQL over the tail alone,
-so the view stays before their commit until the next refresh: a key change that leaves a large value out, whose old key
-is looked up through others; and events that came late, which are below the position.
+while it is loaded again, raw has rows that belong to no cut. Some changes cannot be followed by SQL that reads the tail
+as few times as this does, so the view stays before their commit until the next refresh: a truncate; a key change that
+leaves a large value out, whose old key is looked up through others; and events that came late, which are below the
+position.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ from lakehouse.catalog.trino_types import trino_type
 from lakehouse.text.sql import ident, literal, spark_ident, spark_literal
 
 LARGE = (StringType, BinaryType, DecimalType)  # an update may leave out values of these types alone
+SMALL_DIGITS = (
+    24  # a number of so many is no longer than what Postgres puts in the place of a value that it stores apart
+)
+UUID = 2950  # a type whose values are never stored apart, though a text in the lake
 KEY = "_lh_key_"
-LIVES = "'c', 'r', 'd'"  # a row's life with a key begins after them, or with them
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,9 @@ class Column:
     @property
     def may_be_left_out(self) -> bool:
         """Whether an update may not carry it."""
-        return isinstance(self.source.lake_type, LARGE)
+        type_ = self.source.lake_type
+        is_small = isinstance(type_, DecimalType) and type_.precision <= SMALL_DIGITS
+        return isinstance(type_, LARGE) and not is_small and self.source.source.type_oid != UUID
 
 
 @dataclass(frozen=True)
@@ -85,17 +91,23 @@ class FreshView:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show."""
+    """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show.
+
+    With `map_of` the newest versions are looked up in a map, as one row beside each of the mirror's: Trino knows the
+    size of the mirror, and not that of the tail, so in a join it would hold the mirror in memory. An engine without it
+    joins.
+    """
 
     ident: Callable[[str], str]
     literal: Callable[[str], str]
     version: str
-    pair: str
     boxed: str
     unboxed: str
     contains: str
     text: str
     cast: Callable[[str, Column], str | None]
+    map_of: str | None = None
+    look_up: str = ""
 
 
 def _trino_cast(value: str, column: Column) -> str | None:
@@ -114,18 +126,18 @@ def _spark_cast(value: str, column: Column) -> str | None:
 
 
 TRINO = Dialect(
-    ident, literal, "FOR VERSION AS OF {}", "ROW({}, {})", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
-    _trino_cast,
+    ident, literal, "FOR VERSION AS OF {}", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
+    _trino_cast, "map_agg({}, {})", "element_at({}, {})",
 )  # fmt: skip
 SPARK = Dialect(
-    spark_ident, spark_literal, "VERSION AS OF {}", "struct({}, {})", "array({})", "{}[0]", "array_contains({}, {})",
+    spark_ident, spark_literal, "VERSION AS OF {}", "array({})", "{}[0]", "array_contains({}, {})",
     "string", _spark_cast,
 )  # fmt: skip
 
 
-def trino_text(view: FreshView, at: Position, past: str) -> str | None:
+def trino_text(view: FreshView, at: Position, past: str, say: Dialect = TRINO) -> str | None:
     """The text for Trino; None if it cannot show one of the columns."""
-    parts = _parts(view, at, TRINO)
+    parts = _parts(view, at, say)
     return with_past(past, *parts) if parts else None
 
 
@@ -138,13 +150,9 @@ def spark_text(view: FreshView, at: Position) -> str | None:
 def _parts(view: FreshView, at: Position, say: Dialect) -> tuple[str, str] | None:
     if any(say.cast("x", column) is None for column in view.columns):
         return None
-    queries = {"_lh_read": _read(view, at, say), "_lh_tail": _tail(view, say), "_lh_lives": _lives(view, say)}
-    if view.left_out:
-        queries["_lh_carried"] = _carried(view, say)
-    newest = "_lh_carried" if view.left_out else "_lh_lives"
-    queries["_lh_newest"] = f"SELECT * FROM {newest} WHERE _lh_nth = 1"
+    queries = {"_lh_read": _read(view, at, say), "_lh_newest": _newest(view, say)}
     named = ", ".join(f"{name} AS (\n{query}\n)" for name, query in queries.items())
-    return _cut(view, at, say), f"{named}\n" + "\nUNION ALL\n".join(_rows(view, at, say))
+    return _cut(view, at, say), f"{named}\n{_of_mirror(view, at, say)}\nUNION ALL\n{_of_tail(view, say)}"
 
 
 def _cut(view: FreshView, at: Position, say: Dialect) -> str:
@@ -161,89 +169,126 @@ def _cut(view: FreshView, at: Position, say: Dialect) -> str:
 def _read(view: FreshView, at: Position, say: Dialect) -> str:
     """What raw has after the position, and the first commit that cannot be followed."""
     own = [f"r.{say.ident(column.source.lake_name)}" for column in view.columns]
-    moved = "min(CASE WHEN r._old_key IS NOT NULL AND r._unchanged IS NOT NULL THEN r._commit_lsn END) OVER ()"
-    more = ["r._unchanged", "r._ingested_at", f"{moved} AS _lh_stop"] if view.left_out else []
+    more = ["r._unchanged", "r._ingested_at"] if view.left_out else []
+    moved = " OR r._old_key IS NOT NULL AND r._unchanged IS NOT NULL" if view.left_out else ""
     key = [
         f"{_comparable(view, column, f'r.{say.ident(column.lake_name)}', say)} AS {KEY}{n}"
         for n, column in enumerate(view.key)
     ]
     return (
-        f"SELECT {', '.join([*own, *key, 'r._op', 'r._commit_lsn', 'r._seq', *more])} "
+        f"SELECT {', '.join([*own, *key, 'r._op', 'r._commit_lsn', 'r._seq', *more])}, "
+        f"min(CASE WHEN r._op = 't'{moved} THEN r._commit_lsn END) OVER () AS _lh_stop "
         f"FROM {_named(say, view.catalog, f'raw_{view.source}', view.table)} AS r CROSS JOIN _lh_cut AS c "
         f"WHERE r._epoch = {at.epoch} AND r._commit_lsn > {at.cut_lsn} AND r._commit_lsn <= c.cut_lsn"
     )
 
 
-def _tail(view: FreshView, say: Dialect) -> str:
-    place = say.pair.format("_commit_lsn", "_seq")
-    followed = " WHERE _lh_stop IS NULL OR _commit_lsn < _lh_stop" if view.left_out else ""
-    return f"SELECT *, max(CASE WHEN _op = 't' THEN {place} END) OVER () AS _lh_truncated FROM _lh_read{followed}"
+def _newest(view: FreshView, say: Dialect) -> str:
+    """The newest version of each key, beside it the last value that was carried of those that updates left out.
 
-
-def _lives(view: FreshView, say: Dialect) -> str:
-    """The versions after the last truncate: how new each one is, and in which life of its key."""
-    place, key = say.pair.format("_commit_lsn", "_seq"), _key(view)
-    life = (
-        f", sum(CASE WHEN _op IN ({LIVES}) THEN 1 ELSE 0 END) OVER (PARTITION BY {key} ORDER BY _commit_lsn, _seq)"
-        " AS _lh_life"
-    )
-    return (
-        f"SELECT *, row_number() OVER (PARTITION BY {key} ORDER BY _commit_lsn DESC, _seq DESC) AS _lh_nth"
-        f"{life if view.left_out else ''} FROM _lh_tail "
-        f"WHERE _op <> 't' AND (_lh_truncated IS NULL OR {place} > _lh_truncated)"
-    )
-
-
-def _carried(view: FreshView, say: Dialect) -> str:
-    """Beside each version the last value of its life that was carried."""
-    found = (
-        f"last_value(CASE WHEN _op <> 'd' AND NOT {_lacks(column, say)} THEN"
-        f" {say.boxed.format(say.ident(column.source.lake_name))} END) IGNORE NULLS OVER"
-        f" (PARTITION BY {_key(view)}, _lh_life ORDER BY _commit_lsn, _seq) AS _lh_value_{n}"
+    A version that begins a life of its key carries all, or it is not followed.
+    """
+    over = f"OVER (PARTITION BY {', '.join(_keys(view))} ORDER BY _commit_lsn, _seq)"
+    carried = (
+        f", last_value(CASE WHEN _op <> 'd' AND NOT {_lacks(column, say)} THEN"
+        f" {say.boxed.format(say.ident(column.source.lake_name))} END) IGNORE NULLS {over} AS _lh_value_{n}"
         for n, column in enumerate(view.left_out)
     )
-    return f"SELECT *, {', '.join(found)} FROM _lh_lives"
+    return (
+        f"SELECT * FROM (SELECT *, lead(_commit_lsn) {over} AS _lh_next{''.join(carried)} FROM _lh_read "
+        "WHERE _lh_stop IS NULL OR _commit_lsn < _lh_stop) AS v WHERE _lh_next IS NULL"
+    )
 
 
-def _rows(view: FreshView, at: Position, say: Dialect) -> list[str]:
+def _of_mirror(view: FreshView, at: Position, say: Dialect) -> str:
+    """The rows whose keys nothing has touched, and those of which no event carries a value: that is the mirror's."""
+    beside = _looked_up(view, at, say) if say.map_of else _joined(view, at, say)
+    key, values = {column.lake_name for column in view.key}, _values(view)
+    held = [column for column in view.columns if column.source.lake_name not in key]
+
+    def shown(column: Column) -> str:
+        name = column.source.lake_name
+        own = f"m.{say.ident(name)}"
+        if name in key or not values:
+            return own
+        newest = f"{beside.row}[{held.index(column) + 1}]" if say.map_of else f"t.{values.get(name, say.ident(name))}"
+        if name in values:
+            return f"CASE WHEN {newest} IS NOT NULL THEN {say.unboxed.format(newest)} ELSE {own} END"
+        return f"CASE WHEN {beside.untouched} THEN {own} ELSE {newest} END"
+
+    lacking = f" OR {beside.lacking}" if values else ""
+    return f"SELECT {_shown(view, say, shown)} FROM {beside.relation} WHERE {beside.untouched}{lacking}"
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """The mirror as `m`, each row beside the newest version of its key: if there is none, or one that lacks values."""
+
+    relation: str
+    untouched: str
+    lacking: str
+    row: str = ""
+
+
+def _joined(view: FreshView, at: Position, say: Dialect) -> _Beside:
+    same = " AND ".join(f"{mine} = t.{key}" for mine, key in zip(_own_key(view, say), _keys(view), strict=True))
+    relation = f"{_mirror(view, at, say)} LEFT JOIN (SELECT *, true AS _lh_found FROM _lh_newest) AS t ON {same}"
+    return _Beside(relation, "t._lh_found IS NULL", f"(t._op <> 'd' AND ({_lacking(view, 't.')}))")
+
+
+def _looked_up(view: FreshView, at: Position, say: Dialect) -> _Beside:
+    """The map has a row around each row, which is null where the newest version is whole or deletes the key."""
+    key, values = {column.lake_name for column in view.key}, _values(view)
+    names = (column.source.lake_name for column in view.columns)
+    held = ", ".join(values.get(name, say.ident(name)) for name in names if name not in key)
+    row = f"ROW(CASE WHEN _op <> 'd' AND ({_lacking(view)}) THEN ROW({held}) END)" if values else "true"
+    assert say.map_of is not None
+    touched = f"(SELECT {say.map_of.format(_one(_keys(view)), row)} AS _lh_touched FROM _lh_newest) AS s"
+    found = say.look_up.format("s._lh_touched", _one(_own_key(view, say)))
+    relation = f"(SELECT m.*, {found} AS _lh_found FROM {_mirror(view, at, say)} CROSS JOIN {touched}) AS m"
+    return _Beside(relation, "m._lh_found IS NULL", "m._lh_found[1] IS NOT NULL", "m._lh_found[1]")
+
+
+def _of_tail(view: FreshView, say: Dialect) -> str:
+    """The rows that need nothing of the mirror."""
+    values = _values(view)
+
+    def shown(column: Column) -> str:
+        name = column.source.lake_name
+        return say.unboxed.format(f"t.{values[name]}") if name in values else f"t.{say.ident(name)}"
+
+    whole = f" AND NOT ({_lacking(view, 't.')})" if values else ""
+    return f"SELECT {_shown(view, say, shown)} FROM _lh_newest AS t WHERE t._op <> 'd'{whole}"
+
+
+def _values(view: FreshView) -> dict[str, str]:
+    """Where the carried values of columns are that updates may leave out: in a box, none where nothing was carried."""
+    return {column.source.lake_name: f"_lh_value_{n}" for n, column in enumerate(view.left_out)}
+
+
+def _lacking(view: FreshView, of: str = "") -> str:
+    return " OR ".join(f"{of}{value} IS NULL" for value in _values(view).values())
+
+
+def _mirror(view: FreshView, at: Position, say: Dialect) -> str:
     mirror = _named(say, view.catalog, f"mirror_{view.source}", view.table)
-    mirrored = f"{mirror} {say.version.format(at.snapshot)} AS m"
-    same = " AND ".join(
-        f"t.{KEY}{n} = {_comparable(view, column, f'm.{say.ident(column.lake_name)}', say)}"
-        for n, column in enumerate(view.key)
-    )
-    untouched = (
-        f"SELECT {_shown(view, say, lambda c: f'm.{say.ident(c.source.lake_name)}')} FROM {mirrored} "
-        f"LEFT JOIN _lh_newest AS t ON {same} "
-        "WHERE t._lh_nth IS NULL AND NOT EXISTS (SELECT 1 FROM _lh_tail WHERE _op = 't')"
-    )
-    values = {c.source.lake_name: f"t._lh_value_{n}" for n, c in enumerate(view.left_out)}
-    whole = "".join(f" AND {value} IS NOT NULL" for value in values.values())
+    return f"{mirror} {say.version.format(at.snapshot)} AS m"
 
-    def carried(column: Column) -> str:
-        name = column.source.lake_name
-        return say.unboxed.format(values[name]) if name in values else f"t.{say.ident(name)}"
 
-    def filled(column: Column) -> str:
-        name = column.source.lake_name
-        if name not in values:
-            return f"t.{say.ident(name)}"
-        return f"CASE WHEN {values[name]} IS NOT NULL THEN {carried(column)} ELSE m.{say.ident(name)} END"
+def _own_key(view: FreshView, say: Dialect) -> list[str]:
+    return [_comparable(view, column, f"m.{say.ident(column.lake_name)}", say) for column in view.key]
 
-    touched = f"SELECT {_shown(view, say, carried)} FROM _lh_newest AS t WHERE t._op <> 'd'{whole}"
-    if not values:
-        return [untouched, touched]
-    lacking = " OR ".join(f"t._lh_value_{n} IS NULL" for n in range(len(values)))
-    lacks = f"(SELECT * FROM _lh_newest AS t WHERE t._op <> 'd' AND ({lacking})) AS t"
-    return [untouched, touched, f"SELECT {_shown(view, say, filled)} FROM {mirrored} RIGHT JOIN {lacks} ON {same}"]
+
+def _one(values: Sequence[str]) -> str:
+    return values[0] if len(values) == 1 else f"ROW({', '.join(values)})"
 
 
 def _shown(view: FreshView, say: Dialect, value: Callable[[Column], str]) -> str:
     return ", ".join(f"{say.cast(value(column), column)} AS {say.ident(column.name)}" for column in view.columns)
 
 
-def _key(view: FreshView) -> str:
-    return ", ".join(f"{KEY}{n}" for n in range(len(view.key)))
+def _keys(view: FreshView) -> list[str]:
+    return [f"{KEY}{n}" for n in range(len(view.key))]
 
 
 def _comparable(view: FreshView, column: SpelledColumn, value: str, say: Dialect) -> str:
@@ -262,6 +307,8 @@ def _lacks(column: Column, say: Dialect) -> str:
 
 def _called(name: Called, say: Dialect) -> str:
     parts = [say.contains.format("_unchanged", say.literal(name.name))]
+    parts += [f"_ingested_at >= {_moment(name.since)}"] if name.since else []
+    parts += [f"_ingested_at < {_moment(name.until)}"] if name.until else []
     return f"({' AND '.join(parts)})"
 
 

@@ -138,6 +138,7 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
     mirrored = session.source.mirrored
     before = _raw_snapshots(session)  # before the cut is read: all that these hold is in it
     with states.transaction():
+        states.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # else a publish may come in between
         stream, positions = store.read_stream(states, session.name), store.read_positions(states, session.name)
         seen = store.last_publish(states, session.name) or BEGINNING
     if stream is None or stream.cut_lsn is None or stream.cut_position is None:
@@ -153,7 +154,9 @@ def refresh(session: Session, states: CatalogConnection) -> RefreshReport:
         reports = tuple(made.report for made in built)
         snapshots = {item.table.name: str(_snapshot_id(item.mirror)) for item in items if item.mirror}
         snapshots |= {report.name: str(report.snapshot_id) for report in reports}
-        views = next_views(session.settings, session.catalog, _mirrored(tables, items, built, stream, seen))
+        mirrored_no_more = [Mirrored(t, None, None) for t in session.source.tables if not t.is_mirrored]
+        standing = _mirrored(tables, items, built, stream, seen)
+        views = next_views(session.settings, session.catalog, [*standing, *mirrored_no_more])
         _publish(session, states, stream, [made.next for made in built], views, snapshots)
     written, at_cut = {report.name for report in reports}, {item.table.name for item in items}
     unchanged = tuple(name for name in sorted(at_cut - written))
@@ -217,9 +220,12 @@ def _build(session: Session, states: CatalogConnection, item: _Mirror, stream: s
         copies.begin(states, session.catalog, {name: item.mirror.metadata_location})
         copy = fit(session.catalog.load_table(next_name(name)), item.log, item.table, plan)
     written = _write(session, item, copy, plan, stream)
-    is_same = item.state is not None and item.columns == dict(item.state.columns) and item.is_tagged
-    if written is None and is_same:
+    has_columns = item.state is not None and item.columns == dict(item.state.columns)
+    if written is None and has_columns and item.is_tagged:
         return None
+    if written is None and not has_columns:
+        with copy.transaction() as same, same.update_snapshot().fast_append():
+            pass  # the view names a snapshot, which has the columns that the table had when it was made
     copy = copies.settle(session.catalog, name, BRANCH)
     state = _state(item, copy, stream, written)
     location = _stage(session.catalog, copy, item, state, session.limits.max_snapshots)
@@ -276,11 +282,12 @@ def _size(table: Table) -> Size:
 
 def _state(item: _Mirror, copy: Table, stream: store.Stream, written: _Written | None) -> MirrorState:
     assert stream.cut_lsn is not None and stream.cut_position is not None
-    if written is None:  # only the columns are new: the rows are those of the earlier cut
-        assert item.state is not None
-        return replace(item.state, columns=item.columns, last_field=item.raw.metadata.last_column_id)
     newest = data_snapshot(copy)
     assert newest is not None
+    if written is None:  # only the columns are new: the rows are those of the earlier cut
+        assert item.state is not None
+        columns, last = item.columns, item.raw.metadata.last_column_id
+        return replace(item.state, snapshot=newest, columns=columns, last_field=last)
     return MirrorState(
         stream.epoch,
         stream.cut_lsn,
@@ -321,12 +328,12 @@ def _mirrored(
     """Where the mirrors of the cut's tables stand now. One whose columns are not all there is not read by its view."""
     assert stream.cut_lsn is not None
     states = {item.table.name: item.state for item in items} | {made.report.name: made.state for made in built}
-    logs = {item.table.name: item.log for item in items}
+    read = {item.table.name: item for item in items}
     found = []
     for table in tables:
-        state = states.get(table.name)
+        state, item = states.get(table.name), read.get(table.name)
         at = Position(state.snapshot, stream.epoch, stream.cut_lsn, seen) if state else None
-        found.append(Mirrored(table, logs.get(table.name), at))
+        found.append(Mirrored(table, item.log, at, item.columns) if item else Mirrored(table, None, None))
     return found
 
 

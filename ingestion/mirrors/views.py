@@ -8,11 +8,9 @@ itself, and the next refresh makes it fresh again.
 from __future__ import annotations
 
 import json
-import time
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Lock
 from typing import Any
@@ -21,59 +19,56 @@ from cachetools import LRUCache
 from pyarrow.fs import FileSelector
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 
 from ingestion.mirrors.fresh_sql import Column, FreshView, Position, spark_text, trino_text
 from ingestion.pipeline.repair.lake_side import Log
 from lakehouse.catalog.commit import move_pointer
 from lakehouse.catalog.current_views import MARK, is_fresh, past_of, view_of
 from lakehouse.catalog.lake_catalog import LakeCatalog
-from lakehouse.catalog.next_tables import Name
 from lakehouse.catalog.private_pyiceberg import LakeFileIO
 from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.view_versions import Metadata, NextView, current_version, with_version, write_view
 from lakehouse.declarations import RawTable
 from lakehouse.servers.database import CatalogConnection
 from lakehouse.settings import Settings
 
 NAMED = "lakehouse.mirror"  # in the summary of a view's version: the snapshot and position that its text names
-KEPT_VERSIONS = 3
 KEPT, EVERY = timedelta(hours=72), 500  # how long replaced metadata files are kept, and after how many versions
 OLD = timedelta(minutes=10)  # after which the view of an idle table names the newest cut, so that few are read
 
-Metadata = dict[str, Any]
 _read: LRUCache[str, Metadata] = LRUCache(1024)  # by location: such a file never changes
 _lock = Lock()
 
 
 @dataclass(frozen=True)
 class Mirrored:
-    """A table with its mirror at a position; without one the view is to read parsed again."""
+    """A table with its mirror at a position; without one the view is to read parsed again.
+
+    `fields` are the ids of the raw table's columns by name, as they were when `log` was made.
+    """
 
     table: RawTable
     log: Log | None
     at: Position | None
-
-
-@dataclass(frozen=True)
-class NextView:
-    """A view's next metadata file, and the one that it replaces."""
-
-    view: Name
-    base: str
-    location: str
+    fields: Mapping[str, int] = field(default_factory=dict)
 
 
 def next_views(settings: Settings, catalog: LakeCatalog, mirrored: Sequence[Mirrored]) -> list[NextView]:
     """Writes the next metadata of every view of these tables that is to name another state of its mirror."""
     there = list_views(catalog, [view_of(m.table.source, m.table.name) for m in mirrored])
+    raws = catalog.load_tables([item.table.identifier for item in mirrored if item.log])
     found = []
     for item in mirrored:
+        if item.log and not _is_called_so(raws.get(item.table.identifier), item.fields):
+            continue  # whoever has renamed a column has taken the view back since, or before
         name = view_of(item.table.source, item.table.name)
         base = there.get(name)
         metadata = _metadata(catalog.file_io, base) if base else None
         if base and metadata and MARK in metadata.get("properties", {}).get("comment", ""):
             changed = _next(metadata, item, settings)
             if changed is not None:
-                found.append(NextView(name, base, _write(catalog.file_io, changed)))
+                found.append(NextView(name, base, write_view(catalog.file_io, changed)))
     return found
 
 
@@ -108,24 +103,30 @@ def _metadata(io: FileIO, location: str) -> Metadata | None:
 
 def _next(metadata: Metadata, item: Mirrored, settings: Settings) -> Metadata | None:
     """The view's next metadata; None if it stays as it is."""
-    version = next(v for v in metadata["versions"] if v["version-id"] == metadata["current-version-id"])
+    version = current_version(metadata)
     texts = {r["dialect"].lower(): r["sql"] for r in version["representations"]}
     if "trino" not in texts:
         return None
     past = past_of(texts["trino"])
     view = _view(metadata, version, item, settings)
     if view is None or item.at is None:
-        return _with_version(metadata, version, {"trino": past}, {}) if is_fresh(texts["trino"]) else None
+        return with_version(metadata, {"trino": past}, {}) if is_fresh(texts["trino"]) else None
     named = _named(version)
     if named is not None and not _is_due(named, item.at) and _texts(view, named, past) == texts:
         return None
     made = _texts(view, item.at, past)
-    return _with_version(metadata, version, made, _summary(item.at)) if made else None
+    return with_version(metadata, made, _summary(item.at)) if made else None
 
 
 def _texts(view: FreshView, at: Position, past: str) -> dict[str, str]:
     texts = {"trino": trino_text(view, at, past), "spark": spark_text(view, at)}
     return {dialect: text for dialect, text in texts.items() if text} if texts["trino"] else {}
+
+
+def _is_called_so(raw: Table | None, fields: Mapping[str, int]) -> bool:
+    """Whether these fields of a table bear these names."""
+    named = {field.name: field.field_id for field in raw.schema().fields} if raw else {}
+    return all(named.get(name) == number for name, number in fields.items())
 
 
 def _view(metadata: Metadata, version: Mapping[str, Any], item: Mirrored, settings: Settings) -> FreshView | None:
@@ -158,36 +159,3 @@ def _named(version: Mapping[str, Any]) -> Position | None:
         return None
     found = json.loads(stored)
     return Position(found["snapshot"], found["epoch"], found["cut_lsn"], datetime.fromisoformat(found["seen"]))
-
-
-def _with_version(
-    metadata: Metadata, version: Mapping[str, Any], texts: Mapping[str, str], summary: Mapping[str, str]
-) -> Metadata:
-    """The metadata with a version more, and the last ones before it."""
-    now, number = time.time_ns() // 1_000_000, max(v["version-id"] for v in metadata["versions"]) + 1
-    made = {
-        **version,
-        "version-id": number,
-        "timestamp-ms": now,
-        "summary": {"engine-name": "lakehouse", **summary},
-        "representations": [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in texts.items()],
-    }
-    versions = [*metadata["versions"][-KEPT_VERSIONS + 1 :], made]
-    kept = {v["version-id"] for v in versions}
-    before = [entry for entry in metadata.get("version-log", []) if entry["version-id"] in kept]
-    return {
-        **metadata,
-        "current-version-id": number,
-        "versions": versions,
-        "version-log": [*before, {"timestamp-ms": now, "version-id": number}],
-        # else Iceberg refuses dbt's replacement, which has a text for Trino alone
-        "properties": {**metadata.get("properties", {}), "replace.drop-dialect.allowed": "true"},
-    }
-
-
-def _write(io: FileIO, metadata: Metadata) -> str:
-    number, place = metadata["current-version-id"], metadata["location"].rstrip("/")
-    location = f"{place}/metadata/{number:05d}-{uuid.uuid4()}.metadata.json"
-    with io.new_output(location).create() as stream:
-        stream.write(json.dumps(metadata).encode())
-    return location

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pyiceberg.types import IcebergType, IntegerType, LongType
+from pyiceberg.types import IcebergType
 
-from ingestion.mirrors.changes import Changes
+from ingestion.mirrors.changes import Changes, key_range
 from lakehouse.text.sql import spark_ident
 
 if TYPE_CHECKING:
@@ -102,11 +102,10 @@ def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: R
 
 
 def delete_sql(target: Target, view: str, first: object, last: object) -> str:
-    """The statement. The range of the leading key column, where it is a number, spares the files outside of it."""
-    leading = spark_ident(target.key[0])
-    in_range = isinstance(target.leading, IntegerType | LongType) and first is not None
-    within = f"t.{leading} BETWEEN {first} AND {last} AND " if in_range else ""
-    return f"DELETE FROM {_branch(target)} AS t WHERE {within}EXISTS (SELECT 1 FROM {view} AS s WHERE {_same(target)})"
+    """The statement, which reads the files of the changed keys alone where they are numbers."""
+    within = key_range(f"t.{spark_ident(target.key[0])}", target.leading, first, last)
+    named = f"EXISTS (SELECT 1 FROM {view} AS s WHERE {_same(target)})"
+    return f"DELETE FROM {_branch(target)} AS t WHERE {within} AND {named}"
 
 
 def _branch(target: Target) -> str:

@@ -96,8 +96,9 @@ def catch_up(
             now = _now_at_least(source, points if until is None else [*points, until])
             if live:
                 live.reach(now.position, LIVE_PATIENCE_SECONDS)
-            reached = stream.position
+            reached = session.reached(stream)
             is_due = covered(positions, now.position) != tuple(stream.cut_tables) or _altered(positions, outlooks)
+            is_due = is_due or session.flush_is_due(stream)
             if not now.position <= source.stop_between(reached, now.position, session.limits.cycle_max_bytes):
                 progress.begin(states, session.name, "changes", source.distance(reached, now.position))
             most = session.limits.cycle_max_bytes
@@ -112,6 +113,7 @@ def catch_up(
                 most = most * 4 if reached <= before else session.limits.cycle_max_bytes
             return CycleOutcome(rows, reached)
         except Outdated:
+            session.forget_held()
             continue
     raise LakehouseError(
         f"source {session.name!r}: its tables are altered faster than they can be read; nothing was lost"

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from ingestion.pipeline.hold import hold
 from ingestion.pipeline.session import (
     Cycle,
     RowCounts,
@@ -28,13 +29,16 @@ from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import Cut, Outdated, Publication, publish
 from ingestion.sink.raw_tables import follow_source, is_under_way
 from ingestion.sink.rows import TableTarget
+from ingestion.sink.writer import Written
 from ingestion.sources.base import ChangeReader, LiveStream, OpenSource, SourceNow
 from ingestion.state import lease as leases
+from ingestion.state import live as live_states
 from ingestion.state import store
 from ingestion.tasks.changes import ChangePlan, ChangeResult, read_changes
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.runner import run_tasks
 from lakehouse.catalog.private_pyiceberg import data_files
+from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
 
@@ -51,17 +55,21 @@ def load_changes(
     live: LiveStream | None = None,
 ) -> tuple[RowCounts, Position]:
     """Lands or spools everything committed below `now.position`; returns the rows added by table and operation, and the
-    position that was reached: another one where the source has not got everything yet that belongs together.
+    position that was reached: another one where the source has not got everything yet that belongs together. What is
+    only held until the flush is due adds no rows yet.
 
     When nothing changed, positions and slot move on without an Iceberg snapshot. Raises Outdated when a table was
     altered, or its state changed, while this was under way, LiveStreamLost when `live` has ended.
     """
     stream = store.read_stream(states, session.name)
     assert stream is not None
+    held = session.held
+    if held is not None and not held.still_of(stream):
+        raise Outdated
     positions = store.read_positions(states, session.name)
     known = {name: position for name, position in positions.items() if name in outlooks and position.state != "new"}
     courses = {name: plan_course(position, outlooks[name]) for name, position in known.items()}
-    with begin_cycle(session, states, stream.epoch) as cycle:
+    with begin_cycle(session, states, stream.epoch, held.cycle_id if held else None) as cycle:
         if not unaltered(source, withholding(outlooks)):  # else the survey does not bound what is read
             raise Outdated
         reader = source.change_reader(now, live, [c.position.facts for c in courses.values() if c.position.versions])
@@ -77,9 +85,11 @@ def load_changes(
             raise Outdated
         source.check_again(stream, live)
         courses = {n: conclude(c, result.noticed.get(n, Findings()), now.position) for n, c in courses.items()}
-        _publish(session, source, states, cycle, stream, courses, result, now)
+        landed = _publish(session, source, states, cycle, stream, courses, result, now)
+    if landed is None:
+        return {}, now.position
     source.confirm(now.position, live)
-    return {written.name: written.operations for written in result.written}, now.position
+    return {written.name: written.operations for written in landed}, now.position
 
 
 @cache
@@ -118,7 +128,8 @@ def _read(
             except TableProblem as problem:
                 courses[name] = plan_course(course.before, replace(outlook, problem=str(problem)))
     meta = meta_metadata(session, states, cycle, "spool", "quarantine", "unrepresentable")
-    register(states, session, cycle, icebergs.values())
+    tables = _changed(tables, courses, reader.relations)
+    register(states, session, cycle, [icebergs[name] for name in tables])
     plan = ChangePlan(
         **session.task_settings,
         reader=reader,
@@ -128,6 +139,14 @@ def _read(
         meta=meta,
     )
     return run_tasks(session.spark, read_changes, [plan])[0]
+
+
+def _changed(tables: dict[str, RawTable], courses: Courses, relations: frozenset[int] | None) -> dict[str, RawTable]:
+    """The tables of the changes, where these are known: what a task is told of a table costs, whether it has any."""
+    if relations is None:
+        return tables
+    known = {name: {facts.oid for facts in courses[name].position.versions} for name in tables}
+    return {name: table for name, table in tables.items() if known[name] & relations}
 
 
 def _target(cycle: Cycle, course: Course, outlook: Outlook, iceberg: Table) -> TableTarget:
@@ -153,30 +172,41 @@ def _publish(
     courses: Courses,
     result: ChangeResult,
     now: SourceNow,
-) -> None:
+) -> tuple[Written, ...] | None:
+    """Publishes what was read, and with it what is held; returns all of it, None where it is held instead."""
     moved = {name: course.position for name, course in courses.items() if course.position != course.before}
     after = {name: replace(c.position, position=c.position.position.join(now.position)) for name, c in courses.items()}
     in_cut = covered(after, now.position)
     files = result.meta_files | schema_change_files(session, states, cycle, courses, now)
+    held, written = session.held, result.written
+    if held is not None:
+        is_plain = not moved and not files and in_cut == tuple(stream.cut_tables) and _all_stream(courses)
+        if is_plain and (held.cycle_id or written) and not held.is_due(stream):
+            hold(session, states, cycle, stream, written, now.position)
+            return None
+        written = held.with_read(written)
 
     def record(connection: CatalogConnection) -> None:
         for position in moved.values():
             store.put_position(connection, session.name, position, "read")
         source.remember(connection, stream.epoch, result.by_source.witness)
+        if session.source.kind == "kafka":
+            live_states.end(connection, session.name, lists=session.source.flush is not None)
 
-    if result.written or files or in_cut != tuple(stream.cut_tables):
+    if written or files or in_cut != tuple(stream.cut_tables):
         publication = Publication(
             cycle_id=cycle.id,
             source=session.name,
             epoch=stream.epoch,
-            appends=(*(append_of(session, cycle, w) for w in result.written), *meta_appends(session, cycle, files)),
+            appends=(*(append_of(session, cycle, w) for w in written), *meta_appends(session, cycle, files)),
             revision=stream.revision,
             cut=Cut(stream.epoch, now.position, now.at, in_cut),
             advance_to=now.position,
             record=record,
         )
         publish(session.settings, session.catalog, session.lease, publication)
-        return
+        session.forget_held()
+        return written
     with states.transaction():
         leases.check(states, session.lease, session.limits.lease_seconds)
         current = store.read_stream(states, session.name)
@@ -184,6 +214,13 @@ def _publish(
             raise Outdated
         record(states)
         store.advance_positions(states, session.name, now.position)
+    session.forget_held()
+    return written
+
+
+def _all_stream(courses: Courses) -> bool:
+    """Whether no table is being loaded, resynced or resumed: others wait for those."""
+    return all(course.before.state in ("streaming", "parked", "paused") for course in courses.values())
 
 
 def schema_change_files(

@@ -15,8 +15,10 @@ from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile
 from pyiceberg.table import Table
 
+from ingestion.pipeline.held import Held
 from ingestion.schema.declared_columns import may_share_keys
 from ingestion.schema.facts import TableFacts
+from ingestion.schema.positions import Position
 from ingestion.sink.meta_tables import ensure_meta
 from ingestion.sink.publish import TableAppend
 from ingestion.sink.rows import TableTarget
@@ -46,7 +48,8 @@ class Session:
 
     `live` are the cycles now at work, `described` new tables as they were last inspected (`survey`). Once `stop` is
     set, what can go on later is left for later. `origin` is the source itself; without it, one that waits for others'
-    work as long as a command that is to end.
+    work as long as a command that is to end. `held` is what a follower has read and not published; None where every
+    read is published.
     """
 
     settings: Settings
@@ -58,6 +61,7 @@ class Session:
     described: dict[str, tuple[str, TableFacts]] = field(default_factory=dict)
     stop: Event = field(default_factory=Event)
     origin: Source | None = None
+    held: Held | None = None
 
     @property
     def name(self) -> str:
@@ -73,6 +77,26 @@ class Session:
     def upstream(self) -> Source:
         """The source itself."""
         return self.origin or source_of(self.settings, self.name, self.limits.wait_seconds, self.stop)
+
+    def reached(self, stream: store.Stream) -> Position:
+        """Up to where the stream has been read, published or held."""
+        ahead = self.held.ahead if self.held else None
+        reached: Position = stream.position if ahead is None else stream.position.join(ahead)
+        return reached
+
+    @property
+    def reads(self) -> int:
+        """How many reads have been held."""
+        return self.held.reads if self.held else 0
+
+    def flush_is_due(self, stream: store.Stream) -> bool:
+        """Whether something is held that has to be published."""
+        return self.held is not None and self.held.is_due(stream)
+
+    def forget_held(self) -> None:
+        """What is held is not published, but read again."""
+        if self.held is not None and (cycle_id := self.held.clear()):
+            self.live.discard(cycle_id)
 
     @property
     def task_settings(self) -> dict[str, Any]:
@@ -126,15 +150,19 @@ def target(
 
 
 @contextmanager
-def begin_cycle(session: Session, states: CatalogConnection, epoch: int) -> Iterator[Cycle]:
-    """A new cycle, whose staged prefixes are spared until the `with` block ends."""
-    cycle = Cycle(uuid.uuid4().hex, epoch, store.ingestion_clock(states, session.name))
+def begin_cycle(
+    session: Session, states: CatalogConnection, epoch: int, cycle_id: str | None = None
+) -> Iterator[Cycle]:
+    """A new cycle, or a further read of the one whose reads are held. Its staged prefixes are spared until the `with`
+    block ends, and longer while they are held."""
+    cycle = Cycle(cycle_id or uuid.uuid4().hex, epoch, store.ingestion_clock(states, session.name))
     session.live.add(cycle.id)
     try:
         with about(cycle=cycle.id):
             yield cycle
     finally:
-        session.live.discard(cycle.id)
+        if session.held is None or session.held.cycle_id != cycle.id:
+            session.live.discard(cycle.id)
 
 
 def settle(session: Session, states: CatalogConnection, position: store.TablePosition, by: Mover) -> None:

@@ -99,12 +99,13 @@ def _described(
     """What the source says of a table; of a new one, what it last said while the fingerprint stays.
 
     Each group of tables that is loaded is preceded by surveys of all: a thousand new ones were inspected a thousand
-    times. Whether a partition has rows is no part of the fingerprint.
+    times. Whether a partition has rows is no part of the fingerprint; what a topic holds is none, either.
     """
     if before is None and known.get(table.name, ("", None))[0] == fingerprint:
         return known[table.name][1], None
     described, problem = source.inspect(table, before.oid if before else None)
-    if before is None and described is not None and problem is None and not described.leaves:
+    is_whole = source.holds_tables and described is not None and problem is None and not described.leaves
+    if before is None and described is not None and is_whole:
         known[table.name] = fingerprint, described
     return described, problem
 

@@ -18,7 +18,7 @@ from ingestion.run.reports import Aside, SourceReport, SourceStatus, TableReport
 from ingestion.schema.positions import Position
 from ingestion.sources.base import check_kind, source_of
 from ingestion.state import lease as leases
-from ingestion.state import progress, store
+from ingestion.state import live, progress, store
 from ingestion.tasks.outage import OUTAGES, outage
 from lakehouse.catalog.open import load_table, open_catalog, total
 from lakehouse.declarations import Declarations, RawTable, Source
@@ -53,6 +53,8 @@ def bring_up(
             lease = leases.acquire(states, source, settings.ingestion.lease_seconds, "once")
             if lease is not None:
                 return _cycle(settings, declared, lease, spark, until, lambda session: None)
+            if declared.flush is not None:
+                live.ask_for_flush(states, source)
             if _has_reached(states, declared, until):
                 with closing(open_catalog(settings)) as catalog:
                     return _report(settings, declared, states, {}, catalog)
@@ -186,12 +188,15 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
     with store.connect_catalog(settings) as states:
         store.ensure_state(states)
         stream, held = store.read_stream(states, source), leases.holder_of(states, source)
+        shown = live.shown(states, source) if stream else None
         tables, clock = store.read_positions(states, source).values(), store.catalog_clock(states)
         follower = leases.follower_of(states, source)
         under_way = progress.read(states, source) if held else None
     with source_of(settings, source).open() as opened:
         retained = opened.retention(stream)
-        behind = max(0, opened.distance(stream.position, opened.now().position)) if stream else 0
+        reached = stream.position.join(shown.position) if stream and shown else stream and stream.position
+        behind = max(0, opened.distance(reached, opened.now().position)) if stream else 0
+    as_of = stream and max(stream.updated_at, shown.at if shown else stream.updated_at)
     return SourceStatus(
         source=source,
         follower_alive=held is not None and held[1] == "follow",
@@ -205,7 +210,7 @@ def source_status(settings: Settings, source: str) -> SourceStatus:
         cut_lsn=stream.cut_lsn if stream else None,
         cut_at=stream.cut_at if stream else None,
         behind_bytes=behind,
-        lag_seconds=max(0.0, (clock - stream.updated_at).total_seconds()) if stream and behind else 0.0,
+        lag_seconds=max(0.0, (clock - as_of).total_seconds()) if as_of and behind else 0.0,
         slot_state=retained.state,
         slot_is_sound=retained.is_sound or stream is None,
         progress=under_way,

@@ -7,6 +7,9 @@ A change that comes alone is published at once; the next publish begins `flush_i
 began, or after twice the time that the last two took at least, unless `flush_bytes` gather before. So a source in
 steady work is published in steady intervals, no more than half of the time goes into publishing, and one publish that
 was slow by chance does not delay the next.
+
+Of a source that declares a flush, reads go on in these intervals, and are held and shown in its live tables until the
+flush is due.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ingestion.pipeline.cycle import catch_up, connections, waiting_tables
+from ingestion.pipeline.held import Held
 from ingestion.pipeline.load_tables import load_tables
 from ingestion.pipeline.session import RowCounts, Session
 from ingestion.run.mirrors import Refresher
 from ingestion.schema.positions import Position
-from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, check_kind, source_of
+from ingestion.sources.base import LiveStream, LiveStreamLost, OpenSource, ReadsAhead, check_kind, source_of
 from ingestion.state import lease as leases
 from ingestion.state import store
 from ingestion.tasks.outage import OUTAGES, outage
@@ -48,6 +52,7 @@ log = logging.getLogger("lakehouse.follow")
 LONGEST_PAUSE_SECONDS = 30.0
 LIVE_PAUSE_SECONDS = 5.0
 PUBLISH_SHARE = 2.0
+LIVE_TOOK_SECONDS = 1.5  # a read that is held counts as no longer: its rows are to be live within five seconds
 LOOK_SECONDS = 1.0
 GRACE_SECONDS = 5.0  # in which a load may publish what it reads when the follower ends
 
@@ -143,25 +148,32 @@ def _hold_and_follow(settings: Settings, source: Source, spark: SparkSession, st
         catalog = open_catalog(settings)
         stack.callback(catalog.close)
         origin = source_of(settings, source.name, None, stop)
-        session = Session(settings, catalog, spark, lease, source, origin=origin)
+        held = Held(60 * source.flush.interval_minutes) if source.flush else None
+        session = Session(settings, catalog, spark, lease, source, origin=origin, held=held)
         spark.sparkContext.setLocalProperty("spark.scheduler.pool", source.name)
         loader = Loader(session)
         stack.callback(loader.join, stop)
         stack.callback(Refresher(session).join)
         stack.callback(session.stop.set)
         opened, states = stack.enter_context(connections(session))
+        if held is not None:
+            assert isinstance(opened, ReadsAhead), f"sources of kind {source.kind} may declare a flush"
+            opened.read_on_from(lambda: held.ahead, held.hurry)
         live = Live(session)
         stack.callback(live.close)
         log.info("source %r: following", source.name)
         last = Last()
         while not stop.is_set():
-            begun = time.monotonic()
+            begun, reads = time.monotonic(), session.reads
             try:
                 rows = catch_up(session, opened, states, live=live.stream).rows
                 _log_rows(source.name, rows)
-                last.passed(begun, time.monotonic() - begun, bool(rows))
+                took = time.monotonic() - begun
                 if rows:
-                    REGISTRY.observe("lakehouse_publish_seconds", time.monotonic() - begun, source=source.name)
+                    REGISTRY.observe("lakehouse_publish_seconds", took, source=source.name)
+                    last.passed(begun, took, had_rows=True)
+                else:
+                    last.passed(begun, min(took, LIVE_TOOK_SECONDS), had_rows=session.reads > reads)
                 loader.start_if_needed(waiting_tables(session, opened, states))
                 live.open_if_near(opened, states)
                 _wait_for_flush(session, opened, states, live.stream, stop, loader.wake, last)
@@ -309,11 +321,13 @@ def _wait_for_flush(
             stream, checked = store.read_stream(states, session.name), time.monotonic()
             if stream is None or stream.revision != revision:
                 break
+        if session.flush_is_due(stream):
+            break
         if live is None:
-            behind = source.distance(stream.position, source.now().position)
+            behind = source.distance(session.reached(stream), source.now().position)
         else:
             live.wait(limits.poll_seconds)
-            behind = source.distance(stream.position, live.position)
+            behind = source.distance(session.reached(stream), live.position)
         begun = last.published if live and live.has_changes else last.begun
         rest = flush_in(limits, behind, time.monotonic() - begun, last.took)
         if rest == 0 and behind > 0:

@@ -197,13 +197,18 @@ def _stage(catalog: LakeCatalog, begun: _Begun, max_snapshots: int) -> Staged:
     with begun.update as update:
         for file in begun.append.data_files:
             update.append_data_file(file)
-    if surplus := surplus_snapshots(table.metadata, max_snapshots, time.time_ns() // 1_000_000):
-        statistics = carry(table.metadata, frozenset(surplus))
-        ExpireSnapshots(transaction).by_ids(surplus).commit()
-        transaction.apply(statistics)
+    drop_surplus(transaction, table.metadata, max_snapshots)
     staged = transaction.stage(catalog, table)
     catalog.remember(identifier, staged.metadata_location, staged.metadata)
     return Staged(identifier, table.metadata_location, staged.metadata_location)
+
+
+def drop_surplus(transaction: Staging, metadata: TableMetadata, max_snapshots: int) -> None:
+    """Drops the snapshots beyond that many from the table's next metadata."""
+    if surplus := surplus_snapshots(metadata, max_snapshots, time.time_ns() // 1_000_000):
+        statistics = carry(metadata, frozenset(surplus))
+        ExpireSnapshots(transaction).by_ids(surplus).commit()
+        transaction.apply(statistics)
 
 
 def _stage_cut(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from hashlib import md5
+from typing import cast
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -26,6 +27,10 @@ from ingestion.schema.former_names import renamed
 from ingestion.schema.lake_columns import LakeColumn, stepped
 from ingestion.schema.problem import TableProblem
 from ingestion.sink.publish import TABLE_PROPERTIES, ensure_table
+from lakehouse.catalog.commit import retried, swap_together
+from lakehouse.catalog.current_views import view_of
+from lakehouse.catalog.private_pyiceberg import Staging
+from lakehouse.catalog.view_versions import taken_back
 from lakehouse.declarations import RawTable
 from lakehouse.declarations.metadata_columns import OF_KINDS
 
@@ -90,22 +95,39 @@ def follow_source(
     renames = {
         here[c.field_id].name: name for name, c in wanted.items() if c.field_id and here[c.field_id].name != name
     }
-    with iceberg.transaction() as transaction:
-        if renames or any(column.field_id is None for column in wanted.values()):
-            properties = {BEGUN: f"{_digest(followed)} {begun.schema_id}"}
+    transaction = Staging(iceberg)
+    if renames or any(column.field_id is None for column in wanted.values()):
+        properties = {BEGUN: f"{_digest(followed)} {begun.schema_id}"}
+        for name, to in renames.items():
+            properties |= renamed(name, to, at, iceberg.properties)
+        transaction.set_properties(properties)
+        with transaction.update_schema() as update:
             for name, to in renames.items():
-                properties |= renamed(name, to, at, iceberg.properties)
-            transaction.set_properties(properties)
-            with transaction.update_schema() as update:
-                for name, to in renames.items():
-                    update.rename_column(name, to)
-        with transaction.update_schema() as update:  # by itself: a rename may have made room for a column that is added
-            for name, column in wanted.items():
-                if column.field_id is None:
-                    update.add_column(name, column.type, doc=column.doc)
-                elif widens(here[column.field_id].field_type, column.type):
-                    update.update_column(name, column.type, doc=column.doc)
+                update.rename_column(name, to)
+    with transaction.update_schema() as update:  # by itself: a rename may have made room for a column that is added
+        for name, column in wanted.items():
+            if column.field_id is None:
+                update.add_column(name, column.type, doc=column.doc)
+            elif widens(here[column.field_id].field_type, column.type):
+                update.update_column(name, column.type, doc=column.doc)
+    if renames:
+        _commit_with_view(iceberg, transaction, table)
+    else:
+        transaction.commit_transaction()
     return iceberg.refresh()
+
+
+def _commit_with_view(iceberg: Table, altered: Staging, table: RawTable) -> None:
+    """Takes the current view back at the same time: its fresh text reads columns of this table by their names."""
+    catalog, view = cast(SqlCatalog, iceberg.catalog), view_of(table.source, table.name)
+
+    def commit(loaded: Table) -> None:
+        moves = [(table.identifier, loaded.metadata_location, altered.stage(catalog, loaded).metadata_location)]
+        if back := taken_back(catalog, loaded.io, view):
+            moves.append((back.view, back.base, back.location))
+        swap_together(catalog, moves)
+
+    retried(catalog, table.identifier, commit)
 
 
 def _schema_at(iceberg: Table, followed: TableFacts) -> Schema:

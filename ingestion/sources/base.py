@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from threading import Event
-from typing import Any, Generic, Protocol
+from typing import Any, Generic, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -102,6 +102,10 @@ class ChangeReader(Protocol):
     @property
     def is_silent(self) -> bool:
         """Whether it is known, without a read, that nothing has changed."""
+
+    @property
+    def relations(self) -> frozenset[int] | None:
+        """The relations that it has changes of, where that is known without a read; else None."""
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives each piece to `take`; only relations that are `landing` by then are decoded, the `imaged` with images.
@@ -317,6 +321,17 @@ class OpenSource(Protocol[P]):
 
     def begin_anew(self) -> Callable[[CatalogConnection], None]:
         """Lets go of the stream; what is returned begins the next epoch, in a transaction of its caller."""
+
+
+@runtime_checkable
+class ReadsAhead(Protocol):
+    """An open source that can read on before what it has read is published."""
+
+    def read_on_from(self, ahead: Callable[[], Any | None], hurry: Callable[[], None]) -> None:
+        """Reads begin, and checks hold, from what `ahead` returns on; None is where the lake stands.
+
+        `hurry` is called by `check` where what has been read ahead could not be read again.
+        """
 
 
 class Source(Protocol[P]):

@@ -42,6 +42,7 @@ class Stream:
 
     `publication_oid` is the number of what tells the stream: a publication, or a topic of transactions (0: not there
     yet). `cut_lsn` is the newest cut's, as `meta.cuts` has it: the rows of that cut have it or a smaller `_commit_lsn`.
+    `flush_asked` is whether somebody waits for what a follower has read and not published.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Stream:
     updated_at: datetime
     revision: int
     kind: str = "postgres"
+    flush_asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def read_stream(connection: CatalogConnection, source: str) -> Stream | None:
     with connection.cursor(row_factory=dict_row) as cursor:
         row = cursor.execute(
             "SELECT source, epoch, lsn, position, slot, system_identifier, timeline, publication_oid, cut_lsn,"
-            " cut_position, cut_at, cut_tables, updated_at, revision, kind FROM lakehouse.streams WHERE source = %s",
+            " cut_position, cut_at, cut_tables, updated_at, revision, kind, flush_asked_at IS NOT NULL AS flush_asked"
+            " FROM lakehouse.streams WHERE source = %s",
             (source,),
         ).fetchone()
     if row is None:
@@ -197,7 +200,8 @@ def restart_stream(
         " point = 0, facts = '{}', state = %s::jsonb ->> state WHERE source = %s",
         (Jsonb({state: moved_by("recovery", state) for state in STATES}), source),
     )
-    connection.execute("DELETE FROM lakehouse.chunks WHERE source = %s", (source,))
+    for table in ("chunks", "live"):
+        connection.execute(f"DELETE FROM lakehouse.{table} WHERE source = %s", (source,))
 
 
 def revise(connection: CatalogConnection, source: str) -> None:
@@ -207,7 +211,7 @@ def revise(connection: CatalogConnection, source: str) -> None:
 
 def forget_positions(connection: CatalogConnection, source: str, tables: Collection[str]) -> None:
     """Forgets tables: declared again, they need a new snapshot."""
-    for name in ("positions", "chunks"):
+    for name in ("positions", "chunks", "live"):
         connection.execute(
             f'DELETE FROM lakehouse.{name} WHERE source = %s AND "table" = ANY(%s)', (source, list(tables))
         )

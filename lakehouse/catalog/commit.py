@@ -6,7 +6,7 @@ that was tagged in between. Here a concurrent commit is a conflict, and the call
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyiceberg.catalog.sql import IcebergTables
@@ -91,18 +91,23 @@ def remove(connection: psycopg.Connection[Any], catalog: str, name: tuple[str, s
 
 def swap(catalog: SqlCatalog, identifier: tuple[str, str], before: str, after: str) -> None:
     """Points the table at another metadata file; raises CommitFailedException if it no longer points to `before`."""
-    namespace, name = identifier
-    statement = (
-        update(IcebergTables)
-        .where(
-            IcebergTables.catalog_name == catalog.name,
-            IcebergTables.table_namespace == namespace,
-            IcebergTables.table_name == name,
-            IcebergTables.metadata_location == before,
-        )
-        .values(metadata_location=after, previous_metadata_location=before)
-    )
+    swap_together(catalog, [(identifier, before, after)])
+
+
+def swap_together(catalog: SqlCatalog, moves: Iterable[tuple[tuple[str, str], str, str]]) -> None:
+    """Points tables and views (name, before, after) at other metadata files, all or none; raises as `swap` does."""
     with Session(catalog.engine) as session:
-        if session.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
-            raise CommitFailedException(f"{namespace}.{name} was changed by another writer")
+        for (namespace, name), before, after in moves:
+            statement = (
+                update(IcebergTables)
+                .where(
+                    IcebergTables.catalog_name == catalog.name,
+                    IcebergTables.table_namespace == namespace,
+                    IcebergTables.table_name == name,
+                    IcebergTables.metadata_location == before,
+                )
+                .values(metadata_location=after, previous_metadata_location=before)
+            )
+            if session.execute(statement).rowcount != 1:  # type: ignore[attr-defined]
+                raise CommitFailedException(f"{namespace}.{name} was changed by another writer")
         session.commit()

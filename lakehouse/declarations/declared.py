@@ -6,7 +6,14 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from lakehouse.declarations.kinds import Kind
-from lakehouse.declarations.policies import LagPolicy, LoadPolicy, MaintenancePolicy, MirrorPolicy, RawPolicy
+from lakehouse.declarations.policies import (
+    FlushPolicy,
+    LagPolicy,
+    LoadPolicy,
+    MaintenancePolicy,
+    MirrorPolicy,
+    RawPolicy,
+)
 from lakehouse.declarations.vault import VaultPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.text.spelling import close
@@ -43,6 +50,7 @@ class RawTable(Declared):
     lag: LagPolicy | None = None
     vault: VaultPolicy | None = None
     mirror: MirrorPolicy | Literal["none"] | None = None
+    flush: FlushPolicy | None = None
     kind: Kind = "postgres"
     optional: bool = False
 
@@ -120,6 +128,11 @@ class Source(Declared):
     def kind(self) -> Kind:
         """What kind of source it is; one is of one kind."""
         return self.tables[0].kind if self.tables else "postgres"
+
+    @property
+    def flush(self) -> FlushPolicy | None:
+        """How often it is published, where that is declared; otherwise as soon as something was read."""
+        return self.tables[0].flush if self.tables else None
 
     @property
     def mirrored(self) -> tuple[RawTable, ...]:

@@ -18,8 +18,18 @@ class _Column(Protocol):
     def data_type(self) -> str | None: ...
 
 
-def kind_problems(kind: Kind, raw: RawPolicy, columns: tuple[_Column, ...]) -> Iterator[Problem]:
+NO_FLUSH = {
+    "postgres": "the slot would retain its WAL until the flush",
+    "debezium": "transactions would be joined again from the last publish with each read",
+}
+
+
+def kind_problems(
+    kind: Kind, raw: RawPolicy, columns: tuple[_Column, ...], *, flushes: bool = False
+) -> Iterator[Problem]:
     """Mistakes of a table of this kind, each with the path of the key below `meta` that is wrong."""
+    if flushes and kind in NO_FLUSH:
+        yield ("flush",), f"meta.flush: only for sources of kind kafka: of kind {kind}, {NO_FLUSH[kind]}"
     if kind == "postgres":
         if not raw.relation:
             yield ("raw", "relation"), "meta.raw.relation: Field required"

@@ -194,6 +194,12 @@ class MirrorPolicy(Policy):
     refresh_seconds: float = Field(gt=0)
 
 
+class FlushPolicy(Policy):
+    """How often what is read of a source is published; until then it is in its live tables."""
+
+    interval_minutes: float = Field(gt=0, le=24 * 60)
+
+
 LagLevel = Literal["ok", "warn", "error"]
 
 

@@ -17,6 +17,7 @@ from lakehouse.declarations.lines import line_in_source, mistakes_in, refuse
 from lakehouse.declarations.manifest import load_manifest
 from lakehouse.declarations.policies import (
     NAME,
+    FlushPolicy,
     LagPolicy,
     LoadPolicy,
     MaintenancePolicy,
@@ -40,6 +41,7 @@ class _TableMeta(Policy):
     owners: tuple[Owner, ...] = ()
     vault: VaultPolicy | None = None
     mirror: MirrorPolicy | Literal["none"] | None = None
+    flush: FlushPolicy | None = None
 
 
 class _Mistakes(ValueError):
@@ -93,6 +95,12 @@ def declarations_from(manifest: dict[str, Any], project_dir: Path) -> Declaratio
     for table in _of_another_kind(grouped):
         where = line_in_source(project_dir, nodes[table.source, table.name], ("kind",))
         problems.append(f"{where}: meta.kind: the tables of a source are of one kind: declare it once, at the source")
+    for table in _flushed_apart(grouped):
+        where = line_in_source(project_dir, nodes[table.source, table.name], ("flush",))
+        problems.append(
+            f"{where}: meta.flush: the tables of source {table.source!r} are published together: declare it once, at "
+            "the source"
+        )
     refuse(problems)
     return Declarations(
         sources=tuple(
@@ -123,6 +131,10 @@ def _of_another_kind(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[RawTa
     return (table for declared in tables.values() for table in declared if table.kind != declared[0].kind)
 
 
+def _flushed_apart(tables: Mapping[str, Sequence[RawTable]]) -> Iterator[RawTable]:
+    return (table for declared in tables.values() for table in declared if table.flush != declared[0].flush)
+
+
 def _raw_nodes(manifest: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for _, node in sorted(manifest["sources"].items()):
         if node["schema"].startswith("raw_"):
@@ -142,7 +154,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         Column(name=c["name"], data_type=c.get("data_type"), description=c.get("description") or "")
         for c in node["columns"].values()
     )
-    if mistakes := list(kind_problems(meta.kind, meta.raw, columns)):
+    if mistakes := list(kind_problems(meta.kind, meta.raw, columns, flushes=meta.flush is not None)):
         raise _Mistakes(mistakes)
     _check_columns(meta.raw, columns)
     table = RawTable(
@@ -157,6 +169,7 @@ def _raw_table(node: dict[str, Any]) -> RawTable:
         lag=meta.lag,
         vault=meta.vault,
         mirror=meta.mirror,
+        flush=meta.flush,
         kind=meta.kind,
         optional=meta.optional,
     )

@@ -25,6 +25,7 @@ spark.sql.catalog.lake.uri={uri}
 spark.sql.catalog.lake.warehouse={warehouse}
 spark.sql.catalog.lake.credential={credential}
 spark.sql.catalog.lake.io-impl=org.apache.iceberg.aws.s3.S3FileIO
+spark.sql.catalog.lake.cache-enabled=false
 """
 TRINO = """\
 connector.name=iceberg

@@ -14,6 +14,9 @@ from lakehouse.text.shown import busy, cell, console, say, say_json
 if TYPE_CHECKING:
     from ingestion.pipeline.repair import KeyRange
     from ingestion.verify import TableComparison
+    from ingestion.verify.run import Chosen
+    from lakehouse.declarations import Declarations
+    from lakehouse.settings import Settings
 
 
 def reconcile(
@@ -26,7 +29,7 @@ def reconcile(
         bool, typer.Option("--repair", help="Write the differences to the raw layer, as events; still exits 1.")
     ] = False,
     views: Annotated[
-        bool, typer.Option("--views", help="Compare the current_ views, as last loaded, with the source of now.")
+        bool, typer.Option("--views", help="Refresh the current_ views; compare them with the source of now.")
     ] = False,
     mirrors: Annotated[
         bool, typer.Option("--mirrors", help="Compare the mirrors, refreshed at the cut; stop the follower first.")
@@ -38,7 +41,8 @@ def reconcile(
     Exits 1 if a table differs or could not be compared (it has no key, or is not streaming).
 
     Brings the lake up to a consistent point and compares at exactly that point, so both sides may be busy. Excluded
-    columns are not compared. With --views, the source must not have changed since the last load.
+    columns are not compared. With --views the lake is brought up to the source and mirrors are refreshed. Then the
+    source must not change; a view that reads no mirror needs that since the last load.
     """
     from ingestion import verify
 
@@ -51,6 +55,7 @@ def reconcile(
     settings = load_settings()
     declarations, chosen = load_declarations(settings), tables or ()
     if views:
+        _refresh(settings, declarations, verify.select(declarations, chosen))
         found = verify.reconcile(settings, declarations, chosen)
     else:
         found = verify.reconcile_raw(
@@ -63,6 +68,20 @@ def reconcile(
         _print(results)
     if not all(result.equal for result in results):
         raise typer.Exit(1)
+
+
+def _refresh(settings: Settings, declarations: Declarations, chosen: Chosen) -> None:
+    """Brings what views read to now: until the next refresh some wait before a change that they cannot follow."""
+    from ingestion import bring_up, refresh_mirrors
+    from ingestion.sources.base import source_of
+
+    with busy(console(error=True), "refreshing mirrors") as now:
+        for source, tables in chosen:
+            holds_tables = source_of(settings, source.name).holds_tables
+            if holds_tables and any(table.is_mirrored for table in tables):
+                now(f"refreshing the mirrors of {source.name}")
+                bring_up(settings, declarations, source.name)
+                refresh_mirrors(settings, declarations, source.name)
 
 
 def _watched(found: Iterable[TableComparison], total: int) -> list[TableComparison]:

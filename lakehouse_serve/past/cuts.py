@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from threading import Lock
@@ -17,6 +18,7 @@ from pyiceberg.table import Table
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.catalog.relations import TableName
 from lakehouse.settings import Settings
+from lakehouse.text.spelling import close
 from lakehouse_serve.past.moments import Moment, Position
 
 KNOWN_CUTS, KNOWN_SECONDS = 1000, 60
@@ -77,7 +79,7 @@ class Cuts:
         if known is not None:
             return known
         found = self.newest(moment)
-        _refuse_incomplete(moment, found)
+        _refuse_incomplete(moment, found, self._sources)
         if moment.positions == tuple(cut.position for cut in found):
             with self._lock:
                 self._known[moment] = found
@@ -92,12 +94,24 @@ class Cuts:
         finally:
             catalog.close()
 
+    def _sources(self) -> set[str]:
+        """Those that have cuts of any time."""
+        catalog = open_catalog(self._settings)
+        try:
+            table = load_table(catalog, "meta", LISTED[self._layer])
+            return set(table.scan(selected_fields=("source",)).to_arrow()["source"].to_pylist()) if table else set()
+        finally:
+            catalog.close()
 
-def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...]) -> None:
-    missing = {position.source for position in moment.positions} - {None, *(cut.source for cut in found)}
+
+def _refuse_incomplete(moment: Moment, found: tuple[Cut, ...], sources: Callable[[], set[str]]) -> None:
+    missing = {p.source for p in moment.positions if p.source} - {cut.source for cut in found}
     if not found or missing:
-        of = f" of {', '.join(sorted(filter(None, missing)))}" if missing else ""
-        raise NoCut(f"no cut{of} was published until then, or those of that time have expired")
+        of = f" of {', '.join(sorted(missing))}" if missing else ""
+        known = sources() if missing else set()
+        meant = [f": did you mean {near!r}?" for name in sorted(missing - known) if (near := close(name, known, 0.6))]
+        remark = meant[0] if meant else ", or those of that time have expired"
+        raise NoCut(f"no cut{of} was published until then{remark}")
     if len(found) > 1 and any(position.source is None for position in moment.positions):
         raise NoCut(f"there are several sources: name one, as in {found[0].source}=0/3C87757")
 

@@ -1,4 +1,4 @@
-"""The files that other tables refer to, which may be below this table's location.
+"""The files that other tables refer to, which may be below this table's location, and those of its live state.
 
 That happens after `register_table`, `add_files` and a restore as a copy. Of tables at the same location, and of copies,
 all snapshots are read. Of all other tables only the newest snapshot and those of tags and branches are read, because
@@ -10,11 +10,13 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from sqlalchemy import inspect, text
+
 from lakehouse.catalog.open import load_table
 from lakehouse.errors import LakehouseError
 from maintenance.inventory.lake import READERS, directory, list_relations
 from maintenance.inventory.outcome import TableName, one_line
-from maintenance.inventory.reachable import files_of, reachable_files
+from maintenance.inventory.reachable import files_of, metadata_files, reachable_files
 
 if TYPE_CHECKING:
     from pyiceberg.catalog.sql import SqlCatalog
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
 
     from maintenance.inventory.session import Session
 
+_LIVE = text(
+    "SELECT metadata_location FROM lakehouse.live"
+    ' WHERE namespace = :namespace AND "table" = :name AND metadata_location IS NOT NULL'
+)
 RESTORED_FROM = "lakehouse.restored-from"  # property of a restored copy: the table whose files it refers to
 
 
@@ -35,13 +41,37 @@ class Unknown(LakehouseError):
 
 
 def elsewhere(session: Session, table: TableName) -> set[str]:
-    """The files that other tables refer to; raises Unknown if one of them cannot be read."""
+    """The files that other tables and the table's live state refer to; raises Unknown if one cannot be read."""
     own = session.load(table)
     named = session.once("lake.named", lambda: _named(session.catalog))
     used: set[str] = set().union(*(files for name, files in named.items() if name != table))
     for name, other in all_tables(session.catalog).items():
         if name != table and _is_near(other, own, table):
             used |= reachable_files(other)
+    return used | (_live(session.catalog, table, own) if own is not None else set())
+
+
+def _live(catalog: SqlCatalog, name: TableName, own: Table) -> set[str]:
+    """The files of the table as it is shown before it is published; a follower that was killed has left them too."""
+    from pyiceberg.serializers import FromInputFile
+    from pyiceberg.table import Table
+
+    with catalog.engine.connect() as connection:
+        if not inspect(connection).has_table("live", "lakehouse"):
+            return set()
+        found = connection.execute(_LIVE, {"namespace": name.namespace, "name": name.name})
+        locations = [str(location) for (location,) in found]
+    used: set[str] = set()
+    for location in locations:
+        try:
+            metadata = FromInputFile.table_metadata(own.io.new_input(location))
+            shown = Table(own.name(), metadata, location, own.io, catalog)
+            current = shown.current_snapshot()
+            used |= metadata_files(shown) | set(files_of(shown, [current] if current else []))
+        except FileNotFoundError:  # then it is not shown either
+            continue
+        except Exception as error:
+            raise Unknown(name, error) from None
     return used
 
 

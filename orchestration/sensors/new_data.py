@@ -26,7 +26,7 @@ from orchestration.runs.subset import (
 )
 from orchestration.sensors.decide import Launch, Observed, decide
 
-INTERVAL_SECONDS = 30
+INTERVAL_SECONDS = 60  # a worker is woken by the cut, and needs no sensor
 STARTS_WITHIN = 60.0  # of a follower, which is started together with the code server
 LOADED_AT = time.monotonic()
 

@@ -8,6 +8,7 @@ from jinja2 import Environment, nodes
 
 from orchestration.resources import TableKey
 from orchestration.worker.plan import Graph, Node, table_of
+from orchestration.worker.rows import Rows, is_short, texts
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 Tables = Mapping[TableKey, "Table"]
 FEW_ROWS = 1000  # of a table: with more of them a statement of each model costs less than handing its rows over
+FEW_HANDED = 200  # of a table, whose rows stand in a statement themselves
 
 
 @dataclass(frozen=True)
@@ -42,29 +44,35 @@ class Facts:
     def __init__(self, catalog: "LakeCatalog", graph: Graph) -> None:
         self._catalog, self._graph = catalog, graph
         self._stages = {stage["name"]: table_of(parsed) for stage, parsed in stages_of(graph)}
+        self.stages = {stage["unique_id"]: parsed["unique_id"] for stage, parsed in stages_of(graph)}
         self.below_stages = [parsed["unique_id"] for _, parsed in stages_of(graph)]
         self._parsed: dict[TableKey, _Parsed] = {}
 
-    def of_parsed(self, tables: Tables, models: Iterable[str], cuts: Mapping[str, Cut]) -> dict[str, Any]:
-        """By parsed table, what the macro `given_raw_facts` gives; of `tables` as they were after `cuts` were read."""
-        from lakehouse.catalog.added_rows import added_rows
-        from lakehouse.catalog.load_facts import RAW_COLUMNS, raw_facts
+    def of_parsed(
+        self, tables: Tables, models: Iterable[str], cuts: Mapping[str, Cut]
+    ) -> tuple[dict[str, Any], dict[str, Rows]]:
+        """By parsed table, what the macro `given_raw_facts` gives; by parsed model, the rows of raw to hand over.
 
-        given = {}
-        for parsed, raw, cut in self._with_raw(models, cuts):
+        Of `tables` as they were after `cuts` were read.
+        """
+        from lakehouse.catalog.load_facts import raw_facts
+
+        given, handed = dict[str, Any](), dict[str, Rows]()
+        for model, parsed, raw, cut in self._with_raw(models, cuts):
             known, table = self._parsed.get(parsed), tables.get(parsed)
             if known and table and raw in tables and table.metadata.current_snapshot_id == known.snapshot:
-                added = added_rows(tables[raw], known.raw, RAW_COLUMNS)
+                added, rows = new_in_raw(tables[raw], known.raw)
                 facts = raw_facts(added, known.newest, cut.epoch, cut.cut_lsn) if added is not None else None
                 if facts is not None:
                     given[".".join(parsed)] = {"newest": known.newest, "facts": facts}
-        return given
+                    handed |= {model: rows} if rows is not None else {}
+        return given, handed
 
     def loaded(
         self, before: Tables, after: Tables, models: Iterable[str], cuts: Mapping[str, Cut], given: Mapping[str, Any]
     ) -> None:
         """Remembers what these parsed models have after a load that was `given` those facts."""
-        for parsed, raw, cut in self._with_raw(models, cuts):
+        for _, parsed, raw, cut in self._with_raw(models, cuts):
             known = self._parsed.pop(parsed, None)
             was, now, read = before.get(parsed), after.get(parsed), before.get(raw)
             newest = newest_moment(was, now, known.newest if known else "") if was and now else ""
@@ -103,15 +111,17 @@ class Facts:
             self._graph.nodes.get(node, {}).get("name", "") for node in self._graph.nodes[model]["depends_on"]["nodes"]
         }
 
-    def _with_raw(self, models: Iterable[str], cuts: Mapping[str, Cut]) -> Iterator[tuple[TableKey, TableKey, Cut]]:
-        """Of each model that reads one raw table of a cut: both tables, and the cut."""
+    def _with_raw(
+        self, models: Iterable[str], cuts: Mapping[str, Cut]
+    ) -> Iterator[tuple[str, TableKey, TableKey, Cut]]:
+        """Each model that reads one raw table of a cut, with both tables and the cut."""
         for model in models:
             node = self._graph.nodes[model]
             sources = [self._graph.nodes[id] for id in node["depends_on"]["nodes"] if id in self._graph.nodes]
             if len(sources) == 1 and sources[0]["resource_type"] == "source":
                 cut = cuts.get(sources[0]["source_name"])
                 if cut is not None and sources[0]["name"] in cut.tables:
-                    yield table_of(node), table_of(sources[0]), cut
+                    yield model, table_of(node), table_of(sources[0]), cut
 
 
 def stages_of(graph: Graph) -> Iterator[tuple[Node, Node]]:
@@ -153,6 +163,49 @@ def facts_since(parsed: "Table", mark: Sequence[str]) -> list[Any] | None:
 
     added = added_rows(parsed, int(mark[3]), PARSED_COLUMNS)
     return stage_facts(added, mark) if added is not None else None
+
+
+def new_in_raw(raw: "Table", since: int) -> tuple[list[dict[str, Any]] | None, Rows | None]:
+    """What facts are made of, of the rows that a raw table got since a snapshot; and, of a few rows, all of them.
+
+    Without the rows where there is a value among them that Python cannot hold.
+    """
+    from lakehouse.catalog.added_rows import added_rows
+    from lakehouse.catalog.load_facts import RAW_COLUMNS
+
+    columns = typed_columns(raw)
+    if columns is not None:
+        try:
+            added = added_rows(raw, since, [name for name, _ in columns], FEW_HANDED)
+            if added is not None and is_short(rows := texts(columns, added)):
+                return added, Rows(columns, rows)
+        except (ValueError, ArithmeticError):
+            pass
+    return added_rows(raw, since, RAW_COLUMNS), None
+
+
+def typed_columns(table: "Table") -> list[tuple[str, str]] | None:
+    """Name and type of each column as Trino calls it; None if it is not known of one of them."""
+    from lakehouse.catalog.trino_types import trino_type
+
+    found = [(field.name, trino_type(str(field.field_type))) for field in table.schema().fields]
+    return [(name, kind) for name, kind in found if kind] if all(kind for _, kind in found) else None
+
+
+def covered(facts: Mapping[str, Sequence[Any]], stages: Mapping[str, Rows]) -> list[str]:
+    """Those watermarks (`stage|watermark`) after which the stages have nothing but these rows."""
+    marks = {key: key.split("|") for key in facts}
+    return [
+        key
+        for key, (stage, *mark) in marks.items()
+        if stage in stages and covers(facts[key], mark, len(stages[stage].rows))
+    ]
+
+
+def covers(found: Sequence[Any], mark: Sequence[str], rows: int) -> bool:
+    """Whether so many rows that a stage just got are all that it has after a watermark; `found` are its facts."""
+    later, at_mark = found[2], found[3]
+    return bool(later == rows and at_mark == int(mark[1]))
 
 
 def newest_moment(before: "Table", after: "Table", known: str) -> str:

@@ -10,9 +10,10 @@ from psycopg.rows import dict_row
 from lakehouse.catalog.trino_types import trino_type
 from orchestration.assets.translator import is_view, layer
 from orchestration.resources import TableKey
-from orchestration.worker.facts import Cut, Facts
+from orchestration.worker.facts import Cut, Facts, covered
+from orchestration.worker.handed import Handed
 from orchestration.worker.plan import Graph, table_of
-from orchestration.worker.small_loads import SmallLoads
+from orchestration.worker.small_loads import Loaded, SmallLoads
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt
 
 if TYPE_CHECKING:
@@ -40,16 +41,19 @@ class Loads:
         parsed = [model for model in models if self._is_parsed(model)]
         cuts = self._cuts()  # before the tables: a load reads up to the cut, so what it reads has been looked at
         before = self.stored([*parsed, *self._graph.sources_of(parsed)])
-        given = self._facts.of_parsed(before, parsed, cuts)
+        given, raw = self._facts.of_parsed(before, parsed, cuts)
         few = self._facts.few_in_parsed(parsed, given)
-        results = self._step(parsed, few, before, {"LAKEHOUSE_RAW_FACTS": given}, cuts)
+        handed = Handed({self._graph.nodes[model]["name"]: rows for model, rows in raw.items()})
+        results, stages = self._step(parsed, few, before, {"LAKEHOUSE_RAW_FACTS": given}, cuts, handed)
         loaded = [result.unique_id for result in results if result.unique_id in parsed and result.status == "success"]
         late = self._graph.downstream_of(set(parsed) - set(loaded))
         vault = [model for model in models if model not in parsed and model not in late]
         after = self.stored([*parsed, *vault, *self._facts.below_stages])
         self._facts.loaded(before, after, loaded, cuts, given)
         facts = self._facts.of_vault(after)
-        return [*results, *self._step(vault, self._facts.few_in_vault(vault, facts), after, facts, cuts)]
+        handed = Handed(stages=stages, marks=covered(facts["LAKEHOUSE_STAGE_FACTS"], stages))
+        few = self._facts.few_in_vault(vault, facts)
+        return [*results, *self._step(vault, few, after, facts, cuts, handed).results]
 
     def stored(self, models: Iterable[str]) -> dict[TableKey, "Table"]:
         """The tables that these models or sources are, as they are now."""
@@ -62,8 +66,9 @@ class Loads:
         tables: Mapping[TableKey, "Table"],
         facts: Mapping[str, Any],
         cuts: Mapping[str, Cut],
-    ) -> list[NodeResult]:
-        """Runs the models; those with a `few` new rows all at once."""
+        handed: Handed,
+    ) -> Loaded:
+        """Runs the models; those with a `few` new rows all at once, and handed what is known of them."""
         from lakehouse.catalog.remembered import remember
 
         columns = columns_of(tables)
@@ -73,7 +78,12 @@ class Loads:
             "LAKEHOUSE_REMEMBERS": "1",
             **{name: json.dumps(value) for name, value in facts.items()},
         }
-        loaded = self._small.run(sorted(few), tables, columns, variables)
+        stages = {
+            stage: parsed
+            for stage, parsed in self._facts.stages.items()
+            if parsed in few and self._graph.nodes[parsed]["name"] in handed.raw
+        }
+        loaded, got = self._small.run(sorted(few), tables, columns, variables, handed, stages)
         rest = [model for model in models if model not in {result.unique_id for result in loaded}]
         results = self._dbt.run("run", [self._graph.nodes[model]["name"] for model in rest], variables)
         remember(
@@ -81,7 +91,7 @@ class Loads:
             self._catalog,
             {table_of(self._graph.nodes[r.unique_id]): r.load for r in results if r.load},
         )
-        return [*loaded, *results]
+        return Loaded([*loaded, *results], got)
 
     def _cuts(self) -> dict[str, Cut]:
         with self._connection.cursor(row_factory=dict_row) as cursor:

@@ -114,6 +114,16 @@ class Graph:
                 waiting += set[str]().union(*(nodes for nodes in together if model in nodes))
         return found
 
+    def together(self, models: Collection[str]) -> set[str]:
+        """The first of the models, with those that are made of one another or that one test reads."""
+        wanted = set(models)
+        read = [self._seen_through_views(node) & wanted for node in self.tests.values()]
+        read += [(self._seen_through_views(self.nodes[model]) | {model}) & wanted for model in wanted]
+        found = set(sorted(wanted)[:1])
+        while more := set[str]().union(*(nodes for nodes in read if nodes & found)) - found:
+            found |= more
+        return found
+
     def _seen_through_views(self, node: Node) -> set[str]:
         """What a node reads, and what the views among it read."""
         read = set(node["depends_on"]["nodes"])

@@ -1,21 +1,28 @@
-"""Loads of a few rows: Trino reads them for many models with one statement, and the worker writes them.
+"""Loads of a few rows: Trino makes them for many models with one statement, and the worker writes them.
 
 dbt renders the SQL, as of any load, and each model's header says what its load is. A MERGE of each model costs Trino
 many times what its rows cost. What is out of the ordinary, such as a table without a column of its model, is left to
 dbt.
 """
 
+import json
+import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import answering, query
 from orchestration.resources import TableKey
+from orchestration.worker.handed import NOTHING, PARSED, STORED, VARIABLE, Handed, parsed_rows, stored_rows
 from orchestration.worker.plan import Graph, Node, table_of
 from orchestration.worker.plans import as_written
-from orchestration.worker.rows import Row, one_statement, values
+from orchestration.worker.rows import Row, Rows, is_short, one_statement, values
 from orchestration.worker.warm_dbt import NodeResult, WarmDbt, header_of
 
 if TYPE_CHECKING:
@@ -26,6 +33,8 @@ if TYPE_CHECKING:
     from lakehouse.servers.database import CatalogConnection
     from lakehouse.settings import Settings
 
+log = logging.getLogger(__name__)
+NO_STAGES: Mapping[str, str] = MappingProxyType({})
 STATEMENTS = 2  # at once: planning one keeps a core busy
 MOST_MODELS = 12  # of one statement: a model has up to ten stages, and Trino takes 150 of a statement
 Columns = Mapping[str, Sequence[Sequence[str]]]
@@ -36,13 +45,22 @@ Columns = Mapping[str, Sequence[Sequence[str]]]
 class Load:
     """What a model's load is: its table as it was planned on, the query of its new rows, and what it remembers.
 
-    The query is empty where nothing is new.
+    The query is empty where nothing is new. `stored` says which rows of the table itself it is handed.
     """
 
     table: "Table"
     columns: Sequence[tuple[str, str]]
     query: str
     remember: Mapping[str, str]
+    stored: Mapping[str, Any] | None = None
+    checks: Mapping[str, Any] | None = None
+
+
+class Loaded(NamedTuple):
+    """The results of the models that were loaded, and by name the rows that stages of parsed models have got."""
+
+    results: list[NodeResult]
+    stages: dict[str, Rows]
 
 
 class SmallLoads:
@@ -60,22 +78,43 @@ class SmallLoads:
         tables: Mapping[TableKey, "Table"],
         columns: Columns,
         variables: Mapping[str, str],
-    ) -> list[NodeResult]:
-        """The results of the models that were loaded, all at one moment. The others are for dbt."""
+        handed: Handed = NOTHING,
+        stages: Mapping[str, str] = NO_STAGES,
+    ) -> Loaded:
+        """What was loaded, all at one moment. The other models are for dbt, which is handed nothing.
+
+        `stages` are those whose rows are asked for as well, by the parsed model that each is made of.
+        """
         from lakehouse.catalog.appending import Append, append_all
 
         if not models:
-            return []
+            return Loaded([], {})
         begun = time.monotonic()
-        compiled = self._dbt.compiled([self._graph.nodes[model]["name"] for model in models], variables)
-        loads = dict(self._planned(compiled, tables, columns))
-        rows = self._rows({model: load for model, load in loads.items() if load.query})
-        rows |= {model: _made(load, []) for model, load in loads.items() if not load.query}
+        compiled = self._compiled(models, variables, handed, stages)
+        loads = dict(self._planned({m: sql for m, sql in compiled.items() if m not in stages}, tables, columns))
+        views = {s: sql for s, sql in compiled.items() if s in stages and (load := loads.get(stages[s])) and load.query}
+        answers = self._answers({m: load for m, load in loads.items() if load.query}, views, stages, handed)
+        answers |= {model: [] for model, load in loads.items() if not load.query}
+        _refuse_broken(loads, answers)
+        rows = {model: _made(load, answers[model]) for model, load in loads.items() if model in answers}
         appends = {m: Append(loads[m].table, new, loads[m].remember) for m, new in rows.items() if new is not None}
         if not append_all(self._connection, self._catalog, list(appends.values())):
-            return []
+            return Loaded([], {})
         seconds = (time.monotonic() - begun) / max(1, len(appends))
-        return [NodeResult(m, "success", seconds, 0, f"{append.rows.num_rows} rows") for m, append in appends.items()]
+        results = [NodeResult(m, "success", seconds, 0, f"{a.rows.num_rows} rows") for m, a in appends.items()]
+        got = {s: answers[s] for s in views if s in answers and stages[s] in appends and is_short(answers[s])}
+        return Loaded(results, {self._name(s): Rows(stated(compiled[s]), found) for s, found in got.items()})
+
+    def _name(self, node: str) -> str:
+        return str(self._graph.nodes[node]["name"])
+
+    def _compiled(
+        self, models: Sequence[str], variables: Mapping[str, str], handed: Handed, stages: Mapping[str, str]
+    ) -> dict[str, str]:
+        names = handed.names(self._name(parsed) for parsed in set(stages.values()))
+        return self._dbt.compiled(
+            [self._name(node) for node in (*models, *stages)], {**variables, VARIABLE: json.dumps(names)}
+        )
 
     def _planned(
         self, compiled: Mapping[str, str], tables: Mapping[TableKey, "Table"], columns: Columns
@@ -85,27 +124,83 @@ class SmallLoads:
             table, there = tables.get(table_of(node)), columns.get(".".join(table_of(node)))
             if table and there and header and not header["anew"] and fits(node, header["columns"], there):
                 typed = [(name, kind) for name, kind, _ in there]
-                yield model, Load(table, typed, sql if header["new_data"] else "", header["remember"])
+                query = sql if header["new_data"] else ""
+                yield model, Load(table, typed, query, header["remember"], header.get("stored"), header.get("checks"))
 
-    def _rows(self, loads: Mapping[str, Load]) -> "dict[str, pa.Table | None]":
-        lots = lots_of(list(loads))
+    def _answers(
+        self, loads: Mapping[str, Load], views: Mapping[str, str], stages: Mapping[str, str], handed: Handed
+    ) -> dict[str, list[Row]]:
+        """By model and stage its new rows. A stage is asked with its parsed model, whose rows are handed to it."""
+        relations = handed.relations()
+        relations |= {
+            STORED + self._name(model): stored_rows(
+                table_of(self._graph.nodes[model]), load.stored, handed.keys(load.stored)
+            )
+            for model, load in loads.items()
+            if load.stored
+        }
+        relations |= {
+            PARSED + self._name(m): parsed_rows(loads[m].query, loads[m].columns) for m in {stages[s] for s in views}
+        }
+        queries = {model: (load.query, load.columns) for model, load in loads.items()}
+        queries |= {stage: (sql, stated(sql)) for stage, sql in views.items()}
+        lots = [[*lot, *(stage for stage in views if stages[stage] in lot)] for lot in lots_of(list(loads))]
         with ThreadPoolExecutor(STATEMENTS) as pool:
-            found = list(pool.map(self._ask, [{model: loads[model] for model in lot} for lot in lots]))
-        return {model: _made(loads[model], rows) for lot in found for model, rows in lot.items()}
+            found = list(
+                pool.map(partial(self._ask, relations), [{node: queries[node] for node in lot} for lot in lots])
+            )
+        return {node: rows for lot in found for node, rows in lot.items()}
 
-    def _ask(self, loads: Mapping[str, Load]) -> dict[str, list[Row]]:
-        """By model its new rows; nothing where the statement fails: dbt then says of each model what is wrong."""
+    def _ask(
+        self, relations: Mapping[str, str], queries: Mapping[str, tuple[str, Sequence[tuple[str, str]]]]
+    ) -> dict[str, list[Row]]:
+        """The rows of each query; nothing where the statement fails: dbt then says of each model what is wrong."""
         from trino.exceptions import TrinoQueryError
 
-        rows: dict[str, list[Row]] = {model: [] for model in loads}
-        statement = one_statement({model: (load.query, load.columns) for model, load in loads.items()})
+        rows: dict[str, list[Row]] = {node: [] for node in queries}
+        statement = one_statement(queries, relations)
         try:
             with answering(self._settings):
-                for model, row in query(self._settings, statement, session=as_written(self._settings)):
-                    rows[model].append(row)
-        except TrinoQueryError:
+                for node, row in query(self._settings, statement, session=as_written(self._settings)):
+                    rows[node].append(row)
+        except TrinoQueryError as error:
+            log.warning("%d models are left to dbt: %s", len(queries), str(error.message).partition("\n")[0])
             return {}
         return rows
+
+
+def _refuse_broken(loads: Mapping[str, Load], answers: Mapping[str, Sequence[Row]]) -> None:
+    """Raises LakehouseError if new rows break the checks of their batch; nothing of the step gets into a table then."""
+    for model, load in loads.items():
+        problem = broken(load.columns, answers.get(model, ()), load.checks) if load.checks else None
+        if problem:
+            raise LakehouseError(f"no new row gets into {'.'.join(load.table.name())}, because one has {problem}")
+
+
+def broken(columns: Sequence[tuple[str, str]], rows: Sequence[Row], checks: Mapping[str, Any]) -> str | None:
+    """What the rows break of what the macro `batch_checks` says, with an example; None if they break nothing."""
+    places = {name: at for at, (name, _) in enumerate(columns)}
+
+    def values(names: Sequence[str]) -> list[tuple[str | None, ...]]:
+        at = [places.get(name.strip('"').lower()) for name in names]
+        return [tuple(row[place] for place in at if place is not None) for row in rows] if None not in at else []
+
+    for name in checks["given"]:
+        if (None,) in values([name]):
+            return f"{name} is not given: NULL"
+    for names in checks["once"]:
+        found = Counter(key for key in values(names) if None not in key)
+        twice = next((key for key, times in found.items() if times > 1), None)
+        if twice:
+            return f"{', '.join(names)} twice: {', '.join(map(str, twice))}"
+    return None
+
+
+def stated(sql: str) -> list[tuple[str, str]]:
+    """Name and type of each column that a stage's header states."""
+    header = header_of(sql)
+    assert header is not None  # a stage whose parsed rows are handed over has one
+    return [(column["name"], column["type"]) for column in header["columns"]]
 
 
 def lots_of(models: Sequence[str]) -> list[list[str]]:

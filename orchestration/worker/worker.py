@@ -41,25 +41,29 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SERVES = "lakehouse_worker_serves"
-TESTS_AT_ONCE = 4
+TESTS_AT_ONCE = 2  # a cut that comes meanwhile waits for them
 LONGEST_SLEEP = 60.0
 BUSY_SECONDS = 2.0
 HELD_SECONDS = 30.0
 SOON_SECONDS = 0.1
 LATEST_SECONDS = 60.0  # for which marts that no reader sees may wait while cuts come without a pause
+LATER_SHARE = 0.25  # of the time, which building them may take
 
 
 @dataclass
 class _State:
     """What the worker knows of a task: the snapshots it has loaded and on which day, the views that it has made of the
-    project as it is, the marts that wait and since when some only wait for a pause, and its failures in a row."""
+    project as it is, the marts that wait, which of them only for a pause, since when and until when, and its failures
+    in a row."""
 
     loaded: dict[str, int] = field(default_factory=dict)
     day: date | None = None
     views: set[str] = field(default_factory=set)
     served: bool = False
     held: set[str] = field(default_factory=set)
+    later: set[str] = field(default_factory=set)
     later_since: float | None = None
+    later_due: float = 0.0
     failures: int = 0
     due: float = 0.0
 
@@ -116,7 +120,9 @@ class Worker:
     def _dues(self) -> list[float]:
         """In how many seconds each task that waits is due."""
         now, states = time.monotonic(), self._state.values()
-        return [max(0.0, s.due - now) for s in states if s.due > now or (s.served and s.held)]
+        dues = [max(s.due, s.later_due if s.held <= s.later else 0.0) if s.served and s.held else s.due for s in states]
+        held = [bool(s.served and s.held) for s in states]
+        return [max(0.0, due - now) for due, waits in zip(dues, held, strict=True) if waits or due > now]
 
     def _test(self, tests: Sequence[str]) -> None:
         begun = time.monotonic()
@@ -164,7 +170,7 @@ class Worker:
     def _load(self, task: Task, state: _State) -> None:
         """Loads what has changed; of marts those that are made of no group of sources which somebody else writes."""
         changed = self._changed(task, state, self._newest(task.tables))
-        if not changed and not state.held and not self._of_a_new_day(task, state):
+        if not changed and not self._due(state) and not self._of_a_new_day(task, state):
             return
         reads = map(self._reads.__getitem__, self._graph.models_of(task, task.tables))
         groups = frozenset[str]().union(*reads)
@@ -173,6 +179,10 @@ class Worker:
                 self._load_alone(task, state, groups - free)
             else:
                 state.due = time.monotonic() + BUSY_SECONDS
+
+    def _due(self, state: _State) -> bool:
+        """Whether marts that wait are to be looked at again, though nothing has changed."""
+        return not state.held <= state.later or bool(state.held and time.monotonic() >= state.later_due)
 
     def _changed(self, task: Task, state: _State, newest: "Mapping[str, SnapshotFact]") -> list[TableKey]:
         snapshots = {name: fact.snapshot_id for name, fact in newest.items()}
@@ -204,7 +214,7 @@ class Worker:
         failed = [result for result in results if result.failed]
         state.loaded = {} if failed else {name: fact.snapshot_id for name, fact in newest.items()}
         state.day = None if failed else today
-        state.held = held if failed else held | later
+        state.held, state.later = (held, set()) if failed else (held | later, later)
         if later and not failed:
             state.due = time.monotonic() + SOON_SECONDS
         state.views |= self._graph.views({result.unique_id for result in results if result.status == "success"})
@@ -212,21 +222,23 @@ class Worker:
             raise LakehouseError("; ".join(f"{result.unique_id}: {result.message}" for result in failed[:3]))
         if models:
             took = time.monotonic() - begun
+            if task.marts and not self._marts.first.issuperset(models):
+                state.later_due = time.monotonic() + took * (1 / LATER_SHARE - 1)
             REGISTRY.observe("lakehouse_load_seconds", took, job=task.job)
             log.info("%s: %d tables changed, %.1f s", task.job, len(changed), took)
 
     def _later(self, task: Task, state: _State, models: AbstractSet[str]) -> set[str]:
         """Those of the models that wait for a round of their own, before which a new cut is loaded: PITs and the like.
 
-        None of them waits without end, nor beside nothing that comes first.
+        A few of them come at a time, so that a cut never waits for all, and take no more than their share of the time.
+        They wait for a pause between cuts, but not without end.
         """
         first = self._marts.first & models if task.marts else models
-        later, now = set(models) - first if first else set[str](), time.monotonic()
+        later, now = set(models) - first, time.monotonic()
         state.later_since = (state.later_since or now) if later else None
-        if state.later_since is None or now - state.later_since < LATEST_SECONDS:
+        if state.later_since is None or now < state.later_due or (first and now - state.later_since < LATEST_SECONDS):
             return later
-        state.later_since = None
-        return set()
+        return later - self._graph.together(later)
 
     def _report(
         self,

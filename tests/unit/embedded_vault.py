@@ -5,15 +5,17 @@ table properties, the `append_only` materialization) is stood in for by a few li
 same macros through dbt on Trino.
 """
 
+import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import duckdb
 
+from orchestration.worker.facts import covers
 from tests.unit.dbt_macros import macro_texts, macros
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -76,6 +78,7 @@ METADATA = {  # Iceberg's metadata tables
 # Alike enough to be taken for one another by a hash without delimiters, escapes or a NULL of its own.
 STATES = [("p|b=1", None), ("p", 1), ("p", None), ("", None), (None, None), (None, 1)]
 IDS = [1, 11, 2, 111, 21, *range(30, 60)]
+INSERT = "insert into {} values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)"
 Event = dict[str, Any]
 Key = Any  # what a hash key means: a code and texts, a tuple of keys, ZERO or ERROR
 Timeline = dict[Any, list[tuple[Any, ...]]]
@@ -88,6 +91,9 @@ class Vault:
         self.models, self.stage = dict(MODELS), dict(STAGE)
         self.redeclared = False
         self.few = 100  # rows of a batch that are compared with a table otherwise
+        self.hands_over = False  # the rows of a load, as the worker does
+        self.handed = 0  # loads of a table that had them
+        self.environment: dict[str, str] = {}
         self.db = duckdb.connect()
         self.db.execute("set TimeZone = 'UTC'")
         self.db.execute("set threads = 1")
@@ -96,14 +102,17 @@ class Vault:
         self.context = macros(texts or macro_texts(), **self._provided())
         self._build()
 
-    def load(self, events: Iterable[Event], moment: datetime) -> None:
-        """Appends events to parsed, published at that moment, and loads every table."""
+    def load(self, events: Iterable[Event], moment: datetime, failed: Collection[str] = ()) -> None:
+        """Appends events to parsed, published at that moment, and loads every table but those whose load `failed`."""
         rows = [[*(e.get(name) for name, _ in COLUMNS), e["gone"], e["at"], e["lsn"], e["seq"], moment] for e in events]
         if rows:
-            self.db.executemany("insert into parsed values (?, ?, ?, ?, ?, ?, ?, ?, ?, 1, ?, ?, 'the.source', ?)", rows)
+            self.db.executemany(INSERT.format("parsed"), rows)
             self.commit("parsed")
+        self.environment = {}
+        if self.hands_over:
+            self._hand_over(rows)
         self.context["graph"].pop("lakehouse_facts", None)  # another run of dbt
-        for name in self.models:
+        for name in [model for model in self.models if model not in failed]:
             self._append(name)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -130,8 +139,27 @@ class Vault:
 
     def make_stage(self) -> None:
         """The stage's view."""
+        self.db.execute(f"create or replace view stg as {self._stage()}")
+
+    def _stage(self) -> str:
         stage = self._render("stage", "stg", source_model="parsed", hashed_columns=self.stage)
-        self.db.execute(f"create or replace view stg as {stage.replace('_op', 'null')}")
+        return stage.replace("_op", "null")
+
+    def _hand_over(self, rows: list[list[Any]]) -> None:
+        """The rows of the stage for the loads to come, which read no other ones then, and for which watermarks."""
+        self.db.execute("create or replace table _lh_parsed_parsed as select * from parsed limit 0")
+        if rows:
+            self.db.executemany(INSERT.format("_lh_parsed_parsed"), rows)
+        self.environment = {"LAKEHOUSE_HANDED": '["_lh_parsed_parsed"]'}
+        self.db.execute(f"create or replace table _lh_new_stg as {self._stage()}")
+        values = self.rows("select value from properties where key like 'lakehouse.loaded.stg%'")
+        marks = {tuple(value.split("|")[:-1]) for [value] in values}
+        handed = ["|".join(("_lh_new_stg", *mark)) for mark in marks if covers(self._facts(mark), mark, len(rows))]
+        self.environment = {"LAKEHOUSE_HANDED": json.dumps(handed)}
+
+    def _facts(self, mark: tuple[str, ...]) -> list[Any]:
+        sql = self.context["stage_facts"](["stg"], {"stg": mark}, "load_date", "source_seq")
+        return list(self.rows(sql)[0][1:])
 
     def make_timelines(self) -> None:
         """The `_v1` views."""
@@ -159,6 +187,14 @@ class Vault:
             self.db.execute(f"create table {name} as select * from ({sql}) limit 0")
             self.commit(name)
         header = self.context["load_header_of"](sql)
+        self.handed += "_lh_new_stg" in sql
+        if stored := header.get("stored"):
+            keys = " union all ".join(f"select {key} from _lh_new_stg" for key in stored["keys"]["stg"])
+            columns = ", ".join(stored["columns"])
+            self.db.execute(
+                f"create or replace table _lh_stored_a_model as select {columns} from {name}"
+                f" where {stored['key']} in ({keys})"
+            )
         if header["anew"]:
             self.db.execute(f"create or replace table {name} as select * from ({sql})")
             self.commit(name, replaces=True)
@@ -227,6 +263,7 @@ class Vault:
             "declared_table": lambda *_: node,
             "invocation_id": "this-run",
             "few_rows": lambda: self.few,
+            "env_var": lambda name, default: self.environment.get(name, default),
         }
 
 

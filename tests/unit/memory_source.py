@@ -112,6 +112,10 @@ class Reader:
     def is_silent(self) -> bool:
         return not self.records
 
+    @property
+    def relations(self) -> frozenset[int] | None:
+        return None
+
     def read(self, keys: Mapping[int, tuple[str, ...]], landing: Callable[[], frozenset[int]],
              imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:  # fmt: skip
         for partition in PARTITIONS:

@@ -60,3 +60,26 @@ def test_an_error_is_told_with_its_traceback_unless_the_end_has_caused_it(
     with caplog.at_level(logging.INFO):
         follow._follow_again(Settings(), source, spark, stop)
     assert ("Traceback" in caplog.text) == (ends is None)
+
+
+def test_what_is_held_is_published_in_time_though_nothing_new_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+
+    def is_due(stream: Any) -> bool:
+        asked.append(None)
+        return len(asked) > 3
+
+    limits = IngestionSettings(poll_seconds=0.01)
+    session: Any = SimpleNamespace(
+        name="web", limits=limits, flush_is_due=is_due, reached=lambda stream: stream.position
+    )
+    source: Any = SimpleNamespace(distance=lambda start, end: 0, now=lambda: SimpleNamespace(position=0))
+    monkeypatch.setattr(follow.store, "read_stream", lambda *_: SimpleNamespace(revision=1, position=0))
+    waited = threading.Thread(
+        target=follow._wait_for_flush,
+        args=(session, source, None, None, threading.Event(), threading.Event(), Last()),
+        daemon=True,
+    )
+    waited.start()
+    waited.join(20)
+    assert not waited.is_alive() and len(asked) == 4

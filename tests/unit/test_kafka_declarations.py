@@ -88,6 +88,41 @@ def test_a_topic_is_declared_once_and_the_tables_of_a_source_are_of_one_kind(tmp
         declared(tmp_path / "two", TOPICS + other)
 
 
+FLUSHED = TOPICS.replace("kind: kafka", "kind: kafka\n        flush: {interval_minutes: 10}")
+
+
+def test_a_source_of_events_declares_how_often_it_is_published(tmp_path: Path) -> None:
+    [source] = declared(tmp_path, FLUSHED).sources
+    assert source.flush is not None and source.flush.interval_minutes == 10
+    assert declared(tmp_path, TOPICS).sources[0].flush is None
+
+
+OF_OTHERS = {
+    "postgres": ("raw: {topic: web.clicks, format: json,", "raw: {relation: a.b,", "the slot would retain its WAL"),
+    "debezium": ("raw: {", "raw: {", "transactions would be joined again"),
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_a_flush_of_another_kind_is_refused_with_the_reason(tmp_path: Path, kind: str) -> None:
+    was, now, reason = OF_OTHERS[kind]
+    text = FLUSHED.replace("kind: kafka", f"kind: {kind}").replace(was, now)
+    with pytest.raises(LakehouseError, match=rf"shop.yml:7: meta.flush: only for sources of kind kafka.*{reason}"):
+        declared(tmp_path, text)
+
+
+def test_a_flush_is_declared_once_and_is_a_time(tmp_path: Path) -> None:
+    more = FLUSHED[FLUSHED.index("      - name: clicks") :].replace("name: clicks", "name: others")
+    more = more.replace("topic: web.clicks", "topic: others").replace(
+        "raw: {", "flush: {interval_minutes: 1}\n            raw: {"
+    )
+    with pytest.raises(LakehouseError, match=r"shop.yml:17: meta.flush: the tables of source 'shop' are published tog"):
+        declared(tmp_path, FLUSHED + more)
+    (tmp_path / "two").mkdir()
+    with pytest.raises(LakehouseError, match=r"shop.yml:7: meta.flush.interval_minutes: .*greater than 0"):
+        declared(tmp_path / "two", FLUSHED.replace("interval_minutes: 10", "interval_minutes: 0"))
+
+
 def test_a_connection_to_brokers_is_told_by_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {
         "KIND": "kafka",

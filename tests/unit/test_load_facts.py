@@ -12,8 +12,10 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from lakehouse.catalog.added_rows import added_rows
 from lakehouse.catalog.load_facts import moment, raw_facts, stage_facts
-from orchestration.worker.facts import FEW_ROWS, Cut, Facts, holds_beyond, is_stage
+from orchestration.worker.facts import FEW_ROWS, Cut, Facts, covered, holds_beyond, is_stage, new_in_raw
 from orchestration.worker.loads import Loads
+from orchestration.worker.rows import Rows
+from orchestration.worker.small_loads import Loaded
 
 NOON = datetime(2026, 11, 23, 12, tzinfo=UTC)
 NAME = ("raw_shop", "orders")
@@ -110,14 +112,14 @@ def test_what_is_published_while_a_load_begins_is_not_loaded_unseen(monkeypatch:
         published.append(raw(8, 3, "t"))
         return found
 
-    def looked_at(tables: Any, models: Any, cuts: Any) -> dict[str, Any]:
+    def looked_at(tables: Any, models: Any, cuts: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         given = raw_facts(tables["raw"], moment(NOON), 1, cuts["shop"].cut_lsn)
         seen = [row for row in published if row["_commit_lsn"] <= cuts["shop"].cut_lsn]
         assert given is None or len(seen) == given[0], "the load reads rows that it knows nothing of"
-        return {}
+        return {}, {}
 
-    def step(*_: Any) -> list[Any]:
-        return []
+    def step(*_: Any) -> Loaded:
+        return Loaded([], {})
 
     monkeypatch.setattr(loads, "_cuts", cuts, raising=False)
     monkeypatch.setattr(loads, "stored", stored, raising=False)
@@ -126,7 +128,7 @@ def test_what_is_published_while_a_load_begins_is_not_loaded_unseen(monkeypatch:
     facts = SimpleNamespace(
         of_parsed=looked_at,
         loaded=lambda *_: None,
-        of_vault=lambda tables: {},
+        of_vault=lambda tables: {"LAKEHOUSE_STAGE_FACTS": {}},
         below_stages=[],
         few_in_parsed=lambda *_: set(),
         few_in_vault=lambda *_: set(),
@@ -152,6 +154,33 @@ def test_stage_facts_are_those_that_the_macro_asks_for() -> None:
     assert stage_facts([parsed(6, 0)], mark) == [mark[0], 3, 0, 3, None, at(6)], "of the watermark's own moment: late"
     assert stage_facts([parsed(3, 1)], mark)[4] == at(3), "out of order: late"
     assert stage_facts([parsed(3, -1)], mark) == [mark[0], 2, 0, 2, None, at(5)], "of a backfill"
+
+
+def test_rows_stand_for_a_stage_only_where_it_has_no_others_after_the_watermark() -> None:
+    """A vault table whose last load failed lacks more than the rows that parsed has just got."""
+    mark = [moment(NOON), "2", at(5), "77"]
+    key, stages = "|".join(("stg", *mark)), {"stg": Rows([("n", "bigint")], [["6"], ["7"]])}
+    new = [parsed(6, 1), parsed(7, 1)]
+    assert covered({key: stage_facts(new, mark)}, stages) == [key]
+    assert not covered({key: stage_facts([*new, parsed(8, 2)], mark)}, stages), "of a load before"
+    assert not covered({key: stage_facts([parsed(5, 0), *new], mark)}, stages), "of the watermark's own moment"
+    assert not covered({key: stage_facts(new, mark)}, {}), "of a stage whose rows are not known"
+
+
+def test_of_a_few_new_rows_of_raw_all_columns_are_read(catalog: SqlCatalog) -> None:
+    columns = {name: pa.nulls(3, pa.string()) for name in ("_op", "_ingested_at", "_unchanged", "_old_key")}
+    rows = pa.table(
+        {**columns, "_epoch": pa.array([1] * 3, pa.int32()), "_commit_lsn": [1, 2, 3], "v": ["a", None, "c"]}
+    )
+    table = catalog.create_table(NAME, rows.schema)
+    table.append(rows.slice(0, 1))
+    since = table.metadata.current_snapshot_id
+    table.append(rows.slice(1))
+    assert since is not None
+    added, found = new_in_raw(table, since)
+    assert added is not None and len(added) == 2 and found is not None
+    places = {name: at for at, (name, _) in enumerate(found.columns)}
+    assert [(row[places["_commit_lsn"]], row[places["v"]]) for row in found.rows] == [("2", None), ("3", "c")]
 
 
 def test_moments_and_positions_sort_like_what_they_stand_for() -> None:

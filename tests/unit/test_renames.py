@@ -15,9 +15,11 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from pyiceberg.table import Table
 from pyiceberg.types import IntegerType, StringType
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
 
 from ingestion.pipeline import load_changes
 from ingestion.pipeline.session import Cycle
@@ -35,6 +37,9 @@ from ingestion.sink.writer import TableWriter, writable_metadata
 from ingestion.state.store import TablePosition
 from ingestion.tasks.lanes import Findings
 from ingestion.tasks.snapshot import Point, rows_at
+from lakehouse.catalog.current_views import MARK, view_of, with_past
+from lakehouse.catalog.relations import list_views, read_metadata
+from lakehouse.catalog.view_versions import current_version, write_view
 from lakehouse.declarations import Column, RawTable
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 
@@ -42,6 +47,7 @@ TABLE = RawTable(
     source="shop", name="items", description="", columns=(), raw=RawPolicy(relation="public.items", key=("id",)),
     load=LoadPolicy(), maintenance=None, owners=(),
 )  # fmt: skip
+VIEW = view_of("shop", "items")
 TYPES = {"int4": (23, "integer"), "int8": (20, "bigint"), "text": (25, "text")}
 Values = dict[str, str | None]
 
@@ -356,3 +362,44 @@ def altered(random: Random, now: TableFacts, look: int) -> TableFacts:
     free = [name for name in "abcd" if name not in {n.lower() for n in names}]
     added = [(name, 10 * look + i, "text") for i, name in enumerate(free) if random.random() < 0.5]
     return facts(look, *((name, c.number, "text") for name, c in zip(names, staying, strict=True)), *added)
+
+
+def test_a_rename_takes_the_current_view_back_and_another_alteration_does_not(
+    catalog: SqlCatalog, tmp_path: Path
+) -> None:
+    """The text of a fresh view calls columns of the raw table by their names."""
+    forms = [facts(1, A, B), facts(2, A, B, C), facts(3, ("z", 2, "text"), B, C)]
+    iceberg = ensure_raw_table(catalog, TABLE, forms[0])
+    past = 'SELECT "a" FROM "lake"."parsed"."parsed_shop__items"'
+    fresh = with_past(past, "SELECT 1", "x AS (SELECT 1) SELECT * FROM x")
+    begun = a_view(catalog, tmp_path, {"trino": fresh, "spark": "SELECT 1"})
+    iceberg = follow_source(iceberg, TABLE, steps(TABLE, forms[0], forms[1], consent=False), forms[0], forms[1], NOW)
+    assert list_views(catalog, [VIEW]) == {VIEW: begun}
+    iceberg = follow_source(iceberg, TABLE, steps(TABLE, forms[1], forms[2], consent=False), forms[1], forms[2], NOW)
+    there = list_views(catalog, [VIEW])[VIEW]
+    found = read_metadata(iceberg.io, there)
+    assert found is not None and there != begun
+    assert current_version(found)["representations"] == [{"type": "sql", "sql": past, "dialect": "trino"}]
+    follow_source(iceberg, TABLE, steps(TABLE, forms[2], forms[1], consent=False), forms[2], forms[1], NOW)
+    assert list_views(catalog, [VIEW])[VIEW] != there, "so that a refresh under way does not replace it"
+
+
+def a_view(catalog: SqlCatalog, folder: Path, texts: dict[str, str]) -> str:
+    """The current view, with these texts; where its metadata is."""
+    version = {
+        "version-id": 1, "timestamp-ms": 1, "schema-id": 0, "summary": {}, "default-namespace": [],
+        "representations": [{"type": "sql", "sql": sql, "dialect": dialect} for dialect, sql in texts.items()],
+    }  # fmt: skip
+    metadata = {
+        "location": f"file://{folder}/view", "properties": {"comment": f"Items. {MARK}x]"}, "schemas": [],
+        "current-version-id": 1, "versions": [version], "version-log": [],
+    }  # fmt: skip
+    location = write_view(catalog.load_table(TABLE.identifier).io, metadata)
+    row = insert(IcebergTables).values(
+        catalog_name=catalog.name, table_namespace=VIEW[0], table_name=VIEW[1], metadata_location=location,
+        iceberg_type="VIEW",
+    )  # fmt: skip
+    with Session(catalog.engine) as session:
+        session.execute(row)
+        session.commit()
+    return location

@@ -13,10 +13,12 @@ from trino.exceptions import TrinoQueryError
 from lakehouse.catalog.appending import Append, append_all
 from lakehouse.catalog.lake_catalog import LakeCatalog
 from lakehouse.catalog.remembered import LOADED
+from lakehouse.errors import LakehouseError
 from lakehouse.settings import Settings
 from orchestration.worker import small_loads
+from orchestration.worker.handed import Handed, stored_rows
 from orchestration.worker.plan import Graph
-from orchestration.worker.rows import one_statement, values
+from orchestration.worker.rows import Rows, named_in, one_statement, texts, values
 from orchestration.worker.small_loads import STATEMENTS, SmallLoads, fits, lots_of
 
 HUB, LINK = ("vault", "hub"), ("vault", "link")
@@ -101,7 +103,7 @@ def loaded(
     loads = SmallLoads(None, catalog, connection, compiled or Compiled(), graph())  # type: ignore[arg-type]
     tables = catalog.load_tables([HUB, LINK])
     models = ["model.hub", "model.link"]
-    return {result.unique_id for result in loads.run(models, tables, {**COLUMNS, **columns}, {})}
+    return {result.unique_id for result in loads.run(models, tables, {**COLUMNS, **columns}, {}).results}
 
 
 @pytest.fixture
@@ -137,6 +139,17 @@ def test_what_is_out_of_the_ordinary_is_left_to_dbt(
     trino["hub"] = TrinoQueryError({"message": "no"})
     assert loaded(catalog, connection) == {"model.link"}, "a statement that fails, of which dbt tells the model"
     assert stored(catalog, HUB) == [1]
+
+
+def test_nothing_of_a_step_is_written_where_one_batch_is_refused(
+    catalog: LakeCatalog, connection: psycopg.Connection[Any], trino: dict[str, Any]
+) -> None:
+    trino["link"] = [["5"], ["6"], ["6"]]
+    compiled = Compiled()
+    compiled.header = compiled.header.replace('"base"', '"checks": {"once": [["n"]], "given": ["n"]}, "base"')
+    with pytest.raises(LakehouseError, match=r"no new row gets into vault\.link, because one has n twice: 6"):
+        loaded(catalog, connection, compiled)
+    assert stored(catalog, HUB) == [1] and stored(catalog, LINK) == [1]
 
 
 def test_without_new_data_trino_is_not_asked(
@@ -187,6 +200,41 @@ def test_text_becomes_values_of_the_columns_types() -> None:
     assert values(columns, [[None] * len(columns)]) == {name: [None] for name, _ in columns}
     with pytest.raises(ValueError, match="isoformat"):
         values([("day", "date")], [["-0001-01-01"]])
+
+
+def test_values_become_the_text_that_they_are_made_of() -> None:
+    moment = datetime(2026, 11, 24, 1, 2, 3, 4)
+    row = {
+        "t": "it's \u0000", "i": 7, "b": False, "r": 0.1, "x": float("inf"), "d": Decimal("1E-9"), "day": date(2, 1, 1),
+        "at": moment.replace(tzinfo=UTC), "local": datetime(1, 1, 1), "raw": b"\x00\xff", "l": ["a", None],
+    }  # fmt: skip
+    kinds = [
+        "varchar", "bigint", "boolean", "real", "double", "decimal(38,10)", "date", "timestamp(6) with time zone",
+        "timestamp(6)", "varbinary", "array(varchar)",
+    ]  # fmt: skip
+    columns = list(zip(row, kinds, strict=True))
+    found = texts(columns, [row, dict.fromkeys(row)])
+    assert {name: value[0] for name, value in values(columns, found).items()} == row
+    assert found[1] == [None] * len(row)
+    assert found[0][8] == "0001-01-01 00:00:00.000000" and found[0][5] == "0.000000001"
+
+
+def test_a_statement_has_the_relations_that_it_names_and_those_that_these_name() -> None:
+    relations = {"_a": "select 1", "_b": 'select * from "_a"', "_c": "select 3", "_d": 'select * from "_b"'}
+    assert named_in('select * from "_b"', relations) == {"_a": relations["_a"], "_b": relations["_b"]}
+    assert list(named_in('select * from "_d", "_c"', relations)) == ["_a", "_b", "_c", "_d"]
+    sql = one_statement({"m": ('select * from "_c"', [("n", "varchar")])}, relations)
+    assert sql.startswith('WITH "_c" AS (\nselect 3\n)\nSELECT') and "_a" not in sql
+
+
+def test_a_load_is_handed_the_rows_of_its_table_that_have_the_keys_of_the_new_ones() -> None:
+    rows = Rows([("id", "integer"), ("hk_a", "varchar"), ("hk_b", "varchar")], [["1", "x", "it's"], ["2", "x", None]])
+    stored: dict[str, Any] = {"key": "hk_a", "columns": ["hk_a", "seq"], "keys": {"stg": ["hk_a", '"hk_b"']}}
+    keys = Handed(stages={"stg": rows}).keys(stored)
+    assert keys == ["x", "it's"]
+    query = stored_rows(("vault", "hub"), stored, keys)
+    assert query == "SELECT hk_a, seq FROM \"vault\".\"hub\" WHERE hk_a IN ('x', 'it''s')"
+    assert stored_rows(("vault", "hub"), stored, []).endswith("WHERE false")
 
 
 def test_names_are_quoted_in_the_statement() -> None:

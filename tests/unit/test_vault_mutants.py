@@ -24,10 +24,12 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         " and old.{{ src_hashdiff }} = compared.{{ src_hashdiff }})",
     ),
     "compare with the current row only": (
-        "changes_of", "from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}\n",
+        "changes_of", "from {{ cdc_vault.stored_of_keys(stored, stage, plan, of_keys) }}\n",
         "from (select * from (select *, max({{ src_seq }}) over (partition by {{ key }}) as newest"
-        " from {{ cdc_vault.stored_rows(stage) }}) where {{ src_seq }} = newest)\n",
+        " from {{ cdc_vault.stored_rows(stage) }}) where {{ src_seq }} = newest) where {{ of_keys }}\n",
     ),
+    "late events from the rows handed over alone": (
+        "plan_inputs", '"handed": not late and', '"handed":'),
     "one version of a key per load": (
         "changes_of", "where not _lh_is_stored and",
         "where {{ src_seq }} in (select max({{ src_seq }}) from batch group by {{ key }}) and not _lh_is_stored and",
@@ -85,6 +87,7 @@ def test_a_mutant_is_caught(name: str) -> None:
     changed, old, new = MUTANTS[name]
     texts = dict(macro_texts())
     vault = Vault(texts | {changed: texts[changed].replace(old, new)})
+    vault.hands_over = "handed over" in name
     with pytest.raises(AssertionError):
         for seed in range(SEEDS):
             check(vault, seed, keys=8, most=150)

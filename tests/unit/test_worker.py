@@ -255,7 +255,7 @@ def test_tests_asked_in_one_statement_are_told_apart() -> None:
         "it's fine": "select 1 where false -- none;",
         "two": "with t as (select 1 union all select 2) select * from t;\n",
     }
-    assert dict(duckdb.sql(one_query(queries)).fetchall()) == {"it's fine": 0, "two": 2}
+    assert dict(duckdb.execute(one_query(queries)).fetchall()) == {"it's fine": 0, "two": 2}
 
 
 def test_a_test_that_does_more_than_count_rows_is_left_to_dbt(
@@ -343,6 +343,10 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     }.items():  # fmt: skip
         monkeypatch.setattr(worker, name, value, raising=False)
 
+    def pause(seconds: float) -> None:
+        """Of the share of time that PITs have used up, so much is still to come."""
+        state.due, state.later_due = 0.0, time.monotonic() + seconds
+
     def rounds() -> list[str]:
         """Of each build since: whether it was of facts or of PITs."""
         built.clear()
@@ -353,14 +357,35 @@ def test_pits_wait_for_a_pause_between_cuts_and_not_for_ever(
     assert worker._dues() == [0.0] or worker._dues()[0] <= SOON_SECONDS, "at once, unless a cut comes first"
     cuts[0] += 1
     assert rounds() == ["facts"], "a cut came first"
-    assert rounds() == ["pits"] and not state.held
+    waiting = len(state.held)
+    assert rounds() == ["pits"] and 0 < len(state.held) < waiting, "some of them, so that a cut waits for no others"
+    pause(10.0)
+    assert worker._dues()[0] > 9 and not worker._due(state) and rounds() == [], "they take their share of the time"
     cuts[0] += 1
-    assert rounds() == ["facts"]
+    assert rounds() == ["facts"], "which a cut need not wait for"
     assert state.later_since is not None
     state.later_since -= LATEST_SECONDS
     cuts[0] += 1
-    assert rounds() == ["facts", "pits"] and not state.held, "they have waited long enough"
-    assert not worker._dues()
+    assert rounds() == ["facts"]
+    pause(0.0)
+    cuts[0] += 1
+    assert rounds() == ["facts", "pits"], "they have waited long enough"
+    while state.held:
+        pause(0.0)
+        assert rounds() == ["pits"]
+    assert not worker._dues() and not worker._due(state)
+
+
+def test_pits_that_one_test_reads_or_that_are_made_of_one_another_are_built_together(
+    project: tuple[dict[str, Any], tuple[Task, ...]],
+) -> None:
+    graph = Graph(project[0])
+    pits = {f"model.lakehouse.pit_{name}" for name in ("customer", "product", "store")}
+    assert graph.together(pits) == {"model.lakehouse.pit_customer"}
+    assert graph.together({*pits, "model.lakehouse.control_snap"}) == {*pits, "model.lakehouse.control_snap"}
+    graph.tests["test.both"] = {"depends_on": {"nodes": ["model.lakehouse.pit_customer", "model.lakehouse.pit_store"]}}
+    assert graph.together(pits) == {"model.lakehouse.pit_customer", "model.lakehouse.pit_store"}
+    assert graph.together([]) == set()
 
 
 def test_what_is_made_of_a_mart_that_was_refused_is_not_built_of_its_former_state(

@@ -52,6 +52,11 @@ class EnvelopeReader:
         """Whether there is nothing to read."""
         return not any(r.first < r.end for r in (*self.ranges, self.told) if r is not None)
 
+    @property
+    def relations(self) -> frozenset[int] | None:
+        """Not known before it is read."""
+        return None
+
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events of whole transactions in pieces; raises LakehouseError for what cannot be read."""
         if self.is_silent:

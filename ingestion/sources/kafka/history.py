@@ -8,6 +8,8 @@ from ingestion.sources.kafka.connection import Topic, present
 from ingestion.state.store import Stream
 from lakehouse.errors import LakehouseError
 
+NOWHERE = Offsets()
+
 
 def check_cluster(stream: Stream, cluster_id: str, kind: str) -> None:
     """Raises LakehouseError for a source that was of another kind, and for another cluster."""
@@ -35,9 +37,13 @@ def check_topics(source: str, begun: Iterable[TableFacts], found: Mapping[str, T
             )
 
 
-def check_reach(source: str, reached: Offsets, starts: Mapping[Partition, int], ends: Mapping[Partition, int]) -> None:
-    """Raises LakehouseError where the next events of a partition are gone, or where it ends before what was read."""
-    at = reached.by_partition
+def check_reach(
+    source: str, reached: Offsets, starts: Mapping[Partition, int], ends: Mapping[Partition, int],
+    shown: Offsets = NOWHERE,
+) -> None:  # fmt: skip
+    """Raises LakehouseError where the next events of a partition are gone, or where it ends before what was read, or
+    `shown` in live tables."""
+    at, seen = reached.by_partition, reached.join(shown).by_partition
     for (topic, number), start in sorted(starts.items()):
         offset, end = at.get((topic, number), 0), ends[topic, number]
         where = f"source {source!r}: topic {topic}, partition {number}"
@@ -46,9 +52,9 @@ def check_reach(source: str, reached: Offsets, starts: Mapping[Partition, int], 
                 f"{where}: events {offset} to {start - 1} were deleted before the lake had read them: raise "
                 f"retention.ms of the topic, or ingest more often; {_recover(source)}"
             )
-        if end < offset:
+        if end < (read := seen.get((topic, number), 0)):
             raise LakehouseError(
-                f"{where} ends at offset {end}, before {offset}, up to which the lake has read it: its brokers have "
+                f"{where} ends at offset {end}, before {read}, up to which the lake has read it: its brokers have "
                 f"lost events; {_recover(source)}"
             )
 

@@ -52,6 +52,11 @@ class TopicReader:
         """Whether there is nothing to read."""
         return not self.ranges
 
+    @property
+    def relations(self) -> frozenset[int] | None:
+        """Not known before it is read."""
+        return None
+
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the events in pieces, each of one topic; raises LakehouseError for what cannot be read."""
         if self.ranges:

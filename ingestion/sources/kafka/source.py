@@ -4,7 +4,7 @@ Where the lake stands is known by the state alone, never by a consumer group: wh
 the cut is where the next read begins. A topic takes part once its table has begun.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any, ClassVar
 
 from ingestion.schema.facts import TableFacts
-from ingestion.schema.offsets import Offsets
+from ingestion.schema.offsets import Offsets, Partition
 from ingestion.schema.positions import POSITIONS
 from ingestion.schema.problem import TableProblem
 from ingestion.sources.base import LiveStream, NotThere, Point, Retention, SourceNow
@@ -23,7 +23,7 @@ from ingestion.sources.kafka.history import check_cluster, check_reach, check_to
 from ingestion.sources.kafka.reading import TopicReader
 from ingestion.sources.kafka.records import EventRecords
 from ingestion.sources.kafka.shape import facts_of, shape_of
-from ingestion.state import store
+from ingestion.state import live, store
 from lakehouse.declarations import RawTable
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import CatalogConnection
@@ -70,6 +70,13 @@ class OpenKafka:
     def __init__(self, settings: Settings, name: str, states: CatalogConnection) -> None:
         self._settings, self._name, self._states = settings, name, states
         self._brokers, self._formats = Brokers(settings, name), formats_of(settings, name)
+        self._ahead: Callable[[], Offsets | None] = lambda: None
+        self._hurry: Callable[[], None] = lambda: None
+
+    def read_on_from(self, ahead: Callable[[], Offsets | None], hurry: Callable[[], None]) -> None:
+        """Reads begin, and checks hold, from what `ahead` returns on; None is where the lake stands. Calls `hurry` when
+        retention has passed the latter."""
+        self._ahead, self._hurry = ahead, hurry
 
     @property
     def records(self) -> EventRecords:
@@ -94,7 +101,10 @@ class OpenKafka:
         found = self._topics(begun)
         check_topics(self._name, begun, found)
         partitions = of_topics(found.values())
-        check_reach(self._name, self._reached(), self._brokers.starts(partitions), self._brokers.ends(partitions))
+        starts, ends = self._brokers.starts(partitions), self._brokers.ends(partitions)
+        check_reach(self._name, self._reached(), starts, ends, self._shown(partitions))
+        if not Offsets.of(starts) <= self._landed():
+            self._hurry()
 
     def check_again(self, stream: store.Stream, live: LiveStream[Offsets] | None) -> None:
         """Raises LakehouseError where a topic was created again during the read."""
@@ -119,17 +129,19 @@ class OpenKafka:
             self._check_topics()
         except LakehouseError:
             return Retention(0, False, "lost", False)
-        return Retention(self.distance(stream.position, self.now().position), False, "kept", True)
+        end = self.now().position
+        reached = stream.position.join(self._shown(end.by_partition))
+        return Retention(self.distance(reached, end), False, "kept", True)
 
     def stop_between(self, reached: Offsets, end: Offsets, max_bytes: int) -> Offsets:
-        """The end, or of each partition a share of what is left."""
+        """The end, or of each partition a share of what is left, and no less than readers of live tables have seen."""
         start = reached.join(self._reached())
         first, most = start.by_partition, max(1, max_bytes // EVENT_BYTES)
         left = {partition: offset - first.get(partition, 0) for partition, offset in end}
         left = {partition: count for partition, count in left.items() if count > 0}
         share = min(1.0, most / max(1, sum(left.values())))
         taken = {p: first.get(p, 0) + (n if share == 1.0 else min(n, int(n * share) + 1)) for p, n in left.items()}
-        return start.join(Offsets.of(taken))
+        return start.join(Offsets.of(taken)).join(self._shown(end.by_partition))
 
     def distance(self, start: Offsets, end: Offsets) -> int:
         """About how many bytes the events between have."""
@@ -247,8 +259,18 @@ class OpenKafka:
         """The number of the topic that is read beside those of tables; 0 where there is none."""
         return 0
 
+    def _shown(self, partitions: Container[Partition]) -> Offsets:
+        """How far the live states go that a follower has left, in these partitions."""
+        shown = live.shown(self._states, self._name)
+        return Offsets.of({p: offset for p, offset in shown.position if p in partitions} if shown else {})
+
     def _reached(self) -> Offsets:
-        """Where the lake stands: below it everything has landed, or is kept aside."""
+        """Where the lake stands, or what is read and not published yet: below it everything has landed, or is kept
+        aside."""
+        ahead = self._ahead()
+        return self._landed() if ahead is None else self._landed().join(ahead)
+
+    def _landed(self) -> Offsets:
         stream = store.read_stream(self._states, self._name)
         reached: Offsets = stream.position if stream else POSITIONS[self.kind].start()
         for position in store.read_positions(self._states, self._name).values():

@@ -20,6 +20,7 @@ from ingestion.sources.postgres.connection import aborted, lock_timeout_seconds,
 from ingestion.sources.postgres.history.server import STARTED, check_same_server
 from ingestion.sources.postgres.history.witness import Witness
 from ingestion.sources.postgres.pgoutput import DecodeError, Decoder, whole_transactions, widened
+from ingestion.sources.postgres.pgoutput.mentioned import mentioned
 from ingestion.sources.postgres.points import Blocked
 from ingestion.sources.postgres.points.blockers import spoken, who_alters_types
 from lakehouse.errors import LakehouseError
@@ -53,6 +54,11 @@ class SlotReader:
     def is_silent(self) -> bool:
         """Whether the live stream has brought nothing."""
         return self.received is not None and not len(self.received)
+
+    @property
+    def relations(self) -> frozenset[int] | None:
+        """Those in what the live stream has brought."""
+        return None if self.received is None else mentioned(self.received)
 
     def read(self, keys: Keys, landing: Landing, imaged: frozenset[int], take: Callable[[Piece], None]) -> Noticed:
         """Gives the pieces of the stream to `take`; raises LakehouseError for a stream that it cannot read."""

@@ -107,6 +107,13 @@ def old_transactions(connection: SourceConnection, seconds: float) -> list[str]:
     return [blocker.described() for blocker in old][:MAX_NAMED]
 
 
+def open_transactions(connection: SourceConnection) -> list[str]:
+    """Transactions of the whole cluster that have written and are open, described; the oldest first."""
+    with connection.cursor(row_factory=class_row(Blocker)) as cursor:
+        found = cursor.execute(_OLD, {"seconds": 0}).fetchall()
+    return [blocker.described() for blocker in found][:MAX_NAMED]
+
+
 _ALTERING_TYPES = """
 SELECT DISTINCT l.pid, p.gid, coalesce(a.datname, p.database, current_database()) AS database,
   coalesce(a.usename, p.owner) AS owner, nullif(a.application_name, '') AS application,

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from ingestion.sources.postgres.connection import connect_source
-from ingestion.sources.postgres.points.blockers import blockers_of, old_transactions, spoken
+from ingestion.sources.postgres.points.blockers import blockers_of, open_transactions, spoken
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.database import SourceConnection
 from lakehouse.servers.retry import Unreachable
@@ -96,7 +96,9 @@ class Patience:
             found = [blocker.described() for blocker in blockers_of(asking, connection.info.backend_pid)]
         if not found and self.settings.source(self.source).primary_url is not None:
             with connect_source(self.settings, self.source, primary=True) as primary:
-                found = old_transactions(primary, FIRST_TOLD_SECONDS)
+                found = open_transactions(primary) or [
+                    "its primary, which lists its running transactions within 15 s of a change"
+                ]
         return "; ".join(found) or "a transaction that has just ended"
 
 

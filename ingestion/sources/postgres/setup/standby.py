@@ -58,12 +58,13 @@ def _of_standby(finding: Callable[..., Finding], standby: SourceConnection) -> I
 def _of_primary(finding: Callable[..., Finding], primary: SourceConnection) -> Iterator[Finding]:
     row = primary.execute(_PRIMARY).fetchone()
     assert row is not None
-    level, role, may_ask = row
+    level, role, may_ask = row  # the right is one of each database
     if level != "logical":
         says = f"wal_level of its primary is {level}, not logical"
         remedy = "run ALTER SYSTEM SET wal_level = logical on the primary, and restart it"
         yield finding("wal_level", "in the way", says, remedy)
     if not may_ask:
         says = f"role {ident(role)} may not call pg_log_standby_snapshot() on the primary: a load waits 15 s longer"
-        remedy = f"run GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO {ident(role)} there as a superuser"
-        yield finding("rights", "warning", says, remedy)
+        grant = f"GRANT EXECUTE ON FUNCTION pg_log_standby_snapshot() TO {ident(role)}"
+        remedy = f"run {grant} in this database of the primary as a superuser"
+        yield finding("pg_log_standby_snapshot", "warning", says, remedy)

@@ -36,7 +36,9 @@
   {%- elif not header.new_data -%}
     {%- call noop_statement("main", "no new data", "no new data", 0) -%}{%- endcall -%}
   {%- else -%}
-    {%- call statement("main") -%}{{ cdc_vault.insert_columns(relation, columns or cdc_vault.table_columns(relation), sql) }}{%- endcall -%}
+    {%- set checks = none if fresh else header.get("checks") if "checks" in header else cdc_vault.batch_checks() -%}
+    {%- set batch = cdc_vault.refusing_batch(relation, checks, sql) -%}
+    {%- call statement("main") -%}{{ cdc_vault.insert_columns(relation, columns or cdc_vault.table_columns(relation), batch) }}{%- endcall -%}
   {%- endif -%}
   {%- if header.remember -%}{%- do cdc_vault.remember_load(relation, header, load_result("main").response.query_id) -%}{%- endif -%}
   {{ run_hooks(post_hooks) }}
@@ -47,8 +49,9 @@
   What a model that plans its load says to the materialization, to which dbt hands nothing of it but SQL: its first line is
   a comment of JSON, written and read here alone. JSON escapes line breaks, so no name and no text can begin such a line.
 -#}
-{% macro load_header(new_data=true, anew=false, columns=none, remember={}, base=none) -%}
--- lakehouse: {{ tojson({"new_data": new_data, "anew": anew, "columns": columns, "remember": remember, "base": base}) }}
+{% macro load_header(new_data=true, anew=false, columns=none, remember={}, base=none, more={}) -%}
+  {%- set header = {"new_data": new_data, "anew": anew, "columns": columns, "remember": remember, "base": base} -%}
+-- lakehouse: {{ tojson(dict(header, **more)) }}
 {%- endmacro %}
 
 {% macro load_header_of(sql) %}

@@ -43,11 +43,12 @@
     "moves": moves > 0,
     "roots": cdc_vault.chained_key_changes(raw, columns, window) if moves else {},
     "truncates": truncates > 0,
+    "handed": given is not none and cdc_vault.is_handed("_lh_raw_" ~ model.name),
   }) }}
 {% endmacro %}
 
 {#-
-  What `LAKEHOUSE_RAW_FACTS` (JSON: by parsed table) gives to who has looked already: the `newest` moment in the table, and the `facts`
+  What `LAKEHOUSE_RAW_FACTS` (JSON: by parsed table) gives to who has looked already: the `newest` moment in the table, the `facts`
   that `raw_facts` asks for; none where nobody has.
 -#}
 {% macro given_raw_facts() %}

@@ -28,11 +28,11 @@
     {%- set anew = newest is not none and (undone or lacking | length > 0) -%}
     {%- set new_data = cdc_vault.new_raw_rows(source_name, table_name, raw, columns, none if anew else newest) -%}
     {%- if new_data is none -%}
-{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns)) }}
+{{ cdc_vault.load_header(new_data=false, columns=[] if anew else cdc_vault.parsed_columns(columns), more={"checks": none}) }}
 select 1 where false
     {%- else -%}
       {%- do cdc_vault.check_types(source_name ~ "." ~ table_name, raw, columns) -%}
-{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns)) }}
+{{ cdc_vault.load_header(anew=anew, columns=cdc_vault.parsed_columns(columns), more={"checks": none}) }}
 {{ cdc_vault.parsed_rows(raw, new_data.columns, cdc_vault.record_source(table), new_data) }}
     {%- endif -%}
   {%- endif -%}
@@ -143,9 +143,9 @@ select 1 where false
   {%- set metadata = ["_op", "_epoch", "_commit_lsn", "_seq", "_committed_at", "_ingested_at", "_unchanged", "_old_key"] -%}
   with arrived as (
     select {{ cdc_vault.quoted_names(columns) }}, {{ metadata | join(", ") }}, {{ cdc_vault.source_position() }} as _lh_position
-    from {{ raw }} as _lh_landed
-    where _op <> 't' and {{ new_data.window }}
-      {%- if new_data.known %}
+    from {{ cdc_vault.quoted("_lh_raw_" ~ model.name) if new_data.handed else raw }} as _lh_landed
+    where _op <> 't'{{ " and " ~ new_data.window if not new_data.handed }}
+      {%- if new_data.known and not new_data.handed %}
       and not exists (
         select 1 from {{ this }} as _lh_known
         where {{ new_data.known }} and _lh_known._epoch = _lh_landed._epoch

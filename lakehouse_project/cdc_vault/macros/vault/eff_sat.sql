@@ -16,7 +16,9 @@
   {%- set plan = cdc_vault.load_plan([source_model], src_ldts, src_seq, ghosts=cdc_vault.has_ghosts("sat"), hashed=src_pk,
     keys={source_model: [src_pk, src_dfk] if src_dfk != src_pk else [src_pk]}, key_rows="kept.is_active") -%}
   {%- set event = [src_ldts, "applied_date", src_seq, src_source] -%}
-{{ cdc_vault.plan_header(plan) }}
+  {%- set stored = cdc_vault.handed_stored(plan, [source_model], src_dfk, [src_dfk, src_pk, "is_active", src_seq], {source_model: [src_dfk]}) -%}
+  {%- set of_keys = src_dfk ~ " in " ~ cdc_vault.loaded_keys([src_dfk], stage, plan, source_model, cdc_vault.is_known(src_dfk)) -%}
+{{ cdc_vault.plan_header(plan, stored) }}
   with batch as (
     {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or src_dfk), cdc_vault.is_known(src_dfk)) }}
   ),
@@ -25,8 +27,7 @@
     from batch
     union all
     select {{ src_dfk }}, {{ src_pk }}, {{ "is_active" if cdc_vault.is_loaded() and not plan.anew else "true" }}, null, null, {{ src_seq }}, null, false
-    from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
-    where {{ src_dfk }} in {{ cdc_vault.loaded_keys([src_dfk], stage, plan, source_model, cdc_vault.is_known(src_dfk)) }}
+    from {{ cdc_vault.stored_of_keys(stored, stage, plan, of_keys) }}
   ),
   timeline as (
     select *, lag(link_now) over (partition by driving order by {{ src_seq }}) as link_before

@@ -46,13 +46,17 @@
   {%- else -%}
   {%- set plan = cdc_vault.load_plan(inputs | map(attribute="name") | list, src_ldts, src_seq, ghosts=cdc_vault.has_ghosts(kind), columns=names, hashed=src_pk, keys=keys) -%}
   {%- set incoming = cdc_vault.with_new_data(plan, inputs) -%}
-{{ cdc_vault.plan_header(plan) }}
+  {%- set names, key_columns = incoming | map(attribute="name") | list, {} -%}
+  {%- for input in incoming -%}{%- do key_columns.setdefault(input.model, []).append(input.src_pk) -%}{%- endfor -%}
+  {%- set stored = cdc_vault.handed_stored(plan, names, src_pk, [src_pk], key_columns) -%}
+  {%- set of_keys = "true" if cdc_vault.is_few(plan, incoming) else src_pk ~ " in (select " ~ src_pk ~ " from batch)" -%}
+{{ cdc_vault.plan_header(plan, stored) }}
   with incoming as (
     {%- for input in incoming %}
     {{ "union all" if not loop.first }}
     select {{ input.src_pk }} as {{ src_pk }}, {% for column in columns %}{{ input.columns[loop.index0] }} as {{ column }}, {% endfor -%}
       {{ src_ldts }}, applied_date, {{ src_seq }}, {{ src_source }}
-    from {{ ref(input.model) }}
+    from {{ cdc_vault.new_rows_of(ref(input.model), plan, input.name) }}
     where {{ cdc_vault.rows_to_load(plan, input.name) }} and {{ cdc_vault.is_known(input.src_pk) if of_deletes else "not is_deleted" }}
       {%- if kind == "sat" %} and {{ cdc_vault.is_known(input.src_pk) }}{% endif %}
     {%- endfor %}
@@ -71,10 +75,7 @@
   ),
   stored as (
     select {{ src_pk }}
-    from {{ cdc_vault.stored_rows(ref(stages[0]), anew=plan.anew) }}
-    {%- if not cdc_vault.is_few(plan, incoming) %}
-    where {{ src_pk }} in (select {{ src_pk }} from batch)
-    {%- endif %}
+    from {{ cdc_vault.stored_of_keys(stored, ref(stages[0]), plan, of_keys) }}
   )
   select
     batch.{{ src_pk }},

@@ -89,7 +89,7 @@
   {%- for name in inputs -%}
     {%- set mark = before.inputs.get(name) -%}
     {%- if mark and before.states.get(name) and mark[3] == before.states[name] -%}
-      {%- do plan.inputs.update({name: {"new_data": false, "late": false, "rows": "false"}}) -%}
+      {%- do plan.inputs.update({name: {"new_data": false, "late": false, "rows": "false", "count": 0}}) -%}
       {%- do marks.update({name: {"values": mark, "is_new": false}}) -%}
     {%- else -%}
       {%- do asked.append(name) -%}
@@ -103,8 +103,9 @@
     {%- set after = src_ldts ~ (" > " if steady else " >= ") ~ "timestamp '" ~ mark[0] ~ "' and " if mark else "" -%}
     {%- set new_data = newest is not none and not (steady and later == 0) -%}
     {%- set rows = (after ~ src_ldts ~ " <= timestamp '" ~ newest ~ "'") if new_data else "false" -%}
-    {%- set few = mark is not none and later + (0 if steady else at_mark) <= cdc_vault.few_rows() -%}
-    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows, "few": few}}) -%}
+    {%- set count = later + (0 if steady else at_mark) if mark is not none else cdc_vault.many_rows() -%}
+    {%- set few = mark is not none and count <= cdc_vault.few_rows() -%}
+    {%- do plan.inputs.update({row[0]: {"new_data": new_data, "late": late, "rows": rows, "few": few, "count": count, "handed": not late and cdc_vault.is_stage_handed(row[0], mark)}}) -%}
     {%- set highest = [highest, mark[2]] | max if mark and highest else highest -%}
     {%- if new_data -%}
       {%- do marks.update({row[0]: {"values": [newest, at_newest, highest, state], "is_new": true}}) -%}
@@ -165,11 +166,17 @@
   {{ return(100) }}
 {% endmacro %}
 
+{#- Of a batch of which this many rows may come, no two are compared before they are in the table. -#}
+{% macro many_rows() %}
+  {{ return(1000000) }}
+{% endmacro %}
+
 {#- The plan as the materialization needs it. -#}
-{% macro plan_header(plan) -%}
+{% macro plan_header(plan, stored=none) -%}
   {%- if plan -%}
+    {%- set checks = cdc_vault.batch_checks() if plan.inputs.values() | map(attribute="count", default=cdc_vault.many_rows()) | sum < cdc_vault.many_rows() else none -%}
     {%- set new_data = plan.anew or plan.ghosts | length > 0 or plan.inputs.values() | selectattr("new_data") | list | length > 0 -%}
-    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base) }}
+    {{ cdc_vault.load_header(new_data=new_data, anew=plan.anew, remember=plan.remember, base=plan.base, more=dict(checks=checks, **({"stored": stored} if stored else {}))) }}
   {%- endif -%}
 {%- endmacro %}
 

@@ -17,7 +17,7 @@
     {%- for input in cdc_vault.with_new_data(plan, inputs) %}
     {{ "union" if not loop.first }}
     select distinct {{ input.src_pk }} as {{ src_pk }}, {{ src_ldts }}, {{ src_source }}
-    from {{ ref(input.model) }}
+    from {{ cdc_vault.new_rows_of(ref(input.model), plan, input.name) }}
     where {{ cdc_vault.rows_to_load(plan, input.name) }} and {{ cdc_vault.is_known(input.src_pk) }}
     {%- endfor %}
   ),

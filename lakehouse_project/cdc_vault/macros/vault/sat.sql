@@ -63,7 +63,12 @@
   {%- set key = keys | join(", ") -%}
   {%- set given = cdc_vault.is_known(keys[0]) if hashed else key | replace(", ", " is not null and ") ~ " is not null" -%}
   {%- set given = given if of_deletes else given ~ " and not is_deleted" -%}
-{{ cdc_vault.plan_header(plan) }}
+  {%- set stored = cdc_vault.handed_stored(plan, [source_model], keys[0], keys + [src_hashdiff, src_seq], {source_model: [keys[0]]}) if hashed else none -%}
+  {%- set of_keys -%}
+    {%- set own = keys if not hashed else [keys[0]] -%}
+    {{ cdc_vault.keys_in(own) }} {{ cdc_vault.loaded_keys(own, stage, plan, source_model, given, is_own=of_deletes) }}
+  {%- endset -%}
+{{ cdc_vault.plan_header(plan, stored) }}
   with batch as (
     {{ cdc_vault.batch_of(stage, plan, source_model, cdc_vault.spelled(src_nk or [keys[0]]), given) }}
   ),
@@ -76,9 +81,7 @@
       {{ column if column in keys + [src_hashdiff, src_seq] else "null" }},
       {%- endfor %}
       true
-    from {{ cdc_vault.stored_rows(stage, anew=plan.anew) }}
-    where {{ cdc_vault.keys_in(keys if not hashed else [keys[0]]) }} {{ cdc_vault.loaded_keys(
-      keys if not hashed else [keys[0]], stage, plan, source_model, given, is_own=of_deletes) }}
+    from {{ cdc_vault.stored_of_keys(stored, stage, plan, of_keys) }}
   ),
   compared as (
     select *, lag({{ src_hashdiff }}) over in_order as _lh_hashdiff_before, lag({{ src_seq }}) over in_order as _lh_event_before
@@ -96,7 +99,7 @@
 {#- Rows of the stage to look at: those of the load's window or, where some are late, all of their keys. -#}
 {% macro batch_of(stage, plan, source_model, keys, given) -%}
   select *
-    from {{ stage }}
+    from {{ cdc_vault.new_rows_of(stage, plan, source_model) }}
     where {{ given }} and
     {%- if plan and plan.inputs[source_model].late %} {{ cdc_vault.keys_in(keys) }} (
       select {{ keys | join(", ") }} from {{ stage }} where {{ cdc_vault.rows_to_load(plan, source_model) }}
@@ -110,7 +113,7 @@
   the key is not the row's own (`is_own`), so that a delete does not name it, the rows that are replayed say more.
 -#}
 {% macro loaded_keys(keys, stage, plan, source_model, given, is_own=true) -%}
-  (select {{ keys | join(", ") }} from {{ stage ~ " where " ~ given ~ " and " ~ cdc_vault.rows_to_load(plan, source_model) if is_own else "batch" }})
+  (select {{ keys | join(", ") }} from {{ cdc_vault.new_rows_of(stage, plan, source_model) ~ " where " ~ given ~ " and " ~ cdc_vault.rows_to_load(plan, source_model) if is_own else "batch" }})
 {%- endmacro %}
 
 {#- Whether a row's key is one of those of a CTE: one column or several. -#}

@@ -25,6 +25,9 @@
     {%- do cdc_vault.check_names(source_model, columns.values() | list, [
       "is_deleted", "load_date", "applied_date", "source_seq", "record_source",
     ] + hashed_columns | list) -%}
+    {%- if cdc_vault.is_handed("_lh_parsed_" ~ source_model) -%}
+{{ cdc_vault.load_header(columns=cdc_vault.columns_of_stage(columns, hashed_columns)) ~ "\n" }}
+    {%- endif -%}
     select
       {%- for column in columns.values() %}
       {{ cdc_vault.quoted(column.name) }},
@@ -50,10 +53,22 @@
         _valid_from as applied_date,
         {{ cdc_vault.source_position() }} as source_seq,
         _record_source as record_source
-      from {{ parsed }}
+      from {{ cdc_vault.handed_or("_lh_parsed_" ~ source_model, parsed) }}
     )
   {%- endif -%}
 {%- endmacro %}
+
+{#- Name and type of each of them, as the header of who is handed the rows has them. -#}
+{% macro columns_of_stage(columns, hashed_columns) %}
+  {%- set found = [] -%}
+  {%- for column in columns.values() -%}{%- do found.append({"name": column.name, "type": column.type}) -%}{%- endfor -%}
+  {%- for name in hashed_columns -%}{%- do found.append({"name": name, "type": "varchar"}) -%}{%- endfor -%}
+  {%- set moment = "timestamp(6) with time zone" -%}
+  {%- for name, type in [("is_deleted", "boolean"), ("load_date", moment), ("applied_date", moment), ("source_seq", "varchar"), ("record_source", "varchar")] -%}
+    {%- do found.append({"name": name, "type": type}) -%}
+  {%- endfor -%}
+  {{ return(found) }}
+{% endmacro %}
 
 {#- Columns of the parsed model by name, with their types from the declaration, and the derived ones. -#}
 {% macro stage_columns(source_model, derived_columns) %}

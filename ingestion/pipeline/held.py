@@ -1,0 +1,68 @@
+"""What a follower has read and not published: held in memory until the declared flush is due.
+
+A crash loses nothing else: the next follower reads again from the published position. Whatever changes what a publish
+would go by (positions, another epoch, a conflict that made its plan outdated) forgets it, for the same reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ingestion.schema.positions import Position
+from ingestion.sink.live import StagedTable
+from ingestion.sink.writer import Written, merge
+from ingestion.state.store import Stream
+
+if TYPE_CHECKING:
+    from ingestion.pipeline.session import Cycle
+
+
+@dataclass
+class Held:
+    """Files of all reads since the last publish, below the prefixes of one cycle, and the position reached.
+
+    `reads` counts them, those that are published or forgotten too. Used by the thread that reads.
+    """
+
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    ahead: Position | None = None
+    written: tuple[Written, ...] = ()
+    cycle_id: str | None = None
+    staged: dict[str, StagedTable] = field(default_factory=dict)
+    reads: int = 0
+    _hurried: bool = False
+    _since: float = 0.0
+    _of: tuple[int, int] = (0, 0)
+
+    def still_of(self, stream: Stream) -> bool:
+        """Whether a publish may still go by what was read: nothing has changed but what the reads have found."""
+        return self.cycle_id is None or self._of == (stream.epoch, stream.revision)
+
+    def is_due(self, stream: Stream) -> bool:
+        """Whether what is held has to be published."""
+        waited = self.clock() - self._since >= self.seconds
+        return self.cycle_id is not None and (waited or stream.flush_asked or self._hurried)
+
+    def hurry(self) -> None:
+        """It has to be published now: it could not be read again."""
+        self._hurried = True
+
+    def with_read(self, written: tuple[Written, ...]) -> tuple[Written, ...]:
+        """All files, with those of one more read."""
+        return tuple(merge((*self.written, *written)).values())
+
+    def add(self, cycle: Cycle, stream: Stream, written: tuple[Written, ...], position: Position) -> None:
+        """Holds one more read up to `position`."""
+        if self.cycle_id is None:
+            self.cycle_id, self._since, self._of = cycle.id, self.clock(), (stream.epoch, stream.revision)
+        self.written, self.ahead, self.reads = self.with_read(written), position, self.reads + 1
+
+    def clear(self) -> str | None:
+        """Holds nothing any more, and returns the cycle whose files those were."""
+        cycle_id, self.cycle_id = self.cycle_id, None
+        self.ahead, self.written, self.staged, self._hurried = None, (), {}, False
+        return cycle_id
