@@ -242,7 +242,8 @@ def test_a_table_that_cannot_follow_is_parked_alone(catalog: SqlCatalog, monkeyp
     )  # fmt: skip
     source = cast(Any, SimpleNamespace(records=None))
     cycle, none = Cycle("c", 1, datetime.now(UTC)), cast(Any, None)
-    plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, none))
+    reader = cast(Any, SimpleNamespace(relations=None))
+    plan = cast(Any, load_changes._read(writer, source, none, cycle, courses, outlooks, reader))
     assert list(plan.aside) == ["bad"] and "column 'a' cannot be stored" in plan.aside["bad"]
     assert [courses[name].position.state for name in ("bad", "good")] == ["parked", "streaming"]
     assert "b" in [name for _, name, _ in columns_of(catalog.load_table(tables["good"].identifier))]
