@@ -6,15 +6,12 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS := $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $(p))))
-# Unit tests take the time in which the others wait for servers; what they say comes at the end.
-define TESTED
-said=$$(mktemp); $(BIN)/pytest -q tests/unit -m '$(1)' > $$said 2>&1 & unit=$$!; failed=0; \
-$(TESTS) tests --ignore tests/unit -m '$(1)' || failed=1; \
-wait $$unit || failed=1; cat $$said; rm -f $$said; exit $$failed
-endef
+# Unit tests take the time in which the others wait for servers, and what they say comes in one piece. Not by `&` of the
+# shell: what it begins so ignores Ctrl-C, and so do the commands that are tested with it.
+BOTH = @$(MAKE) --no-print-directory -k -j2 unit-tests stack-tests
 
 .DEFAULT_GOAL := help
-.PHONY: help demo dev up down test test-all hunt bench lint docs docs-site audit sbom format lock clean
+.PHONY: help demo dev up down test test-all unit-tests stack-tests hunt bench lint docs docs-site audit sbom format lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,10 +29,16 @@ down: $(READY) ## stop the stack; the data stays
 	@$(BIN)/lakehouse down
 
 test: $(READY) ## unit tests, beside two processes with a stack each for the others
-	@$(call TESTED,not slow)
+	$(BOTH) MARK='not slow'
 
 test-all: $(READY) ## the slow tests too
-	@$(call TESTED,)
+	$(BOTH) MARK=
+
+unit-tests: $(READY)
+	@said=$$(mktemp); $(BIN)/pytest -q tests/unit -m '$(MARK)' > $$said 2>&1; rc=$$?; cat $$said; rm -f $$said; exit $$rc
+
+stack-tests: $(READY)
+	@$(TESTS) tests --ignore tests/unit -m '$(MARK)'
 
 hunt: $(READY) ## random DDL and DML against the oracle: SECONDS=3600 VERSION=15|16|17|18 SEED=7 RESULTS=file
 	@$(BIN)/python -m tests.hunt $(if $(SECONDS),--seconds $(SECONDS)) $(if $(VERSION),--version $(VERSION)) \
