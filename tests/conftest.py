@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,6 +17,9 @@ import pytest
 from hypothesis import settings as hypothesis_settings
 
 from lakehouse.settings import Settings, load_settings
+
+# Who starts them in the background of a shell, where it is ignored: commands that are tested with it inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis_settings.register_profile("default", deadline=None)  # a busy machine makes nothing wrong
 hypothesis_settings.load_profile("default")
