@@ -8,6 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,15 @@ def connect(settings: Settings, broker: Any) -> Iterator[Any]:
 
     with running_connect(settings, broker) as running:
         yield running
+
+
+@pytest.fixture
+def debezium(settings: Settings, broker: Any, connect: Any) -> Iterator[Any]:
+    """Makes databases, each with the source of the topics that a connector writes of it; they go with the test."""
+    from tests.debezium_world import through
+
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(through(settings, broker, connect, **given))
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -20,14 +20,8 @@ from tests.debezium_world import TABLES, Make, Through, assert_sound, copy_items
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
 
-@pytest.fixture
-def make(settings: Settings, broker: Broker, connect: Connect) -> Iterator[Make]:
-    with ExitStack() as stack:
-        yield lambda **given: stack.enter_context(through(settings, broker, connect, **given))
-
-
-def test_a_snapshot_and_changes_land_with_their_transactions(make: Make, spark: Any) -> None:
-    world, topics = make(
+def test_a_snapshot_and_changes_land_with_their_transactions(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50), (2, 'two', 2)", "INSERT INTO accounts VALUES (0, 'r', 0)")
     )
     until_equal(world, topics, spark)
@@ -91,9 +85,9 @@ class Transfers(threading.Thread):
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_lake_has_what_the_database_has_whatever_is_killed(
-    make: Make, connect: Connect, broker: Broker, spark: Any, seed: int
+    debezium: Make, connect: Connect, broker: Broker, spark: Any, seed: int
 ) -> None:
-    world, topics = make(
+    world, topics = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)")
     )
     chance, transfers = random.Random(seed), Transfers(world.owner_url, seed)
@@ -140,15 +134,15 @@ def assert_cuts_are_consistent(topics: Topics) -> None:
     assert len(mine) > 1
 
 
-def test_a_truncate_empties_the_table(make: Make, spark: Any) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+def test_a_truncate_empties_the_table(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
     world.sql("INSERT INTO items VALUES (2, 'two', 2)", "TRUNCATE items, accounts", "INSERT INTO items VALUES (3)")
     until_equal(world, topics, spark)
     assert [row["_op"] for row in topics.raw("items")] == ["r", "c", "t", "c"]
 
 
-def test_a_table_that_is_declared_later_has_its_whole_history(make: Make, spark: Any) -> None:
-    world, topics = make(
+def test_a_table_that_is_declared_later_has_its_whole_history(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (1, 'r', 1)")
     )
     world.sql(
@@ -166,8 +160,8 @@ def test_a_table_that_is_declared_later_has_its_whole_history(make: Make, spark:
     assert_sound(topics)
 
 
-def test_a_source_that_is_not_the_one_that_was_read_is_refused(make: Make, spark: Any) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+def test_a_source_that_is_not_the_one_that_was_read_is_refused(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
     world.sql("INSERT INTO items VALUES (2, 'two', 2)")
     until_equal(world, topics, spark)
     other = make_debezium(world, topics.broker, TABLES, transactions=f"{world.source.name}.public.items")

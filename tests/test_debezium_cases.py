@@ -1,8 +1,7 @@
 """What a source in topics of Debezium has to do, case by case, in one broker and one Connect."""
 
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import psycopg
@@ -11,19 +10,12 @@ import pytest
 from ingestion.sources.debezium.spool import IN_MEMORY
 from lakehouse.catalog.open import load_table, open_catalog
 from lakehouse.errors import LakehouseError
-from lakehouse.settings import Settings
 from tests.brokers import Broker, Topics
 from tests.debezium import Connect, events_of
-from tests.debezium_world import TABLES, Make, assert_sound, copy_items, through, until_equal
+from tests.debezium_world import TABLES, Make, assert_sound, copy_items, until_equal
 from tests.world import World
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
-
-
-@pytest.fixture
-def make(settings: Settings, broker: Broker, connect: Connect) -> Iterator[Make]:
-    with ExitStack() as stack:
-        yield lambda **given: stack.enter_context(through(settings, broker, connect, **given))
 
 
 def assert_no_gap(world: World, topics: Topics) -> None:
@@ -41,8 +33,10 @@ def files_of(topics: Topics, table: str) -> list[str]:
         return list(iceberg.inspect.files().column("file_path").to_pylist())
 
 
-def test_transactions_that_overlap_land_in_the_order_of_their_commits_over_all_topics(make: Make, spark: Any) -> None:
-    world, topics = make()
+def test_transactions_that_overlap_land_in_the_order_of_their_commits_over_all_topics(
+    debezium: Make, spark: Any
+) -> None:
+    world, topics = debezium()
     with psycopg.connect(world.owner_url) as early, psycopg.connect(world.owner_url) as late:
         early.execute("INSERT INTO items VALUES (1, 'early')")
         late.execute("INSERT INTO items VALUES (2, 'late')")
@@ -57,8 +51,8 @@ def test_transactions_that_overlap_land_in_the_order_of_their_commits_over_all_t
     assert_no_gap(world, topics)
 
 
-def test_a_first_read_begins_with_what_the_topics_have_however_old(make: Make, spark: Any) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+def test_a_first_read_begins_with_what_the_topics_have_however_old(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
     for number in range(2, 30):
         world.sql(f"INSERT INTO items VALUES ({number})", f"UPDATE items SET name = 'n' WHERE id = {number}")
     time.sleep(2)
@@ -67,11 +61,13 @@ def test_a_first_read_begins_with_what_the_topics_have_however_old(make: Make, s
     assert_no_gap(world, topics)
 
 
-def test_deletes_with_the_key_alone_and_keys_that_change_partition_empty_both_places(make: Make, spark: Any) -> None:
+def test_deletes_with_the_key_alone_and_keys_that_change_partition_empty_both_places(
+    debezium: Make, spark: Any
+) -> None:
     """Events of one row are in two partitions once its key has changed."""
     wide = {"topic_creation_groups": "wide", "topic_creation_wide_include": r".*\.items"}
     wide |= {"topic_creation_wide_partitions": "4", "topic_creation_wide_replication_factor": "1"}
-    world, topics = make(before=("INSERT INTO items SELECT g, 'n', g FROM generate_series(1, 20) AS g",), **wide)
+    world, topics = debezium(before=("INSERT INTO items SELECT g, 'n', g FROM generate_series(1, 20) AS g",), **wide)
     until_equal(world, topics, spark)
     world.sql(
         "UPDATE items SET id = id + 100, name = 'moved'", "DELETE FROM items WHERE id % 3 = 0",
@@ -86,9 +82,9 @@ def test_deletes_with_the_key_alone_and_keys_that_change_partition_empty_both_pl
     assert sum(row["_old_key"] is not None for row in rows) == 20 + 20 - 7
 
 
-def test_several_followers_land_each_event_once_whoever_of_them_is_killed(make: Make, spark: Any) -> None:
+def test_several_followers_land_each_event_once_whoever_of_them_is_killed(debezium: Make, spark: Any) -> None:
     """One writes, the other waits for its lease; no consumer group deals partitions out."""
-    world, topics = make()
+    world, topics = debezium()
     followers = [topics.start_driver("--follow") for _ in range(2)]
     try:
         for number in range(60):
@@ -111,9 +107,9 @@ def test_several_followers_land_each_event_once_whoever_of_them_is_killed(make: 
 
 
 def test_a_broker_that_is_away_is_told_within_a_bound_and_nothing_is_lost(
-    make: Make, broker: Broker, connect: Connect, spark: Any
+    debezium: Make, broker: Broker, connect: Connect, spark: Any
 ) -> None:
-    world, topics = make(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
+    world, topics = debezium(before=("INSERT INTO items VALUES (1, 'one', 1.50)",))
     until_equal(world, topics, spark)
     broker.kill()
     try:
@@ -129,9 +125,9 @@ def test_a_broker_that_is_away_is_told_within_a_bound_and_nothing_is_lost(
     assert_no_gap(world, topics)
 
 
-def test_a_transaction_that_is_larger_than_memory_for_it_lands_whole(make: Make, spark: Any) -> None:
+def test_a_transaction_that_is_larger_than_memory_for_it_lands_whole(debezium: Make, spark: Any) -> None:
     """Its events are more than what is kept in memory; those above wait on disk."""
-    world, topics = make()
+    world, topics = debezium()
     copy_items(world, 1)
     until_equal(world, topics, spark)
     world.sql("INSERT INTO items SELECT g, repeat(md5(g::text), 100) FROM generate_series(1, 40000) AS g")
@@ -143,8 +139,8 @@ def test_a_transaction_that_is_larger_than_memory_for_it_lands_whole(make: Make,
     assert sum(len(event["value"]) for event in sent) > IN_MEMORY
 
 
-def test_without_transactions_each_table_is_as_the_database_has_it(make: Make, spark: Any) -> None:
-    world, topics = make(
+def test_without_transactions_each_table_is_as_the_database_has_it(debezium: Make, spark: Any) -> None:
+    world, topics = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)"),
         given={"transactions": None}, provide_transaction_metadata="false",
     )  # fmt: skip

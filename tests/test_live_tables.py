@@ -88,6 +88,16 @@ class Live:
             self._alive(begun, seconds)
         return time.monotonic() - begun
 
+    def begin(self, spark: Any, rows: int) -> RestCatalog:
+        """Publishes so many rows, and has a follower hold as many more; the client that reads them."""
+        self.send(rows)
+        self.topics.ingest(spark)
+        client = self.client()
+        self.start()
+        self.send(rows)
+        self.until(2 * rows, client)
+        return client
+
     def _alive(self, begun: float, seconds: float) -> None:
         assert self.follower is None or self.follower.poll() is None, self.follower.communicate()
         assert time.monotonic() - begun < seconds
@@ -160,12 +170,7 @@ def test_kafka_iceberg_and_postgres_read_as_nine_in_every_engine_for_one_pinned_
     world.sql("INSERT INTO items VALUES (100), (101), (102)")
     world.ingest(spark)
     with live_source(settings, broker, tmp_path / "access", 10, 2) as live:
-        live.send(3)
-        live.topics.ingest(spark)
-        client = live.client()
-        live.start()
-        live.send(3)
-        live.until(6, client)
+        client = live.begin(spark, 3)
         pinned = live.table(client)
         state = int(pinned.properties[SNAPSHOT])
         assert pinned.metadata.current_snapshot_id == state
@@ -226,12 +231,7 @@ def test_duckdb_reads_a_live_table_and_a_pinned_state_of_it(
     settings: Settings, broker: Broker, spark: Any, tmp_path: Path
 ) -> None:
     with live_source(settings, broker, tmp_path / "access", 10, 2) as live:
-        live.send(3)
-        live.topics.ingest(spark)
-        client = live.client()
-        live.start()
-        live.send(3)
-        live.until(6, client)
+        client = live.begin(spark, 3)
         state = live.table(client).properties[SNAPSHOT]
         live.send(5)
         live.until(11, client)
@@ -249,11 +249,7 @@ def test_rights_and_personal_columns_hold_for_live_tables_and_the_past_has_none(
     settings: Settings, broker: Broker, spark: Any, tmp_path: Path
 ) -> None:
     with live_source(settings, broker, tmp_path, 10, 1) as live:
-        live.send(2)
-        live.topics.ingest(spark)
-        live.start()
-        live.send(2)
-        live.until(4, live.client())
+        live.begin(spark, 2)
         reader = live.client("reader")
         assert reader.list_tables(f"live_{live.space}") == [(f"live_{live.space}", "clicks")]
         with pytest.raises(ForbiddenError, match=r"personal columns \(page\)"):
