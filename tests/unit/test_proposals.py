@@ -105,6 +105,8 @@ def test_tables_that_are_named_are_proposed_alone(odds: psycopg.Connection[Any],
     assert "# parent_id: refers to public.parents, which has no hub here, so an attribute." in text
     with pytest.raises(LakehouseError, match=r"there is no table 'parent': did you mean 'parents'\?"):
         text_of(odds, "parent")
+    with pytest.raises(LakehouseError, match=r"public\.shown is a view: name the tables that its rows come from"):
+        text_of(odds, "shown")
 
 
 def test_a_schema_without_tables_is_refused_with_those_that_have_some(odds: psycopg.Connection[Any]) -> None:
