@@ -111,7 +111,7 @@ class Shop:
     def build(self) -> None:
         """Builds the marts."""
         reads = [
-            table_of(node) for node in self.graph.nodes.values() if node["config"]["materialized"] == "append_only"
+            table_of(node) for node in self.graph.nodes.values() if node["config"].get("materialized") == "append_only"
         ]
         results: list[NodeResult] = []
         self.marts.build(sorted(self.models.values()), (), newest_data_snapshots(self.catalog, reads), results)
