@@ -3,6 +3,7 @@
 Pure: reads only the manifest.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ class _Mart:
     """A mart with the declaration, and the models that it reads, through views."""
 
     def __init__(self, manifest: Manifest, unique_id: str, declared: BuiltByKey) -> None:
-        self._node, self._tests, self._declared = manifest["nodes"][unique_id], _unique(manifest), declared
+        self._node, self._tests, self._declared = manifest["nodes"][unique_id], _tests(manifest), declared
         self._read = {node["name"]: node for node in _read(manifest, unique_id)}
 
     def by_key(self) -> ByKey:
@@ -86,8 +87,8 @@ class _Mart:
             yield (), f"for models that are materialized as {REBUILT}"
         elif not key.startswith(HASH_KEY):
             yield ("key",), f"{key} is no hash key, {HASH_KEY}…"
-        elif (self._node["unique_id"], key) not in self._tests:
-            yield ("key",), f"{key} has no test `unique`, without which a row could be there twice"
+        for test in sorted({"unique", "not_null"} - self._tests[self._node["unique_id"], key]):
+            yield ("key",), f"{key} has no test `{test}`: a row is found again by its key alone"
         for node in self._read.values():
             if node.get("config", {}).get("materialized") != APPENDED:
                 yield (), f"it reads {node['name']}, and only tables that are appended to say which rows are new"
@@ -122,14 +123,14 @@ def _read(manifest: Manifest, unique_id: str) -> list[Node]:
     return list(found.values())
 
 
-def _unique(manifest: Manifest) -> set[tuple[str | None, str | None]]:
-    """Model and column of each test `unique`."""
-    tests = (node for node in manifest["nodes"].values() if node["resource_type"] == "test")
-    return {
-        (test.get("attached_node"), test.get("column_name"))
-        for test in tests
-        if (test.get("test_metadata") or {}).get("name") == "unique"
-    }
+def _tests(manifest: Manifest) -> Mapping[tuple[str | None, str | None], set[str]]:
+    """By model and column, the generic tests."""
+    found = defaultdict[tuple[str | None, str | None], set[str]](set)
+    for node in manifest["nodes"].values():
+        if node["resource_type"] == "test":
+            name = (node.get("test_metadata") or {}).get("name", "")
+            found[node.get("attached_node"), node.get("column_name")].add(name)
+    return found
 
 
 def _table(node: Node) -> TableKey:

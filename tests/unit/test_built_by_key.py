@@ -14,6 +14,7 @@ from orchestration.assets.built_by_key import ByKey, Lead, built_by_key
 from orchestration.worker.by_key import BuiltAt, changes, noted
 
 HUB, SAT, LINK, OTHER = (("vault", name) for name in ("hub_sale", "sat_line", "link_sold", "hub_store"))
+TESTS = ("unique", "not_null")
 TODAY = date(2026, 11, 24)
 
 
@@ -27,7 +28,11 @@ def node(name: str, materialized: str, *columns: str, reads: tuple[str, ...] = (
 
 
 def manifest(
-    built_by: dict[str, Any], *, reads: tuple[str, ...] = (), tested: bool = True, kind: str = "rebuilt_table"
+    built_by: dict[str, Any],
+    *,
+    reads: tuple[str, ...] = (),
+    tests: tuple[str, ...] = TESTS,
+    kind: str = "rebuilt_table",
 ) -> dict[str, Any]:
     read = ("hub_sale", "sat_line_v1", "link_sold", "hub_store", *reads)
     nodes = [
@@ -39,12 +44,14 @@ def manifest(
         node("hub_store", "append_only", "hk_store", "load_date"),
         node("dim_store", "rebuilt_table", "hk_store"),
     ]
-    test = {
-        "unique_id": "test.unique", "resource_type": "test", "depends_on": {"nodes": ["model.fct_sale"]},
-        "attached_node": "model.fct_sale", "column_name": "hk_sale",
-        "test_metadata": {"name": "unique" if tested else "not_null"},
-    }  # fmt: skip
-    return {"sources": {}, "nodes": {n["unique_id"]: n for n in (*nodes, test)}}
+    of_key = [
+        {
+            "unique_id": f"test.{name}", "resource_type": "test", "depends_on": {"nodes": ["model.fct_sale"]},
+            "attached_node": "model.fct_sale", "column_name": "hk_sale", "test_metadata": {"name": name},
+        }
+        for name in tests
+    ]  # fmt: skip
+    return {"sources": {}, "nodes": {n["unique_id"]: n for n in (*nodes, *of_key)}}
 
 
 def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_changes_the_whole(tmp_path: Path) -> None:
@@ -56,8 +63,8 @@ def test_tables_lead_to_the_key_themselves_or_through_others_and_all_else_change
 @pytest.mark.parametrize(
     ("built_by", "more", "problem"),
     [
-        ({"key": "hk_sale"}, {"tested": False}, "key: hk_sale has no test `unique`"),
-        ({"key": "sale_id"}, {}, "key: sale_id is no hash key"),
+        ({"key": "hk_sale"}, {"tests": TESTS[:1]}, "hk_sale has no test `not_null`"),
+        ({"key": "sale_id"}, {}, "sale_id is no hash key"),
         ({"key": "hk_sale"}, {"reads": ("dim_store",)}, "it reads dim_store, and only tables that are appended to"),
         ({"key": "hk_sale"}, {"kind": "view"}, "for models that are materialized as rebuilt_table"),
         ({"key": "hk_sale", "through": {"sat_lime": "link_sold"}}, {}, "fct_sale does not read sat_lime; it"),
@@ -71,7 +78,7 @@ def test_a_declaration_that_does_not_fit_what_the_mart_reads_is_refused_with_fil
 ) -> None:
     with pytest.raises(LakehouseError, match=r"fct_sale\.sql:1: fct_sale: meta\.built_by: ") as caught:
         built_by_key(manifest(built_by, **more), tmp_path)
-    assert problem.removeprefix("key: ") in str(caught.value)
+    assert problem in str(caught.value)
 
 
 class Lake:
