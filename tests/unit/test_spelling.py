@@ -219,4 +219,4 @@ def test_a_key_that_is_like_none_is_told_with_all_that_are_known() -> None:
     with pytest.raises(ValidationError) as caught:
         ModelPolicy.model_validate({"xyz": 1})
     [(path, text)] = mistakes_in(caught.value, ModelPolicy)
-    assert path == ("xyz",) and text == "meta: unknown key `xyz`; known are freshness_minutes, owners"
+    assert path == ("xyz",) and text == "meta: unknown key `xyz`; known are built_by, freshness_minutes, owners"
