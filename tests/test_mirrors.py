@@ -130,6 +130,25 @@ def test_an_idle_source_refreshes_nothing(settings: Settings, spark: Any) -> Non
 
 
 @pytest.mark.slow
+def test_keys_of_floats_are_merged(settings: Settings, spark: Any, form: str) -> None:
+    """Spark refused the DELETE, as the keys of the changes had been spelt by Java."""
+    ddl = "CREATE TABLE floats (f float8, r real, n int, PRIMARY KEY (f, r))"
+    world = make_world(settings, ddl, {"floats": RawPolicy(relation="public.floats", key=("f", "r"))})
+    world = declaring_columns(world)
+    world.sql("INSERT INTO floats SELECT f, f, 1 FROM unnest('{NaN,Infinity,-Infinity,0.1,1e-30,3}'::float8[]) f")
+    world.ingest(spark)
+    refreshed(world, spark)
+    world.sql(
+        "UPDATE floats SET n = 2 WHERE f > 1", "DELETE FROM floats WHERE f = 3", "UPDATE floats SET r = 7, f = -f"
+    )
+    world.ingest(spark)
+    (report,) = refreshed(world, spark).written
+    assert not report.anew
+    (found,) = reconcile_raw(world.settings, world.declarations, mirrors=True, spark=spark)
+    assert found.equal, found.as_dict()
+
+
+@pytest.mark.slow
 def test_columns_come_go_and_are_renamed(settings: Settings, spark: Any, form: str) -> None:
     """Names may change hands: the mirror goes by the raw table's fields."""
     world = make(settings)

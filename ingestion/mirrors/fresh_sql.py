@@ -93,9 +93,9 @@ class FreshView:
 class Dialect:
     """How an engine spells what SQL does not settle. `cast` returns None for a column that it cannot show.
 
-    With `map_of` the newest versions are looked up in a map, as one row beside each of the mirror's: Trino knows the
+    With `map_of` the newest versions are looked up in maps, as one row beside each of the mirror's: Trino knows the
     size of the mirror, and not that of the tail, so in a join it would hold the mirror in memory. An engine without it
-    joins.
+    joins. `{2}` is the filter of what the map is made of.
     """
 
     ident: Callable[[str], str]
@@ -127,7 +127,7 @@ def _spark_cast(value: str, column: Column) -> str | None:
 
 TRINO = Dialect(
     ident, literal, "FOR VERSION AS OF {}", "ARRAY[{}]", "{}[1]", "contains({}, {})", "varchar",
-    _trino_cast, "map_agg({}, {})", "element_at({}, {})",
+    _trino_cast, "map_agg({0}, {1}){2}", "element_at({}, {})",
 )  # fmt: skip
 SPARK = Dialect(
     spark_ident, spark_literal, "VERSION AS OF {}", "array({})", "{}[0]", "array_contains({}, {})",
@@ -213,7 +213,8 @@ def _of_mirror(view: FreshView, at: Position, say: Dialect) -> str:
             return own
         newest = f"{beside.row}[{held.index(column) + 1}]" if say.map_of else f"t.{values.get(name, say.ident(name))}"
         if name in values:
-            return f"CASE WHEN {newest} IS NOT NULL THEN {say.unboxed.format(newest)} ELSE {own} END"
+            carried = f"NOT {beside.untouched} AND {newest} IS NOT NULL"
+            return f"CASE WHEN {carried} THEN {say.unboxed.format(newest)} ELSE {own} END"
         return f"CASE WHEN {beside.untouched} THEN {own} ELSE {newest} END"
 
     lacking = f" OR {beside.lacking}" if values else ""
@@ -233,20 +234,27 @@ class _Beside:
 def _joined(view: FreshView, at: Position, say: Dialect) -> _Beside:
     same = " AND ".join(f"{mine} = t.{key}" for mine, key in zip(_own_key(view, say), _keys(view), strict=True))
     relation = f"{_mirror(view, at, say)} LEFT JOIN (SELECT *, true AS _lh_found FROM _lh_newest) AS t ON {same}"
-    return _Beside(relation, "t._lh_found IS NULL", f"(t._op <> 'd' AND ({_lacking(view, 't.')}))")
+    return _Beside(relation, "(t._lh_found IS NULL)", f"(t._op <> 'd' AND ({_lacking(view, 't.')}))")
 
 
 def _looked_up(view: FreshView, at: Position, say: Dialect) -> _Beside:
-    """The map has a row around each row, which is null where the newest version is whole or deletes the key."""
+    """One map says of each touched key whether its newest version lacks values, another has those versions.
+
+    A row of the mirror that nothing has touched, as most are, is looked up in the first one alone.
+    """
     key, values = {column.lake_name for column in view.key}, _values(view)
     names = (column.source.lake_name for column in view.columns)
     held = ", ".join(values.get(name, say.ident(name)) for name in names if name not in key)
-    row = f"ROW(CASE WHEN _op <> 'd' AND ({_lacking(view)}) THEN ROW({held}) END)" if values else "true"
     assert say.map_of is not None
-    touched = f"(SELECT {say.map_of.format(_one(_keys(view)), row)} AS _lh_touched FROM _lh_newest) AS s"
-    found = say.look_up.format("s._lh_touched", _one(_own_key(view, say)))
-    relation = f"(SELECT m.*, {found} AS _lh_found FROM {_mirror(view, at, say)} CROSS JOIN {touched}) AS m"
-    return _Beside(relation, "m._lh_found IS NULL", "m._lh_found[1] IS NOT NULL", "m._lh_found[1]")
+    named, lacks = _one(_keys(view)), f"_op <> 'd' AND ({_lacking(view)})" if values else "false"
+    maps = [f"{say.map_of.format(named, lacks, '')} AS _lh_touched"]
+    if values:
+        maps.append(f"{say.map_of.format(named, f'ROW({held})', f' FILTER (WHERE {lacks})')} AS _lh_lacking")
+    own = _one(_own_key(view, say))
+    found = ["m.*", f"{say.look_up.format('s._lh_touched', own)} AS _lh_found", *(["s._lh_lacking"] if values else [])]
+    beside = f"{_mirror(view, at, say)} CROSS JOIN (SELECT {', '.join(maps)} FROM _lh_newest) AS s"
+    relation = f"(SELECT {', '.join(found)} FROM {beside}) AS m"
+    return _Beside(relation, "(m._lh_found IS NULL)", "m._lh_found", say.look_up.format("m._lh_lacking", own))
 
 
 def _of_tail(view: FreshView, say: Dialect) -> str:

@@ -91,7 +91,8 @@ def _replace(spark: SparkSession, target: Target, changes: DataFrame, counted: R
     rows, where a delete, which holds the changes against them, and an append take 3.
     """
     view = f"mirror_{uuid.uuid4().hex}"
-    changes.createOrReplaceTempView(view)
+    keys = changes.select(*(f"k{n}" for n in range(len(target.key))))
+    keys.localCheckpoint().createOrReplaceTempView(view)  # no DELETE takes a plan that calls Java, as of a double key
     try:
         spark.sql(f"ALTER TABLE {target.table} CREATE OR REPLACE BRANCH {BRANCH}")
         spark.sql(delete_sql(target, view, counted["first"], counted["last"]))

@@ -16,7 +16,13 @@ def check_columns(table: RawTable, facts: TableFacts) -> None:
     refused = partial(TableProblem, table.source, table.name)
     arriving = {column.lake for column in facts.columns}
     declared = {column.name for column in table.columns} - set(table.raw.exclude)
-    if missing := sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving):
+    missing = sorted(name for name in declared if table.raw.alias.get(name, name) not in arriving)
+    if unsent := sorted({name for _, name in facts.hidden}.intersection(missing)):
+        raise refused(
+            f"declared column {', '.join(unsent)} of {table.raw.origin} does not arrive, because it is generated, or "
+            "not in the publication's list of columns: remove it from the declaration, or add it to the list"
+        )
+    if missing:
         raise refused(
             f"declared column {', '.join(missing)} does not exist in "
             f"{table.raw.origin}, which has {', '.join(sorted(c.name for c in facts.columns))}: correct it"

@@ -34,7 +34,7 @@ DIALECT = [  # Trino's → DuckDB's
     (r"last_value\((CASE .*? END)\) IGNORE NULLS OVER", r"last_value(\1 IGNORE NULLS) OVER"),
     (r"TIMESTAMP '([^']*) UTC'", r"TIMESTAMPTZ '\1+00'"),
 ]
-IN_A_MAP = replace(TRINO, map_of="map(list({}), list({}))", look_up="map_extract_value({}, {})")
+IN_A_MAP = replace(TRINO, map_of="map(list({0}){2}, list({1}){2})", look_up="map_extract_value({}, {})")
 Row = dict[str, Any]
 
 

@@ -16,6 +16,7 @@ from ingestion.schema.streamed_columns import UnknownRowSchema
 from ingestion.sink.rows import TableTarget
 from ingestion.state.withheld import check_still_withheld
 from ingestion.tasks.withheld import form_of, withheld_in
+from lakehouse.declarations import Column
 
 NAMES = ["id", "a", "b", "c", "secret", "x"]
 
@@ -173,6 +174,15 @@ def test_a_column_to_leave_out_that_the_table_does_not_have_is_refused_by_name(w
     misspelt = TABLE.model_copy(update={"raw": raw.model_copy(update={"exclude": ("secret", written)})})
     with pytest.raises(TableProblem, match=rf"meta.raw.exclude names {written}, .* has a, b, id, secret: correct it"):
         check_columns(misspelt, BEFORE)
+
+
+def test_a_declared_column_that_is_there_and_does_not_arrive_is_not_called_missing() -> None:
+    """A generated one was said not to exist."""
+    twice = TABLE.model_copy(update={"columns": (Column(name="twice", data_type=None, description=""),)})
+    with pytest.raises(TableProblem, match=r"twice of public\.orders does not arrive, because"):
+        check_columns(twice, replace(BEFORE, hidden=((9, "twice"),)))
+    with pytest.raises(TableProblem, match="declared column twice does not exist"):
+        check_columns(twice, BEFORE)
 
 
 @pytest.mark.parametrize(
