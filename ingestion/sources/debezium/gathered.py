@@ -5,15 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+
+from ingestion.sources.debezium.at_once.readers import Readers, column_readers
+from ingestion.sources.debezium.at_once.rows import runs
+from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Joined, Told
-from ingestion.sources.debezium.opened import JsonOpener
-from ingestion.sources.debezium.rows import check_relation, key_text
+from ingestion.sources.debezium.opened import JsonOpener, Types
+from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.debezium.spool import Spool, as_bytes, one_chunk
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
 
@@ -21,8 +29,27 @@ if TYPE_CHECKING:
     from ingestion.sources.debezium.reading import EnvelopeReader
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
-BEGINS = ("first", "first_in_data_collection")
 OPENED = 20_000  # envelopes that are kept as they were opened
+TOGETHER, PARTS = (
+    64,
+    16,
+)  # messages that are read one by one where one of them is unlike, and into how many parts others go
+MILLISECOND = timedelta(milliseconds=1)
+OF_EVENTS = {"kind": EMPTY, "xid": 0, "lsn": 0, "order": 0, "in_table": 0, "op": ord(" "), "identity": 0}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Messages of one topic by their index, from `first` to before `end`. Of those that were read at once, the table
+    `kept` has what their rows are made of: each has the row `row_of` it, -1 for none, unless it `is_odd`."""
+
+    shape: Shape
+    first: int
+    end: int
+    readers: Readers | None = None
+    kept: int = 0
+    row_of: np.ndarray | None = None
+    is_odd: np.ndarray | None = None
 
 
 @dataclass
@@ -42,6 +69,14 @@ class Gathered:
     unwrapped: dict[str, int] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
     snapshots: dict[str, str] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    kept: Spool = field(default_factory=Spool)
+    readers: dict[tuple[str, int], tuple[Types | None, Readers | None]] = field(default_factory=dict)
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int], int]:
+        """The number that each partition has here."""
+        return {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
 
     def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
@@ -60,12 +95,9 @@ class Gathered:
 
     def fetch(self) -> None:
         """Reads all messages into the spool."""
-        numbers = {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
         for topic, messages in self.reader.messages(self.reader.ranges):
-            shape = self.reader.shapes[topic]
-            for message in messages.to_pylist():
-                self.spool.add(message["value"])
-                self._add(shape, numbers[topic, message["partition"]], message)
+            self.spool.extend(one_chunk(messages.column("value")))
+            self._take(self.reader.shapes[topic], messages)
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
                 f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
@@ -73,8 +105,92 @@ class Gathered:
                 "ExtractNewRecordState from the connector, or declare kind kafka"
             )
 
+    def _take(self, shape: Shape, messages: pa.Table) -> None:
+        """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
+        if not messages.num_rows or self._take_at_once(shape, messages):
+            return
+        if messages.num_rows > TOGETHER:
+            size = -(-messages.num_rows // PARTS)
+            for first in range(0, messages.num_rows, size):
+                self._take(shape, messages.slice(first, size))
+            return
+        self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
+        self._add_each(shape, messages)
+
+    def _take_at_once(self, shape: Shape, messages: pa.Table) -> bool:
+        values = one_chunk(messages.column("value"))
+        there = values.is_valid().to_numpy(zero_copy_only=False)
+        opened = self.opener.bodies(values.drop_null().to_pylist()) if there.any() else None
+        if opened is None or (readers := self._readers(shape, opened[0])) is None:
+            return False
+        is_told = self.reader.told is not None
+        alone = not is_told and shape.topic in self.reader.wide
+        found = scanned(shape, readers, opened[1], told=is_told, alone=alone)
+        if found is None:
+            return False
+        odd = found.is_odd
+        if shape.topic not in self.checked:
+            odd[found.without_before()[:1]] = True
+        row_of = np.where(there, np.cumsum(there) - 1, -1).astype(np.int32)
+        is_odd = np.zeros(len(there), bool)
+        is_odd[there] = odd
+        self.parts.append(
+            Part(shape, len(self.heads), len(self.heads) + len(there), readers, len(self.kept), row_of, is_odd)
+        )
+        self.kept.add(as_bytes(found.kept))
+        self._note(shape, found, values.drop_null())
+        columns = self._heads(shape, messages, found, there)
+        for first, end, one_by_one in runs(is_odd):
+            if one_by_one:
+                self._add_each(shape, messages.slice(first, end - first))
+            else:
+                self.heads.extend(**{name: values[first:end] for name, values in columns.items()})
+        return True
+
+    def _readers(self, shape: Shape, types: Types | None) -> Readers | None:
+        known = self.readers.get((shape.topic, id(types)))
+        if known is None:
+            known = self.readers[shape.topic, id(types)] = types, column_readers(shape, types)
+        return known[1]
+
+    def _heads(self, shape: Shape, messages: pa.Table, found: Scanned, there: np.ndarray) -> dict[str, np.ndarray]:
+        partitions = messages.column("partition").to_numpy()
+        numbers = np.zeros(len(partitions), np.int32)
+        for partition in np.unique(partitions).tolist():
+            numbers[partitions == partition] = self.numbers[shape.topic, partition]
+        at = one_chunk(messages.column("at")).view(pa.int64()).to_numpy() // 1000
+        columns = {"partition": numbers, "offset": messages.column("offset").to_numpy(), "at": at}
+        for name, empty in OF_EVENTS.items():
+            filled = np.full(len(there), empty, np.int64)
+            filled[there] = getattr(found, name)
+            columns[name] = filled
+        return columns
+
+    def _note(self, shape: Shape, found: Scanned, values: pa.Array) -> None:
+        """What people are told of messages that are not looked at one by one."""
+        good = np.flatnonzero(~found.is_odd)
+        if not len(good):
+            return
+        self.wrapped.add(shape.topic)
+        self.versions.update(found.versions)
+        told = self.columns.setdefault(shape.topic, set())
+        if any(column.name not in told for column in shape.columns):
+            after = one_chunk(found.kept.column("after"))
+            rows = good[after.is_valid().to_numpy(zero_copy_only=False)[good]]
+            for row in {*rows[:1].tolist(), *rows[-1:].tolist()}:
+                told.update(envelope_of(self.opener.open(values[row].as_py())).after or ())
+            told.update(
+                item.name
+                for item, column in zip(after.type, after.flatten(), strict=True)
+                if len(column) > column.null_count
+            )
+
+    def _add_each(self, shape: Shape, messages: pa.Table) -> None:
+        for message in messages.to_pylist():
+            self._add(shape, self.numbers[shape.topic, message["partition"]], message)
+
     def _add(self, shape: Shape, partition: int, message: Mapping[str, Any]) -> None:
-        at = int((message["at"] - EPOCH).total_seconds() * 1000)
+        at = (message["at"] - EPOCH) // MILLISECOND
         place = partition, message["offset"], at
         if message["value"] is None:
             self.heads.add(*place, EMPTY)
@@ -112,7 +228,7 @@ class Gathered:
         elif of is not None:
             self.heads.add(
                 *place, EVENT, xid=of.xid, lsn=envelope.lsn or 0, order=of.order, in_table=of.in_table, op=envelope.op,
-                identity=identity_of(key_text(shape, envelope.row)),
+                identity=identity_of([envelope.row.get(name) for name in shape.key]),
             )  # fmt: skip
         elif envelope.op == "r":
             self.heads.add(*place, LOOSE if envelope.snapshot == "incremental" else SNAPSHOT)

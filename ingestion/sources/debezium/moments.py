@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ingestion.sources.debezium.columns import BAD, CONNECT, TIME, Modes, Reader, Typed, Unfit, texts, typed_or_text
 from ingestion.sources.debezium.columns import said as said_of
@@ -23,6 +24,7 @@ FIRST_MOMENT, LAST_MOMENT = -9223372036832400000, 9223372036825200000  # by whic
 FIRST_DAY, LAST_DAY = -2_440_588, 2_145_042_905  # of Postgres: what is beyond is how an infinite one is written
 FIRST_YEAR, LAST_YEAR = -4713, 5_874_897
 DAY = 86_400_000_000
+LAKE_DAYS, LAKE_MOMENTS = (-719_162, 2_932_896), (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 def date_reader(column: Typed, given: ConnectType, _: Modes) -> Reader:
@@ -87,11 +89,20 @@ def _moments(unit: int, arrow: pa.DataType, shortened: Callable[[str], str], val
         return texts(lambda value: BAD, values)
     is_day = arrow == pa.date32()
     counts = [None if v is None else v if is_day else _in_microseconds(v, unit) for v in values]
-    first, last = (-719_162, 2_932_896) if is_day else (-62_135_596_800_000_000, 253_402_300_799_999_999)
+    first, last = LAKE_DAYS if is_day else LAKE_MOMENTS
     if all(v is None or first <= v <= last for v in counts):
         return pa.array(counts, pa.int32() if is_day else pa.int64()).view(arrow)
     per_day = 1 if is_day else DAY
     return texts(lambda count: shortened(_printed(count, per_day)), counts)
+
+
+def is_within(counts: pa.Array, arrow: pa.DataType) -> bool:
+    """Whether a type of the lake holds days or moments, counted as it counts them."""
+    if arrow == pa.int64():
+        return True
+    first, last = LAKE_DAYS if arrow == pa.date32() else LAKE_MOMENTS
+    found = pc.min_max(counts)
+    return not found["min"].is_valid or (first <= found["min"].as_py() and found["max"].as_py() <= last)
 
 
 def _printed(count: int, per_day: int) -> str:

@@ -28,22 +28,31 @@ def json_columns(shape: Shape, values: Sequence[bytes]) -> dict[str, pa.Array] |
     """The declared columns, typed or as text; None if they have to be read one by one."""
     if not values or not shape.fields:
         return None
-    joined = b"\n".join(values)
-    if not _is_bounded(joined, values) or not _is_plain(joined):
-        return None
     schema = pa.schema([(field.name, _arrow(field.source_type)) for field in shape.fields])
+    table = json_table(schema, values)
+    if table is None:
+        return None
+    try:
+        table.select([name for name in schema.names if pa.types.is_decimal(schema.field(name).type)]).validate(
+            full=True
+        )
+    except pa.ArrowException:
+        return None
+    return {name: table.column(name).combine_chunks() for name in schema.names}
+
+
+def json_table(schema: pa.Schema, values: Sequence[bytes], without: bytes | None = None) -> pa.Table | None:
+    """The fields of a schema, a row for each value; None if Arrow cannot tell them, or `without` is in a value."""
+    joined = b"\n".join(values)
+    if not _is_bounded(joined, values) or not _is_plain(joined) or (without is not None and without in joined):
+        return None
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     block = pj.ReadOptions(use_threads=False, block_size=len(joined) + 1)
     try:
         table = pj.read_json(pa.BufferReader(joined), block, options)
-        table.select([name for name in schema.names if pa.types.is_decimal(schema.field(name).type)]).validate(
-            full=True
-        )
     except (pa.ArrowException, OverflowError):
         return None
-    if table.num_rows != len(values):
-        return None
-    return {name: table.column(name).combine_chunks() for name in schema.names}
+    return table.select(schema.names) if table.num_rows == len(values) else None
 
 
 def _is_bounded(joined: bytes, values: Sequence[bytes]) -> bool:
