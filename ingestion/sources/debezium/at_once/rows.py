@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,7 @@ class _Images:
         )
         self.is_alone = is_create & kept.column("alone").to_numpy(zero_copy_only=False)
         self._deletes = pa.array(self._is_delete) if self._is_delete.any() else None
-        self._forms = [form for form in placeholders(shape.modes)]
+        self._forms = placeholders(shape.modes)
 
     def values(self, name: str) -> pa.Array:
         """What lands: of a delete the key alone, if there is one."""
@@ -142,4 +143,4 @@ def runs(flags: np.ndarray) -> Iterator[tuple[int, int, bool]]:
     """Where flags are alike: first, end, and which."""
     ends = np.flatnonzero(np.diff(flags)) + 1 if len(flags) else []
     bounds = [0, *(int(end) for end in ends), len(flags)]
-    return ((first, end, bool(flags[first])) for first, end in zip(bounds, bounds[1:], strict=False) if first < end)
+    return ((first, end, bool(flags[first])) for first, end in pairwise(bounds) if first < end)
