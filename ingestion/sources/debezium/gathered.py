@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from ingestion.sources.debezium.at_once.ends import ends_at_once
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
 from ingestion.sources.debezium.at_once.rows import runs
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
@@ -81,6 +82,9 @@ class Gathered:
     def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
         for _, messages in self.reader.messages([wanted]):
+            if (ends := ends_at_once(self.opener, messages)) is not None:
+                yield from ends
+                continue
             for message in messages.to_pylist():
                 if message["value"] is None:
                     continue
