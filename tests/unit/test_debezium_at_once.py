@@ -118,10 +118,18 @@ class Topic:
             self._lsn += chance.choice((0, 60))
             self._event(xid, order)
         self._lsn += 100
+        if self._told and chance.random() < 0.5:
+            self._send(
+                "transaction", None, dumped({"status": "BEGIN", "id": f"{xid}:{self._lsn - 1}", "ts_ms": AT}), xid
+            )
         if self._told:
             parts = [{"data_collection": "public.a", "event_count": count}]
             end = {"status": "END", "id": f"{xid}:{self._lsn}", "data_collections": parts, "ts_ms": AT + xid}
             self._send("transaction", None, dumped(end), xid)
+            if chance.random() < 0.1:
+                empty = chance.choice(([], None)) if self._strange else []
+                end = end | {"id": f"{xid + 5000}:{self._lsn + 50}", "data_collections": empty}
+                self._send("transaction", None, dumped(end), xid)
 
     def _event(self, xid: int, order: int) -> None:
         chance = self._chance
@@ -204,6 +212,7 @@ class Topic:
 def one_by_one(monkeypatch: pytest.MonkeyPatch, *arguments: Any, **given: Any) -> Read | str:
     with monkeypatch.context() as patched:
         patched.setattr(gathered.Gathered, "_take_at_once", lambda *_: False)
+        patched.setattr(gathered, "ends_at_once", lambda *_: None)
         patched.setattr(gathered, "TOGETHER", 1 << 30)
         return tried(*arguments, **given)
 
@@ -295,6 +304,25 @@ def test_what_is_read_at_once_is_what_is_read_one_by_one(monkeypatch: pytest.Mon
         topic.transact(xid)
     count = assert_the_same(monkeypatch, topic.messages, table("a", declared(columns), key), given)
     assert count > 150 or strange
+
+
+ENDS: tuple[dict[str, Any] | Bare, ...] = (
+    {}, {"status": "x"}, {"id": "7"}, {"id": "x:1"}, {"id": "7:-1"}, {"id": f"7:{1 << 63}"}, {"id": None},
+    {"ts_ms": None}, {"ts_ms": "1"}, {"ts_ms": 1 << 60}, {"data_collections": None}, {"data_collections": {}},
+    {"data_collections": [{}]}, {"data_collections": [None]},
+    {"data_collections": [{"data_collection": "public.a", "event_count": -1}]}, Bare("{"),
+    {"data_collections": [{"data_collection": None, "event_count": 1}]}, Bare("[]"), Bare('{"status": "BEGIN"}'),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(ENDS)))
+def test_an_end_is_read_as_by_itself(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    topic = Topic(Chance(3), {"id": "bigint"}, ("id",), told=True, strange=0.0)
+    for xid in range(700, 720):
+        topic.transact(xid)
+    of, change = [m for m in topic.messages if m["topic"] == "transaction"][-1], ENDS[number]
+    of["value"] = str(change) if isinstance(change, Bare) else dumped(json.loads(of["value"]) | change)
+    assert_the_same(monkeypatch, topic.messages, table("a", {"id": "bigint"}), settings())
 
 
 @pytest.mark.parametrize("kind", sorted(UNREPRESENTABLE))

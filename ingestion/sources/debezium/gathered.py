@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from ingestion.sources.debezium.at_once.ends import ends_at_once
+from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
 from ingestion.sources.debezium.at_once.readers import Readers, column_readers
-from ingestion.sources.debezium.at_once.rows import runs
 from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
@@ -31,26 +30,9 @@ if TYPE_CHECKING:
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
 OPENED = 20_000  # envelopes that are kept as they were opened
-TOGETHER, PARTS = (
-    64,
-    16,
-)  # messages that are read one by one where one of them is unlike, and into how many parts others go
+TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
+PARTS = 16  # into which more of them are split
 MILLISECOND = timedelta(milliseconds=1)
-OF_EVENTS = {"kind": EMPTY, "xid": 0, "lsn": 0, "order": 0, "in_table": 0, "op": ord(" "), "identity": 0}
-
-
-@dataclass(frozen=True)
-class Part:
-    """Messages of one topic by their index, from `first` to before `end`. Of those that were read at once, the table
-    `kept` has what their rows are made of: each has the row `row_of` it, -1 for none, unless it `is_odd`."""
-
-    shape: Shape
-    first: int
-    end: int
-    readers: Readers | None = None
-    kept: int = 0
-    row_of: np.ndarray | None = None
-    is_odd: np.ndarray | None = None
 
 
 @dataclass
@@ -111,9 +93,13 @@ class Gathered:
 
     def _take(self, shape: Shape, messages: pa.Table) -> None:
         """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
-        if not messages.num_rows or self._take_at_once(shape, messages):
+        values = one_chunk(messages.column("value")).drop_null().to_pylist()
+        opened = self.opener.bodies(values) if values else None
+        readers = self._readers(shape, opened[0]) if opened is not None else None
+        if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, opened[1]):
             return
-        if messages.num_rows > TOGETHER:
+        is_unlike = bool(values) and (opened is None or readers is not None)
+        if is_unlike and messages.num_rows > TOGETHER:
             size = -(-messages.num_rows // PARTS)
             for first in range(0, messages.num_rows, size):
                 self._take(shape, messages.slice(first, size))
@@ -121,30 +107,20 @@ class Gathered:
         self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
         self._add_each(shape, messages)
 
-    def _take_at_once(self, shape: Shape, messages: pa.Table) -> bool:
-        values = one_chunk(messages.column("value"))
-        there = values.is_valid().to_numpy(zero_copy_only=False)
-        opened = self.opener.bodies(values.drop_null().to_pylist()) if there.any() else None
-        if opened is None or (readers := self._readers(shape, opened[0])) is None:
-            return False
+    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Sequence[bytes]) -> bool:
         is_told = self.reader.told is not None
         alone = not is_told and shape.topic in self.reader.wide
-        found = scanned(shape, readers, opened[1], told=is_told, alone=alone)
+        found = scanned(shape, readers, bodies, told=is_told, alone=alone)
         if found is None:
             return False
-        odd = found.is_odd
         if shape.topic not in self.checked:
-            odd[found.without_before()[:1]] = True
-        row_of = np.where(there, np.cumsum(there) - 1, -1).astype(np.int32)
-        is_odd = np.zeros(len(there), bool)
-        is_odd[there] = odd
-        self.parts.append(
-            Part(shape, len(self.heads), len(self.heads) + len(there), readers, len(self.kept), row_of, is_odd)
-        )
+            found.is_odd[found.without_before()[:1]] = True
+        part = part_of(shape, readers, len(self.heads), len(self.kept), messages, found)
+        self.parts.append(part)
         self.kept.add(as_bytes(found.kept))
-        self._note(shape, found, values.drop_null())
-        columns = self._heads(shape, messages, found, there)
-        for first, end, one_by_one in runs(is_odd):
+        self._note(shape, found, messages)
+        columns = heads_of(part, found, messages, self.numbers)
+        for first, end, one_by_one in runs(part.is_odd_message):
             if one_by_one:
                 self._add_each(shape, messages.slice(first, end - first))
             else:
@@ -157,37 +133,18 @@ class Gathered:
             known = self.readers[shape.topic, id(types)] = types, column_readers(shape, types)
         return known[1]
 
-    def _heads(self, shape: Shape, messages: pa.Table, found: Scanned, there: np.ndarray) -> dict[str, np.ndarray]:
-        partitions = messages.column("partition").to_numpy()
-        numbers = np.zeros(len(partitions), np.int32)
-        for partition in np.unique(partitions).tolist():
-            numbers[partitions == partition] = self.numbers[shape.topic, partition]
-        at = one_chunk(messages.column("at")).view(pa.int64()).to_numpy() // 1000
-        columns = {"partition": numbers, "offset": messages.column("offset").to_numpy(), "at": at}
-        for name, empty in OF_EVENTS.items():
-            filled = np.full(len(there), empty, np.int64)
-            filled[there] = getattr(found, name)
-            columns[name] = filled
-        return columns
-
-    def _note(self, shape: Shape, found: Scanned, values: pa.Array) -> None:
+    def _note(self, shape: Shape, found: Scanned, messages: pa.Table) -> None:
         """What people are told of messages that are not looked at one by one."""
-        good = np.flatnonzero(~found.is_odd)
-        if not len(good):
+        if found.is_odd.all():
             return
         self.wrapped.add(shape.topic)
         self.versions.update(found.versions)
         told = self.columns.setdefault(shape.topic, set())
         if any(column.name not in told for column in shape.columns):
-            after = one_chunk(found.kept.column("after"))
-            rows = good[after.is_valid().to_numpy(zero_copy_only=False)[good]]
-            for row in {*rows[:1].tolist(), *rows[-1:].tolist()}:
+            told.update(found.with_values())
+            values = one_chunk(messages.column("value")).drop_null()
+            for row in found.outermost():
                 told.update(envelope_of(self.opener.open(values[row].as_py())).after or ())
-            told.update(
-                item.name
-                for item, column in zip(after.type, after.flatten(), strict=True)
-                if len(column) > column.null_count
-            )
 
     def _add_each(self, shape: Shape, messages: pa.Table) -> None:
         for message in messages.to_pylist():

@@ -12,9 +12,10 @@ from ingestion.schema.changes import Batch
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Keys, Landing, Noticed, Piece, SourceNow
-from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once, runs
+from ingestion.sources.debezium.at_once.parts import Part, runs
+from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once
 from ingestion.sources.debezium.envelope import EPOCH, End
-from ingestion.sources.debezium.gathered import Gathered, Part
+from ingestion.sources.debezium.gathered import Gathered
 from ingestion.sources.debezium.join.alone import place_alone
 from ingestion.sources.debezium.join.heads import EVENT
 from ingestion.sources.debezium.join.joined import Follows, Joined, OutOfOrder, Reached, Told
@@ -182,7 +183,7 @@ class _Work(Gathered):
         return Made(batches, unread)
 
     def _at_once(self, part: Part, joined: Joined, indices: list[int]) -> Rows | None:
-        if part.readers is None or part.row_of is None or part.is_odd is None:
+        if part.readers is None:
             return None
         local = np.array(indices) - part.first
         kept, wanted = as_table(self.kept.value(part.kept)), part.row_of[local]
@@ -199,7 +200,7 @@ class _Work(Gathered):
         )
         rows = rows_at_once(part.shape, part.readers, kept, places)
         if rows is not None:
-            rows.is_odd[part.is_odd[local]] = True
+            rows.is_odd[part.is_odd_message[local]] = True
             if joined.old:
                 rows.is_odd[[row for row, index in enumerate(indices) if index in joined.old]] = True
         return rows

@@ -1,8 +1,7 @@
 """Placed envelopes as rows of the raw contract, all at once: what `rows_of` makes of those that are ordinary."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -137,10 +136,3 @@ def _meta(shape: Shape, kept: pa.Table, places: Places, unchanged: Sequence[list
         "_offset": pa.array(places.offset),
     }
     return pa.table([given[item.name] for item in SCHEMA], schema=SCHEMA)
-
-
-def runs(flags: np.ndarray) -> Iterator[tuple[int, int, bool]]:
-    """Where flags are alike: first, end, and which."""
-    ends = np.flatnonzero(np.diff(flags)) + 1 if len(flags) else []
-    bounds = [0, *(int(end) for end in ends), len(flags)]
-    return ((first, end, bool(flags[first])) for first, end in pairwise(bounds) if first < end)

@@ -44,6 +44,18 @@ class Scanned:
             lacks &= _flags(_whole(self.kept.column("before")).is_null())
         return np.flatnonzero(lacks)
 
+    def with_values(self) -> list[str]:
+        """The columns that have a value in one of the rows after."""
+        after = _whole(self.kept.column("after"))
+        parts = zip(after.type, after.flatten(), strict=True)
+        return [item.name for item, column in parts if len(column) > column.null_count]
+
+    def outermost(self) -> list[int]:
+        """The first and the last ordinary row with an image after."""
+        after = _flags(_whole(self.kept.column("after")).is_valid())
+        rows = np.flatnonzero(after & ~self.is_odd)
+        return [*rows[:1].tolist(), *rows[-1:].tolist()]
+
 
 def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bool, alone: bool) -> Scanned | None:
     """Messages that are JSON, in columns; None where they are not alike.
