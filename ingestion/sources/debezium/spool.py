@@ -29,6 +29,8 @@ class Spool:
 
     def extend(self, values: pa.Array) -> None:
         """Adds messages in a column."""
+        if not len(values):
+            return
         _, offset_buffer, data = values.buffers()
         offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
         at = self._starts[-1]

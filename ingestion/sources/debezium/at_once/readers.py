@@ -20,6 +20,7 @@ from ingestion.sources.debezium.shape import Shape
 from ingestion.sources.debezium.values import DECIMAL, VARIABLE, expected, reader_of
 
 _VARIABLE = pa.struct([("scale", pa.int32()), ("value", pa.string())])
+_KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
 _RAW: Mapping[str, pa.DataType] = {
     "int8": pa.int64(), "int16": pa.int64(), "int32": pa.int64(), "int64": pa.int64(), "boolean": pa.bool_(),
     "string": pa.string(), "bytes": pa.string(),
@@ -44,7 +45,8 @@ Readers = Mapping[str, ColumnReader]
 
 
 def column_readers(shape: Shape, types: Types | None) -> Readers | None:
-    """By name, of the columns that messages of these types have; None where one of them is not read at once."""
+    """By name, of the columns that messages of these types have; None where one of them, or the key, is not read at
+    once."""
     found = {}
     for column in shape.columns:
         if types is None or column.name in types:
@@ -55,7 +57,8 @@ def column_readers(shape: Shape, types: Types | None) -> Readers | None:
             if reader is None:
                 return None
             found[column.name] = reader
-    return found or None
+    is_keyed = all(name in found and any(is_of(found[name].raw) for is_of in _KEYS) for name in shape.key)
+    return found if found and is_keyed else None
 
 
 def _column_reader(column: Typed, told: ConnectType | None, modes: Modes) -> ColumnReader | None:

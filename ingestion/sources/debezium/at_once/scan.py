@@ -16,7 +16,6 @@ from ingestion.sources.debezium.shape import Shape
 BEGINS = ("first", "first_in_data_collection")
 LAST_MOMENT = 253_402_300_799_999_999
 _XID = r"^(?P<xid>[0-9]{1,18})(?::|$)"
-_KEYS = (pa.types.is_integer, pa.types.is_string, pa.types.is_boolean)
 
 
 @dataclass(frozen=True)
@@ -62,8 +61,6 @@ def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bo
 
     `told`: transactions are, and every change has to be of one; else none may be. `alone`: truncates are odd.
     """
-    if any(name not in readers or not any(is_of(readers[name].raw) for is_of in _KEYS) for name in shape.key):
-        return None
     table = envelopes(readers, values)
     if table is None:
         return None
