@@ -1,6 +1,6 @@
 """What a batch of messages is, in columns: which are ordinary, and of these what their places depend on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from ingestion.sources.debezium.shape import Shape
 
 BEGINS = ("first", "first_in_data_collection")
 LAST_MOMENT = 253_402_300_799_999_999
+Columns = Mapping[str, pa.Array]
 _XID = r"^(?P<xid>[0-9]{1,18})(?::|$)"
 
 
@@ -37,8 +38,8 @@ class Scanned:
     versions: Sequence[str]
 
     def without_before(self) -> np.ndarray:
-        """The updates that do not tell the row before."""
-        lacks = self.op == ord("u")
+        """The ordinary updates that do not tell the row before."""
+        lacks = (self.op == ord("u")) & ~self.is_odd
         if "before" in self.kept.column_names:
             lacks &= _flags(_whole(self.kept.column("before")).is_null())
         return np.flatnonzero(lacks)
@@ -71,17 +72,10 @@ def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bo
     ops = _ops(op)
     xid = pc.if_else(transaction.is_valid(), _xids(place["id"]), _unless_read(of["txId"], ops))
     at = pc.coalesce(of["ts_us"], _milliseconds(of["ts_ms"]))
-    is_read, is_truncate = ops == ord("r"), ops == ord("t")
-    is_odd = ops == ord(" ")
-    is_odd |= ~_flags(pc.equal(pc.binary_join_element_wise(of["schema"], of["table"], "."), shape.captured))
-    is_odd |= ~_flags(pc.and_(pc.greater_equal(at, 0), pc.less_equal(at, LAST_MOMENT)))
-    is_odd |= _is_negative(of["lsn"]) | _is_negative(xid)
-    for part in (xid, place["total_order"], place["data_collection_order"]):
-        is_odd |= in_one & ~_flags(pc.greater_equal(part, 0))
-    is_odd |= (~in_one & ~is_read) if told else in_one
     before, after = (_whole(table.column(name)) for name in ("before", "after"))
-    is_odd |= is_truncate & (alone | _flags(after.is_valid()))
-    is_odd |= _flags(pc.is_in(of["snapshot"], pa.array(BEGINS))) & is_read
+    is_odd = _is_odd(shape, ops, of, place, in_one, xid, at)
+    is_odd |= (~in_one & (ops != ord("r"))) if told else in_one
+    is_odd |= (ops == ord("t")) & (alone | _flags(after.is_valid()))
     loose = np.where(_flags(pc.equal(of["snapshot"], "incremental")), LOOSE, SNAPSHOT)
     moments = at.view(pa.timestamp("us", "UTC"))
     kept = {"op": op, "xid": xid, "at": moments, "alone": transaction.is_null(), "after": after}
@@ -96,6 +90,19 @@ def scanned(shape: Shape, readers: Readers, values: Sequence[bytes], *, told: bo
         identity=_identities(shape, before, after, ops, is_event & ~is_odd) if told else np.zeros(len(ops), np.int64),
         versions=[str(version) for version in pc.unique(of["version"].filter(pa.array(~is_odd))).to_pylist()],
     )  # fmt: skip
+
+
+def _is_odd(
+    shape: Shape, ops: np.ndarray, of: Columns, place: Columns, in_one: np.ndarray, xid: pa.Array, at: pa.Array
+) -> np.ndarray:
+    """Those whose operation, source block or transaction is not that of a change, and the first rows of a snapshot."""
+    found = ops == ord(" ")
+    found |= ~_flags(pc.equal(pc.binary_join_element_wise(of["schema"], of["table"], "."), shape.captured))
+    found |= ~_flags(pc.and_(pc.greater_equal(at, 0), pc.less_equal(at, LAST_MOMENT)))
+    found |= _is_negative(of["lsn"]) | _is_negative(xid)
+    for part in (xid, place["total_order"], place["data_collection_order"]):
+        found |= in_one & ~_flags(pc.greater_equal(part, 0))
+    return found | (_flags(pc.is_in(of["snapshot"], pa.array(BEGINS))) & (ops == ord("r")))
 
 
 def _whole(column: pa.ChunkedArray) -> Any:
