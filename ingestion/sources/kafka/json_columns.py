@@ -9,6 +9,7 @@ brace, and has exactly one object if there are as many rows as events.
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -46,13 +47,12 @@ def json_columns(shape: Shape, values: Sequence[bytes]) -> dict[str, pa.Array] |
 def json_table(schema: pa.Schema, values: Sequence[bytes], without: bytes | None = None) -> pa.Table | None:
     """The fields of a schema, a row for each value; None if Arrow cannot tell them, or `without`, an escape, is in a
     value."""
-    if not all(value.startswith(b"{") and value.endswith(b"}") for value in values):
-        return None
     joined = b"\n".join(values)
-    if not _is_plain(joined, without):
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    if not _is_bounded(joined, lengths) or not _is_plain(joined, without):
         return None
     is_line_each = joined.count(b"\n") == len(values) - 1  # else a part that begins at a line may not begin at an event
-    size = max(BLOCK_BYTES, 2 * max(map(len, values))) if is_line_each else len(joined) + 1
+    size = max(BLOCK_BYTES, 2 * int(lengths.max())) if is_line_each else len(joined) + 1
     options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
         block = pj.ReadOptions(use_threads=is_line_each, block_size=size)
@@ -60,6 +60,14 @@ def json_table(schema: pa.Schema, values: Sequence[bytes], without: bytes | None
     except (pa.ArrowException, OverflowError):
         return None
     return table.select(schema.names) if table.num_rows == len(values) else None
+
+
+def _is_bounded(joined: bytes, lengths: np.ndarray) -> bool:
+    """Whether each event begins and ends with a brace."""
+    if (lengths < 2).any():
+        return False
+    text, ends = np.frombuffer(joined, np.uint8), np.cumsum(lengths + 1) - 1
+    return bool((text[ends - lengths] == ord("{")).all() and (text[ends - 1] == ord("}")).all())
 
 
 def _is_plain(joined: bytes, without: bytes | None) -> bool:
