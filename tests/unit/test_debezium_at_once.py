@@ -350,7 +350,12 @@ def test_ordinary_envelopes_are_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
         topic.transact(xid)
     opened: list[int] = []
     add = gathered.Gathered._add
-    monkeypatch.setattr(gathered.Gathered, "_add", lambda self, *a: (opened.append(1), add(self, *a))[1])
+
+    def add_one(*given: Any) -> None:
+        opened.append(1)
+        add(*given)
+
+    monkeypatch.setattr(gathered.Gathered, "_add", add_one)
     found = read(topic.messages, table("a", columns), given=settings(), now=LATE)
     assert sum(map(len, found.rows.values())) > 200 and len(opened) < 5 and not found.unread
 

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import debezium_topics
 import pytest
@@ -45,7 +46,7 @@ def test_a_join_in_columns_is_the_join_of_each_event(ways: Counter[bool], seed: 
         history = random_history(chance, RELATIONS, chance.randint(1, 12))
         shift = part * 1_000_000
         moved = [
-            (xid + part * 100, end + shift, [debezium_topics.replace(c, lsn=c.lsn + shift) for c in changes])
+            (xid + part * 100, end + shift, [replace(c, lsn=c.lsn + shift) for c in changes])
             for xid, end, changes in history
         ]
         if exactly_once and chance.random() < 0.15:

@@ -61,6 +61,6 @@ def heads_of(
 
 def runs(flags: np.ndarray) -> Iterator[tuple[int, int, bool]]:
     """Where flags are alike: first, end, and which."""
-    ends = np.flatnonzero(np.diff(flags)) + 1 if len(flags) else []
-    bounds = [0, *(int(end) for end in ends), len(flags)]
+    ends = np.flatnonzero(np.diff(flags)) + 1
+    bounds = [0, *ends.tolist(), len(flags)]
     return ((first, end, bool(flags[first])) for first, end in pairwise(bounds) if first < end)

@@ -95,7 +95,7 @@ class _Events:
         if self._are_repeated(follows):
             return None
         come = np.bincount(group, minlength=len(flat)) if len(flat) else flat
-        lacks = np.flatnonzero((come.reshape(len(new), width) < counts).any(axis=1)) if len(flat) else []
+        lacks = np.flatnonzero((come.reshape(len(new), width) < counts).any(axis=1))
         landing = int(lacks[0]) if len(lacks) else len(new)
         if landing < len(new) and follows.is_whole and follows.now - new[landing].at > STALLED:
             return None
