@@ -68,8 +68,8 @@ def wide_envelopes(bench: Bench) -> Results:
         for run in range(bench.runs + 1):  # the first run is a warm-up
             total = (run + 1) * size
             broker.fill(WIDE_TOPIC, run * size, total, PARTITIONS, envelopes.event)
-            ends = (n // envelopes.PER_TRANSACTION for n in (run * size, total))
-            broker.fill(TRANSACTIONS, *ends, 1, envelopes.end)
+            of_each = envelopes.PER_TRANSACTION
+            broker.fill(TRANSACTIONS, run * size // of_each, total // of_each, 1, envelopes.end)
             with _cost(bench, broker) as cost:
                 bring_up(settings, declarations, SOURCE, bench.session)
                 while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.wide")[0][0] < total:
