@@ -31,7 +31,7 @@ from benchmarks.scenarios.mirrors import (
 )
 from benchmarks.scenarios.shape import long_history, many_tables, old_transaction
 from benchmarks.scenarios.snapshots import narrow_snapshot, wide_snapshot
-from benchmarks.scenarios.topics import narrow_events
+from benchmarks.scenarios.topics import narrow_events, wide_envelopes
 from benchmarks.scenarios.tpcb import single_row_transactions
 from benchmarks.scenarios.vault import vault_loads
 from lakehouse.settings import load_settings
@@ -41,6 +41,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Bench], Results]]] = {
     "narrow_inserts": ("Changes: narrow inserts", narrow_inserts),
     "mixed_changes": ("Changes: 20 columns, 60 % insert, 30 % update, 10 % delete, 5 tables", mixed_changes),
     "narrow_events": ("Topics in Kafka: narrow events, loaded before", narrow_events),
+    "wide_envelopes": ("Topics of Debezium: envelopes of 20 columns, loaded before", wide_envelopes),
     "huge_transaction": ("One transaction of 5,000,000 changes", huge_transaction),
     "narrow_snapshot": ("Snapshot: narrow", narrow_snapshot),
     "wide_snapshot": ("Snapshot: 20 columns", wide_snapshot),

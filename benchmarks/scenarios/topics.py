@@ -1,23 +1,26 @@
 """Throughput in events per second, from topics that were filled before until Trino counts them.
 
 Ours and Spark read the same topic, one after the other, so that neither slows down the other. Avro has its own topic.
+Envelopes of Debezium are in transactions that another topic tells, so that cuts are of whole ones.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from benchmarks.bench import Bench, Measurement, Results
 from benchmarks.peers import broker as brokers
-from benchmarks.peers import spark_kafka
+from benchmarks.peers import envelopes, spark_kafka
 from benchmarks.peers.broker import Broker
 from benchmarks.probe import Cost, measured, this_process
 from ingestion import bring_up
 from lakehouse.declarations import Column, Declarations, RawTable, Source
+from lakehouse.declarations.kinds import Kind
 from lakehouse.declarations.policies import LoadPolicy, RawPolicy
 from lakehouse.errors import LakehouseError
 from lakehouse.servers.trino import query
-from lakehouse.settings import KafkaSettings, RegistrySettings, Settings
+from lakehouse.settings import DebeziumSettings, KafkaSettings, RegistrySettings, Settings
 from lakehouse_stack.control.start_stop import running
 from lakehouse_stack.home.config import SERVERS
 
@@ -40,9 +43,53 @@ def narrow_events(bench: Bench) -> Results:
         settings = _settings(bench.settings, broker, registry)
         _read(bench, settings, "json", ours, broker, size, brokers.as_json)
         _read(bench, settings, "avro", avro, broker, size // 2, brokers.as_avro)
-        _by_spark(bench, settings, peer, broker, size)
+        _by_spark(bench, settings, peer, broker, size, TOPIC["json"], brokers.as_json, SPARK_EVENT)
     peer.notes = {"events_per_run": size, "partitions": PARTITIONS}
     return {"lakehouse, JSON": ours, "Kafka → Spark → Iceberg, JSON": peer, "lakehouse, Avro": avro}
+
+
+WIDE, WIDE_TOPIC, TRANSACTIONS = 1_000_000, "bench.public.wide", "bench.transaction"
+
+
+def wide_envelopes(bench: Bench) -> Results:
+    """Debezium's envelopes of twenty columns in two partitions, in transactions of a thousand."""
+    size = max(1, bench.rows(WIDE) // envelopes.PER_TRANSACTION) * envelopes.PER_TRANSACTION
+    ours = Measurement("events/s", does=f"JSON without schemas, joined to its transactions: {DOES}")
+    peer = Measurement("events/s", does=spark_kafka.DOES)
+    with brokers.running_broker(bench.settings) as broker:
+        broker.create(WIDE_TOPIC, PARTITIONS)
+        broker.create(TRANSACTIONS, 1)
+        source = DebeziumSettings(
+            kind="debezium", bootstrap_servers=broker.server, transactions=TRANSACTIONS, delivery="exactly_once",
+            decimals="precise", times="adaptive", binary="bytes",
+        )  # fmt: skip
+        settings = bench.settings.model_copy(update={"sources": bench.settings.sources | {SOURCE: source}})
+        declarations = _declared_as("wide", "debezium", envelopes.COLUMNS, {"topic": WIDE_TOPIC, "key": ("id",)})
+        for run in range(bench.runs + 1):  # the first run is a warm-up
+            total = (run + 1) * size
+            broker.fill(WIDE_TOPIC, run * size, total, PARTITIONS, envelopes.event)
+            of_each = envelopes.PER_TRANSACTION
+            broker.fill(TRANSACTIONS, run * size // of_each, total // of_each, 1, envelopes.end)
+            with _cost(bench, broker) as cost:
+                bring_up(settings, declarations, SOURCE, bench.session)
+                while query(settings, f"SELECT count(*) FROM raw_{SOURCE}.wide")[0][0] < total:
+                    time.sleep(0.01)
+            if run:
+                ours.add(size / cost.seconds, cost)
+        _verify_wide(settings, total)
+        _by_spark(bench, settings, peer, broker, size, WIDE_TOPIC, envelopes.event, spark_kafka.envelope(WIDE_TOPIC))
+    ours.notes = peer.notes = {"events_per_run": size, "partitions": PARTITIONS}
+    return {"lakehouse": ours, "Kafka → Spark → Iceberg": peer}
+
+
+def _verify_wide(settings: Settings, total: int) -> None:
+    """Raises LakehouseError if the rows are not all there, once, as they were written."""
+    found = query(
+        settings,
+        f"SELECT count(*), count_if({envelopes.IS_WHOLE}), count(DISTINCT id), min(id), max(id) FROM raw_{SOURCE}.wide",
+    )[0]
+    if list(map(int, found)) != [total, total, total, 0, total - 1]:
+        raise LakehouseError(f"the lake has {found} of {total} envelopes")
 
 
 def _read(
@@ -62,12 +109,15 @@ def _read(
     into.notes = {"events_per_run": size}
 
 
-def _by_spark(bench: Bench, settings: Settings, into: Measurement, broker: Broker, size: int) -> None:
+def _by_spark(
+    bench: Bench, settings: Settings, into: Measurement, broker: Broker, size: int, topic: str, event: brokers.Event,
+    spark_event: str,
+) -> None:  # fmt: skip
     """Spark begins with what is there and then reads as much again in each run."""
-    topic, before = TOPIC["json"], (bench.runs + 1) * size
-    with spark_kafka.spark_kafka(settings, broker.server, (topic,), broker.folder, SPARK_EVENT) as stage:
+    before = (bench.runs + 1) * size
+    with spark_kafka.spark_kafka(settings, broker.server, (topic,), broker.folder, spark_event) as stage:
         for run in range(bench.runs):
-            broker.fill(topic, before + run * size, before + (run + 1) * size, PARTITIONS, brokers.as_json)
+            broker.fill(topic, before + run * size, before + (run + 1) * size, PARTITIONS, event)
             with _cost(bench, broker, stage) as cost:
                 rows = stage.read_on()
             if rows != before + (run + 1) * size:
@@ -92,11 +142,14 @@ def _settings(settings: Settings, broker: Broker, registry: str) -> Settings:
 
 
 def _declared(form: str) -> Declarations:
+    return _declared_as(f"{form}_events", "kafka", COLUMNS, {"topic": TOPIC[form], "format": form})
+
+
+def _declared_as(name: str, kind: Kind, columns: Mapping[str, str], raw: Mapping[str, Any]) -> Declarations:
     table = RawTable(
-        source=SOURCE, name=f"{form}_events", description="", kind="kafka", load=LoadPolicy(), maintenance=None,
-        owners=(),
-        columns=tuple(Column(name=name, data_type=kind, description="") for name, kind in COLUMNS.items()),
-        raw=RawPolicy.model_validate({"topic": TOPIC[form], "format": form}),
+        source=SOURCE, name=name, description="", kind=kind, load=LoadPolicy(), maintenance=None, owners=(),
+        columns=tuple(Column(name=name, data_type=type_, description="") for name, type_ in columns.items()),
+        raw=RawPolicy.model_validate(raw),
     )  # fmt: skip
     return Declarations(sources=(Source(name=SOURCE, description="", load=LoadPolicy(), tables=(table,)),))
 

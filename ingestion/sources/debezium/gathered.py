@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
+from ingestion.sources.debezium.at_once.ends import ends_at_once
+from ingestion.sources.debezium.at_once.parts import Part, heads_of, part_of, runs
+from ingestion.sources.debezium.at_once.readers import Readers, column_readers
+from ingestion.sources.debezium.at_once.scan import BEGINS, Scanned, scanned
 from ingestion.sources.debezium.envelope import EPOCH, Envelope, Unwrapped, end_of, envelope_of
 from ingestion.sources.debezium.join.heads import EMPTY, EVENT, LOOSE, SNAPSHOT, UNREAD, Heads, identity_of
 from ingestion.sources.debezium.join.joined import Joined, Told
-from ingestion.sources.debezium.opened import JsonOpener
-from ingestion.sources.debezium.rows import check_relation, key_text
+from ingestion.sources.debezium.opened import JsonOpener, Types
+from ingestion.sources.debezium.rows import check_relation
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.debezium.spool import Spool, as_bytes, one_chunk
 from ingestion.sources.kafka.reading import Range
 from ingestion.sources.kafka.values import Unread
 
@@ -21,8 +29,10 @@ if TYPE_CHECKING:
     from ingestion.sources.debezium.reading import EnvelopeReader
 
 EXACT = (3, 7)  # from this version of Debezium on nothing is lost with exactly once
-BEGINS = ("first", "first_in_data_collection")
 OPENED = 20_000  # envelopes that are kept as they were opened
+TOGETHER = 64  # messages that are read one by one where one of them is unlike the others
+PARTS = 16  # into which more of them are split
+MILLISECOND = timedelta(milliseconds=1)
 
 
 @dataclass
@@ -42,10 +52,21 @@ class Gathered:
     unwrapped: dict[str, int] = field(default_factory=dict)
     wrapped: set[str] = field(default_factory=set)
     snapshots: dict[str, str] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    kept: Spool = field(default_factory=Spool)
+    readers: dict[tuple[str, int], tuple[Types | None, Readers | None]] = field(default_factory=dict)
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int], int]:
+        """The number that each partition has here."""
+        return {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
 
     def told(self, wanted: Range) -> Iterator[Told]:
         """The messages of the transaction topic."""
         for _, messages in self.reader.messages([wanted]):
+            if (ends := ends_at_once(self.opener, messages)) is not None:
+                yield from ends
+                continue
             for message in messages.to_pylist():
                 if message["value"] is None:
                     continue
@@ -60,12 +81,9 @@ class Gathered:
 
     def fetch(self) -> None:
         """Reads all messages into the spool."""
-        numbers = {(r.topic, r.partition): number for number, r in enumerate(self.reader.ranges)}
         for topic, messages in self.reader.messages(self.reader.ranges):
-            shape = self.reader.shapes[topic]
-            for message in messages.to_pylist():
-                self.spool.add(message["value"])
-                self._add(shape, numbers[topic, message["partition"]], message)
+            self.spool.extend(one_chunk(messages.column("value")))
+            self._take(self.reader.shapes[topic], messages)
         if flat := sorted(set(self.unwrapped) - self.wrapped):
             raise self.reader.refused(
                 f"topic {', '.join(flat)} has rows without their envelope (no op, no source), which tell "
@@ -73,8 +91,67 @@ class Gathered:
                 "ExtractNewRecordState from the connector, or declare kind kafka"
             )
 
+    def _take(self, shape: Shape, messages: pa.Table) -> None:
+        """All at once; where they are not alike, in smaller parts, and the smallest one by one."""
+        values = one_chunk(messages.column("value")).drop_null().to_pylist()
+        opened = self.opener.bodies(values) if values else None
+        readers = self._readers(shape, opened[0]) if opened is not None else None
+        if opened is not None and readers is not None and self._take_at_once(shape, readers, messages, opened[1]):
+            return
+        is_unlike = bool(values) and (opened is None or readers is not None)
+        if is_unlike and messages.num_rows > TOGETHER:
+            size = -(-messages.num_rows // PARTS)
+            for first in range(0, messages.num_rows, size):
+                self._take(shape, messages.slice(first, size))
+            return
+        self.parts.append(Part(shape, len(self.heads), len(self.heads) + messages.num_rows))
+        self._add_each(shape, messages)
+
+    def _take_at_once(self, shape: Shape, readers: Readers, messages: pa.Table, bodies: Sequence[bytes]) -> bool:
+        is_told = self.reader.told is not None
+        alone = not is_told and shape.topic in self.reader.wide
+        found = scanned(shape, readers, bodies, told=is_told, alone=alone)
+        if found is None:
+            return False
+        if shape.topic not in self.checked:
+            found.is_odd[found.without_before()[:1]] = True
+        part = part_of(shape, readers, len(self.heads), len(self.kept), messages, found)
+        self.parts.append(part)
+        self.kept.add(as_bytes(found.kept))
+        self._note(shape, found, messages)
+        columns = heads_of(part, found, messages, self.numbers)
+        for first, end, one_by_one in runs(part.is_odd_message):
+            if one_by_one:
+                self._add_each(shape, messages.slice(first, end - first))
+            else:
+                self.heads.extend(**{name: values[first:end] for name, values in columns.items()})
+        return True
+
+    def _readers(self, shape: Shape, types: Types | None) -> Readers | None:
+        known = self.readers.get((shape.topic, id(types)))
+        if known is None:
+            known = self.readers[shape.topic, id(types)] = types, column_readers(shape, types)
+        return known[1]
+
+    def _note(self, shape: Shape, found: Scanned, messages: pa.Table) -> None:
+        """What people are told of messages that are not looked at one by one."""
+        if found.is_odd.all():
+            return
+        self.wrapped.add(shape.topic)
+        self.versions.update(found.versions)
+        told = self.columns.setdefault(shape.topic, set())
+        if any(column.name not in told for column in shape.columns):
+            told.update(found.with_values())
+            values = one_chunk(messages.column("value")).drop_null()
+            for row in found.outermost():
+                told.update(envelope_of(self.opener.open(values[row].as_py())).after or ())
+
+    def _add_each(self, shape: Shape, messages: pa.Table) -> None:
+        for message in messages.to_pylist():
+            self._add(shape, self.numbers[shape.topic, message["partition"]], message)
+
     def _add(self, shape: Shape, partition: int, message: Mapping[str, Any]) -> None:
-        at = int((message["at"] - EPOCH).total_seconds() * 1000)
+        at = (message["at"] - EPOCH) // MILLISECOND
         place = partition, message["offset"], at
         if message["value"] is None:
             self.heads.add(*place, EMPTY)
@@ -112,7 +189,7 @@ class Gathered:
         elif of is not None:
             self.heads.add(
                 *place, EVENT, xid=of.xid, lsn=envelope.lsn or 0, order=of.order, in_table=of.in_table, op=envelope.op,
-                identity=identity_of(key_text(shape, envelope.row)),
+                identity=identity_of([envelope.row.get(name) for name in shape.key]),
             )  # fmt: skip
         elif envelope.op == "r":
             self.heads.add(*place, LOOSE if envelope.snapshot == "incremental" else SNAPSHOT)

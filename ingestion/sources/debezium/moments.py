@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ingestion.sources.debezium.columns import BAD, CONNECT, TIME, Modes, Reader, Typed, Unfit, texts, typed_or_text
+from ingestion.sources.debezium.columns import BAD, CONNECT, TIME, Modes, Reader, Typed, Unfit, texts
 from ingestion.sources.debezium.columns import said as said_of
 from ingestion.sources.debezium.columns import unfit as unfit_of
 from ingestion.sources.debezium.opened import ConnectType
@@ -23,6 +24,7 @@ FIRST_MOMENT, LAST_MOMENT = -9223372036832400000, 9223372036825200000  # by whic
 FIRST_DAY, LAST_DAY = -2_440_588, 2_145_042_905  # of Postgres: what is beyond is how an infinite one is written
 FIRST_YEAR, LAST_YEAR = -4713, 5_874_897
 DAY = 86_400_000_000
+LAKE_DAYS, LAKE_MOMENTS = (-719_162, 2_932_896), (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 def date_reader(column: Typed, given: ConnectType, _: Modes) -> Reader:
@@ -54,11 +56,19 @@ def time_reader(column: Typed, given: ConnectType, _: Modes) -> Reader:
     unit = _unit(given)
 
     def read(values: Sequence[Any]) -> pa.Array:
-        if not all(v is None or type(v) is int for v in values):
-            return texts(lambda value: BAD, values)
-        return typed_or_text([None if v is None else _in_microseconds(v, unit) for v in values], pa.int64())
+        counts = [_in_microseconds(v, unit) if type(v) is int else v for v in values]
+        if all(v is None or (type(v) is int and 0 <= v <= DAY) for v in counts):
+            return pa.array(counts, pa.int64())
+        return texts(_time, counts)
 
     return read
+
+
+def _time(count: Any) -> str:
+    """A count of microseconds as Postgres prints it; what is none is no time."""
+    if type(count) is not int or not 0 <= count <= DAY:
+        return BAD
+    return "24:00:00" if count == DAY else str(np.datetime64(count, "us"))[11:]
 
 
 def _check_unit(column: Typed, given: ConnectType, ending: str) -> None:
@@ -83,15 +93,21 @@ def _in_microseconds(value: int, unit: int) -> int:
 
 def _moments(unit: int, arrow: pa.DataType, shortened: Callable[[str], str], values: Sequence[Any]) -> pa.Array:
     """Days or moments from their count since 1970; as text where the lake's type cannot hold one."""
-    if not all(v is None or type(v) is int for v in values):
-        return texts(lambda value: BAD, values)
     is_day = arrow == pa.date32()
-    counts = [None if v is None else v if is_day else _in_microseconds(v, unit) for v in values]
-    first, last = (-719_162, 2_932_896) if is_day else (-62_135_596_800_000_000, 253_402_300_799_999_999)
-    if all(v is None or first <= v <= last for v in counts):
+    counts = [_in_microseconds(v, unit) if type(v) is int and not is_day else v for v in values]
+    first, last = LAKE_DAYS if is_day else LAKE_MOMENTS
+    if all(v is None or (type(v) is int and first <= v <= last) for v in counts):
         return pa.array(counts, pa.int32() if is_day else pa.int64()).view(arrow)
     per_day = 1 if is_day else DAY
-    return texts(lambda count: shortened(_printed(count, per_day)), counts)
+    return texts(lambda count: shortened(_printed(count, per_day)) if type(count) is int else BAD, counts)
+
+
+def is_within(counts: pa.Array, arrow: pa.DataType) -> bool:
+    """Whether a type of the lake holds days, moments or times, counted as it counts them."""
+    bounds = {pa.int64(): (0, DAY), pa.date32(): LAKE_DAYS}
+    first, last = bounds.get(arrow, LAKE_MOMENTS)
+    found = pc.min_max(counts)
+    return not found["min"].is_valid or (first <= found["min"].as_py() and found["max"].as_py() <= last)
 
 
 def _printed(count: int, per_day: int) -> str:

@@ -4,7 +4,7 @@ This is the seam between how messages are written and what an envelope is: anoth
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -70,6 +70,19 @@ class JsonOpener:
         self._types, head = types_of(schema), _head_of(message)
         self._head = head if _wraps(head, message) else b""
         return Opened(_object(found["payload"]), self._types)
+
+    def bodies(self, messages: Sequence[bytes]) -> tuple[Types | None, Sequence[bytes]] | None:
+        """What `open` parses of messages that have one schema all, or none; None where it has to look at each."""
+        if not messages[0].startswith(b'{"schema":'):
+            return None, messages
+        try:
+            self.open(messages[0])
+        except Unread:
+            return None
+        head = self._head
+        if not head or not all(message.startswith(head) and message.endswith(b"}") for message in messages):
+            return None
+        return self._types, [message[len(head) : -1] for message in messages]
 
     def key(self, key: bytes) -> Mapping[str, Any]:
         """As the protocol."""

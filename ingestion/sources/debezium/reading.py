@@ -5,11 +5,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from ingestion.schema.changes import Batch
 from ingestion.schema.offsets import Offsets
 from ingestion.schema.transaction_offsets import TransactionOffsets
 from ingestion.sources.base import Keys, Landing, Noticed, Piece, SourceNow
+from ingestion.sources.debezium.at_once.parts import Part, runs
+from ingestion.sources.debezium.at_once.rows import Places, Rows, rows_at_once
 from ingestion.sources.debezium.envelope import EPOCH, End
 from ingestion.sources.debezium.gathered import Gathered
 from ingestion.sources.debezium.join.alone import place_alone
@@ -17,9 +21,9 @@ from ingestion.sources.debezium.join.heads import EVENT
 from ingestion.sources.debezium.join.joined import Follows, Joined, OutOfOrder, Reached, Told
 from ingestion.sources.debezium.join.transactions import join
 from ingestion.sources.debezium.records import Event, kept
-from ingestion.sources.debezium.rows import Placed, rows_of
+from ingestion.sources.debezium.rows import Made, Placed, rows_of
 from ingestion.sources.debezium.shape import Shape
-from ingestion.sources.debezium.spool import Spool
+from ingestion.sources.debezium.spool import Spool, as_table
 from ingestion.sources.kafka.reading import Range, TopicReader
 from ingestion.sources.kafka.records import KEPT_SCHEMA
 from lakehouse.errors import LakehouseError
@@ -70,6 +74,7 @@ class EnvelopeReader:
                 take(piece)
         finally:
             work.spool.close()
+            work.kept.close()
         return Noticed(reached=SourceNow(_reached(self, joined), self.now, 0), warnings=tuple(work.warnings(joined)))
 
     def messages(self, ranges: Sequence[Range]) -> Iterator[tuple[str, pa.Table]]:
@@ -132,40 +137,73 @@ class _Work(Gathered):
 
     def pieces(self, joined: Joined, landing: Landing) -> Iterator[Piece]:
         """What lands, in the order in which it was fetched."""
-        taken: dict[str, list[int]] = {}
-        size = 0
-        for index, number in enumerate(joined.numbers):
-            if number >= 0:
-                taken.setdefault(self.reader.ranges[self.heads.partition[index]].topic, []).append(index)
-                size += self.spool.size(index)
-            if size >= self.reader.batch_bytes:
-                yield from self._of_topics(joined, landing, taken)
-                taken, size = {}, 0
-        yield from self._of_topics(joined, landing, taken)
+        numbers = np.array(joined.numbers, np.int64)
+        for part in self.parts:
+            indices = part.first + np.flatnonzero(numbers[part.first : part.end] >= 0)
+            if len(indices):
+                yield from self._of_part(part, joined, landing, indices.tolist())
 
-    def _of_topics(self, joined: Joined, landing: Landing, taken: Mapping[str, list[int]]) -> Iterator[Piece]:
-        for topic, indices in taken.items():
-            yield from self._of_topic(self.reader.shapes[topic], joined, landing, indices)
-
-    def _of_topic(self, shape: Shape, joined: Joined, landing: Landing, indices: list[int]) -> Iterator[Piece]:
-        readable = [index for index in indices if index not in self.reasons]
-        unread = {index: self.reasons[index] for index in indices if index in self.reasons}
+    def _of_part(self, part: Part, joined: Joined, landing: Landing, indices: list[int]) -> Iterator[Piece]:
+        shape = part.shape
+        readable = [index for index in indices if index not in self.reasons] if self.reasons else indices
+        unread = {index: self.reasons[index] for index in indices if index in self.reasons} if self.reasons else {}
         if shape.oid not in landing():
             if readable:
                 yield Piece([], self._records(shape, joined, readable))
         elif readable:
-            made = rows_of(shape, [self._placed(joined, index) for index in readable])
+            made = self._made(part, joined, readable)
             problem = self.problems.get(shape.topic, made.problem)
             if problem is not None:
                 yield Piece([], self._records(shape, joined, readable), parks={shape.oid: problem})
             else:
                 unread |= {readable[row]: reason for row, reason in made.unread.items()}
-                good = [index for index in readable if index not in unread]
+                good = [index for index in readable if index not in unread] if unread else readable
                 if good:
                     yield Piece(made.batches, self._records(shape, joined, good))
         if unread:
             reasons = {(joined.numbers[i], joined.places[i]): reason for i, reason in unread.items()}
             yield Piece([], self._records(shape, joined, sorted(unread)), reasons)
+
+    def _made(self, part: Part, joined: Joined, indices: list[int]) -> Made:
+        """The rows: of what is ordinary at once, of the others one by one, in their order."""
+        rows = self._at_once(part, joined, indices)
+        if rows is None:
+            return rows_of(part.shape, [self._placed(joined, index) for index in indices])
+        batches: list[Batch] = []
+        unread: dict[int, str] = {}
+        for first, end, is_odd in runs(rows.is_odd):
+            if not is_odd:
+                batches.append(rows.batch(first, end))
+                continue
+            made = rows_of(part.shape, [self._placed(joined, index) for index in indices[first:end]])
+            if made.problem is not None:
+                return made
+            batches += made.batches
+            unread |= {first + row: reason for row, reason in made.unread.items()}
+        return Made(batches, unread)
+
+    def _at_once(self, part: Part, joined: Joined, indices: list[int]) -> Rows | None:
+        if part.readers is None:
+            return None
+        local = np.array(indices) - part.first
+        kept, wanted = as_table(self.kept.value(part.kept)), part.row_of[local]
+        if len(wanted) < kept.num_rows:
+            kept = kept.take(wanted)
+        first, last = indices[0], indices[-1] + 1
+        partitions = np.array([r.partition for r in self.reader.ranges], np.int32)
+        where = local - local[0]
+        places = Places(
+            partition=partitions[np.array(self.heads.partition[first:last])[where]],
+            offset=np.array(self.heads.offset[first:last])[where],
+            number=np.array(joined.numbers[first:last])[where],
+            place=np.array(joined.places[first:last])[where],
+        )
+        rows = rows_at_once(part.shape, part.readers, kept, places)
+        if rows is not None:
+            rows.is_odd[part.is_odd_message[local]] = True
+            if joined.old:
+                rows.is_odd[[row for row, index in enumerate(indices) if index in joined.old]] = True
+        return rows
 
     def _placed(self, joined: Joined, index: int) -> Placed:
         of = self.reader.ranges[self.heads.partition[index]]

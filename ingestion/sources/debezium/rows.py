@@ -16,7 +16,7 @@ from ingestion.sources.debezium.envelope import Envelope, Row
 from ingestion.sources.debezium.opened import Types
 from ingestion.sources.debezium.shape import Column, Shape
 from ingestion.sources.debezium.values import placeholders, reader_of
-from ingestion.sources.kafka.values import Unread, text
+from ingestion.sources.kafka.values import Unread
 
 SCHEMA = pa.schema([pa.field(item.name, item.type) for item in (*META_SCHEMA, *PLACE_SCHEMA)])
 
@@ -135,7 +135,7 @@ def _unfit(shape: Shape, readers: Mapping[str, Reader], lines: Sequence[_Line]) 
                 read = readers[column.name](values)
             except Unfit as reason:
                 raise Unfit(f"column {column.name!r}: {reason}") from None
-            _, rows = _fitted(read, column.typed.source)
+            _, rows = fitted(read, column.typed.source)
             bad |= {lines[row].index: f"column {column.name!r}: a value that is no {column.type_name}" for row in rows}
     return bad
 
@@ -149,7 +149,7 @@ def _batch(shape: Shape, readers: Mapping[str, Reader], events: Sequence[Placed]
             unchanged[row] = [*(unchanged[row] or ()), column.name]
         reader = readers.get(column.name)
         columns[column.name] = (
-            pa.nulls(len(lines), pa.string()) if reader is None else _fitted(reader(values), column.typed.source)[0]
+            pa.nulls(len(lines), pa.string()) if reader is None else fitted(reader(values), column.typed.source)[0]
         )
     values = pa.table(columns) if columns else rows_without_columns(len(lines))
     return Batch(shape.relation, values, _meta(shape, readers, events, lines, unchanged))
@@ -193,7 +193,7 @@ def _old_key(shape: Shape, readers: Mapping[str, Reader], old: Row | None) -> st
     return json.dumps(printed, ensure_ascii=False, separators=(",", ":"))
 
 
-def _fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
+def fitted(values: pa.Array, source: SourceType) -> tuple[pa.Array, list[int]]:
     """Values in their type, or as text where the lake's type cannot hold one; and the rows whose text is of another."""
     if not pa.types.is_string(values.type):
         try:
@@ -214,8 +214,3 @@ def check_relation(shape: Shape, envelope: Envelope) -> None:
     """Raises Unread for an event of another relation than its topic is declared to have."""
     if ".".join(envelope.relation) != shape.captured:
         raise Unread(f"it is of another relation than {shape.captured}: correct meta.raw.relation")
-
-
-def key_text(shape: Shape, row: Row) -> str:
-    """The key of a row, by which an event that comes twice is known."""
-    return "\0".join(text(row.get(name)) for name in shape.key)

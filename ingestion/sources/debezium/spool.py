@@ -2,6 +2,10 @@
 
 from array import array
 from tempfile import SpooledTemporaryFile
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 IN_MEMORY = 64 * 1024 * 1024
 
@@ -20,6 +24,21 @@ class Spool:
             self._file.seek(self._starts[-2])
             self._file.write(value)
 
+    def __len__(self) -> int:
+        return len(self._starts) - 1
+
+    def extend(self, values: pa.Array) -> None:
+        """Adds messages in a column."""
+        if not len(values):
+            return
+        _, offset_buffer, data = values.buffers()
+        offsets = np.frombuffer(offset_buffer, np.int32)[values.offset : values.offset + len(values) + 1]
+        at = self._starts[-1]
+        self._starts.frombytes((offsets[1:].astype(np.int64) - int(offsets[0]) + at).tobytes())
+        if data is not None and offsets[-1] > offsets[0]:
+            self._file.seek(at)
+            self._file.write(memoryview(data)[offsets[0] : offsets[-1]])
+
     def size(self, index: int) -> int:
         """How many bytes a message has."""
         return self._starts[index + 1] - self._starts[index]
@@ -32,3 +51,21 @@ class Spool:
     def close(self) -> None:
         """Deletes it."""
         self._file.close()
+
+
+def one_chunk(column: pa.ChunkedArray) -> Any:
+    """A column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def as_bytes(table: pa.Table) -> bytes:
+    """A table as `as_table` reads it."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as stream:
+        stream.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+def as_table(stored: bytes) -> pa.Table:
+    """The table."""
+    return pa.ipc.open_stream(stored).read_all()

@@ -121,11 +121,9 @@ def _boolean(column: Typed, given: ConnectType, _: Modes) -> Reader:
         raise unfit(column, given)
 
     def read(values: Sequence[Any]) -> pa.Array:
-        return (
-            typed_or_text(values, pa.bool_())
-            if all(v is None or type(v) is bool for v in values)
-            else texts(text, values)
-        )
+        if all(v is None or type(v) is bool for v in values):
+            return pa.array(values, pa.bool_())
+        return texts(lambda value: ("t" if value else "f") if type(value) is bool else BAD, values)
 
     return read
 

@@ -9,6 +9,7 @@ brace, and has exactly one object if there are as many rows as events.
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -23,44 +24,60 @@ TYPED = (
     Form.DECIMAL,
 )  # the others come as text
 
+BLOCK_BYTES = 2 * 1024 * 1024  # that are parsed in a thread of their own
+
 
 def json_columns(shape: Shape, values: Sequence[bytes]) -> dict[str, pa.Array] | None:
     """The declared columns, typed or as text; None if they have to be read one by one."""
     if not values or not shape.fields:
         return None
-    joined = b"\n".join(values)
-    if not _is_bounded(joined, values) or not _is_plain(joined):
-        return None
     schema = pa.schema([(field.name, _arrow(field.source_type)) for field in shape.fields])
-    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    block = pj.ReadOptions(use_threads=False, block_size=len(joined) + 1)
+    table = json_table(schema, values)
+    if table is None:
+        return None
     try:
-        table = pj.read_json(pa.BufferReader(joined), block, options)
         table.select([name for name in schema.names if pa.types.is_decimal(schema.field(name).type)]).validate(
             full=True
         )
-    except (pa.ArrowException, OverflowError):
-        return None
-    if table.num_rows != len(values):
+    except pa.ArrowException:
         return None
     return {name: table.column(name).combine_chunks() for name in schema.names}
 
 
-def _is_bounded(joined: bytes, values: Sequence[bytes]) -> bool:
-    """Whether each event begins and ends with a brace; where no event holds a line end, these tell it at once."""
-    between = len(values) - 1
-    if joined.count(b"\n") == between:
-        return joined[:1] == b"{" and joined[-1:] == b"}" and joined.count(b"}\n{") == between
-    return all(value[:1] == b"{" and value[-1:] == b"}" for value in values)
-
-
-def _is_plain(joined: bytes) -> bool:
-    """Whether it is text, without a surrogate: Arrow looks at neither."""
-    if b"\\ud" in joined or b"\\uD" in joined:
-        return False
+def json_table(schema: pa.Schema, values: Sequence[bytes], without: bytes | None = None) -> pa.Table | None:
+    """The fields of a schema, a row for each value; None if Arrow cannot tell them, or `without`, an escape, is in a
+    value."""
+    joined = b"\n".join(values)
+    lengths = np.fromiter(map(len, values), np.int64, len(values))
+    if not _is_bounded(joined, lengths) or not _is_plain(joined, without):
+        return None
+    is_line_each = joined.count(b"\n") == len(values) - 1  # else a part that begins at a line may not begin at an event
+    size = max(BLOCK_BYTES, 2 * int(lengths.max())) if is_line_each else len(joined) + 1
+    options = pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     try:
-        joined.decode()
-    except UnicodeDecodeError:
+        block = pj.ReadOptions(use_threads=is_line_each, block_size=size)
+        table = pj.read_json(pa.BufferReader(joined), block, options)
+    except (pa.ArrowException, OverflowError):
+        return None
+    return table.select(schema.names) if table.num_rows == len(values) else None
+
+
+def _is_bounded(joined: bytes, lengths: np.ndarray) -> bool:
+    """Whether each event begins and ends with a brace."""
+    if (lengths < 2).any():
+        return False
+    text, ends = np.frombuffer(joined, np.uint8), np.cumsum(lengths + 1) - 1
+    return bool((text[ends - lengths] == ord("{")).all() and (text[ends - 1] == ord("}")).all())
+
+
+def _is_plain(joined: bytes, without: bytes | None) -> bool:
+    """Whether it is text, without a surrogate: Arrow looks at neither."""
+    if b"\\u" in joined and any(escape in joined for escape in (b"\\ud", b"\\uD", without) if escape is not None):
+        return False
+    ends = pa.array([0, len(joined)], pa.int64()).buffers()[1]
+    try:
+        pa.Array.from_buffers(pa.large_string(), 1, [None, ends, pa.py_buffer(joined)]).validate(full=True)
+    except pa.ArrowInvalid:
         return False
     return True
 

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from ingestion.sources.kafka.values import text
 
 EVENT, LOOSE, EMPTY, UNREAD, SNAPSHOT = range(5)
 """Of a transaction; of none, as the rows of an incremental snapshot; a tombstone; not to be read; a row of a snapshot
 during which the connector does not read the stream."""
+FAR = 1 << 63
+_TYPES = {"i": np.int32, "q": np.int64, "b": np.int8}
 
 
 @dataclass
@@ -48,7 +56,16 @@ class Heads:
         self.op.append(ord(op))
         self.identity.append(identity)
 
+    def extend(self, **columns: np.ndarray) -> None:
+        """Adds events in columns, of all the fields."""
+        for name, values in columns.items():
+            into = getattr(self, name)
+            into.frombytes(np.ascontiguousarray(values, _TYPES[into.typecode]).tobytes())
 
-def identity_of(key: str) -> int:
-    """A number for the key of a row, by which an event that comes twice is known."""
-    return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)
+
+def identity_of(key: Sequence[Any]) -> int:
+    """A number for the key of a row, by which an event that comes twice is known: one whole number is its own."""
+    if len(key) == 1 and type(key[0]) is int and -FAR <= key[0] < FAR:
+        return key[0]
+    said = "\0".join(map(text, key))
+    return int.from_bytes(blake2b(said.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big", signed=True)

@@ -8,6 +8,7 @@ from ingestion.sources.debezium.envelope import End
 from ingestion.sources.debezium.join.heads import Heads
 
 SETTLED = timedelta(seconds=1)  # after an event all that was sent before it has arrived
+STALLED = timedelta(seconds=60)  # after an END what it counts and has not come will not come
 
 
 class OutOfOrder(ValueError):

@@ -1,0 +1,66 @@
+"""Which messages of a read were read at once, and how their columns fit in with those that were not."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from ingestion.sources.debezium.at_once.readers import Readers
+from ingestion.sources.debezium.at_once.scan import Scanned
+from ingestion.sources.debezium.join.heads import EMPTY
+from ingestion.sources.debezium.shape import Shape
+from ingestion.sources.debezium.spool import one_chunk
+
+_OF_EVENTS = {"kind": EMPTY, "xid": 0, "lsn": 0, "order": 0, "in_table": 0, "op": ord(" "), "identity": 0}
+
+
+def _none() -> np.ndarray:
+    return np.zeros(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Messages of one topic by their index, from `first` to before `end`. Of those that were read at once, the table
+    `kept` has what their rows are made of: `row_of` each is its row there, -1 for a message without a value."""
+
+    shape: Shape
+    first: int
+    end: int
+    readers: Readers | None = None
+    kept: int = 0
+    row_of: np.ndarray = field(default_factory=_none)
+    is_odd_message: np.ndarray = field(default_factory=_none)
+
+
+def part_of(shape: Shape, readers: Readers, first: int, kept: int, messages: pa.Table, found: Scanned) -> Part:
+    """The part that these messages are."""
+    there = one_chunk(messages.column("value")).is_valid().to_numpy(zero_copy_only=False)
+    is_odd = np.zeros(len(there), bool)
+    is_odd[there] = found.is_odd
+    row_of = np.where(there, np.cumsum(there) - 1, -1).astype(np.int32)
+    return Part(shape, first, first + len(there), readers, kept, row_of, is_odd)
+
+
+def heads_of(
+    part: Part, found: Scanned, messages: pa.Table, numbers: Mapping[tuple[str, int], int]
+) -> dict[str, np.ndarray]:
+    """What `Heads` has of these messages; `numbers` are those of partitions."""
+    partitions = messages.column("partition").to_numpy()
+    number = np.zeros(len(partitions), np.int32)
+    for partition in np.unique(partitions).tolist():
+        number[partitions == partition] = numbers[part.shape.topic, partition]
+    at = one_chunk(messages.column("at")).view(pa.int64()).to_numpy() // 1000
+    columns = {"partition": number, "offset": messages.column("offset").to_numpy(), "at": at}
+    for name, empty in _OF_EVENTS.items():
+        columns[name] = np.full(len(partitions), empty, np.int64)
+        columns[name][part.row_of >= 0] = getattr(found, name)
+    return columns
+
+
+def runs(flags: np.ndarray) -> Iterator[tuple[int, int, bool]]:
+    """Where flags are alike: first, end, and which."""
+    ends = np.flatnonzero(np.diff(flags)) + 1
+    bounds = [0, *ends.tolist(), len(flags)]
+    return ((first, end, bool(flags[first])) for first, end in pairwise(bounds) if first < end)
