@@ -24,7 +24,7 @@ from lakehouse.declarations.policies import FlushPolicy, RawPolicy
 from lakehouse.servers.trino import query
 from lakehouse.settings import ServeSettings, Settings
 from lakehouse_cli.machine.clients import client_text
-from tests.brokers import Broker, Topics, drop_lake_of, make_topics, running_broker
+from tests.brokers import Broker, Topics, drop_lake_of, make_topics
 from tests.serving import PASSWORDS, Served, served
 from tests.test_serve_clients import DUCKDB, environment, installed, restart_trino, run, trino_catalogs
 from tests.world import make_world
@@ -34,12 +34,6 @@ pytestmark = [pytest.mark.stack, pytest.mark.slow]
 GROWN = 9000  # rows after which a follower is killed, which has published by then
 READS = int(os.environ.get("READS", "60"))
 COLUMNS = {"id": "bigint", "page": "text"}
-
-
-@pytest.fixture(scope="module")
-def broker(settings: Settings) -> Iterator[Broker]:
-    with running_broker(settings) as running:
-        yield running
 
 
 @dataclass
