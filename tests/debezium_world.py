@@ -60,12 +60,8 @@ def lake_rows(topics: Topics, table: str) -> dict[tuple[Any, ...], tuple[Any, ..
 
 
 def until_there(world: World, topics: Topics) -> None:
-    """Waits for the topics of all tables that have rows: the connector makes one with its first event."""
-    deadline = time.monotonic() + 60
-    wanted = {topics.source.table(table).raw.topic for table in TABLES if source_rows(world, table)}
-    while not wanted <= topics.broker.admin.list_topics(timeout=10).topics.keys():
-        assert time.monotonic() < deadline, wanted
-        time.sleep(0.1)
+    """Waits for the topics of all tables that have rows."""
+    topics.until_there(table for table in TABLES if source_rows(world, table))
 
 
 def until_equal(world: World, topics: Topics, spark: Any, seconds: float = 90) -> None:

@@ -84,6 +84,7 @@ class Bank(People):
 
     def ingest(self, spark: Any, users: int, accounts: int) -> None:
         """Ingests until so many events are there."""
+        self.world.until_there(TABLES)
         deadline = time.monotonic() + 60
         while (found := (len(self.world.raw("users")), len(self.world.raw("accounts")))) != (users, accounts):
             assert time.monotonic() < deadline, f"{found} events of users and accounts"
