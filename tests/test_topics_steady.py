@@ -74,6 +74,7 @@ class Events(threading.Thread):
 class Site:
     """What is between the events and the lake, and can be killed."""
 
+    stack: Settings
     settings: Settings
     sources: tuple[Any, ...]
     broker: Broker
@@ -100,14 +101,14 @@ class Site:
             for process in psutil.Process(self.follower.pid).children(recursive=True):
                 process.kill()
         elif kind == "catalog":
-            with restart(self.settings, "catalog", 0):
+            with restart(self.stack, "catalog", 0):
                 pass
         else:
             killed: Any = self.broker if kind == "broker" else self.connect
             killed.kill()
             killed.start()
         if kind in ("follower", "jvm"):
-            self.follower.wait(60)
+            self.follower.wait(120)
         if self.follower.poll() is not None:
             self.start()
 
@@ -126,13 +127,13 @@ def events(settings: Settings, broker: Broker) -> Iterator[Topics]:
 
 
 def test_at_a_steady_rate_the_lake_is_row_for_row_what_came_whatever_is_killed(
-    events: Topics, debezium: Make, broker: Broker, connect: Connect, spark: Any, tmp_path: Path
+    settings: Settings, events: Topics, debezium: Make, broker: Broker, connect: Connect, spark: Any, tmp_path: Path
 ) -> None:
     world, changes = debezium(
         before=("INSERT INTO items VALUES (1, 'one', 1.50)", "INSERT INTO accounts VALUES (0, 'r', 0)")
     )
     both = events.settings.model_copy(update={"sources": events.settings.sources | changes.settings.sources})
-    site = Site(both, (events.source, changes.source), broker, connect, tmp_path / "follower.log")
+    site = Site(settings, both, (events.source, changes.source), broker, connect, tmp_path / "follower.log")
     sender, transfers, chance = Events(broker.server, "steady"), Transfers(world.owner_url, 1), random.Random(1)
     with ExitStack() as stack:
         stack.callback(site.end)
@@ -202,14 +203,16 @@ def assert_equal(topics: Topics, sent: int) -> None:
 def of_topic(server: str, count: int) -> np.ndarray:
     """Partition, offset and id of all that the topic has."""
     given = {"bootstrap.servers": server, "group.id": "tests", "enable.auto.commit": False}
-    consumer, found = Consumer(given, logger=QUIET), []
+    consumer, parts, left = Consumer(given, logger=QUIET), [], count
     try:
         consumer.assign([TopicPartition("steady", partition, 0) for partition in (0, 1)])
-        while len(found) < count:
-            messages = consumer.consume(10_000, 20)
-            assert messages, f"{len(found)} of {count} events are in the topic"
-            found += [(m.partition(), m.offset(), json.loads(m.value())["id"]) for m in messages]
-        assert not consumer.consume(1, 2), "the topic has more than was sent"
+        while left > 0:
+            messages = consumer.consume(10_000, 10)
+            assert messages, f"{count - left} of {count} events are in the topic"
+            parts.append(np.array([(m.partition(), m.offset(), json.loads(m.value())["id"]) for m in messages]))
+            left -= len(messages)
+        assert left == 0 and not consumer.consume(1, 2), "the topic has more than was sent"
     finally:
         consumer.close()
-    return np.array(sorted(found))
+    found = np.concatenate(parts)
+    return found[np.lexsort((found[:, 1], found[:, 0]))]
