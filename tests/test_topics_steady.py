@@ -33,7 +33,7 @@ from tests.debezium import Connect
 from tests.debezium_world import Make, assert_sound, until_equal
 from tests.test_debezium import Transfers, assert_cuts_are_consistent
 from tests.test_faults import restart
-from tests.world import plain
+from tests.world import _plain
 
 pytestmark = [pytest.mark.stack, pytest.mark.slow]
 
@@ -85,7 +85,7 @@ class Site:
 
     def start(self) -> None:
         plan = self.log.with_suffix(".pickle")
-        plan.write_bytes(pickle.dumps((plain(self.settings), *self.sources)))
+        plan.write_bytes(pickle.dumps((_plain(self.settings), *self.sources)))
         plan.chmod(0o600)
         command, folder = [sys.executable, "-m", "tests.driver", str(plan), "--follow"], Path(__file__).parents[1]
         with self.log.open("ab") as output:

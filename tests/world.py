@@ -78,7 +78,7 @@ class World:
     def start_driver(self, *faults: str) -> subprocess.Popen[str]:
         """The same, not waited for."""
         plan = self.settings.home / f"driver-{uuid.uuid4().hex}.pickle"
-        plan.write_bytes(pickle.dumps((plain(self.settings), self.source)))
+        plan.write_bytes(pickle.dumps((_plain(self.settings), self.source)))
         plan.chmod(0o600)
         command = [sys.executable, "-m", "tests.driver", str(plan), *faults]
         pipe = subprocess.PIPE
@@ -225,7 +225,7 @@ def _column(name: str) -> Column:
     return Column(name=name, data_type=None, description="")
 
 
-def plain(settings: Settings) -> str:
+def _plain(settings: Settings) -> str:
     def reveal(value: Any) -> Any:
         return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
